@@ -80,6 +80,12 @@ pub enum ArmError {
         /// The arm.
         arm: String,
     },
+    /// Connections can share a path with BBR only.
+    #[error("arm '{arm}': path=shared needs congestion=bbr")]
+    SharedWithoutBbr {
+        /// The arm.
+        arm: String,
+    },
     /// The mechanism has no such variant.
     #[error("arm '{arm}': {mechanism} cannot be '{value}'; use {allowed}")]
     Value {
@@ -156,7 +162,7 @@ const MECHANISMS: [(&str, &str); 12] = [
     ("corrective", "off, f1, f2, rs1, rs2, rs3, rs4, rs5, rs6, rs7 or rs8"),
     ("proactive", "off, short or all"),
     ("loss_cap", "25, 50 or 100"),
-    ("path", "on or off"),
+    ("path", "on, off or shared"),
     ("copy_syn", "on, off, 1ms, 5ms or 20ms"),
     ("planner", "on or off"),
     ("rto_floor", "200ms or 400ms"),
@@ -195,6 +201,9 @@ pub fn parse_arm(text: &str) -> Result<Arm, ArmError> {
         None => Arm { name: name.to_owned(), tcp: TcpConfig::default(), fast_open: false, memory: false },
     };
     words.try_for_each(|word| mechanism(word, &mut asked))?;
+    if asked.tcp.share_path && asked.tcp.congestion != brisk_tcp::config::CongestionAlgorithm::Bbr {
+        return Err(ArmError::SharedWithoutBbr { arm: name.to_owned() });
+    }
     Ok(asked)
 }
 
@@ -244,7 +253,8 @@ fn mechanism(word: &str, asked: &mut Arm) -> Result<(), ArmError> {
         }
         ("planner", "off") => tcp.mechanisms.planner = None,
         ("path", value) => {
-            let on = value == "on";
+            let on = value != "off";
+            tcp.share_path = value == "shared";
             tcp.path_start = on.then(PathStart::default);
             tcp.handshake_timers = on.then(HandshakeTimers::default);
             *memory |= on;

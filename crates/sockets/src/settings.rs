@@ -57,6 +57,7 @@ const KEYS: &[(&str, &str)] = &[
     ("keepalive", "off, or IDLE/INTERVAL/COUNT as in 2s/1s/3"),
     ("user_timeout", "off or a time"),
     ("syn_retries", "a number"),
+    ("share_path", "on or off; on only with congestion=bbr"),
     ("path_start", "off, or the largest initial window in segments"),
     ("handshake_timers", "off, or how many early retries"),
     (
@@ -336,6 +337,7 @@ impl Settings {
         match key {
             "keepalive" => tcp.keepalive = keepalive(key, value)?,
             "user_timeout" => tcp.user_timeout = if value == "off" { None } else { Some(span(key, value)?) },
+            "share_path" => tcp.share_path = on_off(key, value)?,
             "path_start" => {
                 tcp.path_start = off_or(value, || Ok(PathStart { max_window: number(key, value)? }))?;
             }

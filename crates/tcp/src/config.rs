@@ -300,6 +300,9 @@ pub struct WindowRules {
 pub struct TcpConfig {
     /// Congestion control.
     pub congestion: CongestionAlgorithm,
+    /// Connections between the same two addresses share one controller, one pacer and one response to losses, and short
+    /// transfers go first. Only with [`CongestionAlgorithm::Bbr`]. Default off.
+    pub share_path: bool,
     /// Initial window in segments (RFC 6928). 1..=64, default 10.
     pub initial_window: u32,
     /// The timeout.
@@ -393,6 +396,7 @@ impl Default for TcpConfig {
     fn default() -> Self {
         TcpConfig {
             congestion: CongestionAlgorithm::Cubic,
+            share_path: false,
             initial_window: 10,
             rto: RtoConfig::LINUX,
             send_buffer: BufferConfig { initial: 256 << 10, max: 4 << 20 },
@@ -464,6 +468,9 @@ impl TcpConfig {
         let refuse = |key, value: alloc::string::String, range| Err(ConfigError { key, value, range });
         if !(1..=64).contains(&self.initial_window) {
             return refuse("initial_window", self.initial_window.to_string(), "1 to 64 segments");
+        }
+        if self.share_path && self.congestion != CongestionAlgorithm::Bbr {
+            return refuse("share_path", self.congestion.to_string(), "congestion control bbr");
         }
         if self.delack_max > Duration::from_millis(500) {
             return refuse("delack_max", alloc::format!("{:?}", self.delack_max), "0 to 500 ms");

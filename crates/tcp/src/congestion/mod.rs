@@ -117,6 +117,27 @@ impl Controller {
     }
 }
 
+/// Sharing between the connections of a path.
+impl Controller {
+    /// True if the controller has found how much the path carries.
+    pub(crate) fn knows_path(&self) -> bool {
+        match self {
+            Controller::Bbr(controller) => controller.has_filled_pipe(),
+            Controller::Cubic(_) | Controller::Reno(_) | Controller::Fixed(_) | Controller::Custom(_) => {
+                false
+            }
+        }
+    }
+
+    /// Forgets limits that hold for the next round trips only.
+    pub(crate) fn forget_short_term(&mut self) {
+        match self {
+            Controller::Bbr(controller) => controller.forget_short_term(),
+            Controller::Cubic(_) | Controller::Reno(_) | Controller::Fixed(_) | Controller::Custom(_) => {}
+        }
+    }
+}
+
 /// Methods that every segment needs: the controllers of this crate answer them without dynamic dispatch.
 impl Controller {
     /// Congestion window, bytes.

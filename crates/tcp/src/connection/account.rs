@@ -108,11 +108,13 @@ impl Connection {
             fin: data.fin,
             at: self.tx.stamp(data.range.end, now),
         };
-        let (was_empty, pipe) = (self.tx.scoreboard.is_empty(), self.tx.in_flight());
+        let was_empty = self.tx.scoreboard.is_empty();
+        let from_idle = was_empty && self.tx.rate.others.is_none_or(|others| !others.is_outstanding);
+        let pipe = self.tx.in_flight();
         let fresh = data.range.end.gt(self.tx.scoreboard.nxt());
         let mut app_limited = true;
         if let (Some(delivery), Some(snapshots)) = (&mut self.tx.rate.delivery, &mut self.tx.snapshots) {
-            delivery.on_sent(snapshots, &sent, pipe, was_empty);
+            delivery.on_sent(snapshots, &sent, pipe, from_idle);
             app_limited = delivery.is_app_limited();
         }
         self.tx.scoreboard.on_sent(&sent);
@@ -132,16 +134,16 @@ impl Connection {
         } else {
             self.tx.rto.arm(now, self.tx.rtt.rto_base());
         }
-        self.tx.rate.pacer.on_sent(data.range.len(), now);
+        self.tx.rate.on_sent(data.range.len(), now);
         self.tx.rate.congestion.on_sent(&Transmission {
             at: sent.at,
             len: data.range.len(),
             origin: data.origin,
             pipe,
-            from_idle: was_empty,
+            from_idle,
             app_limited,
         });
-        if was_empty {
+        if from_idle {
             self.tx.follow_rate(now);
         }
         self.tx.window.disarm_persist();
@@ -175,7 +177,7 @@ impl Connection {
         if segment.header.options.fast_open.is_some() {
             self.on_fast_open_option_sent();
         }
-        self.tx.rate.pacer.on_sent(wire.len(), now);
+        self.tx.rate.on_sent(wire.len(), now);
         self.tx.on_redundancy(wire.len(), now);
         self.counters.redundant_bytes += u64::from(wire.len());
         self.tell_gentle(&SentSegment::Parity(plan, segment.header.options.gentle), now);

@@ -181,7 +181,7 @@ impl Connection {
     pub(crate) fn undo_masked_loss(&mut self, now: Instant) {
         if self.tx.recovery.undo_masked() {
             self.tx.scoreboard.unmark_lost();
-            self.tx.rate.congestion.on_spurious(now);
+            self.tx.rate.on_spurious(now);
             self.counters.undos += 1;
             self.probe(Probe::Undone { why: UndoCause::Dsack });
             self.report_recovery();
@@ -322,7 +322,7 @@ impl Connection {
         }
         self.tx.scoreboard.unmark_lost();
         self.tx.recovery.undo();
-        self.tx.rate.congestion.on_spurious(now);
+        self.tx.rate.on_spurious(now);
         self.ecn.on_undone();
         self.counters.undos += 1;
         self.probe(Probe::Undone { why });
@@ -365,13 +365,20 @@ impl Connection {
         let counters = self.tx.rate.delivery.as_mut().zip(self.tx.snapshots.as_mut());
         let delivery = counters.map(|(delivery, snapshots)| delivery.sample(snapshots, ack, min_rtt, oldest));
         let newly_acked = ack.delivered_bytes + self.repeated_bytes(ack);
+        if let Some(others) = &mut self.tx.rate.others
+            && let Some(newest) = ack.delivered.last()
+        {
+            others.newest_delivered = others.newest_delivered.max(newest.sent_at);
+            others.has_delivered = true;
+        }
+        let pipe_before = self.tx.rate.pipe_with(ack.pipe_before) + redundancy;
         let pipe = self.tx.in_flight();
         self.tx.rate.congestion.on_ack(&AckSample {
             now,
             newly_acked,
             newly_lost: loss.newly_lost,
             una_advanced: ack.advanced > 0,
-            pipe_before: ack.pipe_before + redundancy,
+            pipe_before,
             pipe,
             rtt: ack.rtt,
             srtt: self.tx.rtt.srtt(),
@@ -417,6 +424,15 @@ impl Connection {
         let in_recovery = self.tx.recovery.state() == CongestionState::Recovery;
         let delivered_while_held = if in_recovery { self.delivered_while_held() } else { 0 };
         let max_ssthresh = self.retreat();
+        if cause == CongestionCause::Ecn
+            && let Some(others) = &mut self.tx.rate.others
+        {
+            // Marks of all members within a round trip are answered once.
+            if !others.may_answer_mark {
+                return self.report_recovery();
+            }
+            others.has_answered_mark = true;
+        }
         self.tx.rate.congestion.on_congestion(&CongestionEvent {
             now,
             cause,
@@ -430,7 +446,9 @@ impl Connection {
     }
 
     fn end_reduction(&mut self, was: CongestionState) {
-        self.tx.rate.congestion.on_recovery_exit(was);
+        if self.tx.rate.others.is_none_or(|others| !others.is_recovering) {
+            self.tx.rate.congestion.on_recovery_exit(was);
+        }
         self.tx.rack.on_recovery_exit();
         self.report_recovery();
     }

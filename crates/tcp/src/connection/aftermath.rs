@@ -1,5 +1,6 @@
 //! The work that a connection leaves to the stack: every call that may change it returns an [`Aftermath`].
 
+use crate::connection::sender::Sharing;
 use crate::connection::{Connection, Events, State};
 use crate::time::Instant;
 
@@ -37,6 +38,8 @@ pub(crate) struct Aftermath {
     pub(crate) has_path_report: bool,
     /// Its client waits for a one-time cookie.
     pub(crate) wants_one_time_cookie: bool,
+    /// It becomes a member of its path.
+    pub(crate) joins_path: bool,
     /// It will send and receive nothing more.
     pub(crate) is_over: bool,
 }
@@ -49,6 +52,7 @@ impl Aftermath {
             | self.has_gentle_report
             | self.has_path_report
             | self.wants_one_time_cookie
+            | self.joins_path
             | self.is_over
             | (self.events != Events::default())
     }
@@ -75,6 +79,7 @@ impl Connection {
             has_gentle_report: self.may_have_gentle_news(),
             has_path_report: self.owes_path_report(now),
             wants_one_time_cookie: self.wants_one_time_cookie(),
+            joins_path: self.tx.sharing == Sharing::Wanted && self.handshake.established.is_some(),
             is_over: self.closed.is_some() && self.is_done(),
         }
     }

@@ -11,6 +11,7 @@ use crate::config::{KeepaliveConfig, PacingConfig, RtoConfig, WindowRules};
 use crate::connection::Connection;
 use crate::connection::control::Control;
 use crate::connection::keepalive::Keepalive;
+use crate::connection::sender::Sharing;
 use crate::connection::state::{Input, State};
 use crate::connection::urgent::AtMark;
 use crate::error::{CloseReason, ReadError, WriteError};
@@ -309,7 +310,10 @@ impl Connection {
     /// Paces from now on, or no longer.
     pub(crate) fn set_pacing(&mut self, pacing: Option<PacingConfig>) {
         Arc::make_mut(&mut self.config).pacing = pacing;
-        self.tx.rate.pacer.set_config(pacing);
+        // One member does not pace the others.
+        if self.tx.sharing != Sharing::Member {
+            self.tx.rate.pacer.set_config(pacing);
+        }
     }
 
     /// Switches Nagle's algorithm off (`true`) or on. Off, it lets go what is queued, corked or not (Linux: the same).

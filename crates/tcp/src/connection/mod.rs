@@ -38,6 +38,7 @@ mod icmp;
 mod idle;
 mod info;
 mod keepalive;
+mod member;
 mod path;
 mod path_mtu;
 mod reactive;
@@ -63,6 +64,7 @@ pub(crate) use control::Events;
 pub(crate) use fast_open::{MAX_EARLY_BYTES, SynAnswer};
 pub(crate) use gentle::proactive::is_marked;
 pub(crate) use handshake::SynCookieParams;
+pub(crate) use member::MemberState;
 pub(crate) use segment::MOST_PIECES;
 
 use control::{AnswerInterval, Outbox, ResetLimit};

@@ -183,7 +183,8 @@ impl Connection {
 
     fn is_held_at_start(&self) -> bool {
         let may_send = self.state.sends() || (self.state == State::SynReceived && self.sends_early());
-        let left = self.tx.rate.congestion.cwnd().saturating_sub(self.tx.scoreboard.pipe());
+        let left =
+            self.tx.rate.congestion.cwnd().saturating_sub(self.tx.rate.pipe_with(self.tx.scoreboard.pipe()));
         may_send && self.tx.unsent() > left
     }
 

@@ -66,7 +66,9 @@ impl Connection {
         }
         self.tx.mtu.suspect(now);
         self.tx.recovery.on_flight_vanished(self.tx.scoreboard.nxt());
-        self.tx.rate.congestion.on_recovery_exit(CongestionState::Recovery);
+        if self.tx.rate.others.is_none_or(|others| !others.is_recovering) {
+            self.tx.rate.congestion.on_recovery_exit(CongestionState::Recovery);
+        }
         self.shrink_segments();
     }
 

@@ -11,12 +11,13 @@ use crate::congestion::sample::ControllerStart;
 use crate::connection::Host;
 use crate::outcome::{AckOutcome, CongestionState, Delivered};
 use crate::send::budget::{Budget, Charges};
-use crate::send::delivery::{DeliveryRate, Snapshots};
+use crate::send::delivery::Snapshots;
 use crate::send::mtu::PathMtu;
 use crate::send::pacer::Pacer;
 use crate::send::push::{BurstPush, Pace};
 use crate::send::queue::SendQueue;
 use crate::send::rack::Rack;
+use crate::send::rate::RateControl;
 use crate::send::recovery::Recovery;
 use crate::send::rfc6675::Rfc6675;
 use crate::send::rto::Rto;
@@ -54,6 +55,9 @@ pub(crate) struct Sender {
     pub(crate) recovery: Recovery,
     pub(crate) window: SendWindow,
     pub(crate) rate: RateControl,
+    pub(crate) sharing: Sharing,
+    /// The window holds the next segment back.
+    pub(crate) held: bool,
     /// The counters of the delivery rate at each transmission, if the controller asks for a rate.
     pub(crate) snapshots: Option<Box<Snapshots>>,
     pub(crate) mtu: PathMtu,
@@ -92,13 +96,15 @@ pub(crate) struct Sender {
     sizing: SendSizing,
 }
 
-/// The parts that decide how much may be in flight and at which rate it leaves.
-#[derive(Debug)]
-pub(crate) struct RateControl {
-    pub(crate) congestion: Controller,
-    /// Measures the delivery rate, if the controller asks for it.
-    pub(crate) delivery: Option<Box<DeliveryRate>>,
-    pub(crate) pacer: Pacer,
+/// The part of a connection in the control of its path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Sharing {
+    /// None: it has its own controller.
+    Off,
+    /// It joins the others when its handshake is complete.
+    Wanted,
+    /// It is a member: the stack lends it the controller of the path.
+    Member,
 }
 
 /// What may hold back a partial segment: Nagle's algorithm in Minshall's form, and the cork.
@@ -227,9 +233,9 @@ impl Sender {
             seed: iss.0.into(),
         };
         let congestion = Controller::new(&config.congestion, prr, &start);
+        let rate = RateControl::new(congestion, Pacer::new(config.pacing));
         let mut scoreboard = Scoreboard::new(iss, false);
-        let delivery = congestion.needs_delivery_rate().then(Box::default);
-        let snapshots = delivery.is_some().then(|| {
+        let snapshots = rate.delivery.is_some().then(|| {
             scoreboard.log_losses();
             Box::default()
         });
@@ -242,7 +248,9 @@ impl Sender {
             recovery: Recovery::new(iss, config.frto),
             rfc6675,
             window: SendWindow::new(),
-            rate: RateControl { congestion, delivery, pacer: Pacer::new(config.pacing) },
+            rate,
+            sharing: if config.share_path { Sharing::Wanted } else { Sharing::Off },
+            held: false,
             snapshots,
             mtu,
             largest_segment: largest,
@@ -358,11 +366,12 @@ impl Sender {
         // A SYN in flight takes a sequence number and no window (RFC 6928: the initial window is data).
         let syn = u32::from(self.scoreboard.head().is_some_and(|head| head.syn));
         Budget {
-            cwnd: self.rate.congestion.cwnd(),
+            cwnd: self.rate.window(),
             pipe: self.scoreboard.pipe().saturating_sub(syn),
+            others: self.rate.others_pipe(),
             charged: self.charged + self.redundancy_in_flight(),
             peer: self.usable_window(),
-            paced: self.rate.pacer.budget(now),
+            paced: self.rate.paced(self.mss(), now),
             redundancy: self.redundancy(),
             mss: self.mss(),
             charges: self.charges,
@@ -395,7 +404,7 @@ impl Sender {
     /// Bytes in flight: of data (RFC 6675 pipe) and, for a controller that asks for the delivery rate, of redundancy.
     #[inline]
     pub(crate) fn in_flight(&self) -> u32 {
-        self.scoreboard.pipe().saturating_add(self.redundancy_in_flight())
+        self.rate.pipe_with(self.scoreboard.pipe()).saturating_add(self.redundancy_in_flight())
     }
 
     /// Bytes of redundancy in flight, if the controller asks for the delivery rate.
@@ -428,7 +437,9 @@ impl Sender {
 
     /// When pacing lets the next segment go, if it is pacing that holds it.
     pub(crate) fn pacing_timeout(&self) -> Option<Instant> {
-        if self.paced { self.rate.pacer.next_timeout() } else { None }
+        // Members are woken by the timer of their path.
+        let is_own = self.paced && self.sharing != Sharing::Member;
+        if is_own { self.rate.pacer.next_timeout() } else { None }
     }
 
     /// Payload size of a path-MTU probe that may be sent now: only while nothing is being repaired.
@@ -472,6 +483,9 @@ impl Sender {
     #[inline]
     pub(crate) fn check_app_limited(&mut self) {
         if self.rate.delivery.is_none() || self.unsent() >= self.mss() || self.scoreboard.has_lost() {
+            return;
+        }
+        if self.rate.others.is_some_and(|others| others.wants) {
             return;
         }
         let pipe = self.in_flight();
@@ -572,6 +586,7 @@ impl Sender {
         self.disarm_reordering();
         self.window.disarm_persist();
         self.paced = false;
+        self.held = false;
         self.hold.cork_until = None;
     }
 }

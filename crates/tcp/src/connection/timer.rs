@@ -3,7 +3,7 @@
 //! Every part owns its deadline; none shares a slot with another. When several expire at one instant
 //! the order is parity, reordering timer, probe timer, retransmission timer, the rest.
 
-use crate::congestion::sample::{CongestionCause, RtoEvent};
+use crate::congestion::sample::{CongestionCause, CongestionEvent, RtoEvent};
 use crate::connection::control::Control;
 use crate::connection::keepalive::KeepaliveVerdict;
 use crate::connection::reactive::ProbeTimer;
@@ -104,7 +104,8 @@ impl Connection {
                 self.tx.scoreboard.outstanding().saturating_sub(self.tx.scoreboard.sacked_bytes());
             let episode = self.tx.recovery.on_loss(self.tx.scoreboard.nxt());
             self.begin_reduction(episode, CongestionCause::Loss, undelivered, now);
-            self.tx.rate.congestion.on_reordering_timeout(self.tx.scoreboard.pipe());
+            let pipe = self.tx.rate.pipe_with(self.tx.scoreboard.pipe());
+            self.tx.rate.congestion.on_reordering_timeout(pipe);
             self.tx.follow_rate(now);
         }
     }
@@ -144,9 +145,21 @@ impl Connection {
         self.report_loss(&LossOutcome { newly_lost, lost_again: 0, cause: Some(LossCause::Rto) });
         let first = self.tx.recovery.on_timeout(self.tx.scoreboard.nxt());
         let max_ssthresh = self.retreat();
-        let pipe = self.tx.scoreboard.pipe();
+        let pipe = self.tx.rate.pipe_with(self.tx.scoreboard.pipe());
         self.tx.report_losses(now);
-        self.tx.rate.congestion.on_rto(&RtoEvent { now, pipe, first, max_ssthresh });
+        let last_sent = self.tx.last_sent;
+        if self.tx.rate.others.is_some_and(|others| others.newest_delivered > last_sent) {
+            // The path has delivered what others sent later: this member has lost segments, and nothing else.
+            self.tx.rate.congestion.on_congestion(&CongestionEvent {
+                now,
+                cause: CongestionCause::Loss,
+                undelivered_before: 0,
+                delivered_while_held: 0,
+                max_ssthresh,
+            });
+        } else {
+            self.tx.rate.congestion.on_rto(&RtoEvent { now, pipe, first, max_ssthresh });
+        }
         self.tx.follow_rate(now);
         self.counters.reductions += u64::from(first);
         if first {

@@ -12,6 +12,7 @@ use crate::connection::gentle::plain_copy::PlainCopy;
 use crate::connection::gentle::proactive::CopiedRun;
 use crate::connection::reactive::ProbeTimer;
 use crate::connection::segment::Built;
+use crate::connection::sender::Sharing;
 use crate::connection::state::State;
 use crate::connection::{Connection, Env, MOST_PIECES};
 use crate::outcome::Origin;
@@ -68,7 +69,7 @@ impl Connection {
         {
             return false;
         }
-        self.tx.paced = false;
+        (self.tx.paced, self.tx.held) = (false, false);
         if self.state.sends() && !self.tx.scoreboard.is_empty() {
             self.note_burst_end(false);
         }
@@ -118,7 +119,7 @@ impl Connection {
             | State::LastAck
             | State::TimeWait => {}
         }
-        self.tx.paced = false;
+        (self.tx.paced, self.tx.held) = (false, false);
         if self.gentle.active.is_some() {
             if self.owes_failure() {
                 return Some(Choice::Ack(None));
@@ -178,6 +179,7 @@ impl Connection {
         let charged = if range.len() < lost.len() { range.len().max(self.tx.mss()) } else { range.len() };
         let permitted = charged <= budget.of(Origin::Retransmit);
         self.tx.paced = !permitted && budget.is_paced(range.len());
+        self.tx.held |= !permitted;
         permitted.then(|| self.again(range, Origin::Retransmit))
     }
 
@@ -297,7 +299,7 @@ impl Connection {
         // Where the controller names a rate, that is what holds data back most of the time.
         let limited = limited && !(self.tx.paced && self.tx.rate.congestion.pacing_rate().is_some());
         let board = &self.tx.scoreboard;
-        let (una, nxt, pipe) = (board.una(), board.nxt(), board.pipe());
+        let (una, nxt, pipe) = (board.una(), board.nxt(), self.tx.rate.pipe_with(board.pipe()));
         let had_data = nxt != self.tx.usage.burst_end() || self.tx.unsent() > 0 || self.tx.fin_unsent();
         let full = had_data && pipe.saturating_add(self.tx.mss()) > self.tx.rate.congestion.cwnd();
         self.tx.usage.on_burst(una, nxt, limited || full);
@@ -307,7 +309,9 @@ impl Connection {
     /// if the TCP has not sent data in an interval exceeding the retransmission timeout". As in Linux the window
     /// halves for each timeout of silence until it is RW (RFC 2861 section 3.1). A window probe begins no transmission.
     fn restart_after_idle(&mut self, now: Instant) {
-        if !self.config.slow_start_after_idle || !self.tx.scoreboard.is_empty() {
+        // The silence of one member is not that of its path.
+        let is_member = self.tx.sharing == Sharing::Member;
+        if !self.config.slow_start_after_idle || !self.tx.scoreboard.is_empty() || is_member {
             return;
         }
         let rto = self.tx.timeout();
@@ -375,6 +379,7 @@ impl Connection {
         if offered > allowed {
             let whole = allowed / mss * mss;
             self.tx.paced = whole == 0 && budget.is_paced(mss);
+            self.tx.held |= whole == 0;
             return if whole > 0 { Extent::Send { len: whole, fin: false } } else { Extent::Congestion };
         }
         let fin = record.is_none() && self.tx.fin_unsent() && offered == unsent && offered < budget.peer;

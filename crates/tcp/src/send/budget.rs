@@ -11,6 +11,8 @@ pub(crate) struct Budget {
     pub(crate) cwnd: u32,
     /// RFC 6675 pipe.
     pub(crate) pipe: u32,
+    /// The same of the other members of the path, if the congestion window is that of the path.
+    pub(crate) others: u32,
     /// Copies in flight, where the congestion window counts them.
     pub(crate) charged: u32,
     /// Bytes between SND.NXT and the right edge of the peer's window.
@@ -52,18 +54,18 @@ impl Budget {
         match origin {
             Origin::Ack => u32::MAX,
             Origin::New => self.unpaced().min(self.paced),
-            Origin::Retransmit if self.pipe == 0 => self.paced,
-            Origin::Retransmit => self.paced.min(self.cwnd.saturating_sub(self.pipe)),
+            Origin::Retransmit if self.is_alone() => self.paced,
+            Origin::Retransmit => self.paced.min(self.unfilled()),
             Origin::TailLossProbe => self.peer,
             Origin::Duplicate if self.charges.copies => redundancy.min(self.window()),
-            Origin::Parity if self.charges.parity => redundancy.min(self.cwnd.saturating_sub(self.pipe)),
+            Origin::Parity if self.charges.parity => redundancy.min(self.unfilled()),
             Origin::Duplicate | Origin::Parity => redundancy,
         }
     }
 
     /// Returns the bytes of new data that both windows take as soon as pacing lets them go.
     pub(crate) fn unpaced(&self) -> u32 {
-        let window = if self.pipe == 0 { self.cwnd.max(self.mss) } else { self.window() };
+        let window = if self.is_alone() { self.cwnd.max(self.mss) } else { self.window() };
         window.min(self.peer)
     }
 
@@ -74,7 +76,7 @@ impl Budget {
 
     /// True if the windows take another full segment, or the `left` bytes that there are, behind `len` bytes of new data.
     pub(crate) fn takes_behind(&self, len: u32, left: u32) -> bool {
-        let window = self.cwnd.saturating_sub(self.pipe.saturating_add(len));
+        let window = self.unfilled().saturating_sub(len);
         self.mss <= window && left.min(self.mss) <= self.peer.saturating_sub(len)
     }
 
@@ -89,7 +91,17 @@ impl Budget {
     }
 
     fn window(&self) -> u32 {
-        self.cwnd.saturating_sub(self.pipe.saturating_add(self.charged))
+        self.unfilled().saturating_sub(self.charged)
+    }
+
+    /// Bytes of the congestion window in which nothing is in flight.
+    fn unfilled(&self) -> u32 {
+        self.cwnd.saturating_sub(self.pipe.saturating_add(self.others))
+    }
+
+    /// True if nothing is in flight on the path.
+    fn is_alone(&self) -> bool {
+        self.pipe == 0 && self.others == 0
     }
 }
 
@@ -100,6 +112,7 @@ mod tests {
     const BUDGET: Budget = Budget {
         cwnd: 10_000,
         pipe: 9_000,
+        others: 0,
         charged: 0,
         peer: 5_000,
         paced: 2_000,

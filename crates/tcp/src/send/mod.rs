@@ -11,6 +11,7 @@ pub(crate) mod pacer;
 pub(crate) mod push;
 pub(crate) mod queue;
 pub(crate) mod rack;
+pub(crate) mod rate;
 pub(crate) mod recovery;
 pub(crate) mod rfc6675;
 pub(crate) mod rto;

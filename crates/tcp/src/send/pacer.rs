@@ -164,6 +164,11 @@ impl Pacer {
         Some(self.at + Micros(missing.div_ceil(rate)))
     }
 
+    /// Bytes that one wake-up sends.
+    pub(crate) fn quantum_bytes(&self) -> u32 {
+        u32::try_from(self.quantum()).unwrap_or(u32::MAX)
+    }
+
     /// Size of the bucket, bytes: a millisecond of data, at least two segments, at most 64 KB.
     fn quantum(&self) -> i64 {
         let millisecond = self.rate.unwrap_or(0) / 1000;

@@ -44,6 +44,7 @@ impl Stack {
         now: Instant,
         act: impl FnOnce(&mut Connection) -> R,
     ) -> Option<R> {
+        self.lend(id, now);
         let (result, aftermath) = self.owned_mut(id)?.connection.act(now, act);
         self.after(id, aftermath, now);
         Some(result)
@@ -51,6 +52,7 @@ impl Stack {
 
     /// As [`Stack::after`], of a change that returned no aftermath.
     pub(super) fn after_change(&mut self, id: ConnId, now: Instant) {
+        self.lend(id, now);
         let Some(slot) = self.slots.at_mut(id) else { return };
         let aftermath = slot.connection.aftermath(Urgency::Normal, now);
         self.after(id, aftermath, now);
@@ -60,7 +62,12 @@ impl Stack {
     #[inline]
     pub(super) fn after(&mut self, id: ConnId, aftermath: Aftermath, now: Instant) {
         self.clock = self.clock.max(now);
-        let Some(slot) = self.slots.at_mut(id) else { return };
+        let Some(mut slot) = self.slots.at_mut(id) else { return };
+        if slot.member.is_some() {
+            self.take_back(id, aftermath.urgency, now);
+            let Some(again) = self.slots.at_mut(id) else { return };
+            slot = again;
+        }
         // Nearly every segment fills or empties a buffer.
         slot.count_memory(aftermath.memory, &mut self.memory);
         let uses_fast_open = slot.asker.is_some() || slot.ticket.is_some();
@@ -102,6 +109,9 @@ impl Stack {
         }
         if aftermath.has_path_report {
             self.learn_path(id, now);
+        }
+        if aftermath.joins_path {
+            self.join_path(id, now);
         }
         if aftermath.is_over {
             self.retire(id, now);

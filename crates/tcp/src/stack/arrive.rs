@@ -183,6 +183,9 @@ impl Stack {
                 return Err(Refusal::Deferred);
             }
         }
+        if let Some(member) = &slot.member {
+            self.controllers.lend(id, member, &mut slot.connection, now);
+        }
         // Without memory for data the acknowledgement still counts: it may free some. The next bytes for
         // an application that has nothing to read are taken all the same: they may fill the hole before
         // what uses the memory up, or come from a peer that is as full of unsent data as this stack (Linux:

@@ -164,11 +164,21 @@ impl Stack {
             Which::Urgent => (false, true),
         };
         let connection = &mut *slot.connection;
+        if let Some(member) = &slot.member {
+            self.controllers.lend(id, member, connection, now);
+        }
         if connection.wants_path_window() {
-            self.paths.start(connection, now);
+            match connection.may_jump() {
+                true => self.paths.start(connection, now),
+                false => connection.start_as_unknown(),
+            }
         }
         if connection.has_nothing_to_send(now) {
             reserve(&mut self.allowances, connection, now);
+            if slot.member.is_some() {
+                self.take_back(id, Urgency::Idle, now);
+            }
+            let slot = self.slots.at_mut(id)?;
             if is_queued {
                 slot.urgency = Urgency::Normal;
             } else {
@@ -248,6 +258,7 @@ impl Stack {
             self.time_wait.next_timeout(),
             self.idle.next_timeout(),
             self.half_open.next_timeout(),
+            self.controllers.next_timeout(),
         ];
         noted.into_iter().chain(self.moved_deadlines()).fold(None, Instant::earlier)
     }
@@ -268,6 +279,7 @@ impl Stack {
                 self.on_conn_timeout(id, now);
             }
         }
+        self.serve_paths(now);
         self.half_open.on_timeout(now);
         self.release_idle(now);
     }
@@ -275,6 +287,7 @@ impl Stack {
     /// The timer of a connection fires.
     pub(super) fn on_conn_timeout(&mut self, id: ConnId, now: Instant) {
         self.refresh_path(id, now);
+        self.lend(id, now);
         if let Some(slot) = self.slots.at_mut(id) {
             slot.note_timeout(now);
             let aftermath = slot.connection.on_timeout(now);

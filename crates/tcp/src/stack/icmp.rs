@@ -21,6 +21,7 @@ impl Stack {
             Some(Target::TimeWait(_)) | None => None,
         };
         let id = id.ok_or(Refusal::IcmpNoConnection)?;
+        self.lend(id, now);
         let slot = self.slots.at_mut(id).ok_or(Refusal::IcmpStale)?;
         slot.half_open = None;
         let (believed, aftermath) =

@@ -192,6 +192,7 @@ impl Stack {
             .map(|(id, _)| id)
             .collect();
         for id in orphans {
+            self.lend(id, now);
             if let Some(slot) = self.slots.at_mut(id) {
                 slot.phase = Phase::Released;
                 slot.connection.abandon();

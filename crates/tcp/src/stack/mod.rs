@@ -19,6 +19,7 @@
 //! | `memory` | the memory of all buffers together |
 //! | `spares` | storage of emptied buffers and places of connections that are over, used again |
 //! | `fast_open`, `path`, `gentle` | the memories of the stack: cookies, keys and limits; what is known of paths; who takes which option |
+//! | `controllers` | what connections between the same two addresses share |
 //! | `half_open` | half-open connections in a few bytes |
 //! | `time_wait` | TIME-WAIT in a few bytes (RFC 6191, RFC 1337) |
 //! | `icmp` | errors from routers and hosts (RFC 5927) |
@@ -60,6 +61,7 @@ mod answers;
 mod arrive;
 mod challenge;
 mod chunked;
+mod controllers;
 #[doc(hidden)]
 pub mod counted;
 mod deadlines;
@@ -92,6 +94,7 @@ mod write;
 
 pub use crate::conn_id::{ConnId, ListenerId};
 pub use crate::four_tuple::FourTuple;
+pub use controllers::SharedPath;
 pub use share::Lesson;
 pub use stats::{FastOpenStats, Refusal, StackStats};
 
@@ -101,6 +104,7 @@ use crate::keys::Purpose;
 use allowance::Allowances;
 use answers::Answers;
 use challenge::AnswerLimit;
+use controllers::Controllers;
 use deadlines::Deadlines;
 use demux::Demux;
 use events::EventQueue;
@@ -201,6 +205,8 @@ pub struct Stack {
     fast_open: FastOpen,
     paths: PathMemory,
     gentle_memory: GentleMemory,
+    /// What connections between the same addresses share.
+    controllers: Controllers,
     share: Share,
 }
 
@@ -247,6 +253,7 @@ impl Stack {
             challenges: AnswerLimit::new(challenge_limit, seed, Purpose::ChallengeLimit),
             resets: AnswerLimit::new(reset::RESETS_PER_SECOND, seed, Purpose::ResetLimit),
             allowances: Allowances::default(),
+            controllers: Controllers::default(),
             share: Share::default(),
             config,
         })
@@ -351,6 +358,8 @@ impl Stack {
     pub fn release(&mut self, id: ConnId, now: Instant) {
         if let Some(slot) = self.owned_mut(id) {
             slot.phase = Phase::Released;
+            self.lend(id, now);
+            let Some(slot) = self.slots.at_mut(id) else { return };
             let ((), aftermath) = slot.connection.act(now, |connection| connection.release(now));
             self.after(id, aftermath, now);
         }
@@ -496,7 +505,12 @@ impl Stack {
     /// What is known of one connection.
     #[inline]
     pub fn conn_stats(&self, id: ConnId) -> Option<ConnStats> {
-        self.owned(id).map(|slot| slot.connection.stats())
+        let slot = self.owned(id)?;
+        let mut stats = slot.connection.stats();
+        if let Some(rate) = slot.member.as_ref().and_then(|member| self.controllers.rate(member)) {
+            (stats.cwnd, stats.congestion) = (rate.congestion.cwnd(), rate.congestion.name());
+        }
+        Some(stats)
     }
 
     /// How long after its SYN a second, plain connection for the same request should follow a connection that asks over
@@ -515,7 +529,12 @@ impl Stack {
 
     /// The details of one connection, for a diagnosis.
     pub fn conn_info(&self, id: ConnId) -> Option<ConnInfo> {
-        self.owned(id).map(|slot| slot.connection.info())
+        let slot = self.owned(id)?;
+        let mut info = slot.connection.info();
+        if let Some(rate) = slot.member.as_ref().and_then(|member| self.controllers.rate(member)) {
+            info.pacing_rate = rate.pacer.rate();
+        }
+        Some(info)
     }
 
     /// Bytes that [`Stack::write`] would take now.

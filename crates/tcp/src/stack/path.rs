@@ -80,10 +80,16 @@ impl Stack {
 
     /// Takes in what a connection reports about its path.
     pub(super) fn learn_path(&mut self, id: ConnId, now: Instant) {
+        // A member reports the window of its path.
+        self.lend(id, now);
         let Some(slot) = self.slots.at_mut(id) else { return };
         let connection = &mut *slot.connection;
+        let report = connection.take_path_report(now);
+        if let Some(member) = &slot.member {
+            self.controllers.end_look(member, connection);
+        }
         // What is told stays where it was put: it is large.
-        if let Some(report) = &connection.take_path_report(now) {
+        if let Some(report) = &report {
             let ends = ends(&connection.tuple());
             self.paths.on_report(ends, report, now);
             self.share.tell(|| Learnt::Path(ends, *report));

@@ -62,12 +62,13 @@ impl Stack {
     /// Forgets and counts from nothing.
     fn renew_memories(&mut self, config: &StackConfig, seed: u64) {
         let hash = KeyedHash::new(seed);
-        let Stack { demux, fast_open, gentle_memory, paths, allowances, share, .. } = self;
+        let Stack { demux, fast_open, gentle_memory, paths, allowances, controllers, share, .. } = self;
         demux.renew(hash.clone());
         fast_open.renew(config, seed, &hash);
         gentle_memory.renew(config.path.entries, hash.clone());
         paths.renew(config.path, hash);
         *allowances = Allowances::default();
+        controllers.clear();
         *share = Share::default();
         let Stack { stats, clock, memory, repair_memory, repair_memory_swept, latest_tcp, .. } = self;
         *stats = StackStats::default();

@@ -12,7 +12,7 @@ use super::half_open::HalfOpen;
 use super::stats::StackStats;
 use crate::config::{StackConfig, TcpConfig};
 use crate::conn_id::{ConnId, ListenerId};
-use crate::connection::{Connection, Env, Events, Urgency};
+use crate::connection::{Connection, Env, Events, MemberState, Urgency};
 use crate::fast_open::client::Asker;
 use crate::fast_open::server::Ticket;
 use crate::four_tuple::{CompactTuple, FourTuple};
@@ -62,8 +62,26 @@ pub(crate) struct Slot {
     pub(crate) asker: Option<Box<Asker>>,
     /// Its SYN opened it, and is not acknowledged yet.
     pub(crate) ticket: Option<Box<Ticket>>,
+    /// It is a member of its path.
+    pub(super) member: Option<Box<Member>>,
     /// It has done nothing yet but answer a SYN: what it could be made from again.
     pub(super) half_open: Option<Box<HalfOpen>>,
+}
+
+/// The part of a connection in its path.
+#[derive(Debug)]
+pub(super) struct Member {
+    pub(super) path: u32,
+    pub(super) state: MemberState,
+    /// Bytes sent since it last had nothing to send for a round trip.
+    pub(super) attained: u64,
+    /// Bytes sent at all.
+    pub(super) sent: u64,
+    /// Since when it has nothing to send.
+    pub(super) idle_since: Option<Instant>,
+    /// The number of its place in a queue; 0: it does not wait.
+    pub(super) ticket: u64,
+    pub(super) rank: usize,
 }
 
 /// Calls `f` with what a connection may ask of the stack.
@@ -135,6 +153,7 @@ impl Stack {
             waits_for_memory: false,
             asker: None,
             ticket: None,
+            member: None,
             half_open: None,
         })
     }
@@ -174,6 +193,7 @@ impl Stack {
     /// the application has let go.
     pub(super) fn retire(&mut self, id: ConnId, now: Instant) {
         self.deadlines.set(id.index, None);
+        self.leave_path(id, now);
         let Some(slot) = self.slots.at_mut(id) else { return };
         let tuple = FourTuple::from(&slot.tuple);
         let remains = slot.connection.time_wait();

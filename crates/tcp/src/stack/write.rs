@@ -73,6 +73,7 @@ impl Stack {
         write: impl FnOnce(&mut Connection, &mut Spares, usize) -> Result<usize, WriteError>,
     ) -> Result<usize, WriteError> {
         let left = self.memory_left_to_writes();
+        self.lend(id, now);
         let owned = self.slots.at_mut(id).filter(|slot| slot.phase == Phase::Owned);
         let connection = &mut owned.ok_or(WriteError::NoConnection)?.connection;
         if left == 0 && len > 0 && connection.writable() > 0 {

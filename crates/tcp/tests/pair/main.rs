@@ -11,6 +11,7 @@ mod harness;
 mod hostile;
 mod idle;
 mod limits;
+mod members;
 mod memory;
 mod mtu;
 mod path;

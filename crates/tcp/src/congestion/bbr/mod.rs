@@ -166,6 +166,16 @@ impl Bbr {
         self.max_bw.get().min(self.bounds.bw_shortterm)
     }
 
+    /// True if the bandwidth of the path has been found.
+    pub(crate) fn has_filled_pipe(&self) -> bool {
+        self.full_pipe.reached
+    }
+
+    /// Forgets the limits that hold until the next probe.
+    pub(crate) fn forget_short_term(&mut self) {
+        self.bounds.reset_shortterm();
+    }
+
     /// Counts rounds and loss rounds: each ends when data that was sent after its beginning is delivered.
     fn begin_rounds(&mut self, sample: Option<&RateSample>) {
         self.rounds.start = false;

@@ -482,7 +482,7 @@ impl Connection {
             });
             self.tx.recovery.on_too_big(self.tx.scoreboard.nxt());
         } else if reduced && echoed.is_some_and(|echoed| echoed > since_last + TIMESTAMP_TICK) {
-            self.tx.rate.congestion.on_spurious(now);
+            self.tx.rate.on_spurious(now);
             self.counters.undos += 1;
         }
     }

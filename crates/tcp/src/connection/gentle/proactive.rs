@@ -266,7 +266,7 @@ impl Active {
             fin: false,
             at: now,
         });
-        parts.tx.rate.pacer.on_sent(len, now);
+        parts.tx.rate.on_sent(len, now);
         parts.tx.on_redundancy(len, now);
         parts.counters.copies_sent += u64::from(segments);
         parts.counters.redundant_bytes += u64::from(len);

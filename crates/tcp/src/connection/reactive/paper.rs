@@ -57,7 +57,7 @@ impl PaperProbe {
         let peer = tx.window.snd_wnd().saturating_sub(nxt.since(una));
         // What is smaller than a segment and not gone yet is held back by Nagle's algorithm.
         let limited = tx.unsent() < tx.mss()
-            || tx.scoreboard.pipe().saturating_add(next) > tx.rate.congestion.cwnd()
+            || tx.rate.pipe_with(tx.scoreboard.pipe()).saturating_add(next) > tx.rate.congestion.cwnd()
             || next > peer;
         una != nxt
             && tx.window.snd_wnd() > 0

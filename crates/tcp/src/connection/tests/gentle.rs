@@ -38,6 +38,7 @@ fn a_flight_leaves_at_once_unless_the_peer_s_window_holds_its_end_back() {
     let budget = Budget {
         cwnd: 10 * mss,
         pipe: 0,
+        others: 0,
         charged: 0,
         peer: 20 * mss,
         paced: u32::MAX,

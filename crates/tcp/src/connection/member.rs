@@ -1,0 +1,124 @@
+//! A connection as a member of its path: what the stack lends it for a call, and what it reads of it afterwards.
+//!
+//! Loss detection, retransmission and timers stay the connection's own. The window, the rate, the delivery rate and the response
+//! to losses are those of the path (`stack/controllers.rs`).
+
+use crate::config::PrrBound;
+use crate::congestion::Controller;
+use crate::congestion::sample::ControllerStart;
+use crate::connection::Connection;
+use crate::connection::sender::Sharing;
+use crate::outcome::CongestionState;
+use crate::send::pacer::Pacer;
+use crate::send::rate::RateControl;
+use crate::time::{Instant, Micros};
+
+/// SYNs or SYN-ACKs that timed out from which on a connection does not join its path.
+const MAX_HANDSHAKE_TIMEOUTS: u32 = 2;
+
+/// The state of a member that its path counts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct MemberState {
+    /// Bytes in flight.
+    pub(crate) pipe: u32,
+    /// It has unacknowledged data.
+    pub(crate) is_outstanding: bool,
+    /// It repairs a loss.
+    pub(crate) is_recovering: bool,
+    /// It has a full segment to send, or to repair.
+    pub(crate) wants: bool,
+}
+
+impl Connection {
+    /// Puts the value of the path in place of its own, or takes it out again.
+    #[inline]
+    pub(crate) fn exchange_rate(&mut self, rate: &mut RateControl) {
+        core::mem::swap(&mut self.tx.rate, rate);
+    }
+
+    /// True while it has the value of its path.
+    #[inline]
+    pub(crate) fn is_lent(&self) -> bool {
+        self.tx.rate.others.is_some()
+    }
+
+    /// What the path counts of it.
+    #[inline]
+    pub(crate) fn member_state(&self) -> MemberState {
+        let tx = &self.tx;
+        let is_recovering = match tx.recovery.state() {
+            CongestionState::Open | CongestionState::Disorder => false,
+            CongestionState::Cwr | CongestionState::Recovery | CongestionState::Loss => true,
+        };
+        MemberState {
+            pipe: tx.scoreboard.pipe(),
+            is_outstanding: !tx.scoreboard.is_empty(),
+            is_recovering,
+            wants: tx.unsent() >= tx.mss() || tx.scoreboard.has_lost(),
+        }
+    }
+
+    /// True if the window or the pacer of the path holds back what it would send.
+    pub(crate) fn is_held(&self) -> bool {
+        self.tx.held || self.tx.paced
+    }
+
+    /// True if it may ask for the window that is remembered of its path: it is alone on a path that nobody knows better.
+    pub(crate) fn may_jump(&self) -> bool {
+        self.tx.rate.others.is_none_or(|others| others.may_jump)
+    }
+
+    /// True if it has nothing to send for the first time or again.
+    pub(crate) fn has_sent_all(&self) -> bool {
+        self.tx.unsent() == 0 && !self.tx.scoreboard.has_lost()
+    }
+
+    /// True if lost data waits to be sent again.
+    pub(crate) fn has_lost_data(&self) -> bool {
+        self.tx.scoreboard.has_lost()
+    }
+
+    /// Largest payload of a segment, bytes.
+    pub(crate) fn segment_len(&self) -> u32 {
+        self.tx.mss()
+    }
+
+    /// Smoothed round-trip time, its variation and the minimum.
+    pub(crate) fn round_trip(&self) -> Option<(Micros, Micros, Micros)> {
+        let rtt = &self.tx.rtt;
+        Some((rtt.srtt()?, rtt.rttvar()?, rtt.min_rtt()?))
+    }
+
+    /// True if its handshake speaks against the path that others know: it was lost twice.
+    pub(crate) fn stays_alone(&self) -> bool {
+        self.handshake.syn.timeouts >= MAX_HANDSHAKE_TIMEOUTS
+    }
+
+    /// It keeps its own controller.
+    pub(crate) fn decline_sharing(&mut self) {
+        self.tx.sharing = Sharing::Off;
+    }
+
+    /// It becomes a member. Returns its own value, which becomes that of a path without one.
+    pub(crate) fn join(&mut self, is_first: bool) -> RateControl {
+        self.tx.sharing = Sharing::Member;
+        if !is_first && let Some(snapshots) = &mut self.tx.snapshots {
+            // They hold counters of the value that goes.
+            **snapshots = Default::default();
+        }
+        core::mem::replace(&mut self.tx.rate, RateControl::placeholder())
+    }
+
+    /// A value for a path of which nothing is known any more.
+    pub(crate) fn fresh_rate(&self, now: Instant) -> RateControl {
+        let start = ControllerStart {
+            now,
+            mss: self.tx.mss(),
+            initial_window: self.unasked_window(),
+            paced: self.config.pacing.is_some(),
+            seed: self.handshake.iss.0.into(),
+        };
+        let congestion = Controller::new(&self.config.congestion, PrrBound::Rfc9937, &start);
+        RateControl::new(congestion, Pacer::new(self.config.pacing))
+    }
+}

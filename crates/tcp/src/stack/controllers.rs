@@ -1,0 +1,670 @@
+//! One controller for each path: connections between the same two addresses are *members* of it and share a window, a pacer, a
+//! measurement of the delivery rate, and the response to losses ([`TcpConfig::share_path`](crate::config::TcpConfig::share_path)).
+//!
+//! The stack lends a member the [`RateControl`] of its path for each call ([`Stack::lend`]) and takes it back after it, in
+//! [`Stack::after`]. In between the connection knows what the others have in flight; afterwards the path knows what has changed.
+//!
+//! A member that the window or the pacer holds back waits in a queue of the path. When there is room, one of them gets a *grant* of
+//! about a millisecond of data. Repairs go first, then the members that have sent least since they were last idle; of eight
+//! grants one goes to the member that has waited longest of the others.
+//!
+//! The model is believed for ten seconds after the last delivery. Then the path starts again, as a new connection would.
+
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+use core::net::IpAddr;
+
+use super::Stack;
+use super::deadlines::Deadlines;
+use super::slot::{Member, Slot};
+use crate::conn_id::{ConnId, Slots};
+use crate::connection::{Connection, MemberState, Urgency};
+use crate::send::rate::{Others, RateControl};
+use crate::time::{Instant, Micros};
+
+/// Bytes sent since the last idle time from which on a member belongs to the next level.
+const LEVELS: [u64; 3] = [64 << 10, 256 << 10, 1 << 20];
+/// Queues of those that wait: for the two lower levels and for the two upper ones, repairs before new data of a level.
+const RANKS: usize = 6;
+/// Of so many grants one goes to the member of a higher rank that has waited longest.
+const FLOOR: u8 = 8;
+/// The model is believed for so long after the last delivery.
+const LIFETIME: Micros = Micros::from_millis(10_000);
+/// Short-term limits are believed for so long after the last delivery, or four round trips.
+const SHORT_TERM: Micros = Micros::from_millis(1_000);
+/// Round trip of a path that has measured none.
+const UNKNOWN_RTT: Micros = Micros::from_millis(100);
+/// Segments that a member may have in flight of its first ones, whatever the others have, while the path is not known.
+const OWN_SEGMENTS: u32 = 4;
+/// Grants in a row that let nothing go before the path waits a moment.
+const MAX_FRUITLESS: u32 = 4;
+
+/// A member that waits.
+#[derive(Clone, Copy, Debug)]
+struct Waiter {
+    id: ConnId,
+    ticket: u64,
+    since: Instant,
+}
+
+/// A member that may send.
+#[derive(Clone, Copy, Debug)]
+struct Grant {
+    id: ConnId,
+    /// Bytes that are left of it.
+    left: u32,
+    /// One segment may exceed the window.
+    is_exempt: bool,
+    is_used: bool,
+}
+
+/// The controller of a path and those that wait for it.
+#[derive(Debug)]
+struct PathController {
+    ends: (IpAddr, IpAddr),
+    rate: RateControl,
+    members: u32,
+    /// Bytes in flight of all members.
+    pipe: u64,
+    /// Bytes in flight of members that are gone, and when they have left the path.
+    departed: VecDeque<(Instant, u32)>,
+    departed_bytes: u64,
+    outstanding: u32,
+    recovering: u32,
+    wanting: u32,
+    /// The member that has lost something in this episode of repairs; `None` with `has_losers`: several.
+    loser: Option<ConnId>,
+    has_losers: bool,
+    newest_delivered: Instant,
+    delivered_at: Instant,
+    mark_answered: Option<Instant>,
+    srtt: Micros,
+    min_rtt: Option<Micros>,
+    mss: u32,
+    queues: [VecDeque<Waiter>; RANKS],
+    waiting: u32,
+    tickets: u64,
+    grant: Option<Grant>,
+    turn: u8,
+    fruitless: u32,
+    /// No grant before.
+    paused_until: Option<Instant>,
+    exempted_at: Option<Instant>,
+    /// When it goes, without members.
+    ends_at: Option<Instant>,
+}
+
+/// The state of a path whose connections share a controller.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SharedPath {
+    /// Connections.
+    pub members: u32,
+    /// Connections that wait for the window or the pacer.
+    pub waiting: u32,
+    /// Bytes in flight of all of them.
+    pub in_flight: u64,
+    /// Of these, bytes of connections that are over.
+    pub departed: u64,
+    /// Congestion window, bytes.
+    pub cwnd: u32,
+    /// Bytes per second.
+    pub pacing_rate: Option<u64>,
+    /// True if the controller has found how much the path carries.
+    pub is_known: bool,
+}
+
+/// The controllers of a stack.
+#[derive(Debug, Default)]
+pub(super) struct Controllers {
+    paths: Vec<Option<Box<PathController>>>,
+    free: Vec<u32>,
+    by_ends: BTreeMap<(IpAddr, IpAddr), u32>,
+    /// Paths without members, in the order in which that came about.
+    empty: VecDeque<(Instant, u32)>,
+    deadlines: Deadlines,
+}
+
+fn level(attained: u64) -> usize {
+    LEVELS.iter().filter(|limit| attained >= **limit).count()
+}
+
+fn rank(attained: u64, repairs: bool) -> usize {
+    let level = level(attained);
+    let upper = level / 2 * 3;
+    if repairs { upper } else { upper + 1 + level % 2 }
+}
+
+impl PathController {
+    fn new(ends: (IpAddr, IpAddr), rate: RateControl, now: Instant) -> Self {
+        PathController {
+            ends,
+            rate,
+            members: 0,
+            pipe: 0,
+            departed: VecDeque::new(),
+            departed_bytes: 0,
+            outstanding: 0,
+            recovering: 0,
+            wanting: 0,
+            loser: None,
+            has_losers: false,
+            newest_delivered: Instant::ZERO,
+            delivered_at: now,
+            mark_answered: None,
+            srtt: UNKNOWN_RTT,
+            min_rtt: None,
+            mss: 536,
+            queues: Default::default(),
+            waiting: 0,
+            tickets: 0,
+            grant: None,
+            turn: 0,
+            fruitless: 0,
+            paused_until: None,
+            exempted_at: None,
+            ends_at: None,
+        }
+    }
+
+    /// Bytes in flight on the path.
+    fn in_flight(&self) -> u64 {
+        let redundancy = self.rate.delivery.as_ref().map_or(0, |delivery| delivery.redundancy_in_flight());
+        self.pipe + self.departed_bytes + u64::from(redundancy)
+    }
+
+    fn release_departed(&mut self, now: Instant) {
+        while let Some((_, bytes)) = self.departed.pop_front_if(|(at, _)| *at <= now) {
+            self.departed_bytes -= u64::from(bytes);
+        }
+    }
+
+    fn count(&mut self, was: &MemberState, is: &MemberState) {
+        let step = |total: &mut u32, was: bool, is: bool| {
+            *total = total.saturating_add(u32::from(is)).saturating_sub(u32::from(was));
+        };
+        self.pipe = (self.pipe + u64::from(is.pipe)).saturating_sub(u64::from(was.pipe));
+        step(&mut self.outstanding, was.is_outstanding, is.is_outstanding);
+        step(&mut self.recovering, was.is_recovering, is.is_recovering);
+        step(&mut self.wanting, was.wants, is.wants);
+    }
+
+    /// What `member` must know of the others.
+    fn others(&self, id: ConnId, member: &Member, now: Instant) -> Others {
+        let state = &member.state;
+        // Redundancy in flight is in the value that is lent.
+        let pipe = (self.pipe + self.departed_bytes).saturating_sub(u64::from(state.pipe));
+        let others_wait = self.waiting > u32::from(member.ticket != 0);
+        let grant = match &self.grant {
+            Some(grant) if grant.id == id => grant.left,
+            Some(_) => 0,
+            None if others_wait || self.paused_until.is_some_and(|until| until > now) => 0,
+            None => u32::MAX,
+        };
+        let is_exempt = self.grant.is_some_and(|grant| grant.id == id && grant.is_exempt);
+        let is_known = self.rate.congestion.knows_path();
+        let own = u64::from(OWN_SEGMENTS * self.mss);
+        let is_owner = self.loser == Some(id) || !self.has_losers;
+        Others {
+            pipe: u32::try_from(pipe).unwrap_or(u32::MAX),
+            is_outstanding: self.outstanding > u32::from(state.is_outstanding) || self.departed_bytes > 0,
+            is_recovering: self.recovering > u32::from(state.is_recovering),
+            wants: self.wanting > u32::from(state.wants),
+            may_undo: is_owner && self.recovering <= u32::from(state.is_recovering),
+            may_answer_mark: self.mark_answered.is_none_or(|at| at + self.srtt <= now),
+            may_jump: !is_known && pipe == 0,
+            grant,
+            floor: if is_exempt {
+                state.pipe.saturating_add(self.mss)
+            } else if !is_known && member.sent < own {
+                (own - member.sent) as u32 + state.pipe
+            } else {
+                0
+            },
+            newest_delivered: self.newest_delivered,
+            sent: 0,
+            has_delivered: false,
+            has_answered_mark: false,
+        }
+    }
+
+    /// `id` waits for the window or the pacer.
+    fn enqueue(&mut self, id: ConnId, member: &mut Member, repairs: bool, now: Instant) {
+        let rank = rank(member.attained, repairs);
+        if member.ticket != 0 && member.rank == rank {
+            return;
+        }
+        self.waiting += u32::from(member.ticket == 0);
+        self.tickets += 1;
+        (member.ticket, member.rank) = (self.tickets, rank);
+        self.queues[rank].push_back(Waiter { id, ticket: self.tickets, since: now });
+    }
+
+    fn dequeue(&mut self, member: &mut Member) {
+        if member.ticket != 0 {
+            member.ticket = 0;
+            self.waiting = self.waiting.saturating_sub(1);
+        }
+    }
+
+    /// Removes from the front of each queue those that no longer wait there, and from long queues all of them.
+    fn tidy(&mut self, slots: &Slots<Slot>) {
+        let waits = |waiter: &Waiter| {
+            let member = slots.at(waiter.id).and_then(|slot| slot.member.as_ref());
+            member.is_some_and(|member| member.ticket == waiter.ticket)
+        };
+        let limit = 2 * self.waiting as usize + 32;
+        for queue in &mut self.queues {
+            while queue.pop_front_if(|front| !waits(front)).is_some() {}
+            if queue.len() > limit {
+                queue.retain(waits);
+            }
+        }
+    }
+
+    /// Lets one of those that wait go, if there is room. Returns whom.
+    fn grant_next(&mut self, slots: &Slots<Slot>, now: Instant) -> Option<ConnId> {
+        if self.grant.is_some() || self.waiting == 0 || self.paused_until.is_some_and(|until| until > now) {
+            return None;
+        }
+        self.paused_until = None;
+        if self.rate.pacer.budget(now) < self.mss {
+            return None;
+        }
+        self.tidy(slots);
+        let in_flight = self.in_flight();
+        let is_full = in_flight > 0
+            && u64::from(self.rate.congestion.cwnd()) < in_flight.saturating_add(u64::from(self.mss));
+        let front = if is_full { self.exempt(slots, now)? } else { self.choose()? };
+        self.grant = Some(Grant {
+            id: front.id,
+            left: if is_full { self.mss } else { self.rate.pacer.quantum_bytes() },
+            is_exempt: is_full,
+            is_used: false,
+        });
+        Some(front.id)
+    }
+
+    /// The member whose turn it is.
+    fn choose(&mut self) -> Option<Waiter> {
+        let lowest = self.queues.iter().position(|queue| !queue.is_empty())?;
+        self.turn = (self.turn + 1) % FLOOR;
+        let longest =
+            self.queues[lowest + 1..].iter().filter_map(VecDeque::front).min_by_key(|front| front.since);
+        let first = self.queues[lowest].front();
+        longest.filter(|_| self.turn == 0).or(first).copied()
+    }
+
+    /// A member with nothing in flight that has waited for a round trip may exceed the window by a segment, one in a quarter of a
+    /// round trip.
+    fn exempt(&mut self, slots: &Slots<Slot>, now: Instant) -> Option<Waiter> {
+        let front = *self.idle_front(slots)?;
+        let may = front.since + self.srtt <= now
+            && self.exempted_at.is_none_or(|at| at + Micros(self.srtt.0 / 4) <= now);
+        may.then(|| self.exempted_at = Some(now));
+        may.then_some(front)
+    }
+
+    /// The first of a queue that has nothing in flight.
+    fn idle_front(&self, slots: &Slots<Slot>) -> Option<&Waiter> {
+        let is_idle = |front: &&Waiter| {
+            let member = slots.at(front.id).and_then(|slot| slot.member.as_ref());
+            member.is_some_and(|member| member.state.pipe == 0)
+        };
+        self.queues.iter().filter_map(VecDeque::front).filter(is_idle).min_by_key(|front| front.since)
+    }
+
+    /// When the path has something to do.
+    fn next_timeout(&self, slots: &Slots<Slot>, now: Instant) -> Option<Instant> {
+        let waits = self.waiting > 0 && self.grant.is_none();
+        let release = waits.then(|| {
+            if self.paused_until.is_some_and(|until| until > now) {
+                return self.paused_until;
+            }
+            if self.rate.pacer.budget(now) < self.mss {
+                return self.rate.pacer.next_timeout();
+            }
+            let front = self.idle_front(slots)?;
+            let exempt = self.exempted_at.map_or(front.since, |at| at + Micros(self.srtt.0 / 4));
+            Some(exempt.max(front.since + self.srtt))
+        });
+        let departed = self.departed.front().map(|(at, _)| *at);
+        [release.flatten(), departed, self.ends_at].into_iter().fold(None, Instant::earlier)
+    }
+}
+
+impl Controllers {
+    /// As new ones are.
+    pub(super) fn clear(&mut self) {
+        *self = Controllers::default();
+    }
+
+    fn path(&mut self, index: u32) -> Option<&mut PathController> {
+        self.paths.get_mut(index as usize)?.as_deref_mut()
+    }
+
+    /// When the next path has something to do.
+    pub(super) fn next_timeout(&self) -> Option<Instant> {
+        self.deadlines.next()
+    }
+
+    /// The value of a member's path.
+    pub(super) fn rate(&self, member: &Member) -> Option<&RateControl> {
+        Some(&self.paths.get(member.path as usize)?.as_ref()?.rate)
+    }
+
+    /// Lends a member the value of its path.
+    pub(super) fn lend(&mut self, id: ConnId, member: &Member, connection: &mut Connection, now: Instant) {
+        let Some(path) = self.path(member.path) else { return };
+        if path.rate.others.is_some() || connection.is_lent() {
+            return;
+        }
+        path.release_departed(now);
+        let silence = Micros::between(path.delivered_at, now);
+        if path.outstanding == 0 && path.departed_bytes == 0 {
+            if silence > LIFETIME {
+                path.rate = connection.fresh_rate(now);
+                path.delivered_at = now;
+                connection.reopen_start();
+            } else if silence > SHORT_TERM.max(Micros(4 * path.srtt.0)) {
+                path.rate.congestion.forget_short_term();
+            }
+        }
+        path.rate.others = Some(path.others(id, member, now));
+        connection.exchange_rate(&mut path.rate);
+    }
+
+    /// Takes it back after a call that has changed nothing.
+    pub(super) fn end_look(&mut self, member: &Member, connection: &mut Connection) {
+        if let Some(path) = self.path(member.path) {
+            connection.exchange_rate(&mut path.rate);
+            path.rate.others = None;
+        }
+    }
+
+    /// Takes it back, and counts what has changed. `was_polled`: the member was asked for a packet and has nothing more to send, or
+    /// may not.
+    fn take_back(
+        &mut self,
+        id: ConnId,
+        member: &mut Member,
+        connection: &mut Connection,
+        was_polled: bool,
+        now: Instant,
+    ) {
+        let Some(path) = self.path(member.path) else { return };
+        connection.exchange_rate(&mut path.rate);
+        let Some(others) = path.rate.others.take() else { return };
+        let is = connection.member_state();
+        if is.is_recovering && !member.state.is_recovering {
+            path.loser = Some(id).filter(|_| !path.has_losers || path.loser == Some(id));
+            path.has_losers = true;
+        }
+        path.count(&member.state, &is);
+        member.state = is;
+        if path.recovering == 0 {
+            (path.loser, path.has_losers) = (None, false);
+        }
+        path.mss = connection.segment_len();
+        if others.has_delivered {
+            path.newest_delivered = others.newest_delivered;
+            path.delivered_at = now;
+            if let Some((srtt, _, min_rtt)) = connection.round_trip() {
+                path.srtt = srtt;
+                path.min_rtt = Some(path.min_rtt.map_or(min_rtt, |min| min.min(min_rtt)));
+            }
+            path.paused_until = None;
+        }
+        if others.has_answered_mark {
+            path.mark_answered = Some(now);
+        }
+        if others.sent > 0 {
+            member.attained += u64::from(others.sent);
+            member.sent += u64::from(others.sent);
+            path.fruitless = 0;
+            if let Some(grant) = path.grant.as_mut().filter(|grant| grant.id == id) {
+                grant.left = grant.left.saturating_sub(others.sent);
+                grant.is_used = true;
+                if grant.left == 0 {
+                    path.grant = None;
+                    // It waits again behind the others of its level.
+                    path.dequeue(member);
+                }
+            }
+        }
+        let has_sent_all = connection.has_sent_all();
+        if !has_sent_all && member.idle_since.take().is_some_and(|since| since + path.srtt <= now) {
+            member.attained = 0;
+        } else if has_sent_all {
+            member.idle_since.get_or_insert(now);
+        }
+        if !was_polled {
+            return;
+        }
+        if let Some(grant) = path.grant.take_if(|grant| grant.id == id) {
+            path.dequeue(member);
+            if !grant.is_used && connection.is_held() {
+                path.fruitless += 1;
+                if path.fruitless >= MAX_FRUITLESS {
+                    path.fruitless = 0;
+                    path.paused_until = Some(now + Micros(path.srtt.0 / 8).max(Micros::from_millis(1)));
+                }
+            }
+        }
+        if connection.is_held() {
+            path.enqueue(id, member, connection.has_lost_data(), now);
+        } else {
+            path.dequeue(member);
+        }
+    }
+
+    /// A connection becomes a member of its path, unless its handshake says that this is another one.
+    fn join(&mut self, connection: &mut Connection, now: Instant) -> Option<Box<Member>> {
+        let tuple = connection.tuple();
+        let ends = (tuple.local.ip(), tuple.remote.ip());
+        let round_trip = connection.round_trip();
+        if connection.stays_alone() {
+            connection.decline_sharing();
+            return None;
+        }
+        let index = match self.by_ends.get(&ends).copied() {
+            Some(index) => {
+                let path = self.path(index)?;
+                let known = path.min_rtt.zip(round_trip);
+                if known.is_some_and(|(min, (_, _, own))| {
+                    own < Micros(min.0 / 2) || own > path.srtt.max(min) * 10
+                }) {
+                    connection.decline_sharing();
+                    return None;
+                }
+                connection.join(false);
+                if path.rate.congestion.knows_path() {
+                    connection.start_as_unknown();
+                }
+                index
+            }
+            None => {
+                let mut path = PathController::new(ends, connection.join(true), now);
+                path.srtt = round_trip.map_or(UNKNOWN_RTT, |(srtt, ..)| srtt);
+                path.min_rtt = round_trip.map(|(.., min)| min);
+                let path = Some(Box::new(path));
+                let index = match self.free.pop() {
+                    Some(index) => {
+                        self.paths[index as usize] = path;
+                        index
+                    }
+                    None => {
+                        self.paths.push(path);
+                        self.paths.len() as u32 - 1
+                    }
+                };
+                self.by_ends.insert(ends, index);
+                index
+            }
+        };
+        let path = self.path(index)?;
+        path.members += 1;
+        path.ends_at = None;
+        path.mss = connection.segment_len();
+        let state = connection.member_state();
+        path.count(&MemberState::default(), &state);
+        Some(Box::new(Member {
+            path: index,
+            state,
+            attained: u64::from(state.pipe),
+            sent: u64::from(state.pipe),
+            idle_since: None,
+            ticket: 0,
+            rank: 0,
+        }))
+    }
+
+    /// A member is over. What it has in flight counts until it has left the path.
+    fn leave(
+        &mut self,
+        id: ConnId,
+        member: &mut Member,
+        connection: &Connection,
+        max_empty: usize,
+        now: Instant,
+    ) {
+        let index = member.path;
+        let Some(path) = self.path(index) else { return };
+        path.count(&member.state, &MemberState::default());
+        if member.state.pipe > 0 {
+            let wait = connection.round_trip().map_or(path.srtt * 3, |(srtt, rttvar, _)| srtt + rttvar * 4);
+            let last = path.departed.back().map_or(now, |(at, _)| *at);
+            path.departed.push_back(((now + wait).max(last), member.state.pipe));
+            path.departed_bytes += u64::from(member.state.pipe);
+        }
+        path.dequeue(member);
+        path.grant.take_if(|grant| grant.id == id);
+        if path.loser == Some(id) {
+            path.loser = None;
+        }
+        if path.recovering == 0 {
+            path.has_losers = false;
+        }
+        path.members -= 1;
+        if path.members == 0 {
+            let at = now + LIFETIME;
+            path.ends_at = Some(at);
+            self.empty.push_back((at, index));
+            self.bound_empty(max_empty);
+        }
+    }
+
+    /// Drops paths without members beyond `max_empty`, the oldest first.
+    fn bound_empty(&mut self, max_empty: usize) {
+        while self.empty.len() > max_empty {
+            let Some((at, index)) = self.empty.pop_front() else { return };
+            if self.path(index).is_some_and(|path| path.ends_at == Some(at)) {
+                self.remove(index);
+            }
+        }
+    }
+
+    fn remove(&mut self, index: u32) {
+        if let Some(path) = self.paths.get_mut(index as usize).and_then(Option::take) {
+            self.by_ends.remove(&path.ends);
+            self.free.push(index);
+            self.deadlines.set(index, None);
+        }
+    }
+
+    /// Lets the next of those go that wait for a path, and enters its deadline.
+    fn go_on(&mut self, index: u32, slots: &Slots<Slot>, now: Instant) -> Option<ConnId> {
+        let Controllers { paths, deadlines, .. } = self;
+        let path = paths.get_mut(index as usize)?.as_deref_mut()?;
+        let next = path.grant_next(slots, now);
+        deadlines.set(index, path.next_timeout(slots, now));
+        next
+    }
+
+    /// The state of the path between these addresses.
+    fn state(&self, ends: (IpAddr, IpAddr)) -> Option<SharedPath> {
+        let index = *self.by_ends.get(&ends)?;
+        let path = self.paths.get(index as usize)?.as_ref()?;
+        Some(SharedPath {
+            members: path.members,
+            waiting: path.waiting,
+            in_flight: path.in_flight(),
+            departed: path.departed_bytes,
+            cwnd: path.rate.congestion.cwnd(),
+            pacing_rate: path.rate.pacer.rate(),
+            is_known: path.rate.congestion.knows_path(),
+        })
+    }
+}
+
+impl Stack {
+    /// What the connections between these addresses share; `None` if none shares anything, or has lately.
+    pub fn shared_path(&self, local: IpAddr, remote: IpAddr) -> Option<SharedPath> {
+        self.controllers.state((local, remote))
+    }
+
+    /// Lends a connection the controller of its path, if it is a member of one. [`Stack::after`] takes it back.
+    #[inline]
+    pub(super) fn lend(&mut self, id: ConnId, now: Instant) {
+        if let Some(slot) = self.slots.at_mut(id)
+            && let Some(member) = &slot.member
+        {
+            self.controllers.lend(id, member, &mut slot.connection, now);
+        }
+    }
+
+    /// Takes the controller of a path back from a connection. `urgency`: when the connection will be asked next.
+    pub(super) fn take_back(&mut self, id: ConnId, urgency: Urgency, now: Instant) {
+        let Some(slot) = self.slots.at_mut(id) else { return };
+        let Some(member) = &mut slot.member else { return };
+        let connection = &mut slot.connection;
+        if connection.is_lent() {
+            self.controllers.take_back(id, member, connection, urgency == Urgency::Idle, now);
+        }
+        let path = member.path;
+        self.serve_path(path, now);
+    }
+
+    fn serve_path(&mut self, path: u32, now: Instant) {
+        if let Some(next) = self.controllers.go_on(path, &self.slots, now)
+            && let Some(slot) = self.slots.at_mut(next)
+        {
+            self.ready.raise(next, slot, Urgency::BeforeApp);
+        }
+    }
+
+    /// A connection becomes a member of its path.
+    pub(super) fn join_path(&mut self, id: ConnId, now: Instant) {
+        if let Some(slot) = self.slots.at_mut(id)
+            && slot.member.is_none()
+        {
+            slot.member = self.controllers.join(&mut slot.connection, now);
+        }
+    }
+
+    /// A connection is over, and no longer a member of its path.
+    pub(super) fn leave_path(&mut self, id: ConnId, now: Instant) {
+        let Some(slot) = self.slots.at_mut(id) else { return };
+        let Some(mut member) = slot.member.take() else { return };
+        let connection = &mut slot.connection;
+        if connection.is_lent() {
+            self.controllers.take_back(id, &mut member, connection, false, now);
+        }
+        let path = member.path;
+        self.controllers.leave(id, &mut member, connection, self.config.path.entries, now);
+        self.serve_path(path, now);
+    }
+
+    /// The timers of paths.
+    pub(super) fn serve_paths(&mut self, now: Instant) {
+        while let Some(index) = self.controllers.deadlines.pop_due(now) {
+            let Some(path) = self.controllers.path(index) else { continue };
+            path.release_departed(now);
+            if path.members == 0 && path.ends_at.is_some_and(|at| at <= now) {
+                self.controllers.remove(index);
+                continue;
+            }
+            self.serve_path(index, now);
+        }
+    }
+}

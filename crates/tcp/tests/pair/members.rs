@@ -1,0 +1,219 @@
+//! Connections between the same addresses as members of one path: the shared window, its response to losses, and its end.
+
+use std::time::Duration;
+
+use brisk_tcp::config::{CongestionAlgorithm, ConnectConfig, ListenConfig, TcpConfig};
+use brisk_tcp::error::WriteError;
+use brisk_tcp::stack::SharedPath;
+use brisk_tcp::{ConnId, ListenerId};
+use brisk_wire::Flags;
+
+use crate::harness::{A, B, Channel, Pair, pattern};
+
+const MSS: u64 = 1448;
+
+fn shared() -> TcpConfig {
+    TcpConfig { congestion: CongestionAlgorithm::Bbr, share_path: true, ..TcpConfig::default() }
+}
+
+/// A pair over 20 ms with `n` connections from A to B that share a path.
+fn members(seed: u64, n: usize, channel: Channel) -> (Pair, ListenerId, Vec<(ConnId, ConnId)>) {
+    let mut pair = Pair::new(seed);
+    pair.channel = channel;
+    pair.record = false;
+    let listener = pair.listen(B, 80, ListenConfig::default());
+    let connect = ConnectConfig { tcp: shared(), ..ConnectConfig::default() };
+    let ends = (0..n).map(|_| pair.established_at(listener, &connect)).collect();
+    pair.run_ms(100);
+    (pair, listener, ends)
+}
+
+fn path(pair: &Pair) -> Option<SharedPath> {
+    pair.a.shared_path(A.ip(), B.ip())
+}
+
+/// Writes to each connection until its data is queued; reads at the other end. Returns true when all of it has arrived.
+struct Transfers {
+    ends: Vec<(ConnId, ConnId)>,
+    data: Vec<u8>,
+    written: Vec<usize>,
+    read: Vec<usize>,
+}
+
+impl Transfers {
+    fn new(ends: &[(ConnId, ConnId)], bytes: usize) -> Transfers {
+        let n = ends.len();
+        Transfers { ends: ends.to_vec(), data: pattern(bytes), written: vec![0; n], read: vec![0; n] }
+    }
+
+    fn go_on(&mut self, pair: &mut Pair) -> bool {
+        for (index, &(a, b)) in self.ends.iter().enumerate() {
+            while self.written[index] < self.data.len() {
+                match pair.write(A, a, &self.data[self.written[index]..]) {
+                    Ok(n) => self.written[index] += n,
+                    Err(WriteError::WouldBlock) => break,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            if let Ok(Some(bytes)) = pair.read(B, b) {
+                let from = self.read[index];
+                assert!(bytes == self.data[from..from + bytes.len()], "wrong bytes");
+                self.read[index] += bytes.len();
+            }
+        }
+        self.read.iter().all(|read| *read == self.data.len())
+    }
+}
+
+#[test]
+fn sharing_needs_bbr() {
+    let error = TcpConfig { share_path: true, ..TcpConfig::default() }.validate().expect_err("refused");
+    assert_eq!(error.key, "share_path");
+    shared().validate().expect("allowed");
+}
+
+#[test]
+fn connections_of_two_addresses_are_members_of_one_path_until_they_are_over() {
+    let (mut pair, _, ends) = members(1, 3, Channel::default());
+    assert_eq!(path(&pair).map(|path| path.members), Some(3));
+    assert_eq!(pair.b.shared_path(B.ip(), A.ip()), None, "the listener's connections do not share");
+    for (a, b) in ends {
+        pair.release(A, a);
+        pair.release(B, b);
+    }
+    pair.run(Duration::from_secs(5));
+    assert_eq!(path(&pair).map(|path| (path.members, path.in_flight)), Some((0, 0)));
+    pair.run(Duration::from_secs(10));
+    assert_eq!(path(&pair), None, "ten seconds after the last member");
+}
+
+#[test]
+fn a_connection_by_itself_shares_nothing() {
+    let mut pair = Pair::new(1);
+    let (a, b) = pair.established();
+    pair.transfer(A, a, b, &pattern(100_000), Duration::from_secs(10));
+    assert_eq!(path(&pair), None);
+}
+
+#[test]
+fn a_new_member_of_a_known_path_starts_at_its_rate() {
+    let (mut pair, listener, ends) = members(1, 1, Channel::default());
+    let (a, b) = ends[0];
+    pair.transfer(A, a, b, &pattern(3_000_000), Duration::from_secs(20));
+    pair.run_ms(100);
+    let window = path(&pair).expect("shared").cwnd;
+    let connect = ConnectConfig { tcp: shared(), ..ConnectConfig::default() };
+    let (a, b) = pair.established_at(listener, &connect);
+    assert_eq!(pair.a.conn_stats(a).map(|stats| stats.cwnd), Some(window), "no initial window");
+    let start = pair.now;
+    pair.transfer(A, a, b, &pattern(100_000), Duration::from_secs(20));
+    let took = pair.now - start;
+    assert!(took < Duration::from_millis(45), "{took:?}: more than two round trips of 20 ms");
+}
+
+#[test]
+fn the_members_together_stay_within_the_window_of_the_path() {
+    for seed in 0..6 {
+        let channel = Channel { loss: 5 * seed as u32, ..Channel::default() };
+        let (mut pair, _, ends) = members(seed, 5, channel);
+        let mut transfers = Transfers::new(&ends, 400_000);
+        let mut over = 0;
+        pair.run_until(Duration::from_secs(300), |pair| {
+            let done = transfers.go_on(pair);
+            let path = path(pair).expect("shared");
+            // The first segments of each on an unknown path, and a probe of each, may exceed it. A window that shrinks is
+            // exceeded until what is in flight has arrived.
+            let quantum = u64::from(path.pacing_rate.unwrap_or(0) as u32 / 1000).max(2 * MSS);
+            over = over.max(path.in_flight.saturating_sub(u64::from(path.cwnd) + quantum));
+            done
+        });
+        assert_eq!(over, 0, "seed {seed}");
+        pair.run(Duration::from_secs(2));
+        let path = path(&pair).expect("shared");
+        assert_eq!((path.in_flight, path.waiting), (0, 0), "seed {seed}");
+    }
+}
+
+#[test]
+fn a_member_that_is_aborted_leaves_its_bytes_in_flight_for_a_while() {
+    let (mut pair, _, ends) = members(1, 2, Channel::default());
+    let mut transfers = Transfers::new(&ends[..1], 2_000_000);
+    pair.run_until(Duration::from_secs(10), |pair| {
+        transfers.go_on(pair);
+        path(pair).is_some_and(|path| path.in_flight > 50_000)
+    });
+    pair.abort(A, ends[0].0);
+    pair.run_ms(1);
+    let gone = path(&pair).expect("shared");
+    assert!(gone.departed > 10_000 && gone.members == 1, "{gone:?}");
+    assert_eq!(gone.departed, gone.in_flight);
+    pair.run_ms(500);
+    assert_eq!(path(&pair).map(|path| path.in_flight), Some(0));
+    let (a, b) = ends[1];
+    pair.transfer(A, a, b, &pattern(100_000), Duration::from_secs(10));
+}
+
+#[test]
+fn timeout_of_one_member_leaves_the_window_to_the_others() {
+    let (mut pair, _, ends) = members(1, 2, Channel::default());
+    let mut transfers = Transfers::new(&ends[..1], 3_000_000);
+    pair.run_until(Duration::from_secs(20), |pair| transfers.go_on(pair));
+    let port = pair.a.local_addr(ends[1].0).expect("open").port();
+    // Nothing of the second member arrives any more.
+    pair.tap = Some(Box::new(move |from, segment| {
+        from == A && segment.tcp.src_port == port && segment.tcp.flags.contains(Flags::ACK)
+    }));
+    let _ = pair.write(A, ends[1].0, &pattern(20_000));
+    let mut transfers = Transfers::new(&ends[..1], 3_000_000);
+    let mut min = u32::MAX;
+    pair.run_until(Duration::from_secs(20), |pair| {
+        min = min.min(path(pair).expect("shared").cwnd);
+        transfers.go_on(pair)
+    });
+    pair.run(Duration::from_secs(1));
+    let timeouts = pair.a.conn_stats(ends[1].0).expect("open").counters.timeouts;
+    assert!(timeouts > 0, "the member that is cut off has timed out");
+    assert!(min >= 4 * MSS as u32, "{min}: the window did not collapse");
+}
+
+#[test]
+fn members_come_and_go_and_nothing_is_left() {
+    let channel = Channel { loss: 20, jitter: Duration::from_millis(3), ..Channel::default() };
+    let (mut pair, listener, mut ends) = members(7, 4, channel);
+    let connect = ConnectConfig { tcp: shared(), ..ConnectConfig::default() };
+    let data = pattern(60_000);
+    for round in 0..40usize {
+        let _ = pair.write(A, ends[round % ends.len()].0, &data);
+        pair.run_ms(7);
+        let (a, b) = ends.remove(round * 7 % ends.len());
+        match round % 3 {
+            0 => pair.abort(A, a),
+            1 => pair.abort(B, b),
+            _ => {}
+        }
+        pair.release(A, a);
+        pair.release(B, b);
+        ends.push(pair.established_at(listener, &connect));
+    }
+    for (a, b) in ends {
+        pair.abort(A, a);
+        pair.release(A, a);
+        pair.release(B, b);
+    }
+    pair.run(Duration::from_secs(300));
+    assert_eq!(path(&pair), None);
+    assert_eq!(pair.a.connections() - pair.a.time_waits(), 0);
+}
+
+#[test]
+fn a_path_that_was_silent_for_ten_seconds_starts_again() {
+    let (mut pair, _, ends) = members(1, 1, Channel::default());
+    let (a, b) = ends[0];
+    pair.transfer(A, a, b, &pattern(3_000_000), Duration::from_secs(20));
+    pair.run(Duration::from_secs(9));
+    pair.transfer(A, a, b, &pattern(1_000), Duration::from_secs(20));
+    assert!(path(&pair).expect("shared").cwnd > 20 * MSS as u32, "a short silence changes nothing");
+    pair.run(Duration::from_secs(11));
+    pair.transfer(A, a, b, &pattern(1_000), Duration::from_secs(20));
+    assert!(path(&pair).expect("shared").cwnd <= 12 * MSS as u32, "{:?}", path(&pair));
+}
