@@ -550,23 +550,24 @@ impl Gentle {
     }
 
     /// The scoreboard has taken an acknowledgement: what it says of parity and copies, before anything is concluded from it
-    /// about losses and round-trip times. `reported` is how far SACK blocks reached before it; `retransmission` is when a timer that
-    /// watches over the data fires. Returns the report of the peer, and true if parity may have repaired what is delivered.
+    /// about losses and round-trip times. `reported` is how far SACK blocks reached before it, `probe` when the probe
+    /// timer fires. Returns the report of the peer, and true if parity may have repaired what is delivered.
     fn on_ack(
         &mut self,
         segment: &Arrived<'_>,
         ack: &mut AckOutcome,
         reported: Option<SeqNum>,
-        retransmission: Option<Instant>,
+        probe: Option<Instant>,
         parts: &mut Parts<'_>,
         now: Instant,
     ) -> Option<(RepairReport, bool)> {
         let report = self.read_signals(segment, parts, now)?;
-        if report.repaired
-            && let Some((at, srtt)) = retransmission.zip(parts.tx.rtt.srtt())
-        {
+        if report.repaired {
             // So much later the acknowledgement of a retransmission could have come.
-            parts.counters.parity.saved += (at.max(now) + srtt).saturating_since(now);
+            let timers = [parts.tx.reordering_timeout(), parts.tx.rto.deadline(), probe];
+            if let (Some(at), Some(srtt)) = (timers.into_iter().flatten().min(), parts.tx.rtt.srtt()) {
+                parts.counters.parity.saved += (at.max(now) + srtt).saturating_since(now);
+            }
         }
         let may_have_repaired = self.read_ack(&report, ack, reported, parts);
         Some((report, may_have_repaired))
@@ -632,10 +633,9 @@ impl Connection {
         now: Instant,
     ) -> Option<RepairReport> {
         self.gentle.active.as_ref()?;
-        let timers = [self.tx.reordering_timeout(), self.tx.rto.deadline(), self.probe_timeout()];
-        let retransmission = timers.into_iter().flatten().min();
-        let (report, may_have_repaired) = self
-            .with_gentle(|gentle, parts| gentle.on_ack(segment, ack, reported, retransmission, parts, now))?;
+        let probe = self.probe_timeout();
+        let (report, may_have_repaired) =
+            self.with_gentle(|gentle, parts| gentle.on_ack(segment, ack, reported, probe, parts, now))?;
         if may_have_repaired {
             self.count_repaired(ack, reported);
         }
@@ -644,6 +644,9 @@ impl Connection {
 
     /// Does what follows from repairs once the acknowledgement has been processed.
     pub(crate) fn conclude_repairs(&mut self, report: &RepairReport, ack: &AckOutcome, now: Instant) {
+        if !report.reported && ack.dsack.is_none() && !self.tx.charges.copies {
+            return;
+        }
         let Conclusion { newly_lost, refuted } =
             self.with_gentle(|gentle, parts| gentle.after_ack(report, ack, parts, now));
         if newly_lost > 0 {
