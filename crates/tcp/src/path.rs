@@ -28,7 +28,7 @@ use core::net::IpAddr;
 use crate::error::ConfigError;
 use crate::four_tuple::{KeyedHash, hash_addresses};
 use crate::lru::Lru;
-use crate::time::{Duration, Instant};
+use crate::time::{Duration, Instant, Micros};
 
 mod persist;
 
@@ -116,6 +116,11 @@ pub struct PathFacts {
 }
 
 impl PathFacts {
+    /// Returns the least round-trip time, of the path so far and of a connection that measured `own`.
+    pub(crate) fn least_with(&self, own: Option<Micros>) -> Option<Duration> {
+        own.map(Duration::from).into_iter().chain(self.least_rtt).min()
+    }
+
     /// What timers of a handshake have to reckon with. A time in doubt counts as long as nothing better is known, as
     /// Karn's algorithm keeps a timeout that was backed off (RFC 6298 section 5.7): else a timer that is too short for a
     /// path that became longer would make every measurement doubtful, and stay too short for ever.

@@ -43,7 +43,7 @@ const SAMPLES: u32 = 8;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct OnPath {
     /// What was known when the connection began.
-    known: PathFacts,
+    pub(super) known: PathFacts,
     /// The state of a start with more than ten segments.
     start: Start,
     /// When it tells again what it has measured, if it has told something, and what of that must not be told twice.
@@ -376,7 +376,7 @@ impl Connection {
     /// The least round-trip time, of this connection and of those before: on one that began in a queue only others
     /// know the empty path.
     pub(crate) fn least_rtt(&self) -> Option<Duration> {
-        self.tx.rtt.min_rtt().map(Duration::from).into_iter().chain(self.path.known.least_rtt).min()
+        self.path.known.least_with(self.tx.rtt.min_rtt())
     }
 
     /// True if this connection began in a queue: whatever it has measured so far was longer than the empty path, and

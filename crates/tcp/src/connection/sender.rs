@@ -327,6 +327,11 @@ impl Sender {
         self.mtu.mss(self.option_len).min(self.largest_segment.saturating_sub(self.option_len)).max(1)
     }
 
+    /// Largest payload of a parity segment.
+    pub(crate) fn parity_limit(&self) -> u32 {
+        self.mss().saturating_sub(self.reserved)
+    }
+
     /// Bytes of options on every segment.
     pub(crate) fn option_len(&self) -> u32 {
         self.option_len

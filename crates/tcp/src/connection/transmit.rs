@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 use brisk_wire::OptionProfile;
 
 use crate::connection::decision::{Choice, Data};
+use crate::connection::gentle::Turn;
 use crate::connection::gentle::plain_copy::PlainCopy;
 use crate::connection::gentle::proactive::CopiedRun;
 use crate::connection::reactive::ProbeTimer;
@@ -124,7 +125,7 @@ impl Connection {
             if self.owes_failure() {
                 return Some(Choice::Ack(None));
             }
-            if let Some(copy) = self.choose_copy(now) {
+            if let Some(copy) = self.poll_gentle(Turn::Copies, now) {
                 return Some(copy);
             }
         }
@@ -147,9 +148,9 @@ impl Connection {
         first
             .or_else(|| self.choose_lost(now))
             .or_else(|| self.choose_probe(now))
-            .or_else(|| self.choose_parity(now))
+            .or_else(|| self.poll_gentle(Turn::Parity, now))
             .or_else(|| self.choose_new(now, env))
-            .or_else(|| self.choose_parity_behind_burst(now))
+            .or_else(|| self.poll_gentle(Turn::ParityBehindBurst, now))
     }
 
     /// The first range that is declared lost.

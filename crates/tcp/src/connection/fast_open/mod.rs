@@ -13,6 +13,7 @@ use brisk_wire::{FastOpen, Flags, SeqNum};
 
 use crate::congestion::sample::RtoEvent;
 use crate::connection::decision::Choice;
+use crate::connection::gentle::Turn;
 use crate::connection::gentle::plain_copy::PlainCopy;
 use crate::connection::{Connection, Env, State};
 use crate::error::CloseReason;
@@ -415,13 +416,13 @@ impl Connection {
                 return None;
             }
         }
-        let parity = self.parity_limit() + self.header_len() as u32 + PARITY_OPTION;
+        let parity = self.tx.parity_limit() + self.header_len() as u32 + PARITY_OPTION;
         let affordable = allowance.is_none_or(|allowance| parity as usize <= allowance);
-        let first = if affordable { self.choose_parity(now) } else { None };
+        let first = if affordable { self.poll_gentle(Turn::Parity, now) } else { None };
         first
-            .or_else(|| self.choose_copy(now))
+            .or_else(|| self.poll_gentle(Turn::Copies, now))
             .or_else(|| self.choose_new(now, env))
-            .or_else(|| if affordable { self.choose_parity_behind_burst(now) } else { None })
+            .or_else(|| if affordable { self.poll_gentle(Turn::ParityBehindBurst, now) } else { None })
             .or_else(|| self.choose_ack(now))
     }
 

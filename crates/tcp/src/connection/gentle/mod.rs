@@ -14,7 +14,7 @@ use brisk_wire::options::kind;
 use brisk_wire::{Flags, Gentle as GentleOption, OptionProfile, Options, SeqNum, TcpHeader};
 
 use crate::config::TcpConfig;
-use crate::connection::decision::{Data, SynOption};
+use crate::connection::decision::{Choice, Data, SynOption};
 use crate::connection::gentle::f1::Quarantine;
 use crate::connection::gentle::parity::ParityTx;
 use crate::connection::gentle::planner::Planner;
@@ -33,6 +33,7 @@ use crate::mechanism::{Agreed, GentleOff, GentleOutcome, ParityPlan, Willing, ac
 use crate::outcome::{
     AckOutcome, Arrived, CongestionSignal, Dsack, DsackOf, LossCause, LossOutcome, Reaction, Repair,
 };
+use crate::path::PathFacts;
 use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant, Micros};
 
@@ -103,8 +104,8 @@ pub(crate) struct Parts<'a> {
     pub(crate) negotiated: Negotiated,
     pub(crate) state: State,
     irs: SeqNum,
-    /// Smoothed round-trip time of the path before this connection, if it is remembered.
-    known_rtt: Option<Duration>,
+    /// What is remembered of the path.
+    pub(crate) known: &'a PathFacts,
 }
 
 /// A segment that left.
@@ -165,7 +166,7 @@ impl Parts<'_> {
     /// The round-trip time that parity is timed by.
     pub(crate) fn parity_rtt(&self) -> Option<Duration> {
         let expected = self.config.mechanisms.corrective.and_then(|corrective| corrective.expected_rtt);
-        self.tx.rtt.srtt().map(Duration::from).or(expected).or(self.known_rtt)
+        self.tx.rtt.srtt().map(Duration::from).or(expected).or(self.known.rtt.map(|rtt| rtt.srtt))
     }
 
     /// Returns the edges of the stream that has arrived.
@@ -182,7 +183,6 @@ impl Connection {
     /// Calls a method of Corrective and Proactive with the parts that they work with.
     #[inline]
     pub(crate) fn with_gentle<R>(&mut self, call: impl FnOnce(&mut Gentle, &mut Parts<'_>) -> R) -> R {
-        let known_rtt = self.known_path().rtt.map(|rtt| rtt.srtt);
         let mut parts = Parts {
             tx: &mut self.tx,
             rx: &mut self.rx,
@@ -192,7 +192,7 @@ impl Connection {
             negotiated: self.handshake.agreed,
             state: self.state,
             irs: self.handshake.irs,
-            known_rtt,
+            known: &self.path.known,
         };
         call(&mut self.gentle, &mut parts)
     }
@@ -438,6 +438,35 @@ impl Connection {
         if self.gentle.active.is_some() {
             self.with_gentle(|gentle, parts| gentle.on_sent(sent, parts, now));
         }
+    }
+}
+
+/// What Corrective and Proactive may send: each has its place in the order in which segments leave.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Turn {
+    Copies,
+    Parity,
+    /// Parity that waits for nothing but the end of the burst.
+    ParityBehindBurst,
+}
+
+impl Connection {
+    /// Returns what Corrective and Proactive send next, if it is the turn of this.
+    #[inline]
+    pub(crate) fn poll_gentle(&mut self, turn: Turn, now: Instant) -> Option<Choice> {
+        let active = self.gentle.active.as_ref()?;
+        let runs = match turn {
+            Turn::Copies => active.proactive.is_some(),
+            Turn::Parity | Turn::ParityBehindBurst => active.tx.is_some(),
+        };
+        if !runs {
+            return None;
+        }
+        self.with_gentle(|gentle, parts| match turn {
+            Turn::Copies => gentle.active()?.choose_copy(parts, now),
+            Turn::Parity => gentle.choose_parity(parts, now),
+            Turn::ParityBehindBurst => gentle.choose_parity_behind_burst(parts, now),
+        })
     }
 }
 

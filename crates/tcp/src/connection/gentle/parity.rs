@@ -151,11 +151,6 @@ impl Connection {
         self.tx.rtt.srtt().map(Duration::from).or(expected).or(known)
     }
 
-    /// Largest payload of a parity segment.
-    pub(crate) fn parity_limit(&self) -> u32 {
-        self.tx.mss().saturating_sub(self.tx.reserved)
-    }
-
     /// What the planner may choose from.
     pub(crate) fn planned_parity(&self) -> Option<Parity> {
         let tx = self.gentle.active.as_ref()?.tx.as_ref()?;
@@ -180,88 +175,12 @@ impl Connection {
         }
     }
 
-    /// Parity that is due, before new data.
-    pub(crate) fn choose_parity(&mut self, now: Instant) -> Option<Choice> {
-        self.gentle.active.as_ref()?.tx.as_ref()?;
-        if let Some(companion) = self.choose_companion() {
-            return Some(companion);
-        }
-        loop {
-            match self.poll_parity(now)? {
-                Ok(plan) => {
-                    let budget = self.tx.budget(now);
-                    return self.grant_parity(plan, &budget);
-                }
-                Err(why) => self.count_unsent(why),
-            }
-        }
-    }
-
-    /// Parity that waits for nothing but the end of the burst.
-    pub(crate) fn choose_parity_behind_burst(&mut self, now: Instant) -> Option<Choice> {
-        if self.tx.paced {
-            // The burst goes on when pacing lets it.
-            return None;
-        }
-        self.parity_tx()?.encoder.on_burst_end();
-        self.choose_parity(now)
-    }
-
-    fn poll_parity(&mut self, now: Instant) -> Option<Result<ParityPlan, Unsent>> {
-        let rtt = self.parity_rtt();
-        let outlook = Outlook {
-            una: self.tx.scoreboard.una(),
-            limit: self.parity_limit(),
-            fin: (self.tx.queue.fin_queued() && !self.tx.fin_unsent()).then(|| self.tx.queue.end()),
-            in_recovery: self.tx.recovery.in_recovery(),
-            window_shut: self.tx.window.snd_wnd() == 0,
-            queue_stands: self.is_queue_to_be_spared(now),
-        };
-        let confirmed = self.gentle.active.as_ref()?.confirmed;
-        let early = self.state == State::SynReceived;
-        let board = &self.tx.scoreboard;
-        let tx = self.gentle.active.as_deref_mut()?.tx.as_mut()?;
-        // A host that reflects options agrees to F1 unawares: it must have shown that it speaks it.
-        if tx.profile == Profile::F1 && (early || !confirmed) {
-            return None;
-        }
-        tx.encoder.poll(&outlook, |range| board.is_sacked(&range), rtt, now)
-    }
-
     /// A round-trip sample was taken.
     pub(crate) fn watch_queue(&mut self, rtt: Micros, now: Instant) {
         let (una, nxt) = (self.tx.scoreboard.una(), self.tx.scoreboard.nxt());
         if let Some(tx) = self.parity_tx() {
             tx.queue.on_sample(rtt, una, nxt, now);
         }
-    }
-
-    /// A queue stands on the path, and parity would make it longer. A planner judges that itself.
-    fn is_queue_to_be_spared(&self, now: Instant) -> bool {
-        let Some(tx) = self.gentle.active.as_ref().and_then(|active| active.tx.as_ref()) else {
-            return false;
-        };
-        let Some(srtt) =
-            self.tx.rtt.srtt().filter(|_| !tx.config.into_queue && self.gentle.planner.is_none())
-        else {
-            return false;
-        };
-        tx.queue.least(srtt, now).map(Duration::from).is_some_and(|least| is_queued(least, self.least_rtt()))
-    }
-
-    /// What limits parity: pacing lets it wait, an exhausted allowance drops it.
-    pub(crate) fn grant_parity(&mut self, plan: ParityPlan, budget: &Budget) -> Option<Choice> {
-        let len = plan.wire().len();
-        if len <= budget.of(Origin::Parity) {
-            return Some(Choice::Parity(plan));
-        }
-        if budget.is_paced(len) {
-            self.tx.paced = true;
-        } else if budget.is_spent(len) {
-            self.count_unsent(Unsent::State);
-            self.parity_tx()?.encoder.sent();
-        }
-        None
     }
 
     /// The checksum of what a parity covers: the same for all parities of a group, which leave one after the other.
@@ -297,23 +216,98 @@ impl Connection {
         GentleOption::EncF2 { flags, enc_len, start_off, crc32c }
     }
 
-    /// A stateful device that did not see the lost tail drops the acknowledgement of its repair. From a
-    /// bare acknowledgement at SND.NXT it learns how far the sequence numbers reach; one that is owed serves as well.
-    fn choose_companion(&mut self) -> Option<Choice> {
-        if !core::mem::take(&mut self.parity_tx()?.companion) {
-            return None;
-        }
-        let owes = self.rx.ack.owed() != Owed::Nothing;
-        Some(if owes { Choice::Ack(None) } else { Choice::Companion })
-    }
-
     /// True if parity stood at `seq` that left within the last two round trips.
     pub(crate) fn sent_parity_at(&self, seq: SeqNum, now: Instant) -> bool {
         let tx = self.gentle.active.as_ref().and_then(|active| active.tx.as_ref());
         let left = tx.and_then(|tx| tx.ring.at(seq)).map(|parity| Micros::between(parity.at, now));
         left.zip(self.tx.rtt.srtt()).is_some_and(|(age, srtt)| age <= srtt * 2)
     }
+}
 
+/// What leaves next.
+impl Gentle {
+    /// Parity that is due, before new data.
+    pub(super) fn choose_parity(&mut self, parts: &mut Parts<'_>, now: Instant) -> Option<Choice> {
+        let tx = self.parity_tx()?;
+        if core::mem::take(&mut tx.companion) {
+            // A stateful device that did not see the lost tail drops the acknowledgement of its repair. From a bare
+            // acknowledgement at SND.NXT it learns how far the sequence numbers reach; one that is owed serves as well.
+            let owes = parts.rx.ack.owed() != Owed::Nothing;
+            return Some(if owes { Choice::Ack(None) } else { Choice::Companion });
+        }
+        loop {
+            match self.poll_parity(parts, now)? {
+                Ok(plan) => {
+                    let budget = parts.tx.budget(now);
+                    return self.grant_parity(plan, &budget, parts);
+                }
+                Err(why) => parts.count_unsent(why),
+            }
+        }
+    }
+
+    /// Parity that waits for nothing but the end of the burst.
+    pub(super) fn choose_parity_behind_burst(
+        &mut self,
+        parts: &mut Parts<'_>,
+        now: Instant,
+    ) -> Option<Choice> {
+        if parts.tx.paced {
+            // The burst goes on when pacing lets it.
+            return None;
+        }
+        self.parity_tx()?.encoder.on_burst_end();
+        self.choose_parity(parts, now)
+    }
+
+    fn poll_parity(&mut self, parts: &Parts<'_>, now: Instant) -> Option<Result<ParityPlan, Unsent>> {
+        let rtt = parts.parity_rtt();
+        let outlook = Outlook {
+            una: parts.tx.scoreboard.una(),
+            limit: parts.tx.parity_limit(),
+            fin: (parts.tx.queue.fin_queued() && !parts.tx.fin_unsent()).then(|| parts.tx.queue.end()),
+            in_recovery: parts.tx.recovery.in_recovery(),
+            window_shut: parts.tx.window.snd_wnd() == 0,
+            queue_stands: self.is_queue_to_be_spared(parts, now),
+        };
+        let active = self.active()?;
+        let tx = active.tx.as_mut()?;
+        // A host that reflects options agrees to F1 unawares: it must have shown that it speaks it.
+        let early = parts.state == State::SynReceived;
+        if tx.profile == Profile::F1 && (early || !active.confirmed) {
+            return None;
+        }
+        tx.encoder.poll(&outlook, |range| parts.tx.scoreboard.is_sacked(&range), rtt, now)
+    }
+
+    /// A queue stands on the path, and parity would make it longer. A planner judges that itself.
+    fn is_queue_to_be_spared(&self, parts: &Parts<'_>, now: Instant) -> bool {
+        let Some(tx) = self.active.as_ref().and_then(|active| active.tx.as_ref()) else { return false };
+        let Some(srtt) = parts.tx.rtt.srtt().filter(|_| !tx.config.into_queue && self.planner.is_none())
+        else {
+            return false;
+        };
+        let min_rtt = || parts.known.least_with(parts.tx.rtt.min_rtt());
+        tx.queue.least(srtt, now).map(Duration::from).is_some_and(|least| is_queued(least, min_rtt()))
+    }
+
+    /// What limits parity: pacing lets it wait, an exhausted allowance drops it.
+    fn grant_parity(&mut self, plan: ParityPlan, budget: &Budget, parts: &mut Parts<'_>) -> Option<Choice> {
+        let len = plan.wire().len();
+        if len <= budget.of(Origin::Parity) {
+            return Some(Choice::Parity(plan));
+        }
+        if budget.is_paced(len) {
+            parts.tx.paced = true;
+        } else if budget.is_spent(len) {
+            parts.count_unsent(Unsent::State);
+            self.parity_tx()?.encoder.sent();
+        }
+        None
+    }
+}
+
+impl Parts<'_> {
     fn count_unsent(&mut self, why: Unsent) {
         let counters = &mut self.counters.parity;
         match why {

@@ -91,31 +91,6 @@ impl Connection {
         }
         CopiedRun::Twice(in_scope.div_ceil(mss).saturating_mul(mss).min(budget.twice()))
     }
-
-    /// The copy that is due, if what limits copies lets it go.
-    pub(crate) fn choose_copy(&mut self, now: Instant) -> Option<Choice> {
-        self.proactive()?;
-        let (budget, una) = (self.tx.budget(now), self.tx.scoreboard.una());
-        let more = self.tx.may_send_new(&budget);
-        loop {
-            let proactive = self.proactive_mut()?;
-            let range = proactive.copies.next(una, more, now)?.range;
-            if self.tx.scoreboard.is_sacked(&range) {
-                self.proactive_mut()?.copies.drop_next();
-                continue;
-            }
-            if range.len() <= budget.of(Origin::Duplicate) {
-                return Some(Choice::Copy(range));
-            }
-            if budget.is_spent(range.len()) {
-                self.proactive_mut()?.copies.drop_next();
-                continue;
-            }
-            self.tx.paced |= budget.is_paced(range.len());
-            self.proactive_mut()?.copies.hold();
-            return None;
-        }
-    }
 }
 
 /// What the peer says of copies.
@@ -237,6 +212,27 @@ impl Proactive {
 
 /// Segments that leave.
 impl Active {
+    /// The copy that is due, if what limits copies lets it go.
+    pub(super) fn choose_copy(&mut self, parts: &mut Parts<'_>, now: Instant) -> Option<Choice> {
+        let Proactive { copies, .. } = self.proactive.as_mut()?;
+        let (budget, una) = (parts.tx.budget(now), parts.tx.scoreboard.una());
+        let more = parts.tx.may_send_new(&budget);
+        loop {
+            let range = copies.next(una, more, now)?.range;
+            if parts.tx.scoreboard.is_sacked(&range) {
+                copies.drop_next();
+            } else if range.len() <= budget.of(Origin::Duplicate) {
+                return Some(Choice::Copy(range));
+            } else if budget.is_spent(range.len()) {
+                copies.drop_next();
+            } else {
+                parts.tx.paced |= budget.is_paced(range.len());
+                copies.hold();
+                return None;
+            }
+        }
+    }
+
     /// Changes the copier, and reports if that ends it.
     pub(super) fn change_copies<R>(&mut self, parts: &mut Parts<'_>, change: impl FnOnce(&mut Copies) -> R) {
         let Some(Proactive { copies, .. }) = &mut self.proactive else { return };
