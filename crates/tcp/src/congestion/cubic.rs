@@ -165,16 +165,18 @@ impl Cubic {
         epoch.start = (epoch.start + since.saturating_sub(used)).min(acked.now);
     }
 
-    /// Sections 4.6 and 4.7.
+    /// Sections 4.6 and 4.7, from whole segments: a part of one has let nothing go.
     fn reduce(&mut self) {
         self.before = Some(Box::new((self.cwnd, self.curve)));
-        let cwnd = u64::from(self.cwnd);
+        let used = self.cwnd - self.cwnd % self.mss;
+        let cwnd = u64::from(used);
         let (num, den) = BETA;
         // Section 4.7, fast convergence: meeting congestion below the last W_max, give room.
         self.curve.w_max =
-            if self.cwnd < self.curve.w_max { (cwnd * (den + num) / (2 * den)) as u32 } else { self.cwnd };
-        self.curve.cwnd_prior = self.cwnd;
-        self.curve.ssthresh = ((cwnd * num / den) as u32).max(2 * self.mss);
+            if used < self.curve.w_max { (cwnd * (den + num) / (2 * den)) as u32 } else { used };
+        self.curve.cwnd_prior = used;
+        let reduced = (cwnd * num / den) as u32;
+        self.curve.ssthresh = (reduced - reduced % self.mss).max(2 * self.mss);
         self.curve.epoch = None;
         self.curve.flat = false;
     }
@@ -450,6 +452,13 @@ mod tests {
         assert!((995..=1_005).contains(&at_k), "{at_k} segments after {k} s");
         let growth = |round: usize| sizes[round + 5] - sizes[round];
         assert!(growth(0) > growth(40) && growth(80) < growth(170), "concave, then convex");
+    }
+
+    #[test]
+    fn a_part_of_a_segment_does_not_count_when_the_window_is_reduced() {
+        let mut cubic = Cubic::new(MSS, 9 * MSS + MSS - 1, true);
+        assert_eq!(cubic.on_congestion(Instant::ZERO), 6 * MSS, "seven tenths of nine segments");
+        assert_eq!((cubic.curve.w_max, cubic.curve.cwnd_prior), (9 * MSS, 9 * MSS));
     }
 
     /// Section 4.6: "ssthresh = cwnd * beta_cubic", at least two segments.

@@ -32,10 +32,11 @@ impl Reno {
         Reno { mss, cwnd: initial.max(mss), ssthresh: u32::MAX, bytes_acked: 0, before: None }
     }
 
-    /// RFC 5681 equation 4, from cwnd instead of FlightSize: a window that was not used did not grow.
+    /// RFC 5681 equation 4, from cwnd instead of FlightSize: a window that was not used did not grow. In whole segments, because
+    /// a part of one has let nothing go: ssthresh is "no more than" the equation says.
     fn reduce(&mut self) {
         self.before = Some((self.cwnd, self.ssthresh));
-        self.ssthresh = (self.cwnd / 2).max(2 * self.mss);
+        self.ssthresh = (self.cwnd / self.mss / 2).max(2).saturating_mul(self.mss);
         self.bytes_acked = 0;
     }
 }
@@ -196,6 +197,13 @@ mod tests {
         assert_eq!(reno.cwnd(), 10 * MSS, "PRR brings the window down");
         reno.set_cwnd(MSS);
         assert_eq!(reno.on_congestion(Instant::ZERO), 2 * MSS);
+    }
+
+    /// A part of a segment lets nothing go, and what it adds to ssthresh lets a whole one go in proportional rate reduction.
+    #[test]
+    fn a_part_of_a_segment_does_not_count_when_the_window_is_halved() {
+        let mut reno = Reno::new(MSS, 9 * MSS + MSS / 2);
+        assert_eq!(reno.on_congestion(Instant::ZERO), 4 * MSS);
     }
 
     /// RFC 5681 section 3.1: upon a timeout "cwnd MUST be set to no more than the loss window, LW, which
