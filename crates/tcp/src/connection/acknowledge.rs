@@ -10,7 +10,7 @@ use crate::connection::state::Input;
 use crate::event::{Probe, UndoCause};
 use crate::mechanism::signal::RepairReport;
 use crate::outcome::{
-    AckOutcome, Arrived, CongestionSignal, CongestionState, Delivered, DsackOf, Episode, LossCause,
+    AckOutcome, Arrived, CongestionSignal, CongestionState, Delivered, Dsack, DsackOf, Episode, LossCause,
     LossOutcome, Origin, Reaction,
 };
 use crate::send::rack::RackVerdict;
@@ -58,8 +58,9 @@ impl Connection {
         );
         let report = self.tell_gentle_of_ack(segment, &mut ack, reported, now);
         // A duplicate has been delivered as well, if something was sent twice.
-        let repeated = ack.dsack.is_some_and(|dsack| dsack.of != DsackOf::NeverSentTwice);
-        self.counters.delivered_segments += ack.delivered.len() as u64 + u64::from(repeated);
+        let repeated = ack.dsack.filter(|dsack| dsack.of != DsackOf::NeverSentTwice);
+        let repeated = repeated.map_or(0, |dsack| self.segments_of(&dsack));
+        self.counters.delivered_segments += u64::from(ack.delivered_segments + repeated);
         let repeated_bytes = self.repeated_bytes(&ack);
         if let Some(delivery) = &mut self.tx.rate.delivery {
             delivery.count(&ack, repeated_bytes);
@@ -204,7 +205,7 @@ impl Connection {
             }
         }
         if let Some(dsack) = &ack.dsack {
-            self.counters.dsacks += 1;
+            self.counters.dsacks += u64::from(self.segments_of(dsack));
             self.counters.retransmits_spurious += u64::from(dsack.of == DsackOf::Retransmit);
         }
     }
@@ -217,8 +218,6 @@ impl Connection {
         }
         let in_recovery =
             matches!(self.tx.recovery.state(), CongestionState::Recovery | CongestionState::Loss);
-        let una = self.tx.scoreboard.una();
-        let nxt = self.tx.scoreboard.nxt();
         let (srtt, min_rtt) = (self.tx.rtt.srtt(), self.tx.rtt.min_rtt());
         let may_send_new = self.tx.rfc6675.is_some() && self.tx.may_send_new(&self.tx.budget(now));
         let loss = if let Some(counting) = self.tx.rfc6675.as_mut().filter(|_| self.handshake.agreed.sack) {
@@ -226,7 +225,7 @@ impl Connection {
             let (verdict, cause) = counting.on_ack(ack, &self.tx.scoreboard, &situation);
             self.mark_lost(verdict, cause, now)
         } else if self.handshake.agreed.sack {
-            self.tx.rack.on_ack(ack, una, nxt, srtt, min_rtt, in_recovery, now);
+            self.tx.rack.on_ack(ack, &self.tx.scoreboard, srtt, min_rtt, in_recovery, now);
             let verdict = if self.tx.rack.has_advanced() || self.tx.scoreboard.is_empty() {
                 self.tx.rack.detect(&self.tx.scoreboard, now)
             } else {
@@ -399,6 +398,11 @@ impl Connection {
         }
     }
 
+    /// Segments that a report of a duplicate speaks of.
+    fn segments_of(&self, dsack: &Dsack) -> u32 {
+        dsack.range.len().div_ceil(self.tx.mss())
+    }
+
     /// Bytes that left the path a second time: a retransmission that turns out to have been needless was delivered too, and lets
     /// as much go as the original did (packet conservation; Linux: the same).
     fn repeated_bytes(&self, ack: &AckOutcome) -> u32 {
@@ -406,7 +410,7 @@ impl Connection {
             DsackOf::Retransmit | DsackOf::TailLossProbe => true,
             DsackOf::Duplicate | DsackOf::NeverSentTwice | DsackOf::Repaired => false,
         });
-        repeated.map_or(0, |dsack| dsack.range.len().min(self.tx.mss()))
+        repeated.map_or(0, |dsack| dsack.range.len())
     }
 
     /// Has the window lowered, once per episode.

@@ -20,7 +20,7 @@ pub struct ConnInfo {
     pub scales: Option<(u8, u8)>,
     /// Segments outstanding, the SYN and the FIN included.
     pub unacked: u32,
-    /// Of these, reported by SACK.
+    /// Of these, reported by SACK; without it, by duplicate acknowledgements.
     pub sacked: u32,
     /// Of these, declared lost and not reported by SACK; those that were sent again still count until
     /// they are acknowledged.
@@ -99,7 +99,7 @@ impl Connection {
                 .window_scaling
                 .then(|| (self.tx.window.scale(), self.rx.window.shift())),
             unacked: board.segments(),
-            sacked: board.sacked_segments(),
+            sacked: board.arrived_segments(),
             lost: count(&|record| record.missing || repeats(record)),
             syn_data_again: match repeating {
                 true => board.nxt().min(refused.end).since(refused.start),

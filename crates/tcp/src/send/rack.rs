@@ -139,13 +139,12 @@ impl Rack {
         }
     }
 
-    /// Steps 2 to 4 of RFC 8985 section 6.2: takes in what an acknowledgement delivered. `una` and
-    /// `nxt` are the values after it; `in_recovery` is the state before it is judged.
+    /// Steps 2 to 4 of RFC 8985 section 6.2: takes in what an acknowledgement delivered. `board` is as the acknowledgement
+    /// leaves it; `in_recovery` is the state before it is judged.
     pub(crate) fn on_ack(
         &mut self,
         ack: &AckOutcome,
-        una: SeqNum,
-        nxt: SeqNum,
+        board: &Scoreboard,
         srtt: Option<Micros>,
         min_rtt: Option<Micros>,
         in_recovery: bool,
@@ -155,7 +154,7 @@ impl Rack {
         self.min_rtt = min_rtt.unwrap_or(self.min_rtt);
         self.srtt = srtt.unwrap_or(self.srtt);
         self.advanced = false;
-        let mut overtaken = 0;
+        let mut overtaken: Option<SeqNum> = None;
         let mut last = None;
         for segment in &ack.delivered {
             // The echo speaks of segments that arrived in order (RFC 7323 section 4.3): of what SACK
@@ -174,14 +173,21 @@ impl Rack {
                 self.rtt = Micros::between(segment.sent_at, now);
                 last = Some((in_order, segment.range.end));
             }
-            if !ack.reports_repair {
-                overtaken = overtaken.max(self.detect_reordering(segment));
+            if self.is_overtaken(segment) && !ack.reports_repair {
+                let start = segment.range.start;
+                overtaken = Some(overtaken.map_or(start, |lowest| lowest.min(start)));
             }
         }
-        if overtaken > 0 {
-            self.on_overtaken(overtaken);
+        if let Some(dsack) = ack.dsack.filter(|dsack| dsack.reported_before) {
+            let start = dsack.range.start;
+            overtaken = Some(overtaken.map_or(start, |lowest| lowest.min(start)));
         }
-        self.take_dsack(ack, una, nxt);
+        // How far, is seen from the highest that has arrived by now.
+        let highest = board.highest_sacked().unwrap_or(board.una());
+        if let Some(lowest) = overtaken.filter(|lowest| lowest.lt(highest)) {
+            self.on_overtaken(highest.since(lowest));
+        }
+        self.take_dsack(ack, board.una(), board.nxt());
     }
 
     /// Step 2: the most recently sent segment among the delivered ones. False if it says nothing about its last transmission.
@@ -202,15 +208,14 @@ impl Rack {
         true
     }
 
-    /// Step 3: "Detect data segment reordering". Answers by how many bytes the segment was overtaken.
-    fn detect_reordering(&mut self, segment: &Delivered) -> u32 {
+    /// Step 3: "Detect data segment reordering". True if one that was sent later arrived before this one, which was sent once.
+    fn is_overtaken(&mut self, segment: &Delivered) -> bool {
         let end = segment.range.end;
         match self.fack {
-            Some(fack) if end.lt(fack) && segment.retransmitted => 0,
-            Some(fack) if end.lt(fack) => fack.since(segment.range.start),
+            Some(fack) if end.lt(fack) => !segment.retransmitted,
             Some(_) | None => {
                 self.fack = Some(end);
-                0
+                false
             }
         }
     }
@@ -456,8 +461,7 @@ mod tests {
                 ts_echo_rtt: echo.map(Micros::from_millis),
             };
             let outcome = self.board.on_ack(SeqNum(ack * MSS), &blocks, info);
-            let (una, nxt) = (self.board.una(), self.board.nxt());
-            self.rack.on_ack(&outcome, una, nxt, Some(RTT), Some(RTT), self.in_recovery, at(millis));
+            self.rack.on_ack(&outcome, &self.board, Some(RTT), Some(RTT), self.in_recovery, at(millis));
             let verdict = self.rack.detect(&self.board, at(millis));
             self.mark(&verdict);
             verdict
@@ -520,6 +524,24 @@ mod tests {
         let verdict = sender.ack(0, &[(1, 4)], 43);
         assert_eq!(verdict.lost[..], [range(0, 1)]);
         assert_eq!(verdict.lost_again, 0);
+    }
+
+    #[test]
+    fn how_far_a_segment_was_overtaken_is_seen_from_the_highest_report() {
+        let mut sender = Sender::new(8);
+        sender.ack(0, &[(3, 4)], 42);
+        sender.ack(0, &[(1, 4), (6, 7)], 43);
+        assert_eq!(sender.rack.reordering(), Reordering { events: 1, span: 6 * MSS }, "from 1 to 7");
+    }
+
+    #[test]
+    fn a_duplicate_of_what_was_reported_and_sent_twice_is_reordering() {
+        let mut sender = Sender::new(8);
+        sender.send(Origin::Retransmit, 1, 2, 30);
+        sender.ack(0, &[(1, 5)], 72);
+        assert!(!sender.rack.reordering_seen());
+        sender.ack(0, &[(1, 2), (1, 5)], 75);
+        assert_eq!(sender.rack.reordering(), Reordering { events: 1, span: 4 * MSS });
     }
 
     #[test]

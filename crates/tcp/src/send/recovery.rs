@@ -523,6 +523,7 @@ mod tests {
             advanced: ack - una,
             newly_sacked: 0,
             delivered_bytes: ack - una,
+            delivered_segments: 0,
             delivered: alloc::vec::Vec::new(),
             pipe_before: 0,
             undelivered_before: 0,
@@ -549,7 +550,10 @@ mod tests {
     }
 
     fn dsack(from: u32, to: u32, of: DsackOf) -> AckOutcome {
-        AckOutcome { dsack: Some(Dsack { range: range(from, to), of }), ..ack(2000, 2000) }
+        AckOutcome {
+            dsack: Some(Dsack { range: range(from, to), of, reported_before: false }),
+            ..ack(2000, 2000)
+        }
     }
 
     /// SND.UNA = 1000, SND.NXT = 9000, recovery entered at 100 ms with one segment sent again.

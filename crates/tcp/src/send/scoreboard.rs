@@ -236,6 +236,11 @@ impl Scoreboard {
         self.repair.sacked.bytes()
     }
 
+    /// Segments that have arrived and are still outstanding: reported by SACK or, without it, by duplicate acknowledgements.
+    pub(crate) fn arrived_segments(&self) -> u32 {
+        self.sacked_segments + self.reno.arrived / self.reno.mss.max(1)
+    }
+
     /// Segments reported by SACK and still outstanding.
     pub(crate) fn sacked_segments(&self) -> u32 {
         self.sacked_segments
@@ -440,9 +445,11 @@ impl Scoreboard {
             advanced: 0,
             newly_sacked: 0,
             delivered_bytes: 0,
+            delivered_segments: 0,
             delivered: mem::take(&mut self.buffer),
             pipe_before: self.pipe(),
-            undelivered_before: self.outstanding() - self.repair.sacked.bytes(),
+            undelivered_before: (self.outstanding() - self.repair.sacked.bytes())
+                .saturating_sub(self.reno.arrived),
             rtt: None,
             echoed_rtt: info.ts_echo_rtt,
             dsack: None,
@@ -454,15 +461,20 @@ impl Scoreboard {
             reports_repair: false,
         };
         let mut sample = Sample::default();
+        let repeats_sacked = self.sack && !sack.is_empty() && self.repeats_sacked(ack, sack);
         if self.una.lt(ack) && ack.le(self.nxt) {
             self.take_cumulative(ack, &mut outcome, &mut sample);
         }
         if self.sack {
             if !sack.is_empty() {
                 self.take_blocks(sack, &info, &mut outcome, &mut sample);
+                if let Some(dsack) = &mut outcome.dsack {
+                    dsack.reported_before = repeats_sacked;
+                }
             }
             outcome.reneged = outcome.advanced > 0 && self.head().is_some_and(|head| head.sacked);
         }
+        outcome.delivered_segments = outcome.delivered.len() as u32;
         self.count_duplicate(&mut outcome);
         self.forget_resent();
         let una_before = outcome.una_before;
@@ -562,9 +574,13 @@ impl Scoreboard {
         let ranges: SmallVec<[SeqRange; 4]> =
             blocks.iter().map(|block| SeqRange::new(block.start, block.end)).collect();
         let duplicate = dsack_range(&ranges, outcome.ack);
-        outcome.dsack = duplicate
-            .filter(|range| believable.covers(range))
-            .map(|range| Dsack { range, of: self.take_sent_twice(range) });
+        // A block that ends behind SND.NXT speaks of what was never sent.
+        let is_believable = ranges.first().is_some_and(|first| believable.covers(first));
+        outcome.dsack = duplicate.filter(|_| is_believable).map(|range| Dsack {
+            range,
+            of: self.take_sent_twice(range),
+            reported_before: false,
+        });
         let skip = usize::from(duplicate.is_some());
         for range in ranges.iter().skip(skip).filter(|range| believable.covers(range)) {
             let Some(above) = range.intersection(&SeqRange::new(self.una, self.nxt)) else { continue };
@@ -573,6 +589,17 @@ impl Scoreboard {
                 self.mark_sacked(gap, outcome, sample);
             }
         }
+    }
+
+    /// True if the duplicate that the first block reports is of a segment that was outstanding and reported, and sent twice. Call
+    /// it before anything is taken in.
+    fn repeats_sacked(&self, ack: SeqNum, blocks: &SackBlocks) -> bool {
+        let ranges: SmallVec<[SeqRange; 4]> =
+            blocks.iter().map(|block| SeqRange::new(block.start, block.end)).collect();
+        let start = dsack_range(&ranges, ack).map(|range| range.start);
+        let start = start.filter(|start| self.una.le(*start) && start.lt(self.nxt));
+        let record = start.and_then(|start| self.records.get(self.index_of(start)));
+        record.is_some_and(|record| record.sacked && record.transmissions > 1)
     }
 
     /// Marks what `gap`, of which nothing is sacked yet, covers.
@@ -634,19 +661,22 @@ impl Scoreboard {
             if self.dupacks == 1 {
                 self.reno.announced_to = self.nxt;
             }
-            // At least the hole itself has not arrived. RFC 5681 section 3.2 step 4 lets the sender bound
+            // At least what was declared lost, sent again or not, and the hole itself have not arrived. RFC 5681 section 3.2 step 4 lets the sender bound
             // what duplicates inflate by what is outstanding: else a receiver that repeats its
             // acknowledgement would draw new data for as long as its own window lasts.
-            let holes = self.repair.lost.bytes().max(head);
+            let holes = self.missing_segments.saturating_mul(self.reno.mss).max(head);
             let most = self.reno.announced_to.since(self.una).saturating_sub(holes);
             let arrived = self.reno.arrived.saturating_add(self.reno.mss).min(most.max(self.reno.arrived));
             outcome.delivered_bytes += arrived - self.reno.arrived;
+            outcome.delivered_segments += (arrived - self.reno.arrived).div_ceil(self.reno.mss);
             self.reno.arrived = arrived;
         } else if outcome.advanced > 0 {
             // DeliveredData of RFC 9937: what duplicates accounted for is not delivered twice. One segment
             // of the advance filled the hole; the rest had been announced.
             let announced = outcome.advanced.saturating_sub(self.reno.mss).min(self.reno.arrived);
             outcome.delivered_bytes = outcome.advanced - announced;
+            let others = outcome.delivered_segments.saturating_sub(announced / self.reno.mss);
+            outcome.delivered_segments = others.max(1);
             self.reno.arrived -= announced;
             if self.reno.recover.is_none_or(|recover| self.una.ge(recover)) {
                 self.reno.recover = None;

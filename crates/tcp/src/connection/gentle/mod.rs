@@ -623,8 +623,10 @@ impl Gentle {
         }
         let newly_lost = if report.reported { self.fill_seen_hole(ack, parts, now) } else { 0 };
         let refuted = match ack.dsack {
-            Some(Dsack { range, of: DsackOf::NeverSentTwice }) => self.refute_repair(range, parts),
-            Some(Dsack { range, of: DsackOf::Duplicate }) => self.on_copy_reported(report, range, parts, now),
+            Some(Dsack { range, of: DsackOf::NeverSentTwice, .. }) => self.refute_repair(range, parts),
+            Some(Dsack { range, of: DsackOf::Duplicate, .. }) => {
+                self.on_copy_reported(report, range, parts, now)
+            }
             Some(Dsack { of: DsackOf::Retransmit | DsackOf::TailLossProbe | DsackOf::Repaired, .. })
             | None => Refuted::Nothing,
         };

@@ -292,7 +292,7 @@ fn a_dsack_is_told_apart_by_what_was_sent_twice() {
         board.on_ack(ISS + 2000, &blocks(&[]), info(ms(50)));
         let report = blocks(&[(1000, 2000)]);
         let outcome = board.on_ack(ISS + 2000, &report, info(ms(60)));
-        assert_eq!(outcome.dsack, Some(Dsack { range: range(1000, 2000), of }));
+        assert_eq!(outcome.dsack, Some(Dsack { range: range(1000, 2000), of, reported_before: false }));
         assert_eq!((outcome.newly_sacked, outcome.delivered_bytes), (0, 0));
         let again = board.on_ack(ISS + 2000, &report, info(ms(61)));
         assert_eq!(
@@ -304,13 +304,38 @@ fn a_dsack_is_told_apart_by_what_was_sent_twice() {
 }
 
 #[test]
+fn a_dsack_of_what_was_reported_and_sent_twice_is_marked() {
+    let mut board = board(4, true);
+    board.on_sent(&sent(Origin::Retransmit, 1000, 2000, ms(10)));
+    board.on_ack(ISS, &blocks(&[(1000, 4000)]), info(ms(50)));
+    let mut reported_before = |from, to| {
+        let outcome = board.on_ack(ISS, &blocks(&[(from, to), (1000, 4000)]), info(ms(60)));
+        outcome.dsack.map(|dsack| dsack.reported_before)
+    };
+    assert_eq!(reported_before(1000, 2000), Some(true));
+    assert_eq!(reported_before(2000, 3000), Some(false), "it was sent once");
+}
+
+#[test]
+fn a_dsack_that_ends_behind_what_was_sent_is_not_believed() {
+    let mut board = board(2, true);
+    board.on_sent(&sent(Origin::Retransmit, 1000, 2000, ms(10)));
+    board.on_ack(ISS + 2000, &blocks(&[]), info(ms(50)));
+    let outcome = board.on_ack(ISS + 2000, &blocks(&[(1000, 2001)]), info(ms(60)));
+    assert_eq!(outcome.dsack, None);
+}
+
+#[test]
 fn a_dsack_within_the_second_block_is_recognised() {
     // RFC 2883 section 4: above the cumulative acknowledgement "the second SACK block in that SACK
     // option should specify that (possibly larger) block" that the duplicate is part of.
     let mut board = board(5, true);
     board.on_sent(&sent(Origin::Retransmit, 2000, 3000, ms(10)));
     let outcome = board.on_ack(ISS, &blocks(&[(2000, 3000), (1000, 4000)]), info(ms(60)));
-    assert_eq!(outcome.dsack, Some(Dsack { range: range(2000, 3000), of: DsackOf::Retransmit }));
+    assert_eq!(
+        outcome.dsack,
+        Some(Dsack { range: range(2000, 3000), of: DsackOf::Retransmit, reported_before: false })
+    );
     assert_eq!(outcome.newly_sacked, 3000);
 }
 
@@ -384,6 +409,32 @@ fn without_sack_each_duplicate_takes_a_segment_from_the_pipe() {
     let outcome = board.on_ack(ISS + 4000, &blocks(&[]), info(ms(90)));
     assert_eq!(outcome.delivered_bytes, 1000, "three of the four were announced by duplicates");
     assert_eq!(board.pipe(), 1000);
+}
+
+/// RecoverFS of RFC 9937 leaves out what was delivered before: it is not delivered in the recovery once more.
+#[test]
+fn without_sack_what_duplicates_announced_is_not_undelivered() {
+    let mut board = board(5, false);
+    board.on_ack(ISS, &blocks(&[]), info(ms(50)));
+    board.on_ack(ISS, &blocks(&[]), info(ms(51)));
+    let third = board.on_ack(ISS, &blocks(&[]), info(ms(52)));
+    assert_eq!(third.undelivered_before, 3000);
+    assert_eq!((board.arrived_segments(), third.delivered_segments), (3, 1));
+    let all = board.on_ack(ISS + 5000, &blocks(&[]), info(ms(90)));
+    assert_eq!(
+        (board.arrived_segments(), all.delivered_segments),
+        (0, 2),
+        "three of the five were announced"
+    );
+}
+
+#[test]
+fn without_sack_duplicates_do_not_speak_of_what_was_declared_lost() {
+    let mut board = board(3, false);
+    board.mark_all_lost();
+    board.on_sent(&sent(Origin::Retransmit, 0, 3000, ms(300)));
+    let outcome = board.on_ack(ISS, &blocks(&[]), info(ms(310)));
+    assert_eq!((outcome.delivered_bytes, board.pipe()), (0, 3000), "it was sent again and has not arrived");
 }
 
 #[test]
