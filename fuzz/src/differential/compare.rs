@@ -1,5 +1,7 @@
 //! Finds what two stacks did otherwise in the same script.
 
+use std::collections::BTreeMap;
+
 use super::record::{Deed, Packet, Record, Step};
 
 /// A packet that leaves at once may be this late in the kernel, and any may be early by as much: microseconds.
@@ -72,11 +74,13 @@ pub fn lateness(ours: &Record, kernel: &Record) -> Option<i64> {
     same.then(|| late.map(|(ours, kernel)| kernel.at - ours.at).max().unwrap_or(0))
 }
 
-/// The differences in order of time, up to the first after which nothing can be compared.
+/// The differences in order of time, up to the first after which nothing can be compared. A value that differs is reported
+/// when it begins to, and again when the two move apart or together.
 pub fn compare(ours: &Record, kernel: &Record) -> Vec<Difference> {
     let mut differences = Vec::new();
+    let mut known = Known::new();
     for (n, (ours, kernel)) in ours.steps.iter().zip(&kernel.steps).enumerate() {
-        compare_step(n, ours, kernel, &mut differences);
+        compare_step(n, ours, kernel, &mut known, &mut differences);
         if let Some(parting) = differences.iter().position(Difference::parts) {
             differences.truncate(parting + 1);
             return differences;
@@ -85,7 +89,41 @@ pub fn compare(ours: &Record, kernel: &Record) -> Vec<Difference> {
     differences
 }
 
-fn compare_step(step: usize, ours: &Step, kernel: &Step, differences: &mut Vec<Difference>) {
+/// The fields whose values differed at the last mark, with both values.
+type Known = BTreeMap<String, (Option<i64>, Option<i64>)>;
+
+/// Fields that count and never go back: as long as the distance stays, nothing new has happened.
+const COUNTERS: &[&str] = &[
+    "total_retrans",
+    "bytes_acked",
+    "bytes_received",
+    "segs_out",
+    "segs_in",
+    "data_segs_in",
+    "data_segs_out",
+    "delivered",
+    "delivered_ce",
+    "bytes_sent",
+    "bytes_retrans",
+    "dsack_dups",
+    "reord_seen",
+    "rcv_ooopack",
+    "total_rto",
+];
+
+/// Whether the difference of two values is that of the last mark.
+fn is_known(field: &str, values: (Option<i64>, Option<i64>), before: (Option<i64>, Option<i64>)) -> bool {
+    let distance = |(ours, kernel): (Option<i64>, Option<i64>)| Some(ours? - kernel?);
+    values == before || (COUNTERS.contains(&field) && distance(values) == distance(before))
+}
+
+fn compare_step(
+    step: usize,
+    ours: &Step,
+    kernel: &Step,
+    known: &mut Known,
+    differences: &mut Vec<Difference>,
+) {
     let nothing = || Difference {
         step,
         what: What::Returned,
@@ -96,7 +134,12 @@ fn compare_step(step: usize, ours: &Step, kernel: &Step, differences: &mut Vec<D
     };
     for (ours, kernel) in values(ours).zip(values(kernel)) {
         for ((field, ours), (_, kernel)) in ours.iter().zip(kernel) {
-            if !are_near(field, *ours, *kernel) {
+            if are_near(field, *ours, *kernel) {
+                known.remove(field);
+                continue;
+            }
+            let before = known.insert(field.clone(), (*ours, *kernel));
+            if before.is_none_or(|before| !is_known(field, (*ours, *kernel), before)) {
                 let show = |value: &Option<i64>| value.map_or("none".to_owned(), |value| value.to_string());
                 let (ours_shown, kernel_shown) = (show(ours), show(kernel));
                 differences.push(Difference {
@@ -106,9 +149,9 @@ fn compare_step(step: usize, ours: &Step, kernel: &Step, differences: &mut Vec<D
                     kernel: kernel_shown,
                     ..nothing()
                 });
-                if ours.is_none() || kernel.is_none() {
-                    break;
-                }
+            }
+            if ours.is_none() || kernel.is_none() {
+                break;
             }
         }
     }

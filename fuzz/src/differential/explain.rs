@@ -66,8 +66,179 @@ pub const EXPLANATIONS: &[Explanation] = &[
         matches: window::is_beyond_outstanding,
     },
     Explanation {
+        name: "growth at the end of a recovery",
+        reason: "Linux grows the window with the acknowledgement that ends a recovery as well; RFC 5681 section 3.2 step 6 sets it to \
+                 ssthresh, as ours: in congestion avoidance Linux is a segment ahead",
+        matches: window::is_grown_at_end,
+    },
+    Explanation {
+        name: "rounding of CUBIC's curve",
+        reason: "Linux counts CUBIC's curve in whole segments and rounds its distance from the plateau down, ours counts bytes (RFC \
+                 9438 section 4.2, without a remainder lost): a segment comes earlier or later",
+        matches: window::is_rounded_curve,
+    },
+    Explanation {
+        name: "window that differed before",
+        reason: "Where the windows of Linux and ours differ for one of the reasons above they go on to, at most one segment farther \
+                 apart, until the next reduction",
+        matches: window::is_carried,
+    },
+    Explanation {
+        name: "threshold from a window that differed before",
+        reason: "Where the windows of Linux and ours differ for one of the reasons above, each reduces its own (RFC 5681 equation 4, \
+                 RFC 9438 section 4.6)",
+        matches: window::is_reduced_from_window,
+    },
+    Explanation {
+        name: "what was lost before a recovery was taken back",
+        reason: "Linux takes what it declares lost from the list that RACK looks at, and does not put it back when the recovery turns \
+                 out to have been a mistake: only a timeout repairs it; RFC 8985 section 6.2 step 5 looks at every segment that is not \
+                 acknowledged, as ours",
+        matches: window::is_lost_after_undo,
+    },
+    Explanation {
+        name: "burst of the reordering timer",
+        reason: "Linux leaves the window as it is when the reordering timer fires in a recovery, so that all that is found lost goes at \
+                 once; ours lets go what RFC 9937 section 6.2 allows for losses without a delivery",
+        matches: window::is_timer_burst,
+    },
+    Explanation {
+        name: "variance of the round-trip time",
+        reason: "Linux keeps the largest deviation of a round trip, and lowers it once in a round trip; RFC 6298 section 2.3 smooths it \
+                 with each sample (a MUST), as ours: the timeouts differ in K*RTTVAR where that is above its least value",
+        matches: |difference, ours, kernel| {
+            let at = |record: &Record, name| value(record, difference.step, name);
+            let variance = |record| {
+                let (rtt, backoff) = (at(record, "rtt")?, at(record, "backoff")?);
+                Some((at(record, "rto")? >> backoff) - rtt)
+            };
+            let Some((ours_part, other)) = variance(ours).zip(variance(kernel)) else { return false };
+            // It decays from what it has been.
+            let before = (0..difference.step).filter_map(|step| value(kernel, step, "rto"));
+            let most_before = before.max().unwrap_or(0);
+            is_value(difference, "rto")
+                && at(ours, "backoff") == at(kernel, "backoff")
+                && ours_part.max(other) > RTO_MIN
+                && ours_part.min(other) > RTO_MIN - 16_000
+                && (ours_part.max(other) < 2 * ours_part.min(other)
+                    || ours_part < other && other <= most_before)
+        },
+    },
+    Explanation {
+        name: "window at a threshold that differed before",
+        reason: "Where the thresholds of Linux and ours differ for one of the reasons above, a recovery ends with a window of either",
+        matches: window::is_at_threshold,
+    },
+    Explanation {
+        name: "segment twice in flight",
+        reason: "Linux counts a segment that was sent again twice when its loss is taken back, as RFC 6675 section 4 (SetPipe) does; \
+                 ours counts the bytes of the stream, each once: the window that PRR sets is smaller by these segments",
+        matches: window::is_twice_in_flight,
+    },
+    Explanation {
+        name: "flight in bytes or in segments",
+        reason: "Linux counts a segment that is not full against its window as a full one, ours its bytes (RFC 5681 section 2, \
+                 FlightSize): ours sends on where Linux's window is full of small segments",
+        matches: window::is_full_in_segments,
+    },
+    Explanation {
+        name: "segments of one instant",
+        reason: "Linux tells the segments of a burst apart by microseconds, so that RACK waits for its least timer with the second of \
+                 them; in ours they left at one time, which RFC 8985 section 6.2 orders by sequence number: lost at once",
+        matches: window::is_sent_by_timer,
+    },
+    Explanation {
+        name: "answer to a repair that Linux's timer sent late",
+        reason: "Linux's reordering timer is late by up to 14 ms, and the script's answer then comes within the least round-trip time: \
+                 RACK takes it for the original's (RFC 8985 section 6.2 step 2)",
+        matches: window::is_answered_too_soon,
+    },
+    Explanation {
+        name: "window that the application does not use",
+        reason: "Linux halves the distance from the window to what was used of it once a retransmission timeout has passed without it \
+                 being the limit (RFC 2861 section 3.2); RFC 7661, which obsoletes that, keeps it for five minutes, as ours",
+        matches: window::is_unused,
+    },
+    Explanation {
+        name: "end of the first slow start",
+        reason: "Linux leaves CUBIC's first slow start by the first HyStart (trains of acknowledgements, one threshold of delay) at once; \
+                 RFC 9406 (HyStart++) section 4.2 goes through rounds of conservative slow start, as ours",
+        matches: window::is_left_by_delay,
+    },
+    Explanation {
+        name: "three reports after a recovery that was taken back",
+        reason: "Linux takes three reports above a hole for a loss unless it has counted reordering, which a recovery that a DSACK takes \
+                 back does not; for ours that is reordering too (RFC 8985 section 6.2 step 4 waits then)",
+        matches: window::is_patient_after_undo,
+    },
+    Explanation {
+        name: "timer that a report restarts",
+        reason: "Linux restarts the retransmission timer when SACK reports a segment that left before the first one was sent last; RFC 6298 \
+                 section 5.3 restarts it when new data is acknowledged, as ours",
+        matches: |difference, ours, _| {
+            let Some(sent) = difference.packets.0.as_ref().filter(|sent| sent.len > 0) else { return false };
+            let step = &ours.steps[difference.step];
+            let last =
+                (0..=difference.step).rev().map(|n| &ours.steps[n]).find(|step| step.event.starts_with("< "));
+            let before = self::sent(ours, difference.step).filter(|packet| packet.at < sent.at);
+            let head = before.filter(|packet| packet.seq == sent.seq).map(|packet| packet.at).max();
+            difference.what == What::Surplus
+                && sent.at > step.at + 2_000
+                && arrivals(ours, difference.step).next().is_some_and(|arrived| arrived.ack == sent.seq)
+                && last.is_some_and(|last| {
+                    last.event.contains("sack ") && head.is_some_and(|head| head < last.at)
+                })
+                && head.is_some_and(|head| sent.at - head >= RTO_MIN)
+        },
+    },
+    Explanation {
+        name: "duplicate right after the handshake",
+        reason: "Linux takes the first acknowledgement after a SYN-ACK for a window update, because its sequence number is newer than \
+                 the SYN-ACK's, and not for a duplicate; RFC 5681 section 2 compares the windows, as ours",
+        matches: |difference, ours, _| {
+            let mut before = arrivals(ours, difference.step);
+            let last = before.next();
+            let is_new = difference.packets.0.as_ref().is_some_and(|sent| sent.len > 0);
+            let one_more = difference.values.0 == difference.values.1 + 1;
+            !has_option(ours, difference.step, SACK)
+                && last.is_some_and(|last| last.seq == 1 && last.end == 1 && last.ack == 1)
+                && before.next().is_some_and(|syn| syn.seq == 0)
+                && (difference.what == What::Surplus && is_new
+                    || ["sacked", "delivered", "ca_state"].iter().any(|name| is_value(difference, name))
+                        && one_more)
+        },
+    },
+    Explanation {
+        name: "duplicates taken for reordering without SACK",
+        reason: "Linux takes more duplicate acknowledgements than segments can have caused for reordering where SACK was not agreed \
+                 on, and sets its threshold of duplicates to what is outstanding; RFC 5681 section 3.2 has three, as ours",
+        matches: |difference, ours, kernel| {
+            let outstanding = |step| value(kernel, step, "unacked").unwrap_or(0);
+            let most = outstanding(difference.step).max(outstanding(difference.step.saturating_sub(1)));
+            let before = (0..difference.step).rev().find_map(|step| value(kernel, step, "unacked"));
+            (is_value(difference, "reordering") && difference.values.1 <= most.max(before.unwrap_or(0))
+                || is_value(difference, "reord_seen") && difference.values.0 < difference.values.1)
+                && !has_option(ours, difference.step, SACK)
+        },
+    },
+    Explanation {
+        name: "threshold of duplicates without SACK",
+        reason: "Where Linux has changed its threshold of duplicates for the reason above, it sends the first segment again after \
+                 another number of them than three (RFC 5681 section 3.2)",
+        matches: |difference, ours, kernel| {
+            let threshold = value(kernel, difference.step, "reordering");
+            let last = arrivals(ours, difference.step).next();
+            let repair = [&difference.packets.0, &difference.packets.1].into_iter().flatten();
+            let of_head = repair.into_iter().any(|sent| last.is_some_and(|last| sent.seq == last.ack));
+            !has_option(ours, difference.step, SACK)
+                && threshold.is_some_and(|threshold| threshold != 3)
+                && matches!(difference.what, What::Surplus | What::Missing | What::Field("sequence number"))
+                && of_head
+        },
+    },
+    Explanation {
         name: "data of a larger window",
-        reason: "Where the window of Linux and ours differ for one of the four reasons above, the larger lets more data go",
+        reason: "Where the windows of Linux and ours differ for one of the reasons above, the larger lets more data go",
         matches: window::is_let_go,
     },
     Explanation {
@@ -296,7 +467,11 @@ pub const EXPLANATIONS: &[Explanation] = &[
                 return false;
             };
             let (ours_value, kernel_value) = difference.values;
-            (is_value(difference, "min_rtt") && ours_value < kernel_value
+            let parts =
+                matches!(difference.what, What::Surplus | What::Missing | What::Field("sequence number"));
+            (parts
+                || is_value(difference, "min_rtt") && ours_value < kernel_value
+                || is_value(difference, "snd_cwnd") && ours_value == kernel_value + 1
                 || is_value(difference, "delivered") && ours_value == kernel_value + 1)
                 && sent(ours, difference.step).any(|packet| packet.seq < ack && ack < packet.seq + packet.len)
         },
@@ -317,6 +492,9 @@ pub const EXPLANATIONS: &[Explanation] = &[
 /// Bits of `tcpi_options`.
 const TIMESTAMPS: i64 = 1;
 const SACK: i64 = 2;
+
+/// Linux's least timeout, and least variance term of ours, microseconds.
+const RTO_MIN: i64 = 200_000;
 
 /// Acknowledgements of quick mode.
 const QUICK: usize = 16;
@@ -352,6 +530,15 @@ fn has_option(record: &Record, step: usize, bit: i64) -> bool {
             Deed::Sent(_) | Deed::Returned(_) => None,
         });
     value.is_some_and(|options| options & bit != 0)
+}
+
+/// The value of a field at the last mark up to a step.
+fn value(record: &Record, step: usize, name: &str) -> Option<i64> {
+    let values = record.steps.iter().take(step + 1).rev().flat_map(|step| &step.deeds);
+    values
+        .filter_map(|deed| if let Deed::Values(values) = deed { Some(values) } else { None })
+        .next()
+        .and_then(|values| values.iter().find(|(other, _)| other == name)?.1)
 }
 
 /// A segment that arrived, as the script has it.

@@ -433,7 +433,7 @@ impl Generator {
         let options = Options { lenient: true, ..Options::default() };
         let report = brisk_script::run("generated", &script.text(), &options);
         let report = report.unwrap_or_else(|error| panic!("{error}\n{}", script.text()));
-        Record::read(&report.trace).packets().cloned().collect()
+        Record::read("", &report.trace).packets().cloned().collect()
     }
 
     /// Segments that left by now meet their fate on the path.

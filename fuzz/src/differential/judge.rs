@@ -41,7 +41,7 @@ fn options() -> Options {
 /// It is no script.
 pub fn play_ours(text: &str) -> Result<Record, String> {
     let report = brisk_script::run("differential", text, &options()).map_err(|error| error.to_string())?;
-    Ok(Record::read(&report.trace))
+    Ok(Record::read(text, &report.trace))
 }
 
 /// Plays a script to the kernel; `Err(Skipped)` if that cannot be done here.
@@ -54,7 +54,7 @@ pub fn play_kernel(text: &str) -> Result<Record, Verdict> {
         trace.push(line.to_owned());
     });
     match played {
-        Ok(KernelVerdict::Passed) => Ok(Record::read(&trace)),
+        Ok(KernelVerdict::Passed) => Ok(Record::read(text, &trace)),
         Ok(KernelVerdict::Skipped(reason)) => Err(Verdict::Skipped(reason)),
         Err(error) => Err(Verdict::Broken(error.to_string())),
     }

@@ -60,14 +60,17 @@ pub struct Step {
 /// A whole run.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Record {
+    /// The settings of the script: its lines before the first event.
+    pub settings: Vec<String>,
     /// Its events in order.
     pub steps: Vec<Step>,
 }
 
 impl Record {
-    /// Reads a trace of `brisk_script`.
-    pub fn read(trace: &[String]) -> Record {
-        let mut record = Record::default();
+    /// Reads a trace of `brisk_script`, of a run of the script `text`.
+    pub fn read(text: &str, trace: &[String]) -> Record {
+        let settings = text.lines().take_while(|line| line.starts_with(['-', '`'])).map(str::to_owned);
+        let mut record = Record { settings: settings.collect(), steps: Vec::new() };
         for line in trace {
             let Some((at, rest)) = line.split_once(' ') else { continue };
             let at = micros(at);
@@ -161,7 +164,8 @@ mod tests {
             "0.060002 > [ect0] P. 1:11(10) ack 1 win 1024 <nop,nop,sack 5:6 7:8>",
             "0.070000 print tcpi_snd_cwnd=10 tcpi_rtt=none",
         ];
-        let record = Record::read(&trace.map(str::to_owned));
+        let record = Record::read("--set congestion=reno\n0 socket", &trace.map(str::to_owned));
+        assert_eq!(record.settings, ["--set congestion=reno"]);
         assert_eq!(record.steps.iter().map(|step| step.deeds.len()).collect::<Vec<_>>(), [0, 1, 2, 1]);
         let packets: Vec<&Packet> = record.packets().collect();
         assert_eq!(packets[0].options, ["mss 1460", "TS ecr 4"]);

@@ -9,6 +9,9 @@ const CWR: i64 = 2;
 const RECOVERY: i64 = 3;
 const LOSS: i64 = 4;
 
+/// Segments of the initial window, of which Linux takes as many as used at least.
+const INITIAL_WINDOW: i64 = 10;
+
 /// True for a difference of the state, or of the window that follows from it, where an acknowledgement without SACK is
 /// exactly at the recovery point.
 pub(super) fn is_held_at_point(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
@@ -48,12 +51,18 @@ pub(super) fn is_from_flight(difference: &Difference, ours: &Record, kernel: &Re
         .rev()
         .filter_map(mark)
         .find(|values| field(values, "ca_state").is_some_and(|state| state < CWR));
-    let Some(before) = before else { return false };
-    let of = |name| field(before, name).unwrap_or(0);
+    // A recovery may follow on one without a calm mark between them: then it begins where the threshold changes.
+    let threshold = value(ours, step, "snd_ssthresh");
+    let other = ours.steps.iter().take(step + 1).rev().filter_map(mark);
+    let other = other.into_iter().find(|values| field(values, "snd_ssthresh") != threshold);
+    let in_flight_less = |values: &Values| {
+        let of = |name| field(values, name).unwrap_or(0);
+        of("unacked") - of("sacked") < of("snd_cwnd")
+    };
     matches!(&difference.what, What::Value(name) if name == "snd_cwnd")
         && reduces(ours)
         && reduces(kernel)
-        && of("unacked") - of("sacked") < of("snd_cwnd")
+        && [before, other].into_iter().flatten().any(in_flight_less)
         && difference.values.0 > difference.values.1
 }
 
@@ -74,10 +83,12 @@ pub(super) fn is_in_segments(difference: &Difference, ours: &Record, _: &Record)
 /// True for the window of a fast recovery without SACK in which more duplicates have arrived than segments were outstanding
 /// above the hole when they began.
 pub(super) fn is_beyond_outstanding(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
-    matches!(&difference.what, What::Value(name) if name == "snd_cwnd")
-        && difference.values.0 < difference.values.1
+    let counted = |record| value(record, difference.step, "sacked").unwrap_or(0);
+    is_about(difference, "snd_cwnd")
         && value(kernel, difference.step, "ca_state") == Some(RECOVERY)
-        && has_more_duplicates(ours, difference.step)
+        && !has_option(ours, difference.step, SACK)
+        && (counted(ours) < counted(kernel)
+            || (difference.values.0 < difference.values.1 && has_more_duplicates(ours, difference.step)))
 }
 
 fn has_more_duplicates(record: &Record, step: usize) -> bool {
@@ -109,23 +120,282 @@ pub(super) fn is_let_go(difference: &Difference, ours: &Record, kernel: &Record)
     if !more_of_ours && has_more_duplicates(ours, difference.step) && is_new(difference, kernel) {
         return true;
     }
+    if !more_of_ours && ends_recovery_of_orphan(ours, difference.step) && is_new(difference, kernel) {
+        return true;
+    }
     // The mark behind the event, or the one before it.
     let after = (difference.step..ours.steps.len()).find(|n| mark(&ours.steps[*n]).is_some());
     let before = (0..difference.step).rev().find(|n| mark(&ours.steps[*n]).is_some());
     [after, before].into_iter().flatten().any(|step| {
         let window = |record: &Record| value(record, step, "snd_cwnd");
         let (Some(a), Some(b)) = (window(ours), window(kernel)) else { return false };
-        let of_window = Difference {
-            step,
-            what: What::Value("snd_cwnd".to_owned()),
-            packets: (None, None),
-            values: (a, b),
-            ours: String::new(),
-            kernel: String::new(),
-        };
-        let entries = [is_held_at_point, is_from_flight, is_in_segments, is_beyond_outstanding];
-        (a > b) == more_of_ours && a != b && entries.iter().any(|entry| entry(&of_window, ours, kernel))
+        (a > b) == more_of_ours && a != b && {
+            let of_window = of_window(step, a, b);
+            is_explained(&of_window, ours, kernel) || is_carried(&of_window, ours, kernel)
+        }
     })
+}
+
+/// The difference of the windows at a mark.
+fn of_window(step: usize, ours: i64, kernel: i64) -> Difference {
+    Difference {
+        step,
+        what: What::Value("snd_cwnd".to_owned()),
+        packets: (None, None),
+        values: (ours, kernel),
+        ours: String::new(),
+        kernel: String::new(),
+    }
+}
+
+/// True if one of the reasons for a difference of the windows holds at this mark.
+fn is_explained(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
+    let reasons = [
+        is_held_at_point,
+        is_from_flight,
+        is_in_segments,
+        is_beyond_outstanding,
+        is_grown_at_end,
+        is_rounded_curve,
+        is_at_threshold,
+        is_twice_in_flight,
+        is_unused,
+        is_left_by_delay,
+    ];
+    reasons.iter().any(|reason| reason(difference, ours, kernel))
+}
+
+/// True for windows that have differed in the same direction at every mark since one at which a reason holds, and are at most
+/// one segment farther apart than there.
+pub(super) fn is_carried(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
+    let distance = difference.values.0 - difference.values.1;
+    is_about(difference, "snd_cwnd")
+        && (0..difference.step)
+            .rev()
+            .filter(|n| mark(&ours.steps[*n]).is_some())
+            .map(|n| (n, value(ours, n, "snd_cwnd"), value(kernel, n, "snd_cwnd")))
+            .map_while(|(n, ours, kernel)| Some((n, ours?, kernel?)))
+            .take_while(|(_, a, b)| (a - b).signum() == distance.signum())
+            .any(|(n, a, b)| {
+                distance.abs() <= (a - b).abs() + 1 && is_explained(&of_window(n, a, b), ours, kernel)
+            })
+}
+
+fn is_about(difference: &Difference, field: &str) -> bool {
+    matches!(&difference.what, What::Value(name) if name == field)
+}
+
+/// True for a window that is one segment larger in congestion avoidance after a reduction to the same threshold.
+pub(super) fn is_grown_at_end(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
+    let of = |record, name| value(record, difference.step, name);
+    let threshold = of(ours, "snd_ssthresh");
+    is_about(difference, "snd_cwnd")
+        && difference.values.0 + 1 == difference.values.1
+        && threshold == of(kernel, "snd_ssthresh")
+        && threshold.is_some_and(|threshold| threshold <= difference.values.0)
+        && [ours, kernel].iter().all(|record| of(record, "ca_state").is_some_and(|state| state < CWR))
+}
+
+/// True for a window that is a segment off on the curve of CUBIC, above the same threshold.
+pub(super) fn is_rounded_curve(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
+    let of = |record, name| value(record, difference.step, name);
+    let (a, b) = difference.values;
+    let threshold = of(ours, "snd_ssthresh");
+    is_about(difference, "snd_cwnd")
+        && is_cubic(ours)
+        && (a - b).abs() == 1
+        && threshold == of(kernel, "snd_ssthresh")
+        && threshold.is_some_and(|threshold| threshold <= a.min(b))
+        && [ours, kernel].iter().all(|record| of(record, "ca_state").is_some_and(|state| state < CWR))
+}
+
+/// True for windows that are each at its own threshold, where the thresholds differed before.
+pub(super) fn is_at_threshold(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
+    let thresholds =
+        (value(ours, difference.step, "snd_ssthresh"), value(kernel, difference.step, "snd_ssthresh"));
+    is_about(difference, "snd_cwnd")
+        && thresholds.0 != thresholds.1
+        && thresholds == (Some(difference.values.0), Some(difference.values.1))
+}
+
+/// True for the window of a recovery that began while something was outstanding that had been sent again and was not lost.
+pub(super) fn is_twice_in_flight(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
+    let recovers = |record| value(record, difference.step, "ca_state") == Some(RECOVERY);
+    let calm = kernel
+        .steps
+        .iter()
+        .take(difference.step + 1)
+        .rev()
+        .filter_map(mark)
+        .find(|values| field(values, "ca_state").is_some_and(|state| state < CWR));
+    let twice =
+        calm.map_or(0, |values| field(values, "retrans").unwrap_or(0) - field(values, "lost").unwrap_or(0));
+    is_about(difference, "snd_cwnd")
+        && recovers(ours)
+        && recovers(kernel)
+        && (1..=twice).contains(&(difference.values.1 - difference.values.0))
+}
+
+/// True for new data that ours sends because segments that are not full fill Linux's window: it is full in segments.
+pub(super) fn is_full_in_segments(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
+    let Some(sent) = difference.packets.0.as_ref().filter(|sent| sent.len > 0) else { return false };
+    let Some(after) = (difference.step..kernel.steps.len()).find(|n| mark(&kernel.steps[*n]).is_some())
+    else {
+        return false;
+    };
+    let of = |name| value(kernel, after, name);
+    let flight = (|| Some(of("unacked")? - of("sacked")? - of("lost")? + of("retrans")?))();
+    let acked = acknowledged(ours, difference.step);
+    let full = data(ours, difference.step).map(|packet| packet.len).max().unwrap_or(0);
+    let small = data(ours, difference.step)
+        .any(|packet| end(packet) > acked && packet.len < full && end(packet) <= sent.seq);
+    difference.what == What::Surplus
+        && small
+        && data(ours, difference.step)
+            .all(|packet| packet.seq < sent.seq || packet == sent || packet.at >= sent.at)
+        && flight.zip(of("snd_cwnd")).is_some_and(|(flight, window)| flight >= window)
+}
+
+/// True for what ours repairs, or sends, at an acknowledgement and Linux by a timer a moment later: it was sent in one burst with
+/// what the acknowledgement delivers.
+pub(super) fn is_sent_by_timer(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
+    let Some(sent) = difference.packets.0.as_ref().filter(|sent| sent.len > 0) else { return false };
+    let firsts =
+        |seq: i64| data(ours, difference.step).find(|packet| packet.seq == seq).map(|packet| packet.at);
+    let acked = arrivals(ours, difference.step).next().map_or(0, |arrived| arrived.ack);
+    let delivered = data(ours, difference.step).find(|packet| end(packet) == acked).map(|packet| packet.at);
+    let later = kernel.steps.iter().skip(difference.step).take(2).flat_map(|step| &step.deeds);
+    let by_timer = later.filter_map(|deed| match deed {
+        Deed::Sent(packet) => Some(packet),
+        Deed::Returned(_) | Deed::Values(_) => None,
+    });
+    difference.what == What::Surplus
+        && firsts(sent.seq).is_some_and(|at| at < sent.at && delivered == Some(at))
+        && by_timer
+            .into_iter()
+            .any(|packet| packet.seq == sent.seq && (500..20_000).contains(&(packet.at - sent.at)))
+}
+
+/// True if Linux's timer sent a repair so late that the script's answer comes within its least round-trip time, and ours did not.
+pub(super) fn is_answered_too_soon(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
+    let Some(arrived) = arrivals(ours, difference.step).next() else { return false };
+    let Some(n) = (0..=difference.step).rev().find(|n| ours.steps[*n].event.starts_with("< ")) else {
+        return false;
+    };
+    let repair = |record: &Record| {
+        let at = record.steps[n].at;
+        let mut highest = 1;
+        let mut last = None;
+        for packet in data(record, difference.step).filter(|packet| packet.at < at) {
+            if packet.seq < highest && end(packet) <= arrived.ack {
+                last = Some((packet.seq, at - packet.at));
+            }
+            highest = highest.max(end(packet));
+        }
+        last
+    };
+    let Some(least) = value(kernel, difference.step, "min_rtt") else { return false };
+    matches!(difference.what, What::Surplus | What::Missing | What::Field("sequence number"))
+        && repair(ours).zip(repair(kernel)).is_some_and(|((seq, waited), (other, kernel_waited))| {
+            // Linux counts in microseconds and tells of milliseconds.
+            seq == other && kernel_waited < waited && kernel_waited < least + 1_000 && least <= waited
+        })
+}
+
+/// True for a window that Linux has lowered to the middle between it and what was used, and for what follows from it.
+pub(super) fn is_unused(difference: &Difference, _: &Record, kernel: &Record) -> bool {
+    let Some(before) = (0..difference.step).rev().find(|n| mark(&kernel.steps[*n]).is_some()) else {
+        return false;
+    };
+    let of = |step, name| value(kernel, step, name);
+    let window = of(before, "snd_cwnd").unwrap_or(0);
+    is_about(difference, "snd_cwnd")
+        && difference.values.1 < difference.values.0
+        && difference.values.1 < window
+        && difference.values.1 >= (window + INITIAL_WINDOW) / 2
+        && of(before, "snd_ssthresh") <= of(difference.step, "snd_ssthresh")
+        && of(difference.step, "ca_state").is_some_and(|state| state < CWR)
+}
+
+fn is_cubic(record: &Record) -> bool {
+    record.settings.iter().any(|line| line == "--set congestion=cubic")
+}
+
+/// True for thresholds that follow each from its own window, where those differed at the mark before.
+pub(super) fn is_reduced_from_window(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
+    let Some(before) = (0..difference.step).rev().find(|n| mark(&ours.steps[*n]).is_some()) else {
+        return false;
+    };
+    let reduced = |window: i64| (if is_cubic(ours) { window * 7 / 10 } else { window / 2 }).max(2);
+    let windows = value(ours, before, "snd_cwnd").zip(value(kernel, before, "snd_cwnd"));
+    let (a, b) = difference.values;
+    is_about(difference, "snd_ssthresh")
+        && windows.is_some_and(|(x, y)| {
+            x != y
+                && (a - b).signum() == (x - y).signum()
+                && (a - b).abs() <= (x - y).abs()
+                && (reduced(x) - a).abs() <= 1
+                && (reduced(y) - b).abs() <= 1
+        })
+}
+
+/// True if the program has closed, so that no window is seen, and this acknowledgement is the first that reaches the last
+/// recovery point.
+fn ends_recovery_of_orphan(record: &Record, step: usize) -> bool {
+    let last = arrivals(record, step).next().map_or(0, |arrived| arrived.ack);
+    let before = acknowledged(record, step - 1);
+    let marks = record.steps.iter().take(step).rev().find_map(mark);
+    marks.is_some_and(|values| field(values, "snd_cwnd").is_none())
+        && record.steps[step].event.starts_with("< ")
+        && recovery_points(record, step - 1).last().is_some_and(|point| before < *point && *point <= last)
+}
+
+/// True for a repair by our reordering timer, or at an acknowledgement, of what the kernel had taken for lost in a recovery that
+/// it then took back, and has not sent again since.
+pub(super) fn is_lost_after_undo(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
+    let Some(sent) = difference.packets.0.as_ref().filter(|sent| sent.len > 0) else { return false };
+    let before = |step: usize| data(kernel, step).filter(|packet| packet.at < sent.at);
+    let sent_before = before(difference.step).any(|packet| packet.seq <= sent.seq && sent.seq < end(packet));
+    let mut highest = 1;
+    let mut repairs = Vec::new();
+    for packet in before(difference.step) {
+        if packet.seq < highest {
+            repairs.push((packet.at, highest));
+        }
+        highest = highest.max(end(packet));
+    }
+    // After the repair: a calm state although its recovery point has not been reached.
+    let undone = repairs.iter().any(|(at, point)| {
+        let calm = kernel.steps.iter().enumerate().take(difference.step + 2).find(|(n, step)| {
+            let calm =
+                mark(step).and_then(|values| field(values, "ca_state")).is_some_and(|state| state < CWR);
+            let una = acknowledged(ours, *n);
+            step.at > *at && calm && una < *point && una <= sent.seq
+        });
+        let again =
+            |since: i64| before(difference.step).any(|packet| packet.seq == sent.seq && packet.at > since);
+        sent.seq < *point && calm.is_some_and(|(_, step)| !again(step.at))
+    });
+    matches!(difference.what, What::Surplus | What::Field("sequence number")) && sent_before && undone
+}
+
+/// True for a repair by a reordering timer in a recovery that was under way, behind one that both sent.
+pub(super) fn is_timer_burst(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
+    let Some(other) = &difference.packets.1 else { return false };
+    let (our_step, step) = (&ours.steps[difference.step], &kernel.steps[difference.step]);
+    let by_timer = |step: &Step| {
+        let late =
+            |deed: &&Deed| matches!(deed, Deed::Sent(packet) if packet.len > 0 && packet.at > step.at + 500);
+        step.deeds.iter().filter(late).count()
+    };
+    let recovers = |record| value(record, difference.step, "ca_state") == Some(RECOVERY);
+    difference.what == What::Missing
+        && other.at > step.at + 2_000
+        && !is_new(difference, kernel)
+        && by_timer(our_step) > 0
+        && by_timer(our_step) < by_timer(step)
+        && recovers(ours)
+        && recovers(kernel)
 }
 
 /// True if the segment that only the kernel sends was never sent before.
@@ -136,15 +406,73 @@ fn is_new(difference: &Difference, kernel: &Record) -> bool {
     })
 }
 
-fn end(packet: &Packet) -> i64 {
-    packet.seq + packet.len
+/// What was acknowledged up to a step, leaving out what was never sent.
+fn acknowledged(record: &Record, step: usize) -> i64 {
+    let highest = data(record, step).map(end).max().unwrap_or(1);
+    arrivals(record, step).map(|arrived| arrived.ack).filter(|ack| *ack <= highest).max().unwrap_or(1)
 }
 
-/// The data segments up to a step.
+/// True for a window that Linux has left slow start with, or the threshold that this sets, before any loss.
+pub(super) fn is_left_by_delay(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
+    let of = |record, name| value(record, difference.step, name);
+    let window = of(kernel, "snd_cwnd");
+    is_cubic(ours)
+        && (is_about(difference, "snd_ssthresh") || is_about(difference, "snd_cwnd"))
+        && of(ours, "snd_ssthresh") == Some(NO_THRESHOLD)
+        && window.is_some()
+        && of(kernel, "snd_ssthresh")
+            .is_some_and(|threshold| window >= Some(threshold) && threshold >= HYSTART_LOW)
+        && window <= of(ours, "snd_cwnd")
+        && [ours, kernel].iter().all(|record| of(record, "ca_state").is_some_and(|state| state < CWR))
+}
+
+/// True where Linux takes three reports above a hole for a loss and ours waits, after a recovery that was taken back.
+pub(super) fn is_patient_after_undo(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
+    let Some(after) = (difference.step..kernel.steps.len()).find(|n| mark(&kernel.steps[*n]).is_some())
+    else {
+        return false;
+    };
+    let of = |record, name| value(record, after, name).unwrap_or(0);
+    let states: Vec<(i64, i64)> = ours
+        .steps
+        .iter()
+        .take(difference.step)
+        .filter_map(mark)
+        .filter_map(|values| Some((field(values, "ca_state")?, field(values, "snd_ssthresh")?)))
+        .collect();
+    // A threshold that rises again.
+    let undone =
+        states.windows(2).any(|pair| pair[0].0 >= RECOVERY && pair[1].0 < CWR && pair[0].1 < pair[1].1)
+            || has_repairs_without_reduction(ours, difference.step);
+    let repair = difference.packets.1.as_ref().is_some_and(|sent| sent.len > 0);
+    repair
+        && undone
+        && of(kernel, "ca_state") == RECOVERY
+        && of(ours, "ca_state") < CWR
+        && of(kernel, "reord_seen") == 0
+        && of(kernel, "sacked") >= of(kernel, "reordering")
+}
+
+/// True if something was sent again although no threshold is set: each reduction has been taken back.
+fn has_repairs_without_reduction(record: &Record, step: usize) -> bool {
+    value(record, step, "total_retrans").is_some_and(|repairs| repairs > 0)
+        && value(record, step, "snd_ssthresh") == Some(NO_THRESHOLD)
+}
+
+/// `tcpi_snd_ssthresh` before the first reduction.
+const NO_THRESHOLD: i64 = 2_147_483_647;
+/// Segments of window below which Linux's HyStart does not leave slow start.
+const HYSTART_LOW: i64 = 16;
+
+fn end(packet: &Packet) -> i64 {
+    packet.seq + packet.len + i64::from(packet.has('F'))
+}
+
+/// The data segments up to a step, FINs included.
 fn data(record: &Record, step: usize) -> impl Iterator<Item = &Packet> {
     let deeds = record.steps.iter().take(step + 1).flat_map(|step| &step.deeds);
     deeds.filter_map(|deed| match deed {
-        Deed::Sent(packet) if packet.len > 0 => Some(packet),
+        Deed::Sent(packet) if packet.len > 0 || packet.has('F') => Some(packet),
         Deed::Sent(_) | Deed::Returned(_) | Deed::Values(_) => None,
     })
 }
