@@ -200,10 +200,14 @@ pub const EXPLANATIONS: &[Explanation] = &[
             let last = before.next();
             let is_new = difference.packets.0.as_ref().is_some_and(|sent| sent.len > 0);
             let one_more = difference.values.0 == difference.values.1 + 1;
+            let arrives = |step: usize| ours.steps[step].event.starts_with("< ");
+            let at = (0..=difference.step).rev().find(|step| arrives(*step)).unwrap_or(0);
+            let outstanding = at > 0 && self::sent(ours, at - 1).any(|packet| packet.len > 0);
             !has_option(ours, difference.step, SACK)
                 && last.is_some_and(|last| last.seq == 1 && last.end == 1 && last.ack == 1)
                 && before.next().is_some_and(|syn| syn.seq == 0)
-                && (difference.what == What::Surplus && is_new
+                && outstanding
+                && (difference.what == What::Surplus && is_new && at == difference.step
                     || ["sacked", "delivered", "ca_state"].iter().any(|name| is_value(difference, name))
                         && one_more)
         },
