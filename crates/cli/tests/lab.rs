@@ -201,6 +201,7 @@ fn every_plan_is_listed_on_a_line_with_its_title() {
         "bar",
         "fairness",
         "coexistence",
+        "path-members",
         "negative-controls",
         "today",
         "kernel-reference",

@@ -29,6 +29,7 @@ pub const PLANS: &[(&str, &str)] = &[
     ("bar", include_str!("../../../../plans/bar.toml")),
     ("fairness", include_str!("../../../../plans/fairness.toml")),
     ("coexistence", include_str!("../../../../plans/coexistence.toml")),
+    ("path-members", include_str!("../../../../plans/path-members.toml")),
     ("negative-controls", include_str!("../../../../plans/negative-controls.toml")),
     ("today", include_str!("../../../../plans/today.toml")),
     ("kernel-reference", include_str!("../../../../plans/kernel-reference.toml")),

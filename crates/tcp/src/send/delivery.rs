@@ -323,6 +323,28 @@ mod tests {
         assert!(flow.snapshots.0.is_empty());
     }
 
+    /// Two connections share the counters: nothing is outstanding only if none of them has anything outstanding.
+    #[test]
+    fn flight_of_two_members_is_measured_from_its_common_start() {
+        let (mut a, mut b) = (Flow::new(), Flow::new());
+        a.send_new(0);
+        core::mem::swap(&mut a.rate, &mut b.rate);
+        let sent = Sent {
+            range: SeqRange::with_len(SeqNum(0), 1000),
+            segment_size: 1000,
+            origin: Origin::New,
+            syn: false,
+            fin: false,
+            at: Instant::from_millis(5),
+        };
+        b.rate.on_sent(&mut b.snapshots, &sent, 1000, false);
+        b.board.on_sent(&sent);
+        core::mem::swap(&mut a.rate, &mut b.rate);
+        assert_eq!(a.rate(40, 1000), Some(25_000));
+        core::mem::swap(&mut a.rate, &mut b.rate);
+        assert_eq!(b.rate(45, 1000), Some(44_445));
+    }
+
     #[test]
     fn later_segments_are_measured_from_the_acknowledgement_before_them() {
         let mut flow = Flow::of_four();
