@@ -25,6 +25,7 @@ impl Connection {
     pub(crate) fn release_memory(&mut self) {
         self.counters.release_memory();
         self.outbox.release_memory();
+        self.release_loss_memory();
         self.tx.release_memory();
         self.rx.release_memory();
     }

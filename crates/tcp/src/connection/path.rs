@@ -25,6 +25,7 @@ use crate::connection::sender::initial_window;
 use crate::connection::{Connection, State};
 use crate::error::CloseReason;
 use crate::mechanism::plan::PARITIES_MAX;
+use crate::on_demand::{Initial, OnDemand};
 use crate::outcome::{AckOutcome, Arrived, CongestionState, Delivered};
 use crate::path::{
     HandshakeResult, LossCount, MtuReport, PathFacts, PathReport, PathRtt, REPORT_INTERVAL, WindowReport,
@@ -40,7 +41,7 @@ const ALIKE_PERCENT: u32 = 125;
 const SAMPLES: u32 = 8;
 
 /// What a connection knows of its path, and has told of it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct OnPath {
     /// What was known when the connection began.
     pub(super) known: PathFacts,
@@ -54,15 +55,28 @@ pub(crate) struct OnPath {
     seems_longer: bool,
     /// The end has been told.
     over: bool,
+    /// All losses when it was last asked which of them a queue caused.
+    sorted: LossCount,
+    losses: OnDemand<Losses>,
+}
+
+/// What must be known of losses to report them once and by their cause.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Losses {
     /// Where the last run of lost segments ended.
     lost_to: Option<SeqNum>,
     /// Segments that parity repaired, and runs of them, beyond the first of each report.
     repaired: (u64, u64),
     /// Repaired segments whose originals came after all.
     refuted: u64,
-    /// Losses of which is known what kind they are, and those of them that a queue caused.
-    sorted: LossCount,
+    /// Losses that a queue caused.
     queued: LossCount,
+}
+
+impl Initial for Losses {
+    const INITIAL: Losses =
+        Losses { lost_to: None, repaired: (0, 0), refuted: 0, queued: LossCount { sent: 0, lost: 0, runs: 0 } };
+    const SHARED: &'static Losses = &Self::INITIAL;
 }
 
 /// A start beyond the window that RFC 6928 allows everybody.
@@ -107,6 +121,11 @@ impl Connection {
         let timers = self.config.handshake_timers?;
         let wait = srtt.saturating_mul(u32::from(timers.percent)) / 100;
         Some(wait.max(timers.floor).min(self.tx.rtt.rto_base().into()))
+    }
+
+    /// Frees what only losses need.
+    pub(crate) fn release_loss_memory(&mut self) {
+        self.path.losses.release();
     }
 
     /// The handshake is not over.
@@ -396,31 +415,33 @@ impl Connection {
         self.path.sorted = all;
         let settled = self.tx.rtt.srtt().filter(|_| self.tx.rtt.samples() >= SAMPLES);
         if self.began_in_queue() || settled.is_some_and(|srtt| is_queued(srtt.into(), self.least_rtt())) {
-            self.path.queued.lost += lost;
-            self.path.queued.runs += runs;
+            if lost > 0 || runs > 0 {
+                self.path.losses.queued.lost += lost;
+                self.path.losses.queued.runs += runs;
+            }
         }
-        all.beside(self.path.queued)
+        all.beside(self.path.losses.queued)
     }
 
     /// Segments sent, and those lost so far to something else than a queue.
     pub(crate) fn losses(&self) -> LossCount {
-        self.all_losses().beside(self.path.queued)
+        self.all_losses().beside(self.path.losses.queued)
     }
 
     /// Segments sent and lost so far, those included whose loss a mechanism repaired before anybody saw it,
     /// and without those that turned out not to have been lost.
     fn all_losses(&self) -> LossCount {
         let of = &self.counters;
-        let (more, more_runs) = self.path.repaired;
+        let (more, more_runs) = self.path.losses.repaired;
         let masked = of.repaired_by_probe.max(of.masked_losses);
         // A SYN or SYN-ACK that was not answered in time was lost, or its answer was.
         let handshake = u64::from(self.handshake.unanswered());
         LossCount {
             sent: of.data_segments_out + handshake + 1,
             lost: (of.segments_lost + masked + more)
-                .saturating_sub(of.retransmits_spurious + self.path.refuted)
+                .saturating_sub(of.retransmits_spurious + self.path.losses.refuted)
                 + handshake,
-            runs: (of.loss_runs + masked + more_runs).saturating_sub(self.path.refuted) + handshake,
+            runs: (of.loss_runs + masked + more_runs).saturating_sub(self.path.losses.refuted) + handshake,
         }
     }
 
@@ -439,20 +460,22 @@ impl Connection {
             runs += u64::from(end != Some(segment.range.start));
             end = Some(segment.range.end);
         }
-        self.path.repaired.0 += u64::saturating_sub(segments, 1);
-        self.path.repaired.1 += runs.saturating_sub(1);
+        if segments > 1 {
+            self.path.losses.repaired.0 += segments - 1;
+            self.path.losses.repaired.1 += runs.saturating_sub(1);
+        }
     }
 
     /// The original of a repaired segment came after all: it had only been overtaken.
     pub(crate) fn count_refuted(&mut self) {
-        self.path.refuted += 1;
+        self.path.losses.refuted += 1;
     }
 
     /// Segments were declared lost: those that follow each other are one run.
     pub(crate) fn count_loss_runs(&mut self, lost: &[SeqRange]) {
         for range in lost {
-            self.counters.loss_runs += u64::from(self.path.lost_to != Some(range.start));
-            self.path.lost_to = Some(range.end);
+            self.counters.loss_runs += u64::from(self.path.losses.lost_to != Some(range.start));
+            self.path.losses.lost_to = Some(range.end);
         }
     }
 }
@@ -518,10 +541,10 @@ mod tests {
         ack.ack = seq(6);
         ack.delivered = (0..6).map(delivered).collect();
         client.count_repaired(&ack, None);
-        assert_eq!(client.path.repaired, (0, 0), "one loss, which is counted as a masked one");
+        assert_eq!(client.path.losses.repaired, (0, 0), "one loss, which is counted as a masked one");
         // Holes at 0, 2 and 3; what lies above 4 was not reported before.
         ack.delivered = Vec::from([0, 2, 3, 5].map(delivered));
         client.count_repaired(&ack, Some(seq(5)));
-        assert_eq!(client.path.repaired, (2, 1), "two losses more, in one run more");
+        assert_eq!(client.path.losses.repaired, (2, 1), "two losses more, in one run more");
     }
 }

@@ -51,7 +51,7 @@ pub(crate) struct Sender {
     pub(crate) rto: Rto,
     pub(crate) rack: Rack,
     /// Detects losses in place of RACK, if so configured.
-    pub(crate) rfc6675: Option<Rfc6675>,
+    pub(crate) rfc6675: Option<Box<Rfc6675>>,
     pub(crate) recovery: Recovery,
     pub(crate) window: SendWindow,
     pub(crate) rate: RateControl,
@@ -222,7 +222,7 @@ impl Sender {
         let (rfc6675, prr) = match &config.loss_detection {
             LossDetection::Rack => (None, PrrBound::Rfc9937),
             LossDetection::Rfc6675(counting) => {
-                (Some(Rfc6675::new(counting, config.dup_thresh)), counting.prr)
+                (Some(Box::new(Rfc6675::new(counting, config.dup_thresh))), counting.prr)
             }
         };
         let start = ControllerStart {
@@ -554,7 +554,7 @@ impl Sender {
 
     /// True once a segment arrived after one that was sent later.
     pub(crate) fn reordering_seen(&self) -> bool {
-        self.rfc6675.as_ref().map_or(self.rack.reordering_seen(), Rfc6675::reordering_seen)
+        self.rfc6675.as_ref().map_or(self.rack.reordering_seen(), |counting| counting.reordering_seen())
     }
 
     /// True if the windows take the next segment of new data, and there is one.

@@ -5,6 +5,8 @@
 //! and the configuration wants it; otherwise none. A form watches what is sent and acknowledged and runs a timer. The
 //! connection sends the probe, and while that timer runs, the retransmission timer does not fire.
 
+use alloc::boxed::Box;
+
 use crate::config;
 use crate::connection::sender::Sender;
 use crate::outcome::{AckOutcome, CongestionSignal, Sent};
@@ -19,7 +21,7 @@ pub(crate) enum ProbeTimer {
     /// The tail loss probe of RFC 8985.
     Tlp(tlp::TailLossProbe),
     /// Algorithm 1 of the paper.
-    Paper(paper::PaperProbe),
+    Paper(Box<paper::PaperProbe>),
 }
 
 impl ProbeTimer {
@@ -27,7 +29,7 @@ impl ProbeTimer {
     pub(crate) fn new(config: &config::Reactive) -> Option<ProbeTimer> {
         match config {
             config::Reactive::Off => None,
-            config::Reactive::Paper(paper) => Some(ProbeTimer::Paper(paper::PaperProbe::new(paper))),
+            config::Reactive::Paper(paper) => Some(ProbeTimer::Paper(Box::new(paper::PaperProbe::new(paper)))),
             config::Reactive::RackTlp(rack_tlp) => Some(ProbeTimer::Tlp(tlp::TailLossProbe::new(rack_tlp))),
         }
     }
