@@ -150,6 +150,43 @@ impl CompactTuple {
     }
 }
 
+impl CompactTuple {
+    pub(crate) fn is_ipv6(&self) -> bool {
+        match self {
+            CompactTuple::V4(..) => false,
+            CompactTuple::Other(tuple) => tuple.remote.is_ipv6(),
+        }
+    }
+
+    pub(crate) fn local_port(&self) -> u16 {
+        match self {
+            CompactTuple::V4(_, [port, _]) => *port,
+            CompactTuple::Other(tuple) => tuple.local.port(),
+        }
+    }
+
+    pub(crate) fn remote_port(&self) -> u16 {
+        match self {
+            CompactTuple::V4(_, [_, port]) => *port,
+            CompactTuple::Other(tuple) => tuple.remote.port(),
+        }
+    }
+
+    pub(crate) fn local_ip(&self) -> IpAddr {
+        match self {
+            CompactTuple::V4([ip, _], _) => (*ip).into(),
+            CompactTuple::Other(tuple) => tuple.local.ip(),
+        }
+    }
+
+    pub(crate) fn remote_ip(&self) -> IpAddr {
+        match self {
+            CompactTuple::V4([_, ip], _) => (*ip).into(),
+            CompactTuple::Other(tuple) => tuple.remote.ip(),
+        }
+    }
+}
+
 impl From<FourTuple> for CompactTuple {
     fn from(tuple: FourTuple) -> Self {
         match (tuple.local, tuple.remote) {

@@ -225,7 +225,7 @@ impl Connection {
 
     /// IP and TCP header of a plain data segment, bytes.
     pub(crate) fn header_len(&self) -> usize {
-        let ip = if self.tuple.remote.is_ipv6() { 40 } else { 20 };
+        let ip = if self.tuple.is_ipv6() { 40 } else { 20 };
         ip + 20 + if self.handshake.agreed.timestamps { 12 } else { 0 }
     }
 

@@ -300,7 +300,7 @@ impl Connection {
         if let Some(TimestampOption { value, .. }) = syn.options.timestamps.filter(|_| agreed.timestamps) {
             self.rx.timestamps.on_syn(value, now);
         }
-        let default = DEFAULT_MSS[usize::from(self.tuple.remote.is_ipv6())];
+        let default = DEFAULT_MSS[usize::from(self.tuple.is_ipv6())];
         self.tx.on_handshake(self.handshake.peer_mss.unwrap_or(default), agreed.timestamps);
         self.with_gentle(|gentle, parts| gentle.on_syn(syn, parts));
         self.adopt_mss();

@@ -19,7 +19,7 @@ use crate::config::{EcnMode, TcpConfig};
 use crate::error::CloseReason;
 use crate::event::Probe;
 use crate::fast_open::{FastOpenOutcome, OffReason};
-use crate::four_tuple::FourTuple;
+use crate::four_tuple::{CompactTuple, FourTuple};
 use crate::receive::Owed;
 use crate::time::{Duration, Instant};
 
@@ -135,7 +135,7 @@ pub(crate) struct TimeWaitState {
 /// One connection.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    tuple: FourTuple,
+    tuple: CompactTuple,
     config: Arc<TcpConfig>,
     /// Offset of the timestamp clock at the beginning.
     ts_offset: u32,
@@ -180,7 +180,7 @@ impl Connection {
         let tx = Sender::new(config, secrets.iss, host, tuple.remote.is_ipv6(), now);
         let rx = Receiver::new(config, secrets.ts_offset, u32::from(tx.advertised_mss()));
         Box::new(Connection {
-            tuple,
+            tuple: tuple.into(),
             config: Arc::clone(config),
             ts_offset: secrets.ts_offset,
             state: State::Closed,
@@ -217,7 +217,7 @@ impl Connection {
 
     /// The two ends.
     pub(crate) fn tuple(&self) -> FourTuple {
-        self.tuple
+        (&self.tuple).into()
     }
 
     /// How it is set.

@@ -74,8 +74,12 @@ struct Losses {
 }
 
 impl Initial for Losses {
-    const INITIAL: Losses =
-        Losses { lost_to: None, repaired: (0, 0), refuted: 0, queued: LossCount { sent: 0, lost: 0, runs: 0 } };
+    const INITIAL: Losses = Losses {
+        lost_to: None,
+        repaired: (0, 0),
+        refuted: 0,
+        queued: LossCount { sent: 0, lost: 0, runs: 0 },
+    };
     const SHARED: &'static Losses = &Self::INITIAL;
 }
 

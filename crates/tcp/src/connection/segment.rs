@@ -143,8 +143,8 @@ impl Connection {
             (false, _) => Flags(0),
         };
         TcpHeader {
-            src_port: self.tuple.local.port(),
-            dst_port: self.tuple.remote.port(),
+            src_port: self.tuple.local_port(),
+            dst_port: self.tuple.remote_port(),
             seq: self.handshake.iss,
             ack: if answer { self.acknowledged() } else { SeqNum(0) },
             flags: Flags::SYN | flags,
@@ -208,8 +208,8 @@ impl Connection {
             ..Options::default()
         };
         TcpHeader {
-            src_port: self.tuple.local.port(),
-            dst_port: self.tuple.remote.port(),
+            src_port: self.tuple.local_port(),
+            dst_port: self.tuple.remote_port(),
             seq,
             ack,
             flags,
@@ -232,7 +232,7 @@ impl Connection {
     /// Writes a segment into `out`, which stays empty if the options do not fit the header.
     pub(crate) fn emit(&self, segment: &Segment, env: &Env<'_>, out: &mut Vec<u8>) -> Built {
         let Segment { segment_size, twice, origin, .. } = *segment;
-        let mut ip = IpMeta::new(self.tuple.local.ip(), self.tuple.remote.ip());
+        let mut ip = IpMeta::new(self.tuple.local_ip(), self.tuple.remote_ip());
         ip.hop_limit = self.config.hop_limit;
         ip.dscp = self.config.dscp;
         ip.ecn = segment.ecn;

@@ -7,6 +7,8 @@ use core::ops::Range;
 use bytes::{Buf as _, Bytes};
 use smallvec::SmallVec;
 
+use crate::on_demand::{Initial, OnDemand};
+
 /// A part of the stream, in the pieces in which it lies.
 pub(crate) type Pieces<'a> = SmallVec<[&'a [u8]; 4]>;
 
@@ -19,7 +21,7 @@ pub(crate) struct SendBytes {
     ring: VecDeque<u8>,
     /// Runs that were given, in the order of the stream: the ring holds what is before, between and behind
     /// them.
-    given: VecDeque<Given>,
+    given: OnDemand<Runs>,
     /// Bytes of these that are kept.
     given_len: usize,
     /// Bytes that have left, of the stream and of the ring.
@@ -27,8 +29,16 @@ pub(crate) struct SendBytes {
     ring_gone: u64,
 }
 
+#[derive(Clone, PartialEq, Debug)]
+struct Runs(VecDeque<Given>);
+
+impl Initial for Runs {
+    const INITIAL: Runs = Runs(VecDeque::new());
+    const SHARED: &'static Runs = &Runs(VecDeque::new());
+}
+
 /// A run that was given.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 struct Given {
     /// Bytes of the stream that came before what is left of it, since the beginning.
     start: u64,
@@ -86,24 +96,24 @@ impl SendBytes {
         let start = self.gone + self.len() as u64;
         let ring = self.ring_gone + self.ring.len() as u64;
         self.given_len += bytes.len();
-        self.given.push_back(Given { start, ring, bytes });
+        self.given.0.push_back(Given { start, ring, bytes });
     }
 
     /// The bytes in `range`, as far as there are so many.
     pub(crate) fn pieces(&self, range: Range<usize>) -> Pieces<'_> {
         let mut pieces = Pieces::new();
-        if self.given.is_empty() {
+        if self.given.0.is_empty() {
             self.push_of_ring(range, &mut pieces);
             return pieces;
         }
         let end = self.gone + range.end.min(self.len()) as u64;
         let mut at = self.gone + range.start as u64;
-        let next = self.given.partition_point(|given| given.end() <= at);
-        let before = next.checked_sub(1).and_then(|index| self.given.get(index));
+        let next = self.given.0.partition_point(|given| given.end() <= at);
+        let before = next.checked_sub(1).and_then(|index| self.given.0.get(index));
         // Where the stretch of the ring begins that `at` lies in, or that has the next run behind it: in the stream, and in the ring.
         let (mut stretch, mut ring) =
             before.map_or((self.gone, self.ring_gone), |given| (given.end(), given.ring));
-        for given in self.given.range(next..).map(Some).chain([None]) {
+        for given in self.given.0.range(next..).map(Some).chain([None]) {
             let until = given.map_or(end, |given| given.start.min(end));
             if at < until {
                 let from = (ring + (at - stretch) - self.ring_gone) as usize;
@@ -141,8 +151,9 @@ impl SendBytes {
 
     /// Lets go of what is gone of the runs that were given; answers how much that is.
     fn drain_given(&mut self) -> usize {
+        let Some(Runs(given)) = self.given.get_mut() else { return 0 };
         let before = self.given_len;
-        while let Some(first) = self.given.front_mut().filter(|first| first.start < self.gone) {
+        while let Some(first) = given.front_mut().filter(|first| first.start < self.gone) {
             let gone = (self.gone - first.start).min(first.bytes.len() as u64) as usize;
             first.bytes.advance(gone);
             first.start += gone as u64;
@@ -150,7 +161,7 @@ impl SendBytes {
             if !first.bytes.is_empty() {
                 break;
             }
-            self.given.pop_front();
+            given.pop_front();
         }
         before - self.given_len
     }
@@ -158,7 +169,7 @@ impl SendBytes {
     /// Frees storage that holds nothing.
     pub(crate) fn release_memory(&mut self) {
         self.ring.shrink_to_fit();
-        self.given.shrink_to_fit();
+        self.given.release();
     }
 
     /// Gives away the storage of the ring. To be asked of an empty one.

@@ -11,6 +11,7 @@ use brisk_wire::SeqNum;
 use bytes::{Buf as _, Bytes};
 
 use crate::config::BufferConfig;
+use crate::on_demand::{Initial, OnDemand};
 use crate::send::bytes::{LEAST_GIVEN, Pieces, SendBytes};
 use crate::seq_ranges::SeqRange;
 
@@ -30,7 +31,7 @@ pub(crate) struct SendQueue {
     max: usize,
     fin: bool,
     /// One past the last byte of each record, ascending: no segment crosses it.
-    records: VecDeque<SeqNum>,
+    records: OnDemand<Ends>,
     /// One past the last byte of what was pushed, ascending.
     pushes: VecDeque<SeqNum>,
     /// The mark of the last write, while nothing was written behind it.
@@ -44,6 +45,15 @@ pub(crate) struct SendQueue {
     max_window: u32,
 }
 
+/// The ends of records.
+#[derive(Clone, PartialEq, Debug)]
+struct Ends(VecDeque<SeqNum>);
+
+impl Initial for Ends {
+    const INITIAL: Ends = Ends(VecDeque::new());
+    const SHARED: &'static Ends = &Self::INITIAL;
+}
+
 impl SendQueue {
     /// An empty queue that starts at sequence number 0 until [`SendQueue::set_start`].
     pub(crate) fn new(config: BufferConfig) -> Self {
@@ -53,7 +63,7 @@ impl SendQueue {
             limit: config.initial,
             max: config.max.max(config.initial),
             fin: false,
-            records: VecDeque::new(),
+            records: OnDemand::new(),
             pushes: VecDeque::new(),
             tail_push: None,
             more: false,
@@ -66,7 +76,8 @@ impl SendQueue {
     /// Sets the sequence number of the first byte: ISS + 1. Bytes that are queued already move along.
     pub(crate) fn set_start(&mut self, seq: SeqNum) {
         let shift = seq.since(self.start);
-        for mark in self.pushes.iter_mut().chain(&mut self.records) {
+        let records = self.records.get_mut().into_iter().flat_map(|Ends(ends)| ends);
+        for mark in self.pushes.iter_mut().chain(records) {
             *mark += shift;
         }
         if let Some(push) = &mut self.tail_push {
@@ -166,8 +177,9 @@ impl SendQueue {
 
     /// The last byte written so far ends a record: what is written later shares no segment with it.
     pub(crate) fn end_record(&mut self) {
-        if !self.bytes.is_empty() && self.records.back() != Some(&self.end()) {
-            self.records.push_back(self.end());
+        let end = self.end();
+        if !self.bytes.is_empty() && self.records.0.back() != Some(&end) {
+            self.records.0.push_back(end);
             // What follows does not join it: its push stays.
             self.tail_push = None;
         }
@@ -175,8 +187,8 @@ impl SendQueue {
 
     /// Where the record that `seq` belongs to ends, if something is queued behind it.
     pub(crate) fn record_end(&self, seq: SeqNum) -> Option<SeqNum> {
-        let index = self.records.partition_point(|end| end.le(seq));
-        self.records.get(index).copied().filter(|end| end.lt(self.end()))
+        let index = self.records.0.partition_point(|end| end.le(seq));
+        self.records.0.get(index).copied().filter(|end| end.lt(self.end()))
     }
 
     /// As much of `range` as belongs to one record.
@@ -234,8 +246,10 @@ impl SendQueue {
         while self.pushes.front().is_some_and(|push| push.le(to)) {
             self.pushes.pop_front();
         }
-        while self.records.front().is_some_and(|end| end.le(to)) {
-            self.records.pop_front();
+        if let Some(Ends(records)) = self.records.get_mut() {
+            while records.front().is_some_and(|end| end.le(to)) {
+                records.pop_front();
+            }
         }
     }
 
@@ -258,7 +272,7 @@ impl SendQueue {
     /// Frees what an idle sender does not need.
     pub(crate) fn release_memory(&mut self) {
         self.bytes.release_memory();
-        self.records.shrink_to_fit();
+        self.records.release();
         self.pushes.shrink_to_fit();
     }
 

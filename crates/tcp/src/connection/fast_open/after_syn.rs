@@ -75,8 +75,8 @@ impl Connection {
             (range.start, flags, Options { timestamps, ..Options::default() })
         };
         TcpHeader {
-            src_port: self.tuple.local.port(),
-            dst_port: self.tuple.remote.port(),
+            src_port: self.tuple.local_port(),
+            dst_port: self.tuple.remote_port(),
             seq,
             ack: SeqNum(0),
             flags,

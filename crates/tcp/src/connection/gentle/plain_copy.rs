@@ -187,8 +187,8 @@ impl Connection {
             false => None,
         };
         let header = TcpHeader {
-            src_port: self.tuple.local.port(),
-            dst_port: self.tuple.remote.port(),
+            src_port: self.tuple.local_port(),
+            dst_port: self.tuple.remote_port(),
             seq: self.handshake.iss,
             ack,
             flags: Flags::SYN | flags,

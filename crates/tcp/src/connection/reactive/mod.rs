@@ -29,7 +29,9 @@ impl ProbeTimer {
     pub(crate) fn new(config: &config::Reactive) -> Option<ProbeTimer> {
         match config {
             config::Reactive::Off => None,
-            config::Reactive::Paper(paper) => Some(ProbeTimer::Paper(Box::new(paper::PaperProbe::new(paper)))),
+            config::Reactive::Paper(paper) => {
+                Some(ProbeTimer::Paper(Box::new(paper::PaperProbe::new(paper))))
+            }
             config::Reactive::RackTlp(rack_tlp) => Some(ProbeTimer::Tlp(tlp::TailLossProbe::new(rack_tlp))),
         }
     }
