@@ -16,6 +16,8 @@ use crate::path::PathMemoryConfig;
 use crate::time::Duration;
 
 mod gentle;
+#[cfg(feature = "historical")]
+mod historical;
 mod loss;
 mod planner;
 
@@ -24,10 +26,9 @@ pub use gentle::{
     CopyMark, CopyReport, CopyRule, CopyScope, CorrectiveConfig, FecCode, FecDue, FecHold, FecProfile,
     FecRule, ProactiveConfig,
 };
-pub use loss::{
-    EarlyRetransmit, LossDetection, PaperConfig, PrrBound, RackTlpConfig, Reactive, Rfc6675Config,
-    ThinStreamConfig,
-};
+#[cfg(feature = "historical")]
+pub use historical::{EarlyRetransmit, PaperConfig, Rfc6675Config};
+pub use loss::{LossDetection, PrrBound, RackTlpConfig, Reactive, ThinStreamConfig};
 pub use planner::PlannerConfig;
 
 /// What holds for a whole stack.
@@ -441,28 +442,6 @@ impl Default for TcpConfig {
 }
 
 impl TcpConfig {
-    /// The TCP with which the authors of Gentle Aggression compared: loss detection by RFC 6675 with
-    /// FACK and early retransmit, proportional rate reduction of RFC 6937, F-RTO, no probes.
-    pub fn of_2012() -> Self {
-        TcpConfig {
-            loss_detection: LossDetection::Rfc6675(Rfc6675Config::of_2012()),
-            mechanisms: MechanismConfig { reactive: Reactive::Off, ..MechanismConfig::default() },
-            ..TcpConfig::default()
-        }
-    }
-
-    /// [`TcpConfig::of_2012`] with Reactive as the paper has it.
-    pub fn of_2012_with_reactive() -> Self {
-        let detection =
-            Rfc6675Config { early_retransmit: EarlyRetransmit::Relaxed, ..Rfc6675Config::of_2012() };
-        let reactive = Reactive::Paper(PaperConfig::default());
-        TcpConfig {
-            loss_detection: LossDetection::Rfc6675(detection),
-            mechanisms: MechanismConfig { reactive, ..MechanismConfig::default() },
-            ..TcpConfig::default()
-        }
-    }
-
     /// Checks the ranges given at the fields.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let refuse = |key, value: alloc::string::String, range| Err(ConfigError { key, value, range });
@@ -612,9 +591,11 @@ impl MechanismConfig {
         self.planner.map_or(Ok(()), |planner| planner.validate())?;
         let (key, delay) = match self.reactive {
             Reactive::Off => return Ok(()),
+            #[cfg(feature = "historical")]
             Reactive::Paper(paper) if !(1..=2).contains(&paper.max_probes) => {
                 return refuse("max_probes", paper.max_probes.to_string(), "1 or 2");
             }
+            #[cfg(feature = "historical")]
             Reactive::Paper(paper) => ("wdt", paper.wdt),
             Reactive::RackTlp(rack_tlp) => ("max_ack_delay", rack_tlp.max_ack_delay),
         };

@@ -221,6 +221,7 @@ impl Sender {
         queue.set_start(iss + 1);
         let (rfc6675, prr) = match &config.loss_detection {
             LossDetection::Rack => (None, PrrBound::Rfc9937),
+            #[cfg(feature = "historical")]
             LossDetection::Rfc6675(counting) => {
                 (Some(Box::new(Rfc6675::new(counting, config.dup_thresh))), counting.prr)
             }

@@ -176,13 +176,13 @@ impl World {
     /// Runs until nothing is under way, or `until`.
     fn run(&mut self, until: Instant) {
         while self.step(until) {}
+        self.ends.iter_mut().flatten().for_each(release_changes_nothing);
         self.now = self.now.max(until);
     }
 
     /// Sends what can be sent, then lets the next thing happen; false if there is none before `until`.
     fn step(&mut self, until: Instant) -> bool {
         self.drain();
-        self.ends.iter_mut().flatten().for_each(release_changes_nothing);
         let arrival = self.flying.front().map(|(at, _, _)| *at);
         let timer = self.ends.iter().flatten().filter_map(Connection::next_timeout).min();
         let Some(next) = [arrival, timer].into_iter().flatten().min().filter(|next| *next <= until) else {

@@ -79,6 +79,7 @@ impl Soak {
 
     fn tcp(&mut self) -> TcpConfig {
         let mut tcp = match self.below(4) {
+            #[cfg(feature = "historical")]
             0 => TcpConfig::of_2012_with_reactive(),
             _ => TcpConfig::default(),
         };

@@ -5,6 +5,7 @@
 //! and the configuration wants it; otherwise none. A form watches what is sent and acknowledged and runs a timer. The
 //! connection sends the probe, and while that timer runs, the retransmission timer does not fire.
 
+#[cfg(feature = "historical")]
 use alloc::boxed::Box;
 
 use crate::config;
@@ -12,6 +13,7 @@ use crate::connection::sender::Sender;
 use crate::outcome::{AckOutcome, CongestionSignal, Sent};
 use crate::time::Instant;
 
+#[cfg(feature = "historical")]
 mod paper;
 mod tlp;
 
@@ -21,6 +23,7 @@ pub(crate) enum ProbeTimer {
     /// The tail loss probe of RFC 8985.
     Tlp(tlp::TailLossProbe),
     /// Algorithm 1 of the paper.
+    #[cfg(feature = "historical")]
     Paper(Box<paper::PaperProbe>),
 }
 
@@ -29,6 +32,7 @@ impl ProbeTimer {
     pub(crate) fn new(config: &config::Reactive) -> Option<ProbeTimer> {
         match config {
             config::Reactive::Off => None,
+            #[cfg(feature = "historical")]
             config::Reactive::Paper(paper) => {
                 Some(ProbeTimer::Paper(Box::new(paper::PaperProbe::new(paper))))
             }
@@ -41,6 +45,7 @@ impl ProbeTimer {
     pub(crate) fn deadline(&self) -> Option<Instant> {
         match self {
             ProbeTimer::Tlp(probe) => probe.deadline(),
+            #[cfg(feature = "historical")]
             ProbeTimer::Paper(probe) => probe.deadline(),
         }
     }
@@ -49,6 +54,7 @@ impl ProbeTimer {
     pub(crate) fn on_timeout(&mut self, tx: &Sender) {
         match self {
             ProbeTimer::Tlp(probe) => probe.on_timeout(tx),
+            #[cfg(feature = "historical")]
             ProbeTimer::Paper(probe) => probe.on_timeout(tx),
         }
     }
@@ -57,6 +63,7 @@ impl ProbeTimer {
     pub(crate) fn is_due(&self) -> bool {
         match self {
             ProbeTimer::Tlp(probe) => probe.is_due(),
+            #[cfg(feature = "historical")]
             ProbeTimer::Paper(probe) => probe.is_due(),
         }
     }
@@ -65,6 +72,7 @@ impl ProbeTimer {
     pub(crate) fn on_sent(&mut self, sent: &Sent, fresh: bool, tx: &Sender, now: Instant) {
         match self {
             ProbeTimer::Tlp(probe) => probe.on_sent(sent, fresh, tx, now),
+            #[cfg(feature = "historical")]
             ProbeTimer::Paper(probe) => probe.on_sent(sent, fresh, tx, now),
         }
     }
@@ -77,6 +85,7 @@ impl ProbeTimer {
         }
         match self {
             ProbeTimer::Tlp(probe) => probe.repaired_loss(ack),
+            #[cfg(feature = "historical")]
             ProbeTimer::Paper(probe) => probe.repaired_loss(ack),
         }
     }
@@ -85,6 +94,7 @@ impl ProbeTimer {
     pub(crate) fn on_ack(&mut self, ack: &AckOutcome, tx: &Sender, now: Instant) {
         match self {
             ProbeTimer::Tlp(probe) => probe.on_ack(ack, tx, now),
+            #[cfg(feature = "historical")]
             ProbeTimer::Paper(probe) => probe.on_ack(ack, tx, now),
         }
     }

@@ -140,6 +140,7 @@ fn transfer(seed: u64, config: TcpConfig, hazard: impl FnOnce(ChaCha8Rng, Instan
 fn configs(seed: u64) -> TcpConfig {
     match seed % 4 {
         0 | 1 => TcpConfig::default(),
+        #[cfg(feature = "historical")]
         2 => TcpConfig::of_2012_with_reactive(),
         _ => TcpConfig { timestamps: false, ..TcpConfig::default() },
     }

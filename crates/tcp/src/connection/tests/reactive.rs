@@ -2,14 +2,17 @@
 //! probes promise. C sends segments of 1000 bytes in one burst at time 0; the path takes 50 ms each
 //! way, the timeout is 500 ms, every segment is acknowledged at once, the window is ten segments.
 
+#[cfg(feature = "historical")]
 use super::recovery::forge;
 use super::*;
-use crate::config::{
-    EarlyRetransmit, LossDetection, MechanismConfig, PaperConfig, RackTlpConfig, Reactive, Rfc6675Config,
-    RtoConfig,
-};
+#[cfg(feature = "historical")]
+use crate::config::{EarlyRetransmit, PaperConfig, Rfc6675Config};
+use crate::config::{LossDetection, MechanismConfig, RackTlpConfig, Reactive, RtoConfig};
+#[cfg(feature = "historical")]
 use crate::event::Probe;
-use crate::outcome::{CongestionState, LossCause};
+use crate::outcome::CongestionState;
+#[cfg(feature = "historical")]
+use crate::outcome::LossCause;
 
 pub(super) const P: u32 = 1000;
 /// The initial sequence number of C in the bench.
@@ -18,6 +21,7 @@ pub(super) const ISS: u32 = u32::MAX - 5000;
 pub(super) fn setting(reactive: Reactive) -> TcpConfig {
     let loss_detection = match reactive {
         Reactive::Off | Reactive::RackTlp(_) => LossDetection::Rack,
+        #[cfg(feature = "historical")]
         Reactive::Paper(_) => LossDetection::Rfc6675(Rfc6675Config {
             early_retransmit: EarlyRetransmit::Relaxed,
             ..Rfc6675Config::default()
@@ -34,7 +38,8 @@ pub(super) fn setting(reactive: Reactive) -> TcpConfig {
     }
 }
 
-pub(super) fn paper() -> TcpConfig {
+#[cfg(feature = "historical")]
+fn paper() -> TcpConfig {
     setting(Reactive::Paper(PaperConfig::default()))
 }
 
@@ -103,7 +108,11 @@ pub(super) fn segment(at: u64, k: u32) -> (u64, u32, u32) {
 fn aaal_the_probe_repairs_and_the_next_flight_tells() {
     // R1 and the first row of Table 1: 1.5*100+200 after the last acknowledgement in the paper's form,
     // 2*100+200 in that of RFC 8985.
-    for (config, probe_at) in [(paper(), 450), (rack_tlp(), 500)] {
+    for (config, probe_at) in [
+        #[cfg(feature = "historical")]
+        (paper(), 450),
+        (rack_tlp(), 500),
+    ] {
         let mut tail = Tail::new(config, 4, |who, n| who == C && n == 4);
         assert_eq!(tail.until(probe_at + 140).sent(), [segment(probe_at, 4)]);
         assert_eq!((tail.cwnd(), tail.counters().masked_losses), (10, 0), "no verdict yet");
@@ -155,7 +164,11 @@ fn aall_alll_llll_and_longer_tails_end_in_fast_recovery() {
         ),
     ];
     for (segments, lose, expected) in rows {
-        for config in [paper(), rack_tlp()] {
+        for config in [
+            #[cfg(feature = "historical")]
+            paper(),
+            rack_tlp(),
+        ] {
             let name = config.mechanisms.clone();
             let mut tail = Tail::new(config, segments, lose);
             assert_eq!(tail.until(1000).sent(), expected, "{name:?}");
@@ -167,6 +180,7 @@ fn aall_alll_llll_and_longer_tails_end_in_fast_recovery() {
     }
 }
 
+#[cfg(feature = "historical")]
 #[test]
 fn each_row_of_the_table_is_detected_by_its_rule() {
     type Row = (u32, fn(usize, usize) -> bool, LossCause);
@@ -186,6 +200,7 @@ fn each_row_of_the_table_is_detected_by_its_rule() {
     }
 }
 
+#[cfg(feature = "historical")]
 #[test]
 fn the_rule_of_rfc_5827_leaves_alll_to_the_timeout() {
     // R3: "with the plain RFC 5827 rule (needs 2 SACKed) nothing would happen before the RTO at t=800".
@@ -199,7 +214,11 @@ fn the_rule_of_rfc_5827_leaves_alll_to_the_timeout() {
 #[test]
 fn a_needless_probe_costs_no_window() {
     // R8 and R15: three segments are delivered, the acknowledgements come 250 ms late.
-    for config in [paper(), rack_tlp()] {
+    for config in [
+        #[cfg(feature = "historical")]
+        paper(),
+        rack_tlp(),
+    ] {
         let mut tail = Tail::new(config, 3, |_, _| false);
         tail.world.hold_from(S, Duration::from_millis(250));
         assert_eq!(tail.until(560).sent(), [segment(200, 3)]);
@@ -213,6 +232,7 @@ fn a_needless_probe_costs_no_window() {
     }
 }
 
+#[cfg(feature = "historical")]
 #[test]
 fn two_probes_and_one_answer_count_as_a_loss() {
     // R9: the acknowledgements before 400 ms are lost, so that one of two duplicates never shows.
@@ -231,7 +251,11 @@ fn two_probes_and_one_answer_count_as_a_loss() {
 #[test]
 fn one_segment_waits_for_a_delayed_acknowledgement_but_not_beyond_the_timeout() {
     // R10: "rto 300: paper PTO = min(350,300) = 300; rack min(400,300) = 300. rto 500: 350 / 400".
-    for (config, expected) in [(paper(), 350), (rack_tlp(), 400)] {
+    for (config, expected) in [
+        #[cfg(feature = "historical")]
+        (paper(), 350),
+        (rack_tlp(), 400),
+    ] {
         let mut tail = Tail::new(config.clone(), 1, |who, n| who == C && n == 1);
         assert_eq!(tail.until(600).sent(), [segment(expected, 1)]);
         let short = TcpConfig { rto: RtoConfig::LINUX, ..config };
@@ -244,7 +268,11 @@ fn one_segment_waits_for_a_delayed_acknowledgement_but_not_beyond_the_timeout() 
 #[test]
 fn a_probe_of_new_data_exceeds_the_window_by_one_segment() {
     // R11: window of two, three segments queued, the first two lost.
-    for config in [paper(), rack_tlp()] {
+    for config in [
+        #[cfg(feature = "historical")]
+        paper(),
+        rack_tlp(),
+    ] {
         let config = TcpConfig { initial_window: 2, ..config };
         let mut tail = Tail::new(config, 3, |who, n| who == C && n <= 2);
         assert_eq!(tail.until(350).sent(), [segment(200, 3), segment(300, 1)]);
@@ -255,6 +283,7 @@ fn a_probe_of_new_data_exceeds_the_window_by_one_segment() {
     }
 }
 
+#[cfg(feature = "historical")]
 #[test]
 fn an_acknowledgement_of_nothing_new_earns_no_further_probe() {
     // Algorithm 1: the count of consecutive probes begins anew when something is acknowledged.
@@ -270,7 +299,11 @@ fn an_acknowledgement_of_nothing_new_earns_no_further_probe() {
 #[test]
 fn a_lost_probe_leaves_it_to_the_timeout() {
     // R12: "RTO at 200+500 = 700: S> 1:1001, cwnd 1, state Loss".
-    for config in [paper(), rack_tlp()] {
+    for config in [
+        #[cfg(feature = "historical")]
+        paper(),
+        rack_tlp(),
+    ] {
         let mut tail = Tail::new(config, 4, |who, n| who == C && n <= 5);
         assert_eq!(tail.until(740).sent(), [segment(200, 4), segment(700, 1)]);
         let stats = tail.world.end(C).stats();
@@ -291,7 +324,11 @@ fn what_is_sacked_is_the_affair_of_the_reordering_timer() {
 #[test]
 fn without_sack_or_with_a_shut_window_no_probe_leaves() {
     // R13 (b) and (c).
-    for config in [paper(), rack_tlp()] {
+    for config in [
+        #[cfg(feature = "historical")]
+        paper(),
+        rack_tlp(),
+    ] {
         let mut tail = Tail::new(TcpConfig { sack: false, ..config.clone() }, 4, |who, n| who == C && n == 4);
         tail.until(590);
         assert_eq!((tail.counters().probes, tail.sent()), (0, vec![]));
@@ -313,7 +350,11 @@ fn without_sack_or_with_a_shut_window_no_probe_leaves() {
 #[test]
 fn before_the_handshake_is_complete_no_probe_leaves() {
     // R13 (d): with Fast Open data may be outstanding in SYN-RECEIVED.
-    for config in [paper(), rack_tlp()] {
+    for config in [
+        #[cfg(feature = "historical")]
+        paper(),
+        rack_tlp(),
+    ] {
         assert!(World::new(config.clone()).end(C).reactive.is_none());
         let mut tail = Tail::new(config, 0, |who, n| who == C && n <= 4);
         assert!(tail.world.end(C).reactive.take().is_some(), "there is a timer from ESTABLISHED on");
@@ -327,7 +368,11 @@ fn before_the_handshake_is_complete_no_probe_leaves() {
 #[test]
 fn a_delayed_acknowledgement_of_200_ms_provokes_no_probe() {
     // R14: one segment, ACK at t=300.
-    for config in [paper(), rack_tlp()] {
+    for config in [
+        #[cfg(feature = "historical")]
+        paper(),
+        rack_tlp(),
+    ] {
         let mut tail = Tail::new(config, 1, |_, _| false);
         tail.world.hold_from(S, Duration::from_millis(200));
         assert_eq!(tail.until(1000).sent(), []);
@@ -365,9 +410,13 @@ fn a_fin_is_a_tail_like_any_other() {
 #[test]
 fn the_ranges_of_the_settings_are_checked() {
     let of = |reactive| setting(reactive).validate().is_ok();
-    assert!(of(Reactive::default()) && of(Reactive::Paper(PaperConfig::default())) && of(Reactive::Off));
+    assert!(of(Reactive::default()) && of(Reactive::Off));
     assert!(!of(Reactive::RackTlp(RackTlpConfig { max_ack_delay: Duration::from_millis(1001) })));
-    assert!(!of(Reactive::Paper(PaperConfig { max_probes: 3, ..PaperConfig::default() })));
-    assert!(!of(Reactive::Paper(PaperConfig { max_probes: 0, ..PaperConfig::default() })));
-    assert!(TcpConfig::of_2012().validate().is_ok() && TcpConfig::of_2012_with_reactive().validate().is_ok());
+    #[cfg(feature = "historical")]
+    {
+        let paper = |max_probes| of(Reactive::Paper(PaperConfig { max_probes, ..PaperConfig::default() }));
+        assert_eq!([0, 1, 3].map(paper), [false, true, false]);
+        assert!(TcpConfig::of_2012().validate().is_ok());
+        assert!(TcpConfig::of_2012_with_reactive().validate().is_ok());
+    }
 }

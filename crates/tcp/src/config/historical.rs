@@ -1,0 +1,91 @@
+//! The TCP of 2012, with which the authors of Gentle Aggression compared, and Reactive as they had it.
+
+use super::{LossDetection, MechanismConfig, PrrBound, Reactive, TcpConfig};
+use crate::time::Duration;
+
+impl TcpConfig {
+    /// The TCP with which the authors of Gentle Aggression compared: loss detection by RFC 6675 with
+    /// FACK and early retransmit, proportional rate reduction of RFC 6937, F-RTO, no probes.
+    pub fn of_2012() -> Self {
+        TcpConfig {
+            loss_detection: LossDetection::Rfc6675(Rfc6675Config::of_2012()),
+            mechanisms: MechanismConfig { reactive: Reactive::Off, ..MechanismConfig::default() },
+            ..TcpConfig::default()
+        }
+    }
+
+    /// [`TcpConfig::of_2012`] with Reactive as the paper has it.
+    pub fn of_2012_with_reactive() -> Self {
+        let detection =
+            Rfc6675Config { early_retransmit: EarlyRetransmit::Relaxed, ..Rfc6675Config::of_2012() };
+        let reactive = Reactive::Paper(PaperConfig::default());
+        TcpConfig {
+            loss_detection: LossDetection::Rfc6675(detection),
+            mechanisms: MechanismConfig { reactive, ..MechanismConfig::default() },
+            ..TcpConfig::default()
+        }
+    }
+}
+
+/// Reactive as the paper has it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PaperConfig {
+    /// Probes in a row without progress. 1..=2, default 1 (what the authors deployed).
+    pub max_probes: u32,
+    /// WDT, the worst-case delayed acknowledgement. 0..=1 s, default 200 ms.
+    pub wdt: Duration,
+    /// Algorithm 1 to the letter: without the least timeout of 10 ms, and `1.5*srtt + wdt` also where
+    /// `2*srtt` is longer. Default off.
+    pub strict_alg1: bool,
+}
+
+impl Default for PaperConfig {
+    fn default() -> Self {
+        PaperConfig { max_probes: 1, wdt: Duration::from_millis(200), strict_alg1: false }
+    }
+}
+
+/// Loss detection of the years around 2012.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rfc6675Config {
+    /// Count the segments below the highest one reported by SACK rather than those reported (forward
+    /// acknowledgement). Default on.
+    pub fack: bool,
+    /// What stands in for three duplicates if fewer than four segments are outstanding.
+    pub early_retransmit: EarlyRetransmit,
+    /// Early retransmit waits for `srtt` divided by this; 0: it does not wait. Linux from 3.5 on: 4.
+    /// Default 0.
+    pub er_delay_divisor: u32,
+    /// The proportional rate reduction. Default `Rfc9937`, as everywhere; the TCP of 2012 had the older one.
+    pub prr: PrrBound,
+}
+
+impl Default for Rfc6675Config {
+    fn default() -> Self {
+        Rfc6675Config {
+            fack: true,
+            early_retransmit: EarlyRetransmit::Rfc5827,
+            er_delay_divisor: 0,
+            prr: PrrBound::Rfc9937,
+        }
+    }
+}
+
+impl Rfc6675Config {
+    /// Everything as it was in 2012, proportional rate reduction included.
+    pub fn of_2012() -> Self {
+        Rfc6675Config { prr: PrrBound::Rfc6937, ..Rfc6675Config::default() }
+    }
+}
+
+/// Early retransmit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum EarlyRetransmit {
+    /// None: three duplicates or a timeout.
+    Off,
+    /// All outstanding segments but one are reported by SACK (RFC 5827).
+    Rfc5827,
+    /// One outstanding segment is reported by SACK: what the paper needs for three outstanding
+    /// segments of which the last was probed.
+    Relaxed,
+}
