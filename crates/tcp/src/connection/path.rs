@@ -418,11 +418,12 @@ impl Connection {
         let LossCount { lost, runs, .. } = all.since(self.path.sorted);
         self.path.sorted = all;
         let settled = self.tx.rtt.srtt().filter(|_| self.tx.rtt.samples() >= SAMPLES);
-        if self.began_in_queue() || settled.is_some_and(|srtt| is_queued(srtt.into(), self.least_rtt())) {
-            if lost > 0 || runs > 0 {
-                self.path.losses.queued.lost += lost;
-                self.path.losses.queued.runs += runs;
-            }
+        let queued =
+            self.began_in_queue() || settled.is_some_and(|srtt| is_queued(srtt.into(), self.least_rtt()));
+        // The box stays away while there is nothing to count.
+        if queued && (lost > 0 || runs > 0) {
+            self.path.losses.queued.lost += lost;
+            self.path.losses.queued.runs += runs;
         }
         all.beside(self.path.losses.queued)
     }
