@@ -13,7 +13,7 @@ use brisk_gateway::{
 use brisk_lab::arms::{Arm, DEFAULT_MAX_OVERHEAD, parse_arm, parse_max_overhead};
 use brisk_packet_io::interface::Interface;
 use brisk_runtime::attach::{AttachConfig, Attached};
-use brisk_runtime::{DeviceSpec, Endpoint, Prefix, TcpConfig};
+use brisk_runtime::{CongestionAlgorithm, DeviceSpec, Endpoint, Prefix, TcpConfig};
 
 use crate::device_args::AddressArgs;
 use crate::duration::parse_duration;
@@ -22,7 +22,7 @@ use crate::failure::Failure;
 /// The variable that may hold the key itself.
 const KEY_VARIABLE: &str = "BRISK_KEY";
 /// The mechanisms of the hop unless the operator chooses others.
-const DEFAULT_MECHANISMS: &str = "all";
+const DEFAULT_MECHANISMS: &str = "all,congestion=bbr";
 
 /// What both sides take.
 #[derive(Clone, Debug, clap::Args)]
@@ -425,6 +425,13 @@ pub(crate) fn states(hop: &HopSettings, tcp: &TcpConfig, fast_open: bool) -> Vec
     };
     let state = |name, state, reason: &str| MechanismState { name, state, reason: reason.to_owned() };
     let switch = |on: bool| if on { "on" } else { "off" };
+    let congestion = match tcp.congestion {
+        CongestionAlgorithm::Cubic => "cubic",
+        CongestionAlgorithm::Reno => "reno",
+        CongestionAlgorithm::Bbr => "bbr",
+        CongestionAlgorithm::Fixed(_) => "fixed",
+        CongestionAlgorithm::Custom(_) => "custom",
+    };
     vec![
         state("fast_open", switch(fast_open), source),
         state("path", "on", "always: the memory of the path is local"),
@@ -432,6 +439,7 @@ pub(crate) fn states(hop: &HopSettings, tcp: &TcpConfig, fast_open: bool) -> Vec
         state("corrective", switch(corrective), planned(corrective)),
         state("proactive", switch(proactive), planned(proactive)),
         state("planner", switch(planner), planned(planner)),
+        state("congestion", congestion, source),
     ]
 }
 

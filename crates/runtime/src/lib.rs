@@ -42,7 +42,7 @@ mod waiters;
 
 pub use brisk_packet_io::inherited::inherited_listener;
 pub use brisk_packet_io::{Counters, DeviceSpec};
-pub use brisk_tcp::config::FastOpenConfig;
+pub use brisk_tcp::config::{CongestionAlgorithm, FastOpenConfig};
 pub use brisk_tcp::connection::ConnStats;
 pub use brisk_tcp::fast_open::{self, FastOpenConnect, FastOpenListen, FastOpenOutcome, KeySource};
 pub use brisk_tcp::stored::ImportError;
