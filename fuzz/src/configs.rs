@@ -11,7 +11,7 @@ use brisk_wire::Duration;
 
 use crate::decisions::Decisions;
 
-/// What holds for a stack with these addresses.
+/// The configuration of a stack with these addresses.
 pub fn stack(decisions: &mut Decisions<'_>, addresses: Vec<IpAddr>) -> StackConfig {
     StackConfig {
         addresses,

@@ -111,7 +111,7 @@ const COUNTERS: &[&str] = &[
     "total_rto",
 ];
 
-/// Whether the difference of two values is that of the last mark.
+/// True if the difference of two values is that of the last mark.
 fn is_known(field: &str, values: (Option<i64>, Option<i64>), before: (Option<i64>, Option<i64>)) -> bool {
     let distance = |(ours, kernel): (Option<i64>, Option<i64>)| Some(ours? - kernel?);
     values == before || (COUNTERS.contains(&field) && distance(values) == distance(before))

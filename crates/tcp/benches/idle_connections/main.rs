@@ -102,7 +102,7 @@ fn resident() -> usize {
     pages * 4096
 }
 
-/// Connections that have carried something and are idle; both ends count. What was opened within the last second has not
+/// Connections that have carried something and are idle; both ends count. A connection opened within the last second has not
 /// given its memory back yet, so that the peak depends on `pause`.
 fn idle(pair: &mut Pair, count: usize, pause: Duration) -> usize {
     for _ in 0..count {

@@ -51,7 +51,7 @@ pub struct Rfc6675Config {
     /// Count the segments below the highest one reported by SACK rather than those reported (forward
     /// acknowledgement). Default on.
     pub fack: bool,
-    /// What stands in for three duplicates if fewer than four segments are outstanding.
+    /// The substitute for three duplicates if fewer than four segments are outstanding.
     pub early_retransmit: EarlyRetransmit,
     /// Early retransmit waits for `srtt` divided by this; 0: it does not wait. Linux from 3.5 on: 4.
     /// Default 0.

@@ -1,5 +1,5 @@
 //! Opening a connection: SYN-SENT and SYN-RECEIVED (RFC 9293 sections 3.5 and 3.10.7.3). [`Handshake`] owns what both ends begin
-//! with and agree on, and what becomes of our SYN or SYN-ACK. What a SYN-ACK says of Fast Open alone is in
+//! with and agree on, and what becomes of our SYN or SYN-ACK. The words of a SYN-ACK about Fast Open alone are in
 //! [`crate::connection::fast_open`].
 
 use alloc::boxed::Box;
@@ -438,7 +438,7 @@ impl Connection {
     }
 }
 
-/// Whether the path let the options of the first SYN pass, for the memory of destinations ([`crate::mechanism::memory`]).
+/// The fate of the options of the first SYN, for the memory of destinations ([`crate::mechanism::memory`]).
 impl Connection {
     /// True if the configuration wants the option of Corrective and Proactive on the SYN.
     pub(crate) fn wants_gentle(&self) -> bool {
@@ -450,7 +450,7 @@ impl Connection {
         self.gentle.withhold();
     }
 
-    /// What became of the first SYN of an active open; `None` as long as nobody knows.
+    /// Returns the fate of the first SYN of an active open; `None` as long as nobody knows.
     pub(crate) fn opened(&self) -> Option<Opened> {
         let Handshake { active, established, syn, .. } = &self.handshake;
         let by_us = matches!(self.closed, Some(CloseReason::Aborted | CloseReason::ListenerClosed));

@@ -42,7 +42,7 @@ impl Connection {
         self.tx.rate.others.is_some()
     }
 
-    /// What the path counts of it.
+    /// The values that the path counts of it.
     #[inline]
     pub(crate) fn member_state(&self) -> MemberState {
         let tx = &self.tx;

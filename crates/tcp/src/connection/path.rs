@@ -60,7 +60,7 @@ pub(crate) struct OnPath {
     losses: OnDemand<Losses>,
 }
 
-/// What must be known of losses to report them once and by their cause.
+/// The state that reports losses once and by their cause.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Losses {
     /// Where the last run of lost segments ended.

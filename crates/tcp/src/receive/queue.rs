@@ -39,7 +39,7 @@ const COPIED: usize = 16 << 10;
 pub(crate) struct RecvQueue {
     /// Most bytes that may be held, gaps included.
     capacity: usize,
-    /// What can be read before the ring. Nothing while there is a history.
+    /// The bytes that can be read before the ring. Nothing while there is a history.
     packets: OnDemand<Packets>,
     /// The ring; empty until something is stored. Offsets into it begin behind `packets`.
     storage: Vec<u8>,

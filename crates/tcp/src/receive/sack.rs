@@ -22,7 +22,7 @@ pub(crate) struct SackReporter {
     report: OnDemand<Report>,
 }
 
-/// What the next acknowledgement reports.
+/// The report of the next acknowledgement.
 #[derive(Clone, PartialEq, Debug)]
 struct Report {
     /// A duplicate that has not been reported yet.

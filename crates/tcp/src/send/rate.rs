@@ -21,7 +21,7 @@ pub(crate) struct RateControl {
     pub(crate) others: Option<Others>,
 }
 
-/// What a member must know of the other members of its path during a call, and what it reports with it.
+/// Facts about the other members of the path that a member needs during a call, and its report of that call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Others {
     /// Bytes in flight.

@@ -103,9 +103,9 @@ pub(crate) struct Scoreboard {
 struct Repair {
     sacked: SeqRanges,
     lost: SeqRanges,
-    /// What is sacked, lost or was sent more than once.
+    /// Ranges that are sacked, lost or were sent more than once.
     aside: SeqRanges,
-    /// What was sent again, in the order in which it was; entries outlive what they speak of.
+    /// Ranges that were sent again, in that order; an entry may outlive its range.
     resent: VecDeque<Resent>,
     sent_twice: VecDeque<SentTwice>,
     sack_splits: u32,

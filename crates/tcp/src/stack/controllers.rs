@@ -189,7 +189,7 @@ impl PathController {
         step(&mut self.wanting, was.wants, is.wants);
     }
 
-    /// What `member` must know of the others.
+    /// Returns the facts about the others that `member` needs.
     fn others(&self, id: ConnId, member: &Member, now: Instant) -> Others {
         let state = &member.state;
         // Redundancy in flight is in the value that is lent.
@@ -519,7 +519,7 @@ impl Controllers {
         }))
     }
 
-    /// A member is over. What it has in flight counts until it has left the path.
+    /// A member is over. Its bytes in flight count until they have left the path.
     fn leave(
         &mut self,
         id: ConnId,
@@ -598,7 +598,7 @@ impl Controllers {
 }
 
 impl Stack {
-    /// What the connections between these addresses share; `None` if none shares anything, or has lately.
+    /// Returns the state that the connections between these addresses share; `None` if none shares anything, or has lately.
     pub fn shared_path(&self, local: IpAddr, remote: IpAddr) -> Option<SharedPath> {
         self.controllers.state((local, remote))
     }

@@ -205,7 +205,7 @@ pub struct Stack {
     fast_open: FastOpen,
     paths: PathMemory,
     gentle_memory: GentleMemory,
-    /// What connections between the same addresses share.
+    /// The controllers that connections between the same addresses share.
     controllers: Controllers,
     share: Share,
 }

@@ -406,7 +406,7 @@ fn is_new(difference: &Difference, kernel: &Record) -> bool {
     })
 }
 
-/// What was acknowledged up to a step, leaving out what was never sent.
+/// Returns the bytes acknowledged up to a step, without those never sent.
 fn acknowledged(record: &Record, step: usize) -> i64 {
     let highest = data(record, step).map(end).max().unwrap_or(1);
     arrivals(record, step).map(|arrived| arrived.ack).filter(|ack| *ack <= highest).max().unwrap_or(1)

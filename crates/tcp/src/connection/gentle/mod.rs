@@ -104,7 +104,7 @@ pub(crate) struct Parts<'a> {
     pub(crate) negotiated: Negotiated,
     pub(crate) state: State,
     irs: SeqNum,
-    /// What is remembered of the path.
+    /// The facts that are remembered of the path.
     pub(crate) known: &'a PathFacts,
 }
 
@@ -441,7 +441,7 @@ impl Connection {
     }
 }
 
-/// What Corrective and Proactive may send: each has its place in the order in which segments leave.
+/// The segments that Corrective and Proactive may send: each has its place in the order in which segments leave.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Turn {
     Copies,
@@ -634,7 +634,7 @@ impl Gentle {
     }
 }
 
-/// What a processed acknowledgement shows of repairs.
+/// The repairs that a processed acknowledgement shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Conclusion {
     /// Bytes of a hole that the peer has repaired and that a device has not seen: they leave again.

@@ -97,7 +97,7 @@ impl ParityTx {
         self.encoder.on_timeout(rtt, now);
     }
 
-    /// Data left for the first time. What is `copied` may need no parity as well.
+    /// Data left for the first time. Data that is `copied` may need no parity as well.
     pub(crate) fn encode(
         &mut self,
         data: &Data,
@@ -224,7 +224,7 @@ impl Connection {
     }
 }
 
-/// What leaves next.
+/// The parity that leaves next.
 impl Gentle {
     /// Parity that is due, before new data.
     pub(super) fn choose_parity(&mut self, parts: &mut Parts<'_>, now: Instant) -> Option<Choice> {
@@ -291,7 +291,7 @@ impl Gentle {
         tx.queue.least(srtt, now).map(Duration::from).is_some_and(|least| is_queued(least, min_rtt()))
     }
 
-    /// What limits parity: pacing lets it wait, an exhausted allowance drops it.
+    /// The limits of parity: pacing lets it wait, an exhausted allowance drops it.
     fn grant_parity(&mut self, plan: ParityPlan, budget: &Budget, parts: &mut Parts<'_>) -> Option<Choice> {
         let len = plan.wire().len();
         if len <= budget.of(Origin::Parity) {
