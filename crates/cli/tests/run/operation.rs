@@ -233,7 +233,8 @@ fn the_doctor_says_what_works_and_what_does_not() {
         "    fast_open        on (default)",
         "    planner          on (default max_overhead 25%)",
         "brisk whatif --rtt",
-        "\"tcp; all\" --max-overhead 25%",
+        "    congestion       bbr (default)",
+        "\"tcp; all,congestion=bbr\" --max-overhead 25%",
     ];
     for words in found.into_iter().chain(told) {
         assert!(said.contains(words), "{words} is not in\n{said}");
