@@ -31,6 +31,9 @@ struct Hosts {
     sink: AppId,
 }
 
+/// Runs of which the median counts.
+const SEEDS: u64 = 5;
+
 const SINK: &str = "10.0.0.1:9";
 const SERVER: &str = "10.0.0.2:80";
 
@@ -108,36 +111,36 @@ fn answers_overtake_bulk_which_keeps_what_they_leave() {
     }
 }
 
-/// Many members take no more from a neighbour than one does. Eight of them get 13 points less than one
-/// (one seed); the reason is not known.
+/// The share of `members` bulk transfers next to one CUBIC flow, 50 Mbit/s, 40 ms, a queue of one bandwidth-delay product.
+fn share_beside_cubic(members: u32, seed: u64) -> f64 {
+    let mut hosts = Hosts::new("--rtt 40ms --rate 50mbit --queue 250kB", seed);
+    let mut cubic = TcpConfig::default();
+    cubic.send_buffer.max = 16 << 20;
+    hosts.bulk(hosts.c, cubic, 0, 60_000);
+    for _ in 0..members {
+        hosts.bulk(hosts.b, shared(), 100, 60_000);
+    }
+    hosts.world.run_until(at(10_000));
+    let before = hosts.received();
+    hosts.world.run_until(at(60_000));
+    let bytes: Vec<u64> =
+        hosts.received().iter().zip(&before).map(|(after, before)| after - before).collect();
+    let (cubic, ours) = (bytes[0], bytes[1..].iter().sum::<u64>());
+    ours as f64 / (ours + cubic) as f64
+}
+
+/// S28: the neighbour's share does not depend on the number of members; medians over seeds.
 #[test]
 fn members_together_take_the_share_of_one_flow() {
-    let shares: Vec<f64> = [1, 2, 8]
-        .into_iter()
-        .map(|members| {
-            let mut hosts = Hosts::new("--rtt 40ms --rate 50mbit --queue 250kB", 1);
-            let mut cubic = TcpConfig::default();
-            cubic.send_buffer.max = 16 << 20;
-            hosts.bulk(hosts.c, cubic, 0, 60_000);
-            for _ in 0..members {
-                hosts.bulk(hosts.b, shared(), 100, 60_000);
-            }
-            hosts.world.run_until(at(10_000));
-            let before = hosts.received();
-            hosts.world.run_until(at(60_000));
-            let bytes: Vec<u64> =
-                hosts.received().iter().zip(&before).map(|(after, before)| after - before).collect();
-            let (cubic, ours) = (bytes[0], bytes[1..].iter().sum::<u64>());
-            let share = ours as f64 / (ours + cubic) as f64;
-            println!(
-                "{members}: {share:.3} of {:.1} Mbit/s, {bytes:?}",
-                (ours + cubic) as f64 * 8.0 / 50.0 / 1e6
-            );
-            share
-        })
-        .collect();
-    let one = shares[0];
-    assert!(shares.iter().all(|share| (0.30..=one + 0.08).contains(share)), "{shares:?}");
+    let shares = [1, 2, 8].map(|members| {
+        let mut shares: Vec<f64> = (1..=SEEDS).map(|seed| share_beside_cubic(members, seed)).collect();
+        shares.sort_by(f64::total_cmp);
+        println!("{members}: {shares:.3?}");
+        shares[shares.len() / 2]
+    });
+    let max = shares.iter().copied().fold(0.0, f64::max);
+    let min = shares.iter().copied().fold(1.0, f64::min);
+    assert!(max - min <= 0.08, "{shares:?}");
 }
 
 /// Members share the rate equally, whenever they began.
