@@ -4,8 +4,10 @@
 //! a millisecond of data as in Linux, so that super-segments stay large at high rates. The first ten
 //! segments of a connection are not paced (an initial window is meant to leave at once).
 
+use alloc::boxed::Box;
+
 use crate::config::PacingConfig;
-use crate::time::{Instant, Micros};
+use crate::time::{Duration, Instant, Micros};
 
 /// Largest quantum, bytes.
 const MAX_QUANTUM: u64 = 64 << 10;
@@ -20,14 +22,22 @@ const BYTE: i64 = 1_000_000;
 /// Pacing of one connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Pacer {
+    /// Segments that left, as far as they are counted.
+    segments: u32,
+    mss: u32,
+    /// What paces, if something does: a configuration, a controller that names a rate, or a window that is spread.
+    bucket: Option<Box<Bucket>>,
+}
+
+/// The rate, and what may leave at once.
+#[derive(Clone, Debug)]
+struct Bucket {
     config: Option<PacingConfig>,
     /// Bytes per second; `None` while the round-trip time is unknown.
     rate: Option<u64>,
-    mss: u32,
-    /// Contents of the bucket in units of [`BYTE`]; negative after a transmission that could not wait.
+    /// Its contents in units of [`BYTE`]; negative after a transmission that could not wait.
     level: i64,
     at: Instant,
-    segments: u32,
     /// A remembered window is spread over a remembered round trip.
     spread: Option<Spread>,
 }
@@ -43,25 +53,29 @@ enum Spread {
 impl Pacer {
     /// A pacer; `None` switches it off.
     pub(crate) fn new(config: Option<PacingConfig>) -> Self {
-        Pacer { config, rate: None, mss: 536, level: 0, at: Instant::ZERO, segments: 0, spread: None }
+        let bucket = config.map(|config| Box::new(Bucket { config: Some(config), ..Bucket::new() }));
+        Pacer { segments: 0, mss: 536, bucket }
     }
 
     /// Paces from now on by this, or no longer. The rate of before holds until the next
     /// [`update`](Pacer::update), a lower bound at once.
     pub(crate) fn set_config(&mut self, config: Option<PacingConfig>) {
-        self.config = config;
-        self.rate = self.rate.filter(|_| config.is_some()).map(|rate| self.bounded(rate));
+        if config.is_none() && self.bucket.is_none() {
+            return;
+        }
+        let bucket = self.bucket_mut();
+        bucket.config = config;
+        bucket.rate = bucket.rate.filter(|_| config.is_some()).map(|rate| bucket.bounded(rate));
     }
 
-    fn bounded(&self, rate: u64) -> u64 {
-        let most = self.config.and_then(|config| config.max_rate).unwrap_or(u64::MAX);
-        rate.min(most).clamp(1, 1 << 40)
+    fn bucket_mut(&mut self) -> &mut Bucket {
+        self.bucket.get_or_insert_with(|| Box::new(Bucket::new()))
     }
 
     /// True if it follows the window and the round-trip time.
     #[inline]
     pub(crate) fn is_configured(&self) -> bool {
-        self.config.is_some()
+        self.bucket.as_ref().is_some_and(|bucket| bucket.config.is_some())
     }
 
     /// Sets the rate from the window, bytes, and the smoothed round-trip time.
@@ -73,49 +87,45 @@ impl Pacer {
         mss: u32,
         now: Instant,
     ) {
-        let (Some(config), Some(srtt)) = (self.config, srtt) else {
+        let config = self.bucket.as_ref().and_then(|bucket| bucket.config);
+        let (Some(config), Some(srtt)) = (config, srtt) else {
             return;
         };
-        let first = self.rate.is_none();
-        self.refill(now);
         let percent =
             if in_slow_start { config.slow_start_percent } else { config.congestion_avoidance_percent };
         let per_round = u128::from(cwnd.max(mss)) * u128::from(percent.max(1)) * 10_000;
         let rate = per_round / u128::from(srtt.0.max(1));
-        self.rate = Some(self.bounded(u64::try_from(rate).unwrap_or(u64::MAX)));
-        self.mss = mss.max(1);
-        if first {
-            self.level = self.quantum() * BYTE;
-        }
+        self.set_rate(u64::try_from(rate).unwrap_or(u64::MAX), mss, now);
     }
 
     /// Paces at `rate` bytes per second, which a congestion controller names, as far as the configuration allows that much.
     pub(crate) fn set_rate(&mut self, rate: u64, mss: u32, now: Instant) {
-        let first = self.rate.is_none();
-        self.refill(now);
-        self.rate = Some(self.bounded(rate));
-        self.mss = mss.max(1);
+        let mss_before = core::mem::replace(&mut self.mss, mss.max(1));
+        let bucket = self.bucket_mut();
+        let first = bucket.rate.is_none();
+        bucket.refill(mss_before, now);
+        bucket.rate = Some(bucket.bounded(rate));
         if first {
-            self.level = self.quantum() * BYTE;
+            bucket.level = bucket.quantum(mss.max(1)) * BYTE;
         }
     }
 
     /// Paces `window` bytes within one round trip, behind those that may leave at once (bytes, all of them).
     pub(crate) fn spread(&mut self, window: u32, rtt: Micros, mss: u32, at_once: u32, now: Instant) {
-        self.refill(now);
         let rate = u128::from(window) * u128::from(SPREAD_PERCENT) * 10_000 / u128::from(rtt.0.max(1));
-        self.rate = Some(u64::try_from(rate).unwrap_or(u64::MAX).clamp(1, 1 << 40));
-        self.mss = mss.max(1);
+        let mss_before = core::mem::replace(&mut self.mss, mss.max(1));
         self.segments = UNPACED_SEGMENTS.saturating_sub(at_once / self.mss);
-        self.level = self.quantum() * BYTE;
-        self.spread = Some(Spread::Over(rtt));
+        let bucket = self.bucket_mut();
+        bucket.refill(mss_before, now);
+        bucket.rate = Some(u64::try_from(rate).unwrap_or(u64::MAX).clamp(1, 1 << 40));
+        bucket.level = bucket.quantum(mss.max(1)) * BYTE;
+        bucket.spread = Some(Spread::Over(rtt));
     }
 
     /// The round trip is over, or the window is no longer trusted.
     pub(crate) fn end_spread(&mut self) {
-        if self.spread.take().is_some() && self.config.is_none() {
-            self.rate = None;
-        }
+        let is_over = |bucket: &mut Box<Bucket>| bucket.spread.take().is_some() && bucket.config.is_none();
+        self.bucket.take_if(is_over);
     }
 
     /// The largest payload of a segment changed: the bucket must hold at least one.
@@ -125,65 +135,82 @@ impl Pacer {
 
     /// Bytes per second in force; `None` if nothing is paced.
     pub(crate) fn rate(&self) -> Option<u64> {
-        self.rate
+        self.bucket.as_ref()?.rate
     }
 
     /// Bytes that may leave now; `u32::MAX` if nothing is paced (yet).
     pub(crate) fn budget(&self, now: Instant) -> u32 {
+        let Some(bucket) = self.bucket.as_ref().filter(|_| self.segments >= UNPACED_SEGMENTS) else {
+            return u32::MAX;
+        };
         let over = |spread| matches!(spread, Spread::Until(until) if until <= now);
-        let spread_over = self.config.is_none() && self.spread.is_some_and(over);
-        if self.rate.is_none() || self.segments < UNPACED_SEGMENTS || spread_over {
+        let spread_over = bucket.config.is_none() && bucket.spread.is_some_and(over);
+        if bucket.rate.is_none() || spread_over {
             return u32::MAX;
         }
-        u32::try_from(self.level_at(now).max(0) / BYTE).unwrap_or(u32::MAX)
+        u32::try_from(bucket.level_at(self.mss, now).max(0) / BYTE).unwrap_or(u32::MAX)
     }
 
     /// `bytes` left, whatever their origin.
     pub(crate) fn on_sent(&mut self, bytes: u32, now: Instant) {
-        if let Some(Spread::Over(rtt)) = self.spread {
-            self.spread = Some(Spread::Until(now + rtt));
-        }
         let unpaced = self.segments < UNPACED_SEGMENTS;
         self.segments = self.segments.saturating_add(bytes.div_ceil(self.mss.max(1)));
-        if unpaced || self.rate.is_none() {
+        let Some(bucket) = &mut self.bucket else { return };
+        if let Some(Spread::Over(rtt)) = bucket.spread {
+            bucket.spread = Some(Spread::Until(now + rtt));
+        }
+        if unpaced || bucket.rate.is_none() {
             return;
         }
-        self.refill(now);
+        bucket.refill(self.mss, now);
         // Debt is bounded so that a burst of probes cannot silence the connection.
-        let floor = -2 * self.quantum() * BYTE;
-        self.level = (self.level - i64::from(bytes) * BYTE).max(floor);
+        let floor = -2 * bucket.quantum(self.mss) * BYTE;
+        bucket.level = (bucket.level - i64::from(bytes) * BYTE).max(floor);
     }
 
     /// When a quantum may leave again; `None` if one may now or nothing is paced.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
-        let rate = self.rate.filter(|_| self.segments >= UNPACED_SEGMENTS)?;
-        if self.level >= i64::from(self.mss) * BYTE {
+        let bucket = self.bucket.as_ref().filter(|_| self.segments >= UNPACED_SEGMENTS)?;
+        let rate = bucket.rate?;
+        if bucket.level >= i64::from(self.mss) * BYTE {
             return None;
         }
-        let missing = (self.quantum() * BYTE - self.level).max(0) as u64;
-        Some(self.at + Micros(missing.div_ceil(rate)))
+        let missing = (bucket.quantum(self.mss) * BYTE - bucket.level).max(0) as u64;
+        Some(bucket.at + Duration::from_micros(missing.div_ceil(rate)))
     }
 
     /// Bytes that one wake-up sends.
     pub(crate) fn quantum_bytes(&self) -> u32 {
-        u32::try_from(self.quantum()).unwrap_or(u32::MAX)
+        let quantum = self.bucket.as_ref().map_or(2 * i64::from(self.mss), |bucket| bucket.quantum(self.mss));
+        u32::try_from(quantum).unwrap_or(u32::MAX)
+    }
+}
+
+impl Bucket {
+    fn new() -> Self {
+        Bucket { config: None, rate: None, level: 0, at: Instant::ZERO, spread: None }
     }
 
-    /// Size of the bucket, bytes: a millisecond of data, at least two segments, at most 64 KB.
-    fn quantum(&self) -> i64 {
+    fn bounded(&self, rate: u64) -> u64 {
+        let most = self.config.and_then(|config| config.max_rate).unwrap_or(u64::MAX);
+        rate.min(most).clamp(1, 1 << 40)
+    }
+
+    /// Its size, bytes: a millisecond of data, at least two segments, at most 64 KB.
+    fn quantum(&self, mss: u32) -> i64 {
         let millisecond = self.rate.unwrap_or(0) / 1000;
-        let least = 2 * u64::from(self.mss);
+        let least = 2 * u64::from(mss);
         millisecond.clamp(least, MAX_QUANTUM.max(least)) as i64
     }
 
-    fn level_at(&self, now: Instant) -> i64 {
-        let elapsed = i64::try_from(Micros::between(self.at, now).0).unwrap_or(i64::MAX);
+    fn level_at(&self, mss: u32, now: Instant) -> i64 {
+        let elapsed = i64::from(Micros::between(self.at, now).0);
         let filled = elapsed.saturating_mul(self.rate.unwrap_or(0) as i64);
-        self.level.saturating_add(filled).min(self.quantum() * BYTE)
+        self.level.saturating_add(filled).min(self.quantum(mss) * BYTE)
     }
 
-    fn refill(&mut self, now: Instant) {
-        self.level = self.level_at(now);
+    fn refill(&mut self, mss: u32, now: Instant) {
+        self.level = self.level_at(mss, now);
         self.at = self.at.max(now);
     }
 }
