@@ -35,8 +35,8 @@ pub(crate) struct Trial {
     full: u8,
     /// Bytes that passed in them.
     bytes: u64,
-    /// How long they took, microseconds.
-    micros: u64,
+    /// How long they took.
+    within: Micros,
     /// Bytes a second before the last doubling.
     before: u64,
     /// Times to let pass before the next doubling, and how many the last ones were.
@@ -61,13 +61,13 @@ impl Trial {
         self.rounds += 1;
         self.full += u8::from(wanted > capacity);
         self.bytes = self.bytes.saturating_add(bytes);
-        self.micros = self.micros.saturating_add(within.0);
+        self.within = self.within + within;
         if self.rounds < ROUNDS {
             return capacity;
         }
-        let rate = u128::from(self.bytes) * 1_000_000 / u128::from(self.micros.max(1));
+        let rate = u128::from(self.bytes) * 1_000_000 / u128::from(self.within.0.max(1));
         let is_full = self.full > ROUNDS / 2;
-        *self = Trial { rounds: 0, full: 0, bytes: 0, micros: 0, ..*self };
+        *self = Trial { rounds: 0, full: 0, bytes: 0, within: Micros::ZERO, ..*self };
         if !is_full {
             return capacity;
         }
@@ -173,9 +173,9 @@ mod tests {
     fn the_send_buffer_follows_what_is_acknowledged() {
         let (mut sizing, mut limit) = (SendSizing::default(), 256 << 10);
         // 1 GB a second in acknowledgements of 32 kB; the path holds 50 kB, the queue all that there is.
-        for at in 1..200_000u64 {
+        for at in 1..200_000 {
             let now = Instant::ZERO + Micros(32 * at);
-            let srtt = Micros(limit as u64 / 1_000);
+            let srtt = Micros(limit as u32 / 1_000);
             limit = sizing.on_acked(32_000, srtt, Micros(50), limit, now);
         }
         assert_eq!(limit, 512 << 10);

@@ -10,24 +10,33 @@ use core::ops::{Add, Div, Mul};
 use brisk_wire::time::micros;
 pub use brisk_wire::{Duration, Instant};
 
-/// A span in whole microseconds, as [`Instant`] counts them: what is reckoned with at every acknowledgement. A [`Duration`]
-/// counts seconds and nanoseconds, and to get there and back takes a division each time. Saturates.
+/// A span of at most 71 minutes in whole microseconds: round-trip times, and everything that is calculated from them at every
+/// acknowledgement. A [`Duration`] counts seconds and nanoseconds, and to get there and back takes a division each time; it also
+/// takes four times the memory, of which a connection has many. Saturates.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub struct Micros(pub u64);
+pub struct Micros(pub u32);
 
 impl Micros {
     /// No time.
     pub const ZERO: Micros = Micros(0);
+    /// The longest span, 71 minutes.
+    pub const MAX: Micros = Micros(u32::MAX);
 
     /// So many milliseconds.
     pub const fn from_millis(millis: u64) -> Self {
-        Micros(millis.saturating_mul(1000))
+        Micros::from_micros(millis.saturating_mul(1000))
+    }
+
+    /// So many microseconds.
+    #[inline]
+    pub const fn from_micros(micros: u64) -> Self {
+        Micros(if micros > u32::MAX as u64 { u32::MAX } else { micros as u32 })
     }
 
     /// The time from `earlier` to `later`, or zero if that is not their order.
     #[inline]
     pub const fn between(earlier: Instant, later: Instant) -> Self {
-        Micros(later.as_micros().saturating_sub(earlier.as_micros()))
+        Micros::from_micros(later.as_micros().saturating_sub(earlier.as_micros()))
     }
 
     /// What is left of it after `other`, or zero.
@@ -37,18 +46,21 @@ impl Micros {
     }
 }
 
+/// One tick of the timestamp clock (RFC 7323): closer times cannot be told apart by an echo.
+pub(crate) const TIMESTAMP_TICK: Micros = Micros::from_millis(1);
+
 impl From<Duration> for Micros {
     /// A fraction is cut off.
     #[inline]
     fn from(span: Duration) -> Self {
-        Micros(micros(span))
+        Micros::from_micros(micros(span))
     }
 }
 
 impl From<Micros> for Duration {
     #[inline]
     fn from(span: Micros) -> Self {
-        Duration::from_micros(span.0)
+        Duration::from_micros(span.0.into())
     }
 }
 
@@ -61,20 +73,20 @@ impl Add for Micros {
     }
 }
 
-impl Mul<u64> for Micros {
+impl Mul<u32> for Micros {
     type Output = Micros;
 
     #[inline]
-    fn mul(self, times: u64) -> Micros {
+    fn mul(self, times: u32) -> Micros {
         Micros(self.0.saturating_mul(times))
     }
 }
 
-impl Div<u64> for Micros {
+impl Div<u32> for Micros {
     type Output = Micros;
 
     #[inline]
-    fn div(self, parts: u64) -> Micros {
+    fn div(self, parts: u32) -> Micros {
         Micros(self.0 / parts)
     }
 }
@@ -84,7 +96,7 @@ impl Add<Micros> for Instant {
 
     #[inline]
     fn add(self, span: Micros) -> Instant {
-        Instant::from_micros(self.as_micros().saturating_add(span.0))
+        Instant::from_micros(self.as_micros().saturating_add(span.0.into()))
     }
 }
 
@@ -100,10 +112,11 @@ mod tests {
             (Micros(1500), Micros::ZERO)
         );
         assert_eq!(early + Micros(1500), late);
-        assert_eq!(late + Micros(u64::MAX), Instant::from_micros(u64::MAX));
+        assert_eq!(Micros::between(early, Instant::from_micros(u64::MAX)), Micros::MAX);
+        assert_eq!(Instant::from_micros(u64::MAX) + Micros(5), Instant::from_micros(u64::MAX));
         assert_eq!(Micros::from(Duration::from_nanos(1999)), Micros(1));
-        assert_eq!(Micros::from(Duration::MAX), Micros(u64::MAX));
+        assert_eq!(Micros::from(Duration::MAX), Micros::MAX);
         assert_eq!(Duration::from(Micros::from_millis(7)), Duration::from_millis(7));
-        assert_eq!((Micros(u64::MAX) * 2 + Micros(1), Micros(7) / 2), (Micros(u64::MAX), Micros(3)));
+        assert_eq!((Micros::MAX * 2 + Micros(1), Micros(7) / 2), (Micros::MAX, Micros(3)));
     }
 }

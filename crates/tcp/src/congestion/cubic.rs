@@ -195,7 +195,7 @@ impl Epoch {
 
     /// W_cubic(t) = C * (t - K)^3 + W_max (section 4.2, figure 1), bytes.
     fn w_cubic(&self, t: Micros, mss: u32) -> u32 {
-        let Micros(t) = t;
+        let t = u64::from(t.0);
         let offset = u128::from(t.abs_diff(self.k).min(OFFSET_MAX));
         let delta = C.0 * u128::from(mss) * offset * offset * offset / (C.1 * MICROS_CUBED);
         let delta = u32::try_from(delta).unwrap_or(u32::MAX);

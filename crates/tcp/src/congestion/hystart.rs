@@ -13,7 +13,7 @@ const MIN_RTT_THRESH: Micros = Micros::from_millis(4);
 /// MAX_RTT_THRESH.
 const MAX_RTT_THRESH: Micros = Micros::from_millis(16);
 /// MIN_RTT_DIVISOR.
-const MIN_RTT_DIVISOR: u64 = 8;
+const MIN_RTT_DIVISOR: u32 = 8;
 /// N_RTT_SAMPLE.
 const N_RTT_SAMPLE: u32 = 8;
 /// CSS_GROWTH_DIVISOR.

@@ -16,10 +16,7 @@ use crate::outcome::{
 use crate::send::rack::RackVerdict;
 use crate::send::rfc6675::Situation;
 use crate::send::scoreboard::AckInfo;
-use crate::time::{Instant, Micros};
-
-/// Resolution of the timestamp clock: closer times cannot be told apart by an echo.
-const TIMESTAMP_TICK: Micros = Micros::from_millis(1);
+use crate::time::{Instant, Micros, TIMESTAMP_TICK};
 
 /// Shortest wait until a receiver is believed to have discarded what it reported.
 const RENEGING_WAIT_MIN: Micros = Micros::from_millis(10);

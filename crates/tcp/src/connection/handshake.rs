@@ -22,8 +22,7 @@ use crate::four_tuple::FourTuple;
 use crate::mechanism::memory::Opened;
 use crate::mechanism::{GentleOff, GentleOutcome, ParityOff};
 use crate::outcome::Arrived;
-use crate::receive::TIMESTAMP_TICK;
-use crate::time::{Duration, Instant, Micros};
+use crate::time::{Duration, Instant, Micros, TIMESTAMP_TICK};
 
 /// MSS that RFC 9293 section 3.7.1 assumes when the peer names none: 536 for IPv4, 1220 for IPv6.
 const DEFAULT_MSS: [u16; 2] = [536, 1220];
@@ -185,8 +184,8 @@ impl Handshake {
     }
 
     /// Returns how long ago our last SYN or SYN-ACK left, rounded up to what an echoed timestamp can show.
-    pub(crate) fn since_last_syn(&self, now: Instant) -> Duration {
-        self.syn.last_sent.map_or(Duration::ZERO, |at| now.saturating_since(at) + TIMESTAMP_TICK)
+    pub(crate) fn since_last_syn(&self, now: Instant) -> Micros {
+        self.syn.last_sent.map_or(Micros::ZERO, |at| Micros::between(at, now) + TIMESTAMP_TICK)
     }
 
     /// Returns how many of our SYNs or SYN-ACKs were not answered in time.
@@ -330,9 +329,9 @@ impl Connection {
         // A SYN-ACK that was lost and sent again echoes the first SYN, so that the measured time has the timer of the second in
         // it.
         let since = self.handshake.since_last_syn(now);
-        self.handshake.rtt_in_doubt = self.handshake.syn.sent > 1
-            && self.tx.rtt.srtt().is_some_and(|srtt| Duration::from(srtt) > since);
-        self.suspect_longer_path(since);
+        self.handshake.rtt_in_doubt =
+            self.handshake.syn.sent > 1 && self.tx.rtt.srtt().is_some_and(|srtt| srtt > since);
+        self.suspect_longer_path(since.into());
         self.judge_syn_ack(segment, now);
         self.judge_handshake_losses(segment, now);
         self.establish(now);

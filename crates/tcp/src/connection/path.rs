@@ -268,7 +268,7 @@ impl Connection {
         // guesses and count as little.
         let repeated = self.handshake.syn.timeouts.saturating_sub(self.syns_before_plain());
         let since = self.handshake.since_last_syn(now);
-        if repeated < 2 || self.echo_rtt(segment, now).is_some_and(|echoed| echoed > since.into()) {
+        if repeated < 2 || self.echo_rtt(segment, now).is_some_and(|echoed| echoed > since) {
             return;
         }
         self.end_trust();

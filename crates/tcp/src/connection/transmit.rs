@@ -326,7 +326,7 @@ impl Connection {
         let cwnd = self.tx.rate.congestion.cwnd();
         let restart = self.unasked_window();
         let halvings = (idle.0 - 1) / rto.0.max(1);
-        let decayed = cwnd.checked_shr(u32::try_from(halvings).unwrap_or(u32::MAX)).unwrap_or(0);
+        let decayed = cwnd.checked_shr(halvings).unwrap_or(0);
         self.tx.rate.congestion.on_idle_restart(now, decayed.max(restart.min(cwnd)));
         self.tx.last_sent = now;
         self.reopen_start();

@@ -21,5 +21,5 @@ pub(crate) use ack::{AckPolicy, Owed, Received};
 pub(crate) use assembler::{Arrival, ArrivalKind, Assembler};
 pub(crate) use queue::{FIRST_STORAGE, RecvQueue};
 pub(crate) use sack::SackReporter;
-pub(crate) use timestamps::{Paws, TIMESTAMP_TICK, Timestamps, older};
+pub(crate) use timestamps::{Paws, Timestamps, older};
 pub(crate) use window::RecvWindow;

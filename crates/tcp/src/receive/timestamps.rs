@@ -5,16 +5,11 @@
 
 use brisk_wire::{SeqNum, Timestamps as Option8};
 
-use crate::time::{Duration, Instant, Micros};
+use crate::time::{Duration, Instant, Micros, TIMESTAMP_TICK};
 
 /// TS.Recent is outdated after this idle time (RFC 7323 section 5.5): a 1 ms clock turns its sign
 /// bit over in 24.8 days.
-const RECENT_LIFETIME: Micros = Micros::from_millis(24 * 24 * 3600 * 1000);
-
-/// One tick of the timestamp clock: closer times cannot be told apart by an echo.
-pub(crate) const TIMESTAMP_TICK: Duration = Duration::from_millis(1);
-/// The same in microseconds.
-const TICK: Micros = Micros::from_millis(1);
+const RECENT_LIFETIME: Duration = Duration::from_secs(24 * 24 * 3600);
 
 /// What PAWS says of a segment (RFC 7323 section 5.3).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,7 +36,7 @@ impl Timestamps {
 
     /// TSval at `now`.
     pub(crate) fn value(&self, now: Instant) -> u32 {
-        ((now.as_micros() / TICK.0) as u32).wrapping_add(self.offset)
+        ((now.as_micros() / u64::from(TIMESTAMP_TICK.0)) as u32).wrapping_add(self.offset)
     }
 
     /// TS.Recent, 0 before the first segment: the TSecr to send.
@@ -68,7 +63,7 @@ impl Timestamps {
     /// outdated?
     pub(crate) fn paws(&self, value: u32, now: Instant) -> Paws {
         match self.recent {
-            Some((recent, at)) if older(value, recent) && Micros::between(at, now) <= RECENT_LIFETIME => {
+            Some((recent, at)) if older(value, recent) && now.saturating_since(at) <= RECENT_LIFETIME => {
                 Paws::Old
             }
             Some(_) | None => Paws::Accept,
@@ -103,7 +98,7 @@ impl Timestamps {
     pub(crate) fn rtt(&self, echo: u32, oldest: Instant, now: Instant) -> Option<Micros> {
         let ticks = self.value(now).wrapping_sub(echo);
         let age = self.value(now).wrapping_sub(self.value(oldest));
-        (ticks <= age).then(|| TICK * u64::from(ticks.max(1)))
+        (ticks <= age).then(|| TIMESTAMP_TICK * ticks.max(1))
     }
 }
 
@@ -189,7 +184,7 @@ mod tests {
         let timestamps = Timestamps::new(u32::MAX - 1_020);
         let sent = timestamps.value(after(10));
         assert_eq!(timestamps.rtt(sent, START, after(60)), Some(Micros::from_millis(50)), "over the wrap");
-        assert_eq!(timestamps.rtt(sent, START, after(10)), Some(TICK), "never zero");
+        assert_eq!(timestamps.rtt(sent, START, after(10)), Some(TIMESTAMP_TICK), "never zero");
     }
 
     #[test]

@@ -11,10 +11,7 @@ use brisk_wire::SeqNum;
 use crate::congestion::sample::{DeliverySample, LostPacket, RateSample};
 use crate::outcome::{AckOutcome, Delivered, Origin, Sent};
 use crate::seq_ranges::SeqRange;
-use crate::time::{Instant, Micros};
-
-/// Resolution of the timestamp clock: closer times cannot be told apart by an echo.
-const TIMESTAMP_TICK: Micros = Micros::from_millis(1);
+use crate::time::{Instant, Micros, TIMESTAMP_TICK};
 
 /// The counters of a connection, or of all connections that share a path. Names as in the draft.
 #[derive(Clone, Debug, Default)]

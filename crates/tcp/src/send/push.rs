@@ -66,8 +66,8 @@ fn longest(pace: &Pace) -> u32 {
     let mss = u64::from(pace.mss.max(1));
     let percent = if pace.slow_start { SLOW_START_PERCENT } else { AVOIDANCE_PERCENT };
     let window = u64::from(pace.cwnd.max(pace.pipe));
-    let Micros(srtt) = pace.srtt.unwrap_or_default();
-    let rate = (window * percent * 10_000).checked_div(srtt).unwrap_or(u64::MAX);
+    let srtt = pace.srtt.unwrap_or_default();
+    let rate = (window * percent * 10_000).checked_div(srtt.0.into()).unwrap_or(u64::MAX);
     let near = pace.min_rtt.unwrap_or_default().0 >> RTT_LOG;
     let added = if near < 32 { MOST_BYTES >> near } else { 0 };
     let bytes = (rate >> 10).saturating_add(added).min(MOST_BYTES);
@@ -80,7 +80,7 @@ fn longest(pace: &Pace) -> u32 {
 mod tests {
     use super::*;
 
-    fn pace(cwnd: u32, rtt_us: u64) -> Pace {
+    fn pace(cwnd: u32, rtt_us: u32) -> Pace {
         let rtt = Some(Micros(rtt_us));
         Pace { cwnd, slow_start: true, pipe: 0, mss: 1000, srtt: rtt, min_rtt: rtt }
     }

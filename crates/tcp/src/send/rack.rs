@@ -13,12 +13,10 @@ use super::scoreboard::{Record, Scoreboard};
 use crate::on_demand::{Initial, OnDemand};
 use crate::outcome::{AckOutcome, Delivered, DsackOf};
 use crate::seq_ranges::SeqRange;
-use crate::time::{Duration, Instant, Micros};
+use crate::time::{Duration, Instant, Micros, TIMESTAMP_TICK};
 
 /// Recoveries for which a widened reordering window persists (RFC 8985 section 6.2 step 4).
 const REO_WND_PERSIST: u32 = 16;
-/// Resolution of the timestamp clock: closer times cannot be told apart by an echo.
-const TIMESTAMP_TICK: Micros = Micros::from_millis(1);
 
 /// Ranges of lost data, ascending in sequence space.
 pub(crate) type LostRanges = SmallVec<[SeqRange; 4]>;
@@ -340,7 +338,7 @@ impl Rack {
         if !self.reordering_seen && (self.in_recovery || segs_sacked >= self.dup_thresh) {
             return Micros::ZERO;
         }
-        (self.min_rtt * u64::from(self.reo_wnd_mult) / 4).min(self.srtt)
+        (self.min_rtt * self.reo_wnd_mult / 4).min(self.srtt)
     }
 
     /// True once a segment arrived after one that was sent later.

@@ -9,10 +9,7 @@ use brisk_wire::SeqNum;
 
 use crate::event::UndoCause;
 use crate::outcome::{AckOutcome, CongestionState, Delivered, DsackOf, Episode, LossOutcome, Origin, Sent};
-use crate::time::{Instant, Micros};
-
-/// Resolution of the timestamp clock: closer times cannot be told apart by an echo.
-const TIMESTAMP_TICK: Micros = Micros::from_millis(1);
+use crate::time::{Instant, Micros, TIMESTAMP_TICK};
 
 /// Recovery state of one connection.
 #[derive(Clone, Debug)]

@@ -180,7 +180,7 @@ impl Rfc6675 {
         }
         match situation.srtt.filter(|_| self.config.er_delay_divisor > 0) {
             Some(srtt) => {
-                self.er_deadline.get_or_insert(now + srtt / self.config.er_delay_divisor.into());
+                self.er_deadline.get_or_insert(now + srtt / self.config.er_delay_divisor);
                 RackVerdict::default()
             }
             None => holes(board, 0, count),

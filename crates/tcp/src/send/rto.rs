@@ -87,7 +87,7 @@ impl Rto {
             return base.min(self.max);
         }
         let factor = 1u32.checked_shl(self.backoffs).unwrap_or(u32::MAX);
-        (base * factor.into()).min(self.max)
+        (base * factor).min(self.max)
     }
 
     /// Sets the largest timeout.

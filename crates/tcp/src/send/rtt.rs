@@ -72,7 +72,7 @@ impl RttEstimator {
     /// Takes a sample that obeys Karn's rule.
     pub(crate) fn on_sample(&mut self, rtt: Micros, now: Instant) {
         let rtt = rtt.clamp(MIN_SAMPLE, MAX_SAMPLE);
-        let Micros(sample) = rtt;
+        let sample = u64::from(rtt.0);
         if self.srtt.is_none() {
             self.begin(sample);
         }
@@ -88,9 +88,9 @@ impl RttEstimator {
             self.rttvar4 = self.rttvar4 - self.rttvar4 / 4 + error;
             self.srtt8 = self.srtt8 - self.srtt8 / 8 + sample;
         }
-        let srtt = Micros(self.srtt8 / 8).max(MIN_SAMPLE);
+        let srtt = Micros::from_micros(self.srtt8 / 8).max(MIN_SAMPLE);
         self.srtt = Some(srtt);
-        self.rto_base = self.bounds.timeout(srtt, Micros(self.rttvar4));
+        self.rto_base = self.bounds.timeout(srtt, Micros::from_micros(self.rttvar4));
         self.minimum.update(rtt, now);
     }
 
@@ -109,7 +109,8 @@ impl RttEstimator {
     }
 
     fn begin(&mut self, first: u64) {
-        if let Some((Micros(srtt), Micros(rttvar))) = self.prior
+        if let Some((srtt, rttvar)) =
+            self.prior.map(|(srtt, rttvar)| (u64::from(srtt.0), u64::from(rttvar.0)))
             && first * 2 >= srtt
             && first <= srtt * 2
         {
@@ -129,7 +130,7 @@ impl RttEstimator {
 
     /// RTTVAR; `None` before the first sample.
     pub(crate) fn rttvar(&self) -> Option<Micros> {
-        self.srtt.map(|_| Micros(self.rttvar4 / 4))
+        self.srtt.map(|_| Micros::from_micros(self.rttvar4 / 4))
     }
 
     /// The least sample of the last 300 s, as of the last sample.
@@ -153,7 +154,7 @@ impl RttEstimator {
     pub(crate) fn set_bounds(&mut self, config: &RtoConfig) {
         self.bounds = Bounds::new(config, self.granularity);
         self.rto_base = match self.srtt {
-            Some(srtt) => self.bounds.timeout(srtt, Micros(self.rttvar4)),
+            Some(srtt) => self.bounds.timeout(srtt, Micros::from_micros(self.rttvar4)),
             None => self.rto_base.min(self.bounds.max),
         };
     }
@@ -178,7 +179,7 @@ struct WindowedMin {
 }
 
 /// More than any sample that is believed.
-const NO_SAMPLE: Micros = Micros(u64::MAX);
+const NO_SAMPLE: Micros = Micros::MAX;
 
 impl Default for WindowedMin {
     fn default() -> Self {

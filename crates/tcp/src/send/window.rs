@@ -209,7 +209,7 @@ impl SendWindow {
 
     fn persist_interval(&self, rto: Micros) -> Micros {
         let factor = 1u32.checked_shl(self.persist_backoffs).unwrap_or(u32::MAX);
-        (rto * factor.into()).min(PERSIST_MAX)
+        (rto * factor).min(PERSIST_MAX)
     }
 }
 

@@ -202,7 +202,7 @@ impl Bbr {
         self.reset_congestion_signals();
         self.cycle.bytes_per_segment = UNBOUNDED;
         self.cycle.rounds_since_probe = self.draw(2);
-        self.cycle.wait = PROBE_WAIT + Micros(self.draw(PROBE_WAIT_SPREAD.0 + 1));
+        self.cycle.wait = PROBE_WAIT + Micros::from_micros(self.draw(u64::from(PROBE_WAIT_SPREAD.0) + 1));
         self.cycle.began = now;
         self.cycle.stop_probe();
         self.rounds.restart(self.delivered);

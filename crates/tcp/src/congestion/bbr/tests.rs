@@ -220,7 +220,8 @@ impl Flow {
         let mut acked = None;
         if !is_lost {
             self.largest_queue = self.largest_queue.max(queue);
-            self.free_at = self.free_at.max(self.now) + Micros(u64::from(MSS) * 1_000_000 / self.rate);
+            self.free_at =
+                self.free_at.max(self.now) + Micros::from_micros(u64::from(MSS) * 1_000_000 / self.rate);
             acked = Some(self.free_at + self.rtt);
         }
         self.pipe += MSS;
@@ -236,7 +237,7 @@ impl Flow {
             app_limited,
         });
         self.sent += 1;
-        self.next_send = self.now + Micros(u64::from(MSS) * 1_000_000 / self.bbr.pacing_rate);
+        self.next_send = self.now + Micros::from_micros(u64::from(MSS) * 1_000_000 / self.bbr.pacing_rate);
     }
 
     fn acknowledge(&mut self) {
@@ -452,7 +453,7 @@ proptest! {
         // Counters at the last acknowledgements, of which a sample takes one.
         let mut past = alloc::vec![(0u64, 0u64)];
         for (gap, event) in events {
-            now = now + Micros(gap);
+            now = now + Micros::from_micros(gap);
             let before = u64::from(bbr.cwnd.max(bbr.prior_cwnd));
             let mut acked = 0;
             match event {
@@ -482,7 +483,7 @@ proptest! {
                     past.push((delivered, lost));
                     let state =
                         if in_recovery { CongestionState::Recovery } else { CongestionState::Open };
-                    let rtt = (bytes > 0).then_some(Micros(gap + 1));
+                    let rtt = (bytes > 0).then_some(Micros::from_micros(gap + 1));
                     bbr.on_ack(&AckSample {
                         now,
                         newly_acked: bytes,

@@ -20,9 +20,8 @@ use crate::error::CloseReason;
 use crate::fast_open::client::{Mode, Plan, Report};
 use crate::fast_open::{BlackHoleSign, FastOpenConnect, FastOpenOutcome, OffReason, SynAckClass};
 use crate::outcome::Arrived;
-use crate::receive::TIMESTAMP_TICK;
 use crate::seq_ranges::SeqRange;
-use crate::time::{Duration, Instant, Micros};
+use crate::time::{Duration, Instant, Micros, TIMESTAMP_TICK};
 
 mod after_syn;
 mod client;
@@ -466,14 +465,14 @@ impl Connection {
         if !accepted || self.handshake.syn.sent < 2 {
             return;
         }
-        let since_last = now.saturating_since(syn_ack.sent_at);
-        let echoed = self.echo_rtt(segment, now).map(Duration::from);
+        let since_last = Micros::between(syn_ack.sent_at, now);
+        let echoed = self.echo_rtt(segment, now);
         // Both ends of the time are rounded to the ticks of the clock.
         let since = echoed.map_or(since_last, |echoed| echoed + TIMESTAMP_TICK * 2);
         let board = &mut self.tx.scoreboard;
         let dropped: Vec<SeqRange> = board
             .in_flight()
-            .filter(|record| !record.syn && now.saturating_since(record.sent_at) > since)
+            .filter(|record| !record.syn && Micros::between(record.sent_at, now) > since)
             .filter(|record| record.range.start.ge(segment.ack))
             .map(|record| record.range)
             .collect();

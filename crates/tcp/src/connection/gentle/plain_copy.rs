@@ -29,9 +29,8 @@ use crate::connection::{Connection, State};
 use crate::fast_open::FastOpenConnect;
 use crate::fast_open::client::{Mode, Plan};
 use crate::outcome::{Arrived, Origin, Sent};
-use crate::receive::TIMESTAMP_TICK;
 use crate::seq_ranges::SeqRange;
-use crate::time::{Duration, Instant};
+use crate::time::{Duration, Instant, Micros, TIMESTAMP_TICK};
 
 /// The copy follows after this time if the round-trip time is not known.
 const WAIT_UNKNOWN: Duration = Duration::from_millis(50);
@@ -64,7 +63,7 @@ impl PlainCopy {
         let share = |srtt: Duration| {
             let wait = srtt.saturating_mul(u32::from(connect.plain_copy_percent.min(100))) / 100;
             // Closer ones could not be told apart by their timestamps.
-            wait.max(TIMESTAMP_TICK * 2)
+            wait.max((TIMESTAMP_TICK * 2).into())
         };
         let wait = match plan.mode {
             _ if connect.plain_copy_percent == 0 || !plan.untried => return PlainCopy::Off,
@@ -259,7 +258,7 @@ impl Connection {
         }
         let since = now.saturating_since(left);
         match (self.echo_rtt(syn_ack, now), client.plan.srtt) {
-            (Some(echoed), _) => echoed <= (since + TIMESTAMP_TICK).into(),
+            (Some(echoed), _) => echoed <= Micros::from(since) + TIMESTAMP_TICK,
             // Without timestamps: which of the two it is nearer to.
             (None, Some(srtt)) => since + left.saturating_since(self.handshake.opened) / 2 >= srtt,
             (None, None) => true,

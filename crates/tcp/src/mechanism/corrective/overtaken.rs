@@ -56,7 +56,7 @@ impl Overtaken {
     /// A quarter of the minimum of the round-trip time, widened, and no longer than the smoothed one.
     fn window(&self, rtt: Option<(Micros, Micros)>) -> Micros {
         rtt.map_or(WINDOW_WITHOUT_SAMPLE, |(min_rtt, srtt)| {
-            (min_rtt * u64::from(self.widened.saturating_add(1)) / 4).min(srtt)
+            (min_rtt * self.widened.saturating_add(1) / 4).min(srtt)
         })
     }
 
