@@ -8,6 +8,7 @@
 use alloc::vec::Vec;
 
 use brisk_wire::{Ecn, Flags, Options, SeqNum};
+use smallvec::SmallVec;
 
 use crate::seq_ranges::SeqRange;
 use crate::time::{Instant, Micros};
@@ -145,7 +146,7 @@ pub struct AckOutcome {
     pub delivered_segments: u32,
     /// The segments behind `delivered_bytes`, in the order in which they were last sent; without SACK those that are
     /// acknowledged.
-    pub delivered: Vec<Delivered>,
+    pub delivered: SmallVec<[Delivered; 8]>,
     /// Bytes in flight (RFC 6675 pipe) before the acknowledgement was processed.
     pub pipe_before: u32,
     /// SND.NXT - SND.UNA before, less the bytes sacked before: RecoverFS of RFC 9937.

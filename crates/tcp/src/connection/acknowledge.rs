@@ -83,7 +83,6 @@ impl Connection {
         if let Some(report) = &report {
             self.conclude_repairs(report, &ack, now);
         }
-        self.tx.scoreboard.recycle(ack);
     }
 
     /// Starts the count of retries again if the peer has answered a retransmission of data beyond its window.

@@ -488,7 +488,6 @@ impl Connection {
 #[cfg(test)]
 mod tests {
     use alloc::sync::Arc;
-    use alloc::vec::Vec;
     use core::net::SocketAddr;
 
     use brisk_wire::SackBlocks;
@@ -548,7 +547,7 @@ mod tests {
         client.count_repaired(&ack, None);
         assert_eq!(client.path.losses.repaired, (0, 0), "one loss, which is counted as a masked one");
         // Holes at 0, 2 and 3; what lies above 4 was not reported before.
-        ack.delivered = Vec::from([0, 2, 3, 5].map(delivered));
+        ack.delivered = [0, 2, 3, 5].map(delivered).into_iter().collect();
         client.count_repaired(&ack, Some(seq(5)));
         assert_eq!(client.path.losses.repaired, (2, 1), "two losses more, in one run more");
     }

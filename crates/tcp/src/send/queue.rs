@@ -9,6 +9,7 @@ use alloc::collections::VecDeque;
 
 use brisk_wire::SeqNum;
 use bytes::{Buf as _, Bytes};
+use smallvec::SmallVec;
 
 use crate::config::BufferConfig;
 use crate::on_demand::{Initial, OnDemand};
@@ -17,8 +18,6 @@ use crate::seq_ranges::SeqRange;
 
 /// An empty queue keeps at most this much memory, bytes: allocators have such at hand.
 const IDLE_BYTES: usize = 1024;
-/// An empty queue keeps room for so many push marks.
-const SHORT_LIST: usize = 16;
 /// Push marks that are kept; beyond it the oldest are forgotten.
 const MAX_PUSH_MARKS: usize = 128;
 
@@ -33,7 +32,7 @@ pub(crate) struct SendQueue {
     /// One past the last byte of each record, ascending: no segment crosses it.
     records: OnDemand<Ends>,
     /// One past the last byte of what was pushed, ascending.
-    pushes: VecDeque<SeqNum>,
+    pushes: SmallVec<[SeqNum; 4]>,
     /// The mark of the last write, while nothing was written behind it.
     tail_push: Option<SeqNum>,
     /// The last write announced that more follows.
@@ -64,7 +63,7 @@ impl SendQueue {
             max: config.max.max(config.initial),
             fin: false,
             records: OnDemand::new(),
-            pushes: VecDeque::new(),
+            pushes: SmallVec::new(),
             tail_push: None,
             more: false,
             pushed: SeqNum(0),
@@ -151,9 +150,9 @@ impl SendQueue {
         // A write that nothing was sent up to yet no longer ends what is buffered.
         if let Some(push) = self.tail_push
             && push.gt(self.sent)
-            && self.pushes.back() == Some(&push)
+            && self.pushes.last() == Some(&push)
         {
-            self.pushes.pop_back();
+            self.pushes.pop();
         }
         self.tail_push = Some(self.end());
         self.add_push(self.end());
@@ -167,7 +166,7 @@ impl SendQueue {
     /// Marks the segment that ends at `end` as the last of a burst: it carries PSH, also when it is sent again.
     pub(crate) fn mark_burst(&mut self, end: SeqNum) {
         if self.pushes.len() == MAX_PUSH_MARKS {
-            self.pushes.pop_front();
+            self.pushes.remove(0);
         }
         let index = self.pushes.partition_point(|push| push.lt(end));
         if self.pushes.get(index) != Some(&end) {
@@ -243,9 +242,8 @@ impl SendQueue {
         self.start = to;
         self.sent = self.sent.max(to);
         self.pushed = self.pushed.max(to);
-        while self.pushes.front().is_some_and(|push| push.le(to)) {
-            self.pushes.pop_front();
-        }
+        let passed = self.pushes.partition_point(|push| push.le(to));
+        self.pushes.drain(..passed);
         if let Some(Ends(records)) = self.records.get_mut() {
             while records.front().is_some_and(|end| end.le(to)) {
                 records.pop_front();
@@ -262,9 +260,6 @@ impl SendQueue {
     pub(crate) fn take_storage(&mut self) -> VecDeque<u8> {
         if !self.is_drained() {
             return VecDeque::new();
-        }
-        if self.pushes.capacity() > SHORT_LIST {
-            self.pushes = VecDeque::new();
         }
         self.bytes.take_storage()
     }
@@ -319,13 +314,13 @@ impl SendQueue {
 
     fn add_push(&mut self, push: SeqNum) {
         self.pushed = self.pushed.max(push);
-        if self.pushes.back().is_some_and(|last| last.ge(push)) || push == self.start {
+        if self.pushes.last().is_some_and(|last| last.ge(push)) || push == self.start {
             return;
         }
         if self.pushes.len() == MAX_PUSH_MARKS {
-            self.pushes.pop_front();
+            self.pushes.remove(0);
         }
-        self.pushes.push_back(push);
+        self.pushes.push(push);
     }
 }
 

@@ -521,7 +521,7 @@ mod tests {
             newly_sacked: 0,
             delivered_bytes: ack - una,
             delivered_segments: 0,
-            delivered: alloc::vec::Vec::new(),
+            delivered: smallvec::SmallVec::new(),
             pipe_before: 0,
             undelivered_before: 0,
             rtt: None,
@@ -869,7 +869,7 @@ mod tests {
     fn delivering(from: u32, to: u32, retransmitted: bool) -> AckOutcome {
         let sent_at = if retransmitted { ms(100) } else { ms(0) };
         let segment = Delivered { range: range(from, to), sent_at, retransmitted, origin: Origin::New };
-        AckOutcome { delivered: alloc::vec![segment], ..ack(1000, 2000) }
+        AckOutcome { delivered: smallvec::smallvec![segment], ..ack(1000, 2000) }
     }
 
     fn timed_out(sack: bool) -> Recovery {

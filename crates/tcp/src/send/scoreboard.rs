@@ -95,7 +95,6 @@ pub(crate) struct Scoreboard {
     reno: Reno,
     /// Ranges marked lost, with the time when they were last sent, if a controller asks for them.
     lost_log: Option<Vec<(SeqRange, Instant)>>,
-    buffer: Vec<Delivered>,
 }
 
 /// Everything but originals in flight, as sets of ranges and in order of transmission.
@@ -159,7 +158,6 @@ impl Scoreboard {
     pub(crate) fn release_memory(&mut self) {
         self.repair.release();
         self.records.shrink_to_fit();
-        self.buffer = Vec::new();
     }
 
     /// An empty scoreboard: SND.UNA = SND.NXT = `iss`.
@@ -175,7 +173,6 @@ impl Scoreboard {
             repair: OnDemand::new(),
             reno: Reno { arrived: 0, recover: None, announced_to: iss, mss: 536 },
             lost_log: None,
-            buffer: Vec::new(),
         }
     }
 
@@ -446,7 +443,7 @@ impl Scoreboard {
             newly_sacked: 0,
             delivered_bytes: 0,
             delivered_segments: 0,
-            delivered: mem::take(&mut self.buffer),
+            delivered: SmallVec::new(),
             pipe_before: self.pipe(),
             undelivered_before: (self.outstanding() - self.repair.sacked.bytes())
                 .saturating_sub(self.reno.arrived),
@@ -504,12 +501,6 @@ impl Scoreboard {
         if self.is_empty() {
             self.repair.resent = VecDeque::new();
         }
-    }
-
-    /// Gives the memory of an outcome back, to be used by the next.
-    pub(crate) fn recycle(&mut self, mut outcome: AckOutcome) {
-        outcome.delivered.clear();
-        self.buffer = outcome.delivered;
     }
 
     /// Takes back what was sent from `to` on, which lies between SND.UNA and SND.NXT: it is as if it had

@@ -484,13 +484,3 @@ fn a_probe_may_carry_new_data() {
     assert_eq!((board.nxt(), board.pipe()), (ISS + 2000, 2000));
     assert_eq!(board.tail().map(|tail| (tail.transmissions, tail.origin)), Some((1, Origin::TailLossProbe)));
 }
-
-#[test]
-fn an_acknowledgement_reuses_the_memory_of_the_one_before() {
-    let mut board = board(40, true);
-    let outcome = board.on_ack(ISS + 20_000, &blocks(&[]), info(ms(50)));
-    let at = outcome.delivered.as_ptr();
-    board.recycle(outcome);
-    let outcome = board.on_ack(ISS + 40_000, &blocks(&[]), info(ms(51)));
-    assert_eq!(outcome.delivered.as_ptr(), at);
-}

@@ -156,7 +156,6 @@ fn acknowledge(
     if sack {
         prop_assert_eq!(outcome.delivered_bytes, delivered);
     }
-    board.recycle(outcome);
     Ok(())
 }
 
