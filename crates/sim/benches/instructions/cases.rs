@@ -1,15 +1,18 @@
 //! The cases.
 
+use std::hint::black_box;
+
 use brisk_link::LinkSpec;
 use brisk_sim::TransactionSpec;
 use brisk_sim::transaction::transaction_in;
 use brisk_sim::world::Arena;
 use brisk_tcp::TcpConfig;
 use brisk_tcp::config::{CorrectiveConfig, KeepaliveConfig, ProactiveConfig};
+use brisk_tcp::mechanism::plan::{Flight, Losses, Means, Parity, plan};
 use brisk_tcp::time::Duration;
 
+use crate::one_side;
 use crate::pair::Pair;
-use crate::{one_side, parts};
 
 /// Something to count.
 pub(crate) struct Case {
@@ -29,7 +32,7 @@ const WITH_TIMERS: u64 = 1_000;
 
 /// All of them.
 pub(crate) fn all() -> impl Iterator<Item = &'static Case> {
-    CASES.iter().chain(&one_side::CASES).chain(&parts::CASES)
+    CASES.iter().chain(&one_side::CASES)
 }
 
 /// What one case may cost as a share of another.
@@ -47,7 +50,7 @@ pub(crate) const LIMITS: [Limit; 2] = [
 
 const PLAIN_BULK: &str = "segment in bulk, both ends";
 
-const CASES: [Case; 14] = [
+const CASES: [Case; 15] = [
     Case { name: "stack", times: 200, of: 1, run: |times| (0..times).for_each(|_| drop(plain())) },
     Case { name: "connection of 64 bytes", times: 500, of: 1, run: |times| transactions(plain(), 64, times) },
     Case { name: "connection of 5 kB", times: 500, of: 1, run: |times| transactions(plain(), 5_000, times) },
@@ -97,6 +100,7 @@ const CASES: [Case; 14] = [
     Case { name: "round trip among 20,000 connections", times: MANY / 2, of: 1, run: among_many },
     Case { name: "keepalive among 1,000", times: 10, of: WITH_TIMERS, run: keepalives },
     Case { name: "simulated 5 kB at 2 % loss", times: 300, of: 1, run: simulated },
+    Case { name: "plan for a flight of 5 kB", times: 1_000, of: 1, run: plans },
 ];
 
 fn plain() -> Pair {
@@ -168,5 +172,15 @@ fn simulated(times: u64) {
     for seed in 0..times {
         let result = transaction_in(&spec, seed, &mut arena).expect("a valid setting");
         assert!(result.completion.is_some(), "it completes");
+    }
+}
+
+/// The plan of a response of 5 kB on a path that loses one packet in ten, two in a row, with everything agreed on.
+fn plans(times: u64) {
+    let flight = Flight { bytes: 5_000, mss: 1_432, headers: 52, last: true, at_once: true };
+    let losses = Losses { per_million: 100_000, burst_milli: 2_000, queue: false };
+    let means = Means { parity: Some(Parity::ReedSolomon), copies: true };
+    for _ in 0..times {
+        black_box(plan(black_box(&flight), &losses, &means, 5_000));
     }
 }

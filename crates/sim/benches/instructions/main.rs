@@ -13,7 +13,6 @@
 mod cases;
 mod one_side;
 mod pair;
-mod parts;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

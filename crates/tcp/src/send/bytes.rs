@@ -19,30 +19,32 @@ pub(crate) const LEAST_GIVEN: usize = 4096;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SendBytes {
     ring: VecDeque<u8>,
-    /// Runs that were given, in the order of the stream: the ring holds what is before, between and behind
-    /// them.
     given: OnDemand<Runs>,
+}
+
+/// Runs that were given.
+#[derive(Clone, PartialEq, Debug)]
+struct Runs {
+    /// In the order of the stream: the ring holds what is before, between and behind them.
+    runs: VecDeque<Given>,
     /// Bytes of these that are kept.
-    given_len: usize,
-    /// Bytes that have left, of the stream and of the ring.
+    len: usize,
+    /// Bytes that have left since there was no run, of the stream and of the ring.
     gone: u64,
     ring_gone: u64,
 }
 
-#[derive(Clone, PartialEq, Debug)]
-struct Runs(VecDeque<Given>);
-
 impl Initial for Runs {
-    const INITIAL: Runs = Runs(VecDeque::new());
-    const SHARED: &'static Runs = &Runs(VecDeque::new());
+    const INITIAL: Runs = Runs { runs: VecDeque::new(), len: 0, gone: 0, ring_gone: 0 };
+    const SHARED: &'static Runs = &Self::INITIAL;
 }
 
 /// A run that was given.
 #[derive(Clone, PartialEq, Debug)]
 struct Given {
-    /// Bytes of the stream that came before what is left of it, since the beginning.
+    /// Bytes of the stream that came before what is left of it, since there was no run.
     start: u64,
-    /// Bytes of the ring that came before it, since the beginning.
+    /// Bytes of the ring that came before it, since then.
     ring: u64,
     bytes: Bytes,
 }
@@ -53,10 +55,34 @@ impl Given {
     }
 }
 
+impl Runs {
+    /// The first `count` bytes of the stream leave. Returns how many of them lie in runs.
+    fn drain(&mut self, count: usize) -> usize {
+        self.gone += count as u64;
+        let before = self.len;
+        while let Some(first) = self.runs.front_mut().filter(|first| first.start < self.gone) {
+            let gone = (self.gone - first.start).min(first.bytes.len() as u64) as usize;
+            first.bytes.advance(gone);
+            first.start += gone as u64;
+            self.len -= gone;
+            if !first.bytes.is_empty() {
+                break;
+            }
+            self.runs.pop_front();
+        }
+        let left = before - self.len;
+        self.ring_gone += (count - left) as u64;
+        if self.runs.is_empty() {
+            (self.gone, self.ring_gone) = (0, 0);
+        }
+        left
+    }
+}
+
 impl SendBytes {
     /// Number of bytes.
     pub(crate) fn len(&self) -> usize {
-        self.ring.len() + self.given_len
+        self.ring.len() + self.given.len
     }
 
     /// True if there is none.
@@ -66,7 +92,7 @@ impl SendBytes {
 
     /// Bytes of memory held. A run that was given counts with its length, however long the buffer is that it lies in.
     pub(crate) fn allocated(&self) -> usize {
-        self.ring.capacity() + self.given_len
+        self.ring.capacity() + self.given.len
     }
 
     /// Bytes that the storage of the ring takes without growing.
@@ -84,7 +110,7 @@ impl SendBytes {
 
     /// Bytes of storage that the ring has after [`SendBytes::copy`] of `len` bytes for which it has no room.
     pub(crate) fn grown(&self, len: usize, most: usize) -> usize {
-        let (needed, most) = (self.ring.len() + len, most.saturating_sub(self.given_len));
+        let (needed, most) = (self.ring.len() + len, most.saturating_sub(self.given.len));
         needed.max(self.ring.capacity().saturating_mul(2)).min(most.max(needed))
     }
 
@@ -93,30 +119,31 @@ impl SendBytes {
         if self.allocated() + bytes.len() > most {
             self.ring.shrink_to(self.ring.len());
         }
-        let start = self.gone + self.len() as u64;
-        let ring = self.ring_gone + self.ring.len() as u64;
-        self.given_len += bytes.len();
-        self.given.0.push_back(Given { start, ring, bytes });
+        let start = self.given.gone + self.len() as u64;
+        let ring = self.given.ring_gone + self.ring.len() as u64;
+        let given = &mut *self.given;
+        given.len += bytes.len();
+        given.runs.push_back(Given { start, ring, bytes });
     }
 
     /// The bytes in `range`, as far as there are so many.
     pub(crate) fn pieces(&self, range: Range<usize>) -> Pieces<'_> {
         let mut pieces = Pieces::new();
-        if self.given.0.is_empty() {
+        let Runs { runs, gone, ring_gone, .. } = &*self.given;
+        if runs.is_empty() {
             self.push_of_ring(range, &mut pieces);
             return pieces;
         }
-        let end = self.gone + range.end.min(self.len()) as u64;
-        let mut at = self.gone + range.start as u64;
-        let next = self.given.0.partition_point(|given| given.end() <= at);
-        let before = next.checked_sub(1).and_then(|index| self.given.0.get(index));
+        let end = gone + range.end.min(self.len()) as u64;
+        let mut at = gone + range.start as u64;
+        let next = runs.partition_point(|given| given.end() <= at);
+        let before = next.checked_sub(1).and_then(|index| runs.get(index));
         // Where the stretch of the ring begins that `at` lies in, or that has the next run behind it: in the stream, and in the ring.
-        let (mut stretch, mut ring) =
-            before.map_or((self.gone, self.ring_gone), |given| (given.end(), given.ring));
-        for given in self.given.0.range(next..).map(Some).chain([None]) {
+        let (mut stretch, mut ring) = before.map_or((*gone, *ring_gone), |given| (given.end(), given.ring));
+        for given in runs.range(next..).map(Some).chain([None]) {
             let until = given.map_or(end, |given| given.start.min(end));
             if at < until {
-                let from = (ring + (at - stretch) - self.ring_gone) as usize;
+                let from = (ring + (at - stretch) - ring_gone) as usize;
                 self.push_of_ring(from..from + (until - at) as usize, &mut pieces);
                 at = until;
             }
@@ -143,27 +170,8 @@ impl SendBytes {
     /// Frees the first `count` bytes, which are there.
     pub(crate) fn drain(&mut self, count: usize) {
         let count = count.min(self.len());
-        self.gone += count as u64;
-        let given = self.drain_given();
+        let given = self.given.get_mut().map_or(0, |given| given.drain(count));
         self.ring.drain(..count - given);
-        self.ring_gone += (count - given) as u64;
-    }
-
-    /// Lets go of what is gone of the runs that were given; answers how much that is.
-    fn drain_given(&mut self) -> usize {
-        let Some(Runs(given)) = self.given.get_mut() else { return 0 };
-        let before = self.given_len;
-        while let Some(first) = given.front_mut().filter(|first| first.start < self.gone) {
-            let gone = (self.gone - first.start).min(first.bytes.len() as u64) as usize;
-            first.bytes.advance(gone);
-            first.start += gone as u64;
-            self.given_len -= gone;
-            if !first.bytes.is_empty() {
-                break;
-            }
-            given.pop_front();
-        }
-        before - self.given_len
     }
 
     /// Frees storage that holds nothing.

@@ -93,8 +93,8 @@ pub(crate) struct Scoreboard {
     dupacks: u32,
     repair: OnDemand<Repair>,
     reno: Reno,
-    /// Ranges marked lost, with the time when they were last sent, if a controller asks for them.
-    lost_log: Option<Vec<(SeqRange, Instant)>>,
+    /// A controller asks which ranges were marked lost.
+    logs_losses: bool,
 }
 
 /// Everything but originals in flight, as sets of ranges and in order of transmission.
@@ -108,6 +108,8 @@ struct Repair {
     resent: VecDeque<Resent>,
     sent_twice: VecDeque<SentTwice>,
     sack_splits: u32,
+    /// Ranges marked lost, with the time when they were last sent.
+    lost_log: Vec<(SeqRange, Instant)>,
 }
 
 impl Initial for Repair {
@@ -118,6 +120,7 @@ impl Initial for Repair {
         resent: VecDeque::new(),
         sent_twice: VecDeque::new(),
         sack_splits: 0,
+        lost_log: Vec::new(),
     };
     const SHARED: &'static Repair = &Self::INITIAL;
 }
@@ -172,18 +175,18 @@ impl Scoreboard {
             dupacks: 0,
             repair: OnDemand::new(),
             reno: Reno { arrived: 0, recover: None, announced_to: iss, mss: 536 },
-            lost_log: None,
+            logs_losses: false,
         }
     }
 
     /// Keeps what is marked lost for [`Scoreboard::take_lost_log`].
     pub(crate) fn log_losses(&mut self) {
-        self.lost_log = Some(Vec::new());
+        self.logs_losses = true;
     }
 
     /// Takes the ranges marked lost since the last call, in no order, with the time when each was last sent.
     pub(crate) fn take_lost_log(&mut self) -> Vec<(SeqRange, Instant)> {
-        self.lost_log.as_mut().map(mem::take).unwrap_or_default()
+        self.repair.get_mut().map(|repair| mem::take(&mut repair.lost_log)).unwrap_or_default()
     }
 
     /// Whether both ends use SACK; known after the handshake.

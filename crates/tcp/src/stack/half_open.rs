@@ -16,9 +16,9 @@ use alloc::vec::Vec;
 use brisk_wire::{Ecn, Flags, Options, SeqNum, Timestamps, UnknownOptions};
 
 use super::Stack;
-use super::chunked::Places;
 use super::deadlines::Deadlines;
 use super::demux::Target;
+use super::places::Places;
 use super::slot::{Phase, Slot};
 use crate::conn_id::{ConnId, ListenerId};
 use crate::connection::{Connection, Env, Host, Secrets, Urgency};

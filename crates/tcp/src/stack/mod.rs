@@ -29,8 +29,7 @@
 //! | `read` | the application takes what has arrived |
 //! | `renew` | a stack made again in the storage of an old one |
 //! | `share` | the part of one stack among several of the same host |
-//! | `chunked` | where half-open connections and TIME-WAITs are kept |
-//! | `counted` | parts by themselves, for the bench that counts instructions |
+//! | `places` | where half-open connections and TIME-WAITs are kept |
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::Arc;
@@ -60,10 +59,7 @@ mod allowance;
 mod answers;
 mod arrive;
 mod challenge;
-mod chunked;
 mod controllers;
-#[doc(hidden)]
-pub mod counted;
 mod deadlines;
 mod demux;
 mod drive;
@@ -78,6 +74,7 @@ mod listener;
 mod memory;
 mod open;
 mod path;
+mod places;
 mod ports;
 mod read;
 mod ready;

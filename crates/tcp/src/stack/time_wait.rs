@@ -6,7 +6,7 @@
 
 use brisk_wire::{Flags, SeqNum};
 
-use super::chunked::Places;
+use super::places::Places;
 use crate::connection::{TimeWaitState, is_marked};
 use crate::four_tuple::{CompactTuple, FourTuple};
 use crate::outcome::Arrived;

@@ -15,8 +15,8 @@ impl Scoreboard {
             let Some(record) = self.records.get_mut(index) else { break };
             if record.in_flight() {
                 record.lost = true;
-                if let Some(log) = &mut self.lost_log {
-                    log.push((record.range, record.sent_at));
+                if self.logs_losses {
+                    self.repair.lost_log.push((record.range, record.sent_at));
                 }
                 self.missing_segments += u32::from(!mem::replace(&mut record.missing, true));
                 newly += self.repair.lost.insert(record.range);
