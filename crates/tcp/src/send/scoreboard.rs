@@ -47,6 +47,8 @@ pub(crate) struct Record {
     pub(crate) lost: bool,
     /// Declared lost and neither sacked nor taken back since, whether or not it was sent again.
     pub(crate) missing: bool,
+    /// Reported by SACK once, which the receiver has taken back: when it arrives says nothing of when it left.
+    pub(crate) taken_back: bool,
     /// It is the SYN; such a record holds nothing else.
     pub(crate) syn: bool,
     /// Its last sequence number is the FIN.
@@ -392,6 +394,7 @@ impl Scoreboard {
             sacked: false,
             lost: false,
             missing: false,
+            taken_back: false,
             syn: sent.syn,
             fin: false,
         };
@@ -541,7 +544,7 @@ impl Scoreboard {
 
     /// What `record` holds is acknowledged; it has left the scoreboard.
     fn deliver(&mut self, record: Record, outcome: &mut AckOutcome, sample: &mut Sample) {
-        if record.transmissions > 1 {
+        if record.transmissions > 1 || record.taken_back {
             sample.retransmitted = true;
         } else if !record.sacked {
             sample.cumulative.get_or_insert(record.sent_at);
@@ -576,7 +579,11 @@ impl Scoreboard {
             reported_before: false,
         });
         let skip = usize::from(duplicate.is_some());
-        for range in ranges.iter().skip(skip).filter(|range| believable.covers(range)) {
+        // A block that begins at SND.UNA contradicts the acknowledgement number: what it reports would have been acknowledged
+        // (Linux ignores it too).
+        let una = self.una;
+        let is_possible = |range: &&SeqRange| believable.covers(range) && range.start.gt(una);
+        for range in ranges.iter().skip(skip).filter(is_possible) {
             let Some(above) = range.intersection(&SeqRange::new(self.una, self.nxt)) else { continue };
             let news: SmallVec<[SeqRange; 4]> = self.repair.sacked.gaps(above).collect();
             for gap in news {
@@ -606,7 +613,7 @@ impl Scoreboard {
             record.lost = false;
             self.missing_segments -= u32::from(mem::take(&mut record.missing));
             self.sacked_segments += 1;
-            if record.transmissions == 1 {
+            if record.transmissions == 1 && !record.taken_back {
                 let earliest = sample.selective.map_or(record.sent_at, |at| at.min(record.sent_at));
                 sample.selective = Some(earliest);
             }
@@ -739,7 +746,7 @@ impl Record {
         Delivered {
             range: self.range,
             sent_at: self.sent_at,
-            retransmitted: self.transmissions > 1,
+            retransmitted: self.transmissions > 1 || self.taken_back,
             origin: self.origin,
         }
     }

@@ -73,7 +73,7 @@ impl Scoreboard {
     /// The receiver reneged (RFC 2018 section 8): nothing counts as sacked any more.
     pub(crate) fn clear_sacked(&mut self) {
         for record in self.records.iter_mut().filter(|record| record.sacked) {
-            record.sacked = false;
+            (record.sacked, record.taken_back) = (false, true);
             if record.transmissions == 1 {
                 self.repair.aside.remove(record.range);
             }

@@ -144,7 +144,7 @@ fn acknowledge(
     }
     model.una = ack;
     let skip = usize::from(dsack_range(ranges, ack).is_some());
-    for range in ranges.iter().skip(skip).filter(|range| sack && range.end.le(nxt)) {
+    for range in ranges.iter().skip(skip).filter(|range| sack && range.end.le(nxt) && range.start.gt(ack)) {
         model.each(*range, |byte| {
             delivered += u32::from(*byte != Byte::Sacked);
             *byte = Byte::Sacked;
