@@ -11,7 +11,7 @@ use crate::connection::state::State;
 use crate::connection::{Aftermath, Connection, Urgency};
 use crate::error::CloseReason;
 use crate::event::Probe;
-use crate::outcome::{LossCause, LossOutcome};
+use crate::outcome::{CongestionState, LossCause, LossOutcome};
 use crate::time::Instant;
 
 impl Connection {
@@ -56,8 +56,16 @@ impl Connection {
             && due(reactive.deadline())
         {
             reactive.on_timeout(&self.tx);
-            // RFC 8985 section 7.3: "re-arm the RTO timer" whether or not a probe leaves.
-            self.tx.rto.restart(now, self.tx.rtt.rto_base());
+            // RFC 8985 section 7.3: "re-arm the RTO timer" whether or not a probe leaves. If none does, the timer goes on from
+            // when the first segment left (Linux: the same).
+            let base = self.tx.rtt.rto_base();
+            match self.tx.scoreboard.head().filter(|_| !reactive.is_due()) {
+                Some(head) => {
+                    let at = head.sent_at + self.tx.rto.current(base);
+                    self.tx.rto.fire_at(at.max(now + self.tx.rtt.granularity()));
+                }
+                None => self.tx.rto.restart(now, base),
+            }
         }
         if due(self.tx.rto.deadline()) && self.probe_timeout().is_none() {
             self.on_retransmission_timeout(now);
@@ -102,10 +110,14 @@ impl Connection {
             self.tx.report_losses(now);
             let undelivered =
                 self.tx.scoreboard.outstanding().saturating_sub(self.tx.scoreboard.sacked_bytes());
+            let was_recovering = self.tx.recovery.state() == CongestionState::Recovery;
             let episode = self.tx.recovery.on_loss(self.tx.scoreboard.nxt());
             self.begin_reduction(episode, CongestionCause::Loss, undelivered, now);
-            let pipe = self.tx.rate.pipe_with(self.tx.scoreboard.pipe());
-            self.tx.rate.congestion.on_reordering_timeout(pipe);
+            // In a recovery under way nothing has been delivered that would open the window (Linux: the same).
+            if !was_recovering {
+                let pipe = self.tx.rate.pipe_with(self.tx.scoreboard.pipe());
+                self.tx.rate.congestion.on_reordering_timeout(pipe);
+            }
             self.tx.follow_rate(now);
         }
     }
@@ -162,9 +174,7 @@ impl Connection {
         }
         self.tx.follow_rate(now);
         self.counters.reductions += u64::from(first);
-        if first {
-            self.ecn.on_reduced();
-        }
+        self.ecn.on_reduced();
         self.back_off();
         self.tx.rto.arm(now, self.tx.rtt.rto_base());
         let full_sized = self.tx.scoreboard.head().is_some_and(|head| head.range.len() >= self.tx.mss());

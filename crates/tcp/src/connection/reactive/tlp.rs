@@ -59,7 +59,9 @@ impl TailLossProbe {
     }
 
     /// TLP_calc_PTO of RFC 8985 section 7.2.
-    fn schedule(&mut self, tx: &Sender, now: Instant) {
+    ///
+    /// `rto_at`: when the retransmission timer would fire.
+    fn schedule(&mut self, tx: &Sender, rto_at: Option<Instant>, now: Instant) {
         self.deadline = None;
         if !TailLossProbe::may_probe(tx) {
             return;
@@ -72,7 +74,7 @@ impl TailLossProbe {
         };
         let at = now + pto.max(tx.rtt.granularity());
         // "If Now() + PTO > TCP_RTO_expiration(): PTO = TCP_RTO_expiration() - Now()".
-        self.deadline = Some(tx.rto.deadline().map_or(at, |rto| at.min(rto)));
+        self.deadline = Some(rto_at.map_or(at, |rto| at.min(rto)));
     }
 
     fn reset(&mut self) {
@@ -106,7 +108,12 @@ impl TailLossProbe {
             return self.reset();
         }
         match sent.origin {
-            Origin::New => self.schedule(tx, now),
+            Origin::New => {
+                // Where a probe has put the timer off, the first segment still counts from when it left (Linux: the same).
+                let from_head = tx.scoreboard.head().map(|head| head.sent_at + tx.timeout());
+                let rto_at = from_head.filter(|at| *at > now).or(tx.rto.deadline());
+                self.schedule(tx, rto_at, now);
+            }
             Origin::TailLossProbe => {
                 self.due = false;
                 self.probe = Some(Outstanding { end_seq: tx.scoreboard.nxt(), is_retrans: !fresh });
@@ -124,7 +131,7 @@ impl TailLossProbe {
         }
         if ack.advanced > 0 || !TailLossProbe::may_probe(tx) {
             self.due = false;
-            self.schedule(tx, now);
+            self.schedule(tx, tx.rto.deadline(), now);
         }
     }
 
