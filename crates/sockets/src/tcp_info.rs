@@ -182,7 +182,7 @@ fn write_counters(fields: &mut Fields, stats: &ConnStats, info: &ConnInfo, socke
     for span in [usage.busy, usage.window_limited, usage.buffer_limited] {
         fields.u64(span.as_micros() as u64);
     }
-    fields.all([counters.delivered_segments as u32, 0]);
+    fields.all([counters.delivered_segments as u32, counters.delivered_segments_ce as u32]);
 }
 
 /// `tcpi_bytes_sent` to the end.

@@ -6,6 +6,7 @@ use brisk_wire::Flags;
 use crate::congestion::sample::{AckSample, CongestionCause, CongestionEvent};
 use crate::connection::Connection;
 use crate::connection::control::Events;
+use crate::connection::sender::Sender;
 use crate::connection::state::Input;
 use crate::event::{Probe, UndoCause};
 use crate::mechanism::signal::RepairReport;
@@ -33,6 +34,7 @@ impl Connection {
         .is_change();
         self.tx.window.on_probe_answered();
         self.soft_error = None;
+        self.tx.hold.on_ack();
         self.count_answer_beyond_window(now);
         self.tx.queue.set_max_window(self.tx.window.max_snd_wnd());
         if self.acknowledges_nothing(segment) {
@@ -57,7 +59,11 @@ impl Connection {
         // A duplicate has been delivered as well, if something was sent twice.
         let repeated = ack.dsack.filter(|dsack| dsack.of != DsackOf::NeverSentTwice);
         let repeated = repeated.map_or(0, |dsack| self.segments_of(&dsack));
-        self.counters.delivered_segments += u64::from(ack.delivered_segments + repeated);
+        let delivered = u64::from(ack.delivered_segments + repeated);
+        self.counters.delivered_segments += delivered;
+        if ack.ece {
+            self.counters.delivered_segments_ce += delivered;
+        }
         let repeated_bytes = self.repeated_bytes(&ack);
         if let Some(delivery) = &mut self.tx.rate.delivery {
             delivery.count(&ack, repeated_bytes);
@@ -208,13 +214,14 @@ impl Connection {
 
     /// RACK on a connection with SACK; duplicate acknowledgements on one without.
     fn detect_loss(&mut self, ack: &AckOutcome, now: Instant) -> LossOutcome {
-        if ack.reneged {
-            // The retransmission timer, which fires soon, decides.
-            return LossOutcome::default();
-        }
         let in_recovery =
             matches!(self.tx.recovery.state(), CongestionState::Recovery | CongestionState::Loss);
         let (srtt, min_rtt) = (self.tx.rtt.srtt(), self.tx.rtt.min_rtt());
+        if ack.reneged {
+            // The retransmission timer, which fires soon, decides. What was overtaken is seen all the same.
+            self.tx.rack.on_ack(ack, &self.tx.scoreboard, srtt, min_rtt, in_recovery, now);
+            return LossOutcome::default();
+        }
         let may_send_new = self.tx.rfc6675.is_some() && self.tx.may_send_new(&self.tx.budget(now));
         let loss = if let Some(counting) = self.tx.rfc6675.as_mut().filter(|_| self.handshake.agreed.sack) {
             let situation = Situation { in_recovery, may_send_new, srtt };
@@ -317,8 +324,12 @@ impl Connection {
         }
         self.tx.scoreboard.unmark_lost();
         self.tx.recovery.undo();
+        let threshold = |tx: &Sender| tx.rate.congestion.ssthresh().unwrap_or(u32::MAX);
+        let reduced = threshold(&self.tx);
         self.tx.rate.on_spurious(now);
-        self.ecn.on_undone();
+        if threshold(&self.tx) > reduced {
+            self.ecn.on_undone();
+        }
         self.counters.undos += 1;
         self.probe(Probe::Undone { why });
         self.report_recovery();
@@ -422,6 +433,11 @@ impl Connection {
         }
         self.ecn.on_reduced();
         let in_recovery = self.tx.recovery.state() == CongestionState::Recovery;
+        if in_recovery {
+            let resent = self.tx.scoreboard.resent().filter(|record| record.origin != Origin::TailLossProbe);
+            let bytes = resent.map(|record| record.range.len()).sum();
+            self.tx.recovery.on_entered_with_repairs(bytes);
+        }
         let delivered_while_held = if in_recovery { self.delivered_while_held() } else { 0 };
         let max_ssthresh = self.retreat();
         if cause == CongestionCause::Ecn
@@ -473,7 +489,6 @@ impl Connection {
         self.counters.payload_bytes_acked += (before - self.tx.queue.len()) as u64;
         self.urgent.on_acked(una);
         self.tx.timeouts_in_row = 0;
-        self.tx.hold.on_acked();
         self.tx.waiting_since = (!self.tx.scoreboard.is_empty()).then_some(now);
         if self.tx.scoreboard.is_empty() {
             self.tx.rto.disarm();

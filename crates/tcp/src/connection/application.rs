@@ -333,8 +333,8 @@ impl Connection {
         self.tx.queue.end_record();
     }
 
-    /// More is about to be written: a partial segment waits for it, but no longer than until something is
-    /// acknowledged (Linux: MSG_MORE).
+    /// More is about to be written: a partial segment waits for it, but no longer than until an acknowledgement
+    /// arrives (Linux: MSG_MORE).
     pub(crate) fn set_more(&mut self, more: bool) {
         self.tx.hold.more = more;
         self.tx.hold.cork_until = None;

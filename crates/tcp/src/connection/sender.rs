@@ -114,7 +114,7 @@ pub(crate) struct Hold {
     pub(crate) nodelay: bool,
     /// Only full segments.
     pub(crate) cork: bool,
-    /// Only full segments until something is acknowledged.
+    /// Only full segments until an acknowledgement arrives.
     pub(crate) more: bool,
     /// Until when a corked partial segment is held.
     pub(crate) cork_until: Option<Instant>,
@@ -142,8 +142,15 @@ impl Hold {
         self.nodelay || self.small_end.is_none_or(|end| end.le(una))
     }
 
-    /// Something was acknowledged: what waited for more waits no longer.
-    pub(crate) fn on_acked(&mut self) {
+    /// True if a partial segment that empties the queue has to wait, unless the time of a cork is over.
+    fn holds_partial(&self, una: SeqNum, fin: bool) -> bool {
+        let waits =
+            self.cork || self.more || (!self.nodelay && self.small_end.is_some_and(|end| end.gt(una)));
+        waits && !fin && !self.overridden
+    }
+
+    /// The peer has answered, whether or not with something new: what waited for more waits no longer.
+    pub(crate) fn on_ack(&mut self) {
         if core::mem::take(&mut self.more) && !self.cork {
             self.cork_until = None;
         }
@@ -576,7 +583,9 @@ impl Sender {
             srtt: self.rtt.srtt(),
             min_rtt: self.rtt.min_rtt(),
         };
-        self.burst_push.with_segment(&pace, left > 0 && budget.takes_behind(range.len(), left))
+        let is_held =
+            left < budget.mss && self.hold.holds_partial(self.scoreboard.una(), self.queue.fin_queued());
+        self.burst_push.with_segment(&pace, left > 0 && !is_held && budget.takes_behind(range.len(), left))
     }
 
     /// Frees what an idle sender does not need.

@@ -26,6 +26,8 @@ pub struct Counters {
     pub payload_bytes_received: u64,
     /// Segments that the peer reported as arrived, the SYN or SYN-ACK and the FIN included.
     pub delivered_segments: u64,
+    /// Those of them whose acknowledgement echoed a congestion mark.
+    pub delivered_segments_ce: u64,
     /// Segments with data or a FIN sent, whether for the first time or again.
     pub data_segments_out: u64,
     /// Segments declared lost.
@@ -172,7 +174,7 @@ impl Initial for Counters {
     const INITIAL: Counters = zero!(
         Counters {
             wire_bytes_out wire_bytes_in segments_out segments_in payload_bytes_acked
-            payload_bytes_received delivered_segments data_segments_out segments_lost loss_runs
+            payload_bytes_received delivered_segments delivered_segments_ce data_segments_out segments_lost loss_runs
             retransmits_spurious retransmits retransmitted_bytes timeouts handshake_retransmits
             handshake_timeouts syn_copies data_after_syn probes probe_bytes_again
             probes_of_new_data probes_spurious masked_losses early_retransmits fack_losses

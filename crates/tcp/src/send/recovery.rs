@@ -469,6 +469,14 @@ impl Recovery {
         self.first_retransmit = None;
     }
 
+    /// `bytes` that were sent again before the recovery that begins now are in flight: they must turn out to have been needless as
+    /// well (Linux: tcp_init_undo).
+    pub(crate) fn on_entered_with_repairs(&mut self, bytes: u32) {
+        if self.undo_marker.is_some() {
+            self.undo_retrans = self.undo_retrans.saturating_add(bytes);
+        }
+    }
+
     fn forbid_undo(&mut self) {
         self.undo_marker = None;
         self.undo_retrans = 0;
