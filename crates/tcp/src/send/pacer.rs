@@ -40,6 +40,8 @@ struct Bucket {
     at: Instant,
     /// A remembered window is spread over a remembered round trip.
     spread: Option<Spread>,
+    /// A congestion controller names the rate: it holds when the spread is over.
+    is_named: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -95,11 +97,15 @@ impl Pacer {
             if in_slow_start { config.slow_start_percent } else { config.congestion_avoidance_percent };
         let per_round = u128::from(cwnd.max(mss)) * u128::from(percent.max(1)) * 10_000;
         let rate = per_round / u128::from(srtt.0.max(1));
-        self.set_rate(u64::try_from(rate).unwrap_or(u64::MAX), mss, now);
+        self.replace_rate(u64::try_from(rate).unwrap_or(u64::MAX), mss, now);
     }
 
     /// Paces at `rate` bytes per second, which a congestion controller names, as far as the configuration allows that much.
     pub(crate) fn set_rate(&mut self, rate: u64, mss: u32, now: Instant) {
+        self.replace_rate(rate, mss, now).is_named = true;
+    }
+
+    fn replace_rate(&mut self, rate: u64, mss: u32, now: Instant) -> &mut Bucket {
         let mss_before = core::mem::replace(&mut self.mss, mss.max(1));
         let bucket = self.bucket_mut();
         let first = bucket.rate.is_none();
@@ -108,6 +114,7 @@ impl Pacer {
         if first {
             bucket.level = bucket.quantum(mss.max(1)) * BYTE;
         }
+        bucket
     }
 
     /// Paces `window` bytes within one round trip, behind those that may leave at once (bytes, all of them).
@@ -124,7 +131,7 @@ impl Pacer {
 
     /// The round trip is over, or the window is no longer trusted.
     pub(crate) fn end_spread(&mut self) {
-        let is_over = |bucket: &mut Box<Bucket>| bucket.spread.take().is_some() && bucket.config.is_none();
+        let is_over = |bucket: &mut Box<Bucket>| bucket.spread.take().is_some() && bucket.only_spreads();
         self.bucket.take_if(is_over);
     }
 
@@ -144,7 +151,7 @@ impl Pacer {
             return u32::MAX;
         };
         let over = |spread| matches!(spread, Spread::Until(until) if until <= now);
-        let spread_over = bucket.config.is_none() && bucket.spread.is_some_and(over);
+        let spread_over = bucket.only_spreads() && bucket.spread.is_some_and(over);
         if bucket.rate.is_none() || spread_over {
             return u32::MAX;
         }
@@ -188,7 +195,12 @@ impl Pacer {
 
 impl Bucket {
     fn new() -> Self {
-        Bucket { config: None, rate: None, level: 0, at: Instant::ZERO, spread: None }
+        Bucket { config: None, rate: None, level: 0, at: Instant::ZERO, spread: None, is_named: false }
+    }
+
+    /// True if nothing is paced once no window is spread.
+    fn only_spreads(&self) -> bool {
+        self.config.is_none() && !self.is_named
     }
 
     fn bounded(&self, rate: u64) -> u64 {
@@ -278,6 +290,17 @@ mod tests {
         assert_eq!(pacer.budget(us(100_000)), u32::MAX, "after it acknowledgements set the pace");
         pacer.end_spread();
         assert_eq!((pacer.budget(us(4000)), pacer.next_timeout(), pacer.rate()), (u32::MAX, None, None));
+    }
+
+    #[test]
+    fn rate_of_a_controller_outlasts_the_spread_of_a_remembered_window() {
+        let mut pacer = Pacer::new(None);
+        pacer.spread(50 * MSS, RTT, MSS, 10 * MSS, us(0));
+        pacer.on_sent(12 * MSS, us(0));
+        pacer.set_rate(1_000_000, MSS, us(1000));
+        assert_eq!(pacer.budget(us(100_000)), 2 * MSS, "a quantum, and not the window");
+        pacer.end_spread();
+        assert_eq!((pacer.budget(us(100_000)), pacer.rate()), (2 * MSS, Some(1_000_000)));
     }
 
     #[test]
