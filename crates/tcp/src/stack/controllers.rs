@@ -106,6 +106,8 @@ pub struct SharedPath {
     pub in_flight: u64,
     /// Of these, bytes of connections that are over.
     pub departed: u64,
+    /// Of these, bytes of parity and copies, which the window does not limit.
+    pub redundancy: u64,
     /// Congestion window, bytes.
     pub cwnd: u32,
     /// Bytes per second.
@@ -167,10 +169,13 @@ impl PathController {
         }
     }
 
+    fn redundancy(&self) -> u64 {
+        self.rate.delivery.as_ref().map_or(0, |delivery| delivery.redundancy_in_flight()).into()
+    }
+
     /// Bytes in flight on the path.
     fn in_flight(&self) -> u64 {
-        let redundancy = self.rate.delivery.as_ref().map_or(0, |delivery| delivery.redundancy_in_flight());
-        self.pipe + self.departed_bytes + u64::from(redundancy)
+        self.pipe + self.departed_bytes + self.redundancy()
     }
 
     fn release_departed(&mut self, now: Instant) {
@@ -296,13 +301,22 @@ impl PathController {
     }
 
     /// A member with nothing in flight that has waited for a round trip may exceed the window by a segment, one in a quarter of a
-    /// round trip.
+    /// round trip, and all of them together by a quantum.
     fn exempt(&mut self, slots: &Slots<Slot>, now: Instant) -> Option<Waiter> {
+        if !self.takes_exempt() {
+            return None;
+        }
         let front = *self.idle_front(slots)?;
         let may = front.since + self.srtt <= now
             && self.exempted_at.is_none_or(|at| at + Micros(self.srtt.0 / 4) <= now);
         may.then(|| self.exempted_at = Some(now));
         may.then_some(front)
+    }
+
+    /// True if what is in flight exceeds the window by less than a quantum.
+    fn takes_exempt(&self) -> bool {
+        let limit = u64::from(self.rate.congestion.cwnd()) + u64::from(self.rate.pacer.quantum_bytes());
+        self.pipe + self.departed_bytes + u64::from(self.mss) <= limit
     }
 
     /// The first of a queue that has nothing in flight.
@@ -324,12 +338,14 @@ impl PathController {
             if self.rate.pacer.budget(now) < self.mss {
                 return self.rate.pacer.next_timeout();
             }
-            let front = self.idle_front(slots)?;
+            let front = self.idle_front(slots).filter(|_| self.takes_exempt())?;
             let exempt = self.exempted_at.map_or(front.since, |at| at + Micros(self.srtt.0 / 4));
             Some(exempt.max(front.since + self.srtt))
         });
+        // Nobody could go now: never look again at the same instant.
+        let release = release.flatten().map(|at| if at <= now { now + Micros::from_millis(1) } else { at });
         let departed = self.departed.front().map(|(at, _)| *at);
-        [release.flatten(), departed, self.ends_at].into_iter().fold(None, Instant::earlier)
+        [release, departed, self.ends_at].into_iter().fold(None, Instant::earlier)
     }
 }
 
@@ -371,6 +387,8 @@ impl Controllers {
             }
         }
         path.rate.others = Some(path.others(id, member, now));
+        // Members whose paths have turned out to be narrow have shorter segments: a quantum of theirs may be less than one of this.
+        path.rate.pacer.set_mss(connection.segment_len());
         connection.exchange_rate(&mut path.rate);
     }
 
@@ -590,6 +608,7 @@ impl Controllers {
             waiting: path.waiting,
             in_flight: path.in_flight(),
             departed: path.departed_bytes,
+            redundancy: path.redundancy(),
             cwnd: path.rate.congestion.cwnd(),
             pacing_rate: path.rate.pacer.rate(),
             is_known: path.rate.congestion.knows_path(),

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use brisk_tcp::config::{CongestionAlgorithm, ConnectConfig, ListenConfig, TcpConfig};
+use brisk_tcp::config::{
+    CongestionAlgorithm, ConnectConfig, CorrectiveConfig, ListenConfig, ProactiveConfig, TcpConfig,
+};
 use brisk_tcp::error::WriteError;
 use brisk_tcp::stack::SharedPath;
 use brisk_tcp::{ConnId, ListenerId};
@@ -132,6 +134,88 @@ fn the_members_together_stay_within_the_window_of_the_path() {
         let path = path(&pair).expect("shared");
         assert_eq!((path.in_flight, path.waiting), (0, 0), "seed {seed}");
     }
+}
+
+/// What can happen to members, and the most that they put in flight beyond the window of their path, a quantum of its pacer
+/// and the segment of a probe.
+fn most_beyond_the_window(seed: u64, mechanisms: TcpConfig) -> u64 {
+    let loss = (seed % 5 * 15) as u32;
+    let channel = Channel { loss, jitter: Duration::from_millis(seed % 3), ..Channel::default() };
+    let mut pair = Pair::new(seed);
+    pair.channel = channel;
+    pair.record = false;
+    let tcp = TcpConfig { congestion: CongestionAlgorithm::Bbr, share_path: true, ..mechanisms };
+    let listen =
+        ListenConfig { tcp: TcpConfig { share_path: false, ..tcp.clone() }, ..ListenConfig::default() };
+    let listener = pair.listen(B, 80, listen);
+    let connect = ConnectConfig { tcp, ..ConnectConfig::default() };
+    let mut ends: Vec<_> = (0..4).map(|_| pair.established_at(listener, &connect)).collect();
+    let data = pattern(200_000);
+    let mut beyond = 0;
+    for round in 0..60usize {
+        let index = (round * 5 + seed as usize) % ends.len();
+        let (a, b) = ends[index];
+        match (round * 7 + seed as usize) % 20 {
+            0 => pair.abort(A, a),
+            1 => pair.abort(B, b),
+            2 => pair.shutdown(A, a),
+            // Timeouts: for a second and a half nothing arrives.
+            3 => pair.channel.loss = 1000,
+            _ => {
+                let _ = pair.write(A, a, &data[..1000 << (round % 8)]);
+            }
+        }
+        if (round * 7 + seed as usize) % 20 < 3 {
+            pair.release(A, a);
+            pair.release(B, b);
+            ends.swap_remove(index);
+        }
+        let span = if pair.channel.loss == 1000 { 1_500 } else { 5 + 11 * (round as u64 % 7) };
+        let end = pair.now + Duration::from_millis(span);
+        let mut before = path(&pair).expect("shared");
+        while pair.step(end) {
+            for &(_, b) in &ends {
+                while matches!(pair.read(B, b), Ok(Some(bytes)) if !bytes.is_empty()) {}
+            }
+            let now = path(&pair).expect("shared");
+            let [data, data_before] = [now, before].map(|path| path.in_flight - path.redundancy);
+            if data > data_before {
+                let quantum = (now.pacing_rate.unwrap_or(0) / 1000).clamp(2 * MSS, 64 << 10);
+                // The first four segments of each while nothing is known, and a tail loss probe.
+                let own = if now.is_known { 0 } else { 4 * MSS * u64::from(now.members) };
+                let window = u64::from(now.cwnd.max(before.cwnd)) + own + MSS;
+                beyond = beyond.max(data.saturating_sub(window + quantum));
+            }
+            before = now;
+        }
+        pair.channel.loss = loss;
+        while ends.len() < 4 {
+            ends.push(pair.established_at(listener, &connect));
+        }
+    }
+    beyond
+}
+
+#[test]
+fn members_stay_within_the_window_whatever_happens_to_them() {
+    for seed in [0, 3, 4, 11, 19] {
+        for (name, mechanisms) in mechanisms() {
+            assert_eq!(most_beyond_the_window(seed, mechanisms), 0, "seed {seed}, {name}");
+        }
+    }
+}
+
+fn mechanisms() -> [(&'static str, TcpConfig); 4] {
+    let mut parity = TcpConfig::default();
+    parity.mechanisms.corrective = Some(CorrectiveConfig::default());
+    let mut copies = TcpConfig::default();
+    copies.mechanisms.proactive = Some(ProactiveConfig::default());
+    [
+        ("plain", TcpConfig::default()),
+        ("parity", parity),
+        ("copies", copies),
+        ("planner", TcpConfig::planned(25)),
+    ]
 }
 
 #[test]

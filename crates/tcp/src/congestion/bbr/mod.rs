@@ -59,6 +59,8 @@ pub struct Bbr {
     prior_cwnd: u32,
     /// Bytes per second.
     pacing_rate: u64,
+    /// Its lower bound: a segment in each round trip.
+    min_rate: u64,
     /// False until a round-trip time has set the pacing rate.
     has_rtt: bool,
     /// `C.delivered` as last reported.
@@ -137,6 +139,7 @@ impl Bbr {
             cwnd: initial_window,
             prior_cwnd: 0,
             pacing_rate: 1,
+            min_rate: 1,
             has_rtt: false,
             delivered: 0,
             lost: 0,
@@ -254,9 +257,11 @@ impl CongestionController for Bbr {
             self.idle_restart = true;
             self.aggregation.restart(sent.at);
             match self.state {
-                State::ProbeBw(_) => self.pacing_rate = self.paced(self.bandwidth(), (1, 1)),
+                State::ProbeBw(_) if self.bandwidth() > 0 => {
+                    self.pacing_rate = self.paced(self.bandwidth(), (1, 1));
+                }
                 State::ProbeRtt => self.leave_probe_rtt_when_over(sent.at),
-                State::Startup | State::Drain => {}
+                State::Startup | State::Drain | State::ProbeBw(_) => {}
             }
         }
     }

@@ -48,14 +48,18 @@ impl Bbr {
         self.pacing_rate = rate.clamp(MIN_STARTUP_RATE, MAX_RATE);
     }
 
-    /// `gain` times `bandwidth`, less the margin.
+    /// `gain` times `bandwidth`, less the margin, at least the smallest rate.
     pub(super) fn paced(&self, bandwidth: u64, gain: Gain) -> u64 {
         let rate = u128::from(bandwidth) * u128::from(gain.0 * PACING_PERCENT) / u128::from(gain.1 * 100);
-        u64::try_from(rate).unwrap_or(u64::MAX).clamp(1, MAX_RATE)
+        u64::try_from(rate).unwrap_or(u64::MAX).clamp(self.min_rate, MAX_RATE)
     }
 
-    /// Sets the pacing rate; before the pipe has been full it only grows.
+    /// Sets the pacing rate; before the pipe has been full it only grows. One segment leaves in each round trip, whatever
+    /// the samples have been: without a floor a rate of nearly nothing could not be measured to be more.
     pub(super) fn set_pacing_rate(&mut self, srtt: Option<Micros>) {
+        if let Some(srtt) = srtt {
+            self.min_rate = (u64::from(self.mss) * 1_000_000 / u64::from(srtt.0.max(1))).clamp(1, MAX_RATE);
+        }
         if let Some(srtt) = srtt.filter(|_| !self.has_rtt) {
             self.has_rtt = true;
             self.pace_window_per(srtt);
