@@ -16,6 +16,7 @@
 //! | [`proxy`] | the PROXY header in front of a connection | the same in any pieces; addresses are written and read as the same |
 //! | [`settings`] | text of a gateway's configuration | settings, or an error of one line that names a line |
 //! | [`connection`] | calls, time and forged segments at one stack | bounded memory, work and wake-ups |
+//! | [`controller`] | acknowledgements of any kind to connections with BBR, which share a path or do not | no stall, no window beyond what was acknowledged, a pacing rate within its bounds |
 //! | [`pair`] | two honest stacks and a path between them that may do anything but forge | the stream arrives as a prefix, and in the end whole |
 //!
 //! [`decisions`] reads bytes as decisions, [`watched`] is a stack whose every answer is checked,
@@ -37,6 +38,7 @@ pub mod barrage;
 pub mod capture;
 pub mod configs;
 pub mod connection;
+pub mod controller;
 pub mod decisions;
 pub mod differential;
 pub mod flow;
@@ -64,7 +66,7 @@ pub struct Target {
 }
 
 /// Every target.
-pub const TARGETS: [Target; 11] = [
+pub const TARGETS: [Target; 12] = [
     Target { name: "segment", run: segment::run },
     Target { name: "options", run: options::run },
     Target { name: "link", run: link::run },
@@ -75,5 +77,6 @@ pub const TARGETS: [Target; 11] = [
     Target { name: "proxy", run: proxy::run },
     Target { name: "settings", run: settings::run },
     Target { name: "connection", run: connection::run },
+    Target { name: "controller", run: controller::run },
     Target { name: "pair", run: pair::run },
 ];

@@ -24,6 +24,7 @@ pub fn of(target: &str) -> Vec<(String, Vec<u8>)> {
         "proxy" => named(proxy()),
         "settings" => named(settings()),
         "connection" => named(connection()),
+        "controller" => named(controller()),
         "pair" => named(pair()),
         _ => Vec::new(),
     }
@@ -388,6 +389,37 @@ fn connection() -> Vec<(&'static str, Vec<u8>)> {
         ("silence", run(&[&opened, &WRITE, &SHUTDOWN, &LONG_PAUSE, &LONG_PAUSE])),
         ("half-open", run(&[&accepted, &FLOW, &step::handshake(0), &LONG_PAUSE])),
         ("simultaneous", run(&[&step::connect(TCP, 0), &step::handshake(0), &ACK, &DATA])),
+    ]
+}
+
+/// Steps of the target `controller`: of each the connection comes first.
+fn controller() -> Vec<(&'static str, Vec<u8>)> {
+    const WRITE: [u8; 2] = [0, 1];
+    const WRITE_SECOND: [u8; 2] = [1, 1];
+    const ALL: [u8; 2] = [0, 10];
+    const HALF: [u8; 4] = [0, 4, 0x20, 127];
+    const MARKED: [u8; 4] = [0, 4, 0x38, 127];
+    const CLOSED_WINDOW: [u8; 4] = [0, 4, 0x24, 255];
+    const BLOCK: [u8; 5] = [0, 7, 0x40, 128, 3];
+    const DUPLICATE: [u8; 5] = [0, 7, 0x43, 200, 1];
+    const ROUND: [u8; 3] = [0, 11, 100];
+    const SECOND: [u8; 3] = [0, 15, 0];
+    const MINUTE: [u8; 3] = [0, 15, 3];
+    const LONG_PAUSE: [u8; 3] = [0, 15, 2];
+    const ABORT_SECOND: [u8; 4] = [1, 3, 3, 0];
+    let run = |config: u8, steps: &[&[u8]]| [&[config][..], &steps.concat()].concat();
+    let rounds = [&WRITE[..], &ROUND, &ALL].concat().repeat(12);
+    vec![
+        ("alone", run(0x01, &[&rounds, &LONG_PAUSE, &rounds])),
+        ("members", run(0xc0, &[&rounds, &WRITE_SECOND, &ROUND, &ALL, &rounds])),
+        (
+            "losses",
+            run(0x40, &[&rounds, &WRITE, &BLOCK, &BLOCK, &ROUND, &HALF, &DUPLICATE, &SECOND, &rounds]),
+        ),
+        ("marks", run(0x40, &[&rounds, &WRITE, &MARKED, &ROUND, &MARKED, &rounds])),
+        ("slow", run(0x01, &[&WRITE, &MINUTE, &HALF, &MINUTE, &HALF, &MINUTE, &ALL, &WRITE])),
+        ("departed", run(0x40, &[&rounds, &WRITE_SECOND, &ABORT_SECOND, &WRITE, &ROUND, &ALL])),
+        ("window", run(0x00, &[&rounds, &WRITE, &CLOSED_WINDOW, &SECOND, &ALL])),
     ]
 }
 

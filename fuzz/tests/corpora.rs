@@ -133,6 +133,11 @@ fn a_stack_withstands_any_peer_and_any_program() {
 }
 
 #[test]
+fn bbr_withstands_any_acknowledgements() {
+    fuzz("controller", 2_000);
+}
+
+#[test]
 fn two_stacks_agree_over_any_path() {
     fuzz("pair", 20_000);
 }
