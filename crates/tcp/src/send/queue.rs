@@ -243,7 +243,9 @@ impl SendQueue {
         self.sent = self.sent.max(to);
         self.pushed = self.pushed.max(to);
         let passed = self.pushes.partition_point(|push| push.le(to));
-        self.pushes.drain(..passed);
+        if passed > 0 {
+            self.pushes.drain(..passed);
+        }
         if let Some(Ends(records)) = self.records.get_mut() {
             while records.front().is_some_and(|end| end.le(to)) {
                 records.pop_front();

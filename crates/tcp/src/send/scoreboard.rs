@@ -543,6 +543,7 @@ impl Scoreboard {
     }
 
     /// What `record` holds is acknowledged; it has left the scoreboard.
+    #[inline]
     fn deliver(&mut self, record: Record, outcome: &mut AckOutcome, sample: &mut Sample) {
         if record.transmissions > 1 || record.taken_back {
             sample.retransmitted = true;
