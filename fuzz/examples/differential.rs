@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use brisk_fuzz::differential::{Deed, EXPLANATIONS, Kind, Record, Verdict, generate, judge, minimise};
+use brisk_fuzz::differential::{Deed, Kind, Record, Verdict, explanations, generate, judge, minimise};
 
 /// Events of an excerpt.
 const EXCERPT: usize = 4;
@@ -84,7 +84,7 @@ fn main() {
         std::process::exit(2);
     });
     if arguments.list {
-        for entry in EXPLANATIONS {
+        for entry in explanations() {
             println!("{}: {}", entry.name, entry.reason);
         }
         return;
@@ -108,7 +108,8 @@ fn show(text: &str, ignored: &[String]) {
     match judge(text, ignored) {
         Verdict::Differs(found) => {
             let (difference, ours, kernel) = *found;
-            print!("{}", side_by_side(&ours, &kernel, difference.step, usize::MAX));
+            // The values behind it as well.
+            print!("{}", side_by_side(&ours, &kernel, difference.step + 1, usize::MAX));
             println!("{}: ours {}, kernel {}", difference.class(), difference.ours, difference.kernel);
         }
         verdict => println!("{verdict:?}"),

@@ -3,7 +3,10 @@
 use super::compare::{Difference, What};
 use super::record::{Deed, Packet, Record};
 
+mod parting;
 mod window;
+
+use parting::PARTINGS;
 
 /// Why a difference is none that needs mending.
 #[derive(Clone, Copy)]
@@ -17,27 +20,31 @@ pub struct Explanation {
 }
 
 /// The list.
-pub const EXPLANATIONS: &[Explanation] = &[
+const EXPLANATIONS: &[Explanation] = &[
     Explanation {
         name: "push in the middle of what was written",
         reason: "Linux sets PSH where a buffer of its queue ends (051ba67447de), which depends on how calls and ACKs cut the \
-                 queue; RFC 9293 section 3.9.1.2 asks for it at the end of what was written, where both set it",
+                 queue; RFC 9293 section 3.9.1.2 asks for it at the end of what was written without MSG_MORE, where both set it",
         matches: |difference, ours, _| {
             let (Some(sent), Some(other)) = &difference.packets else { return false };
             let without = |flags: &str| flags.replace('P', "");
-            difference.what == What::Field("flags")
-                && without(&sent.flags) == without(&other.flags)
-                && sent.seq + sent.len < 1 + written(ours, difference.step)
+            difference.what == What::Field("flags") && without(&sent.flags) == without(&other.flags) && {
+                let (ends, all) = ends_of_writes(ours, difference.step);
+                let end = sent.seq + sent.len;
+                end < all || !ends.contains(&end)
+            }
         },
     },
     Explanation {
         name: "duplicates count as delivered without SACK",
         reason: "Linux keeps the number of duplicate acknowledgements in tcpi_sacked and tcpi_delivered where SACK was not \
                  agreed on; ours counts segments that a SACK option or an acknowledgement reports",
-        matches: |difference, ours, _| {
+        matches: |difference, ours, kernel| {
+            let before = difference.step.saturating_sub(1);
+            let counted = |record| value(record, before, "sacked");
             (is_value(difference, "sacked") || is_value(difference, "delivered"))
                 && !has_option(ours, difference.step, SACK)
-                && difference.values.0 < difference.values.1
+                && (difference.values.0 < difference.values.1 || counted(ours) < counted(kernel))
         },
     },
     Explanation {
@@ -95,12 +102,6 @@ pub const EXPLANATIONS: &[Explanation] = &[
                  out to have been a mistake: only a timeout repairs it; RFC 8985 section 6.2 step 5 looks at every segment that is not \
                  acknowledged, as ours",
         matches: window::is_lost_after_undo,
-    },
-    Explanation {
-        name: "burst of the reordering timer",
-        reason: "Linux leaves the window as it is when the reordering timer fires in a recovery, so that all that is found lost goes at \
-                 once; ours lets go what RFC 9937 section 6.2 allows for losses without a delivery",
-        matches: window::is_timer_burst,
     },
     Explanation {
         name: "variance of the round-trip time",
@@ -170,26 +171,6 @@ pub const EXPLANATIONS: &[Explanation] = &[
         reason: "Linux takes three reports above a hole for a loss unless it has counted reordering, which a recovery that a DSACK takes \
                  back does not; for ours that is reordering too (RFC 8985 section 6.2 step 4 waits then)",
         matches: window::is_patient_after_undo,
-    },
-    Explanation {
-        name: "timer that a report restarts",
-        reason: "Linux restarts the retransmission timer when SACK reports a segment that left before the first one was sent last; RFC 6298 \
-                 section 5.3 restarts it when new data is acknowledged, as ours",
-        matches: |difference, ours, _| {
-            let Some(sent) = difference.packets.0.as_ref().filter(|sent| sent.len > 0) else { return false };
-            let step = &ours.steps[difference.step];
-            let last =
-                (0..=difference.step).rev().map(|n| &ours.steps[n]).find(|step| step.event.starts_with("< "));
-            let before = self::sent(ours, difference.step).filter(|packet| packet.at < sent.at);
-            let head = before.filter(|packet| packet.seq == sent.seq).map(|packet| packet.at).max();
-            difference.what == What::Surplus
-                && sent.at > step.at + 2_000
-                && arrivals(ours, difference.step).next().is_some_and(|arrived| arrived.ack == sent.seq)
-                && last.is_some_and(|last| {
-                    last.event.contains("sack ") && head.is_some_and(|head| head < last.at)
-                })
-                && head.is_some_and(|head| sent.at - head >= RTO_MIN)
-        },
     },
     Explanation {
         name: "duplicate right after the handshake",
@@ -491,6 +472,129 @@ pub const EXPLANATIONS: &[Explanation] = &[
                 && last_probe(ours, difference.step).is_some_and(|(_, end)| arrived.ack >= end)
         },
     },
+    Explanation {
+        name: "report of what was never sent",
+        reason: "Linux counts a reported duplicate before it looks whether it can have been sent; ours ignores a block that ends \
+                 behind SND.NXT",
+        matches: |difference, ours, _| {
+            let highest = sent(ours, difference.step).map(|packet| packet.seq + packet.len + 1).max();
+            let last = Last::up_to(ours, difference.step);
+            is_value(difference, "dsack_dups")
+                && difference.values.0 < difference.values.1
+                && last.and_then(|last| last.dsack()).is_some_and(|dsack| Some(dsack.1) >= highest)
+        },
+    },
+    Explanation {
+        name: "duplicate of what was sent once",
+        reason: "Linux counts a reported duplicate as delivered, whatever it reports, while fewer have been reported than were sent \
+                 again; ours counts those of segments that it has sent twice",
+        matches: |difference, ours, _| {
+            let Some(dsack) = Last::up_to(ours, difference.step).and_then(|last| last.dsack()) else {
+                return false;
+            };
+            let size = value(ours, difference.step, "snd_mss").unwrap_or(1).max(1);
+            is_value(difference, "delivered")
+                && (1..=(dsack.1 - dsack.0) / size + 1).contains(&(difference.values.1 - difference.values.0))
+                && !parting::was_sent_twice(ours, difference.step, dsack)
+        },
+    },
+    Explanation {
+        name: "duplicate in the report of its arrival",
+        reason: "Linux takes a duplicate above a hole for reordering if the same acknowledgement reports the segment; for ours one that \
+                 was sent twice says nothing (RFC 8985 section 6.2 step 3)",
+        matches: |difference, ours, _| {
+            let Some(last) = Last::up_to(ours, difference.step) else { return false };
+            (is_value(difference, "reord_seen") || is_value(difference, "reordering"))
+                && difference.values.0 < difference.values.1
+                && last.dsack().is_some_and(|dsack| {
+                    dsack.0 >= last.ack && last.blocks.get(1).is_some_and(|outer| outer.0 < dsack.0)
+                })
+        },
+    },
+    Explanation {
+        name: "repair before the data of its segment",
+        reason: "Linux sends repairs before it takes the data of the segment that asks for them, so that they acknowledge less; ours \
+                 takes the data first",
+        matches: |difference, ours, _| {
+            let (Some(sent), Some(other)) = &difference.packets else { return false };
+            let last = Last::up_to(ours, difference.step);
+            difference.what == What::Field("acknowledgement number")
+                && sent.len > 0
+                && last.is_some_and(|last| {
+                    other.ack < sent.ack && sent.ack == Some(last.end) && last.end > last.seq
+                })
+        },
+    },
+    Explanation {
+        name: "probe of the window by a late timer",
+        reason: "Linux's timer of zero-window probes is late by up to 45 ms, as that of retransmissions",
+        matches: |difference, ours, _| {
+            let (Some(sent), Some(other)) = &difference.packets else { return false };
+            let next = self::sent(ours, difference.step).filter(|packet| packet.at < sent.at);
+            difference.what == What::Field("time")
+                && sent.is_pure_ack()
+                && next.map(|packet| packet.seq + packet.len).max() == Some(sent.seq + 1)
+                && (0..=45_000).contains(&(other.at - sent.at))
+        },
+    },
+    Explanation {
+        name: "segments cut where others were not",
+        reason: "Linux sends again from where a part was acknowledged, or a window cut a segment, in full segments; ours keeps the ends of \
+                 the segments that it has sent, which RFC 9293 section 3.8.6 leaves open",
+        matches: |difference, ours, _| {
+            let (Some(sent), Some(other)) = &difference.packets else { return false };
+            let first = |from: i64| {
+                self::sent(ours, difference.step).filter(|packet| packet.len > 0 && packet.at < sent.at).any(
+                    |packet| {
+                        packet.seq == from
+                            && self::sent(ours, difference.step)
+                                .all(|before| before.at >= packet.at || before.seq + before.len <= packet.seq)
+                    },
+                )
+            };
+            difference.what == What::Field("length")
+                && sent.seq == other.seq
+                && sent.len < other.len
+                && !first(sent.seq)
+                && self::sent(ours, difference.step)
+                    .any(|packet| packet.at < sent.at && packet.seq + packet.len == sent.seq + sent.len)
+        },
+    },
+    Explanation {
+        name: "first segment cut at the edge of a small window",
+        reason: "Linux cuts the first segment at the edge of a window that shrank below a segment; ours sends it again whole (RFC 9293 \
+                 section 3.8.6, MAY-7)",
+        matches: |difference, ours, _| {
+            let (Some(sent), Some(other)) = &difference.packets else { return false };
+            let Some(last) = Last::up_to(ours, difference.step) else { return false };
+            difference.what == What::Field("length")
+                && sent.seq == last.ack
+                && other.len < sent.len
+                && other.seq + other.len == last.ack + (last.window << shift(ours))
+        },
+    },
+    Explanation {
+        name: "probe cut by the size of now",
+        reason: "Linux cuts a tail loss probe from a packet of several segments by the size that a segment has now; SACK blocks that come \
+                 or go have changed it; ours sends the last segment as it was",
+        matches: |difference, ours, _| {
+            let (Some(sent), Some(other)) = &difference.packets else { return false };
+            let first = self::sent(ours, difference.step)
+                .find(|packet| packet.seq == sent.seq && packet.len == sent.len);
+            let blocks = |packet: &Packet| sack_blocks(packet).len();
+            let segments = self::sent(ours, difference.step).filter(|packet| packet.len > 0).count() as i64;
+            difference.what == What::Field("sequence number")
+                && sent.seq + sent.len == other.seq + other.len
+                && first.is_some_and(|first| first.at < sent.at && blocks(first) != blocks(sent))
+                && (sent.seq - other.seq).abs() <= 36 * segments
+        },
+    },
+    Explanation {
+        name: "use of the window in bytes or in segments",
+        reason: "Linux counts segments that are not full as full ones when it asks whether the window is used (RFC 7661 section 4.2 \
+                 leaves it open); ours counts bytes, and does not grow a window of which less than half is used",
+        matches: window::is_used_in_segments,
+    },
 ];
 
 /// Bits of `tcpi_options`.
@@ -506,24 +610,48 @@ const QUICK: usize = 16;
 /// Bytes of data within which Linux widens a window from the first one it offers to all of the buffer, which is twice as much.
 const GROWTH: i64 = 32 << 10;
 
-/// The first entry that explains a difference.
-pub fn explain(difference: &Difference, ours: &Record, kernel: &Record) -> Option<&'static Explanation> {
-    EXPLANATIONS.iter().find(|entry| (entry.matches)(difference, ours, kernel))
+/// The first entry that explains a difference, and whether the connections are in different states from then on.
+pub fn explain(
+    difference: &Difference,
+    ours: &Record,
+    kernel: &Record,
+) -> Option<(&'static Explanation, bool)> {
+    let find =
+        |list: &'static [Explanation]| list.iter().find(|entry| (entry.matches)(difference, ours, kernel));
+    find(EXPLANATIONS).map(|entry| (entry, false)).or_else(|| find(PARTINGS).map(|entry| (entry, true)))
+}
+
+/// All entries.
+pub fn explanations() -> impl Iterator<Item = &'static Explanation> {
+    EXPLANATIONS.iter().chain(PARTINGS)
 }
 
 fn is_value(difference: &Difference, field: &str) -> bool {
     matches!(&difference.what, What::Value(name) if name == field)
 }
 
-/// Bytes that calls have written up to a step.
-fn written(record: &Record, step: usize) -> i64 {
-    let steps =
+/// The sequence numbers after what each call without MSG_MORE has written up to a step, and after all that was written.
+fn ends_of_writes(record: &Record, step: usize) -> (Vec<i64>, i64) {
+    let mut ends = Vec::new();
+    let mut end = 1;
+    let calls =
         record.steps.iter().take(step + 1).filter(|step| matches!(step.event.as_str(), "write" | "send"));
-    let results = steps.flat_map(|step| &step.deeds).filter_map(|deed| match deed {
-        Deed::Returned(value) => value.parse::<i64>().ok(),
-        Deed::Sent(_) | Deed::Values(_) => None,
-    });
-    results.filter(|written| *written > 0).sum()
+    for call in calls {
+        end += call.deeds.iter().map(written).sum::<i64>();
+        // Scripts send with MSG_MORE.
+        if call.event == "write" {
+            ends.push(end);
+        }
+    }
+    (ends, end)
+}
+
+/// Bytes that a call has written.
+fn written(deed: &Deed) -> i64 {
+    match deed {
+        Deed::Returned(value) => value.parse::<i64>().unwrap_or(0).max(0),
+        Deed::Sent(_) | Deed::Values(_) => 0,
+    }
 }
 
 /// True if `tcpi_options` has this bit at the last mark.
@@ -569,6 +697,47 @@ impl Arrived {
             ack: number(after(" ack ")).unwrap_or(0),
             window: number(after(" win ")).unwrap_or(0),
         })
+    }
+}
+
+/// A segment that arrived, with what its SACK option reports.
+#[derive(Clone)]
+struct Last {
+    step: usize,
+    seq: i64,
+    end: i64,
+    ack: i64,
+    window: i64,
+    blocks: Vec<(i64, i64)>,
+}
+
+impl Last {
+    /// The one that arrived at a step.
+    fn at(record: &Record, step: usize) -> Option<Last> {
+        let event = &record.steps.get(step)?.event;
+        let Arrived { seq, end, ack, window } = Arrived::read(event)?;
+        let option = event.split_once("sack ").map_or("", |(_, rest)| rest);
+        let option = option.split([',', '>']).next().unwrap_or("");
+        let ends = option.split(' ').filter_map(|block| block.split_once(':'));
+        let blocks = ends.filter_map(|(start, end)| Some((start.parse().ok()?, end.parse().ok()?)));
+        Some(Last { step, seq, end, ack, window, blocks: blocks.collect() })
+    }
+
+    /// The last one up to a step.
+    fn up_to(record: &Record, step: usize) -> Option<Last> {
+        (0..=step).rev().find_map(|step| Last::at(record, step))
+    }
+
+    /// The duplicate that it reports (RFC 2883 section 4).
+    fn dsack(&self) -> Option<(i64, i64)> {
+        let first = *self.blocks.first()?;
+        let is_within = |outer: &(i64, i64)| outer.0 <= first.0 && first.1 <= outer.1;
+        (first.0 < self.ack || self.blocks.get(1).is_some_and(is_within)).then_some(first)
+    }
+
+    /// True if it says that this range has arrived.
+    fn reports(&self, from: i64, to: i64) -> bool {
+        to <= self.ack || self.blocks.iter().any(|block| block.0 <= from && to <= block.1)
     }
 }
 

@@ -82,8 +82,11 @@ pub fn judge(text: &str, ignored: &[String]) -> Verdict {
         let mut unexplained = None;
         for difference in compare(&ours, &kernel) {
             match explain(&difference, &ours, &kernel) {
-                Some(entry) => {
+                Some((entry, parts)) => {
                     explained.insert(entry.name);
+                    if parts {
+                        break;
+                    }
                 }
                 None if ignored.contains(&difference.class()) => {}
                 None => {

@@ -17,7 +17,7 @@ mod record;
 mod script;
 
 pub use compare::{Difference, What, compare, lateness};
-pub use explain::{EXPLANATIONS, Explanation, explain};
+pub use explain::{Explanation, explain, explanations};
 pub use generate::{FIELDS, Kind, generate};
 pub use judge::{Verdict, judge, minimise, play_kernel, play_ours};
 pub use record::{Deed, Packet, Record, Step};

@@ -1,6 +1,6 @@
 //! Where the two congestion windows differ on purpose, and the data that a larger one lets go.
 
-use super::{SACK, arrivals, has_option};
+use super::{Last, SACK, arrivals, has_option};
 use crate::differential::compare::{Difference, What};
 use crate::differential::record::{Deed, Packet, Record, Step};
 
@@ -72,12 +72,42 @@ pub(super) fn is_in_segments(difference: &Difference, ours: &Record, _: &Record)
     let step = difference.step;
     let acked = arrivals(ours, step).next().map_or(0, |last| last.ack);
     let recovers = value(ours, step, "ca_state").is_some_and(|state| state >= CWR);
-    let full = data(ours, step).map(|packet| packet.len).max().unwrap_or(0);
-    let parts = data(ours, step).filter(|packet| packet.len < full && (recovers || end(packet) <= acked));
+    // Options leave less than the MSS for payload.
+    let sizes = (0..=step).filter_map(|step| value(ours, step, "snd_mss"));
+    let full = sizes.max().unwrap_or(0);
+    let is_reported = |packet: &Packet| {
+        (0..=step).filter_map(|step| Last::at(ours, step)).any(|last| last.reports(packet.seq, end(packet)))
+    };
+    let parts = data(ours, step)
+        .filter(|packet| packet.len < full && (recovers || end(packet) <= acked || is_reported(packet)));
     let more = difference.values.1 - difference.values.0;
     matches!(&difference.what, What::Value(name) if name == "snd_cwnd")
         && more > 0
         && more <= parts.count() as i64
+}
+
+/// True for a window that Linux grows because small segments use it: counted in bytes less than half of it was used.
+pub(super) fn is_used_in_segments(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
+    let step = difference.step;
+    let last = (0..step).rev().find(|n| *n > 0 && highest(ours, *n) > highest(ours, *n - 1)).unwrap_or(0);
+    // The marks before this one, and the one at which the flight was largest.
+    let before = (0..step).rev().find(|n| mark(&kernel.steps[*n]).is_some());
+    let first = (last..step).find(|n| mark(&kernel.steps[*n]).is_some());
+    let (Some(before), Some(first)) = (before, first) else { return false };
+    let of = |name| value(kernel, before, name).unwrap_or(0);
+    let (window, size) = (of("snd_cwnd"), of("snd_mss"));
+    let sent = value(kernel, first, "unacked").unwrap_or(0);
+    let bytes = highest(ours, last) - acknowledged(ours, last);
+    let acked = of("unacked") - value(kernel, step, "unacked").unwrap_or(0);
+    let more = difference.values.1 - difference.values.0;
+    is_about(difference, "snd_cwnd")
+        && (1..=acked).contains(&more)
+        && 2 * sent > window
+        && 2 * bytes <= window * size
+}
+
+fn highest(record: &Record, step: usize) -> i64 {
+    data(record, step).map(end).max().unwrap_or(1)
 }
 
 /// True for the window of a fast recovery without SACK in which more duplicates have arrived than segments were outstanding
@@ -104,6 +134,24 @@ fn has_more_duplicates(record: &Record, step: usize) -> bool {
     !has_option(record, step, SACK) && run.len() > outstanding.len()
 }
 
+/// True if more duplicates have arrived since the last repair, with those counted before, than segments were outstanding above it.
+fn has_more_after_repair(record: &Record, step: usize) -> bool {
+    let Some(last) = Last::up_to(record, step) else { return false };
+    let repairs = |n: &usize| {
+        data(record, *n).filter(|packet| packet.seq == last.ack).count()
+            > data(record, n.saturating_sub(1)).filter(|packet| packet.seq == last.ack).count()
+    };
+    let Some(repaired) = (1..step).rev().find(repairs) else { return false };
+    let mut outstanding: Vec<i64> =
+        data(record, repaired - 1).map(|packet| packet.seq).filter(|seq| *seq >= last.ack).collect();
+    outstanding.sort_unstable();
+    outstanding.dedup();
+    let after = (repaired..step).find(|n| mark(&record.steps[*n]).is_some());
+    let counted = after.and_then(|n| field(mark(&record.steps[n])?, "sacked")).unwrap_or(0);
+    let since = (repaired + 1..=step).filter_map(|n| arrivals_at(record, n)).filter(|ack| *ack == last.ack);
+    !has_option(record, step, SACK) && counted + since.count() as i64 >= outstanding.len() as i64
+}
+
 fn arrivals_at(record: &Record, step: usize) -> Option<i64> {
     let event = &record.steps.get(step)?.event;
     event.starts_with("< ").then(|| arrivals(record, step).next().map(|arrived| arrived.ack)).flatten()
@@ -117,7 +165,8 @@ pub(super) fn is_let_go(difference: &Difference, ours: &Record, kernel: &Record)
         What::Missing if is_data(&difference.packets.1) => false,
         _ => return false,
     };
-    if !more_of_ours && has_more_duplicates(ours, difference.step) && is_new(difference, kernel) {
+    let has_more = has_more_duplicates(ours, difference.step) || has_more_after_repair(ours, difference.step);
+    if !more_of_ours && has_more && is_new(difference, kernel) {
         return true;
     }
     if !more_of_ours && ends_recovery_of_orphan(ours, difference.step) && is_new(difference, kernel) {
@@ -160,6 +209,7 @@ fn is_explained(difference: &Difference, ours: &Record, kernel: &Record) -> bool
         is_at_threshold,
         is_twice_in_flight,
         is_unused,
+        is_used_in_segments,
         is_left_by_delay,
     ];
     reasons.iter().any(|reason| reason(difference, ours, kernel))
@@ -181,7 +231,7 @@ pub(super) fn is_carried(difference: &Difference, ours: &Record, kernel: &Record
             })
 }
 
-fn is_about(difference: &Difference, field: &str) -> bool {
+pub(super) fn is_about(difference: &Difference, field: &str) -> bool {
     matches!(&difference.what, What::Value(name) if name == field)
 }
 
@@ -262,15 +312,17 @@ pub(super) fn is_sent_by_timer(difference: &Difference, ours: &Record, kernel: &
     let Some(sent) = difference.packets.0.as_ref().filter(|sent| sent.len > 0) else { return false };
     let firsts =
         |seq: i64| data(ours, difference.step).find(|packet| packet.seq == seq).map(|packet| packet.at);
-    let acked = arrivals(ours, difference.step).next().map_or(0, |arrived| arrived.ack);
-    let delivered = data(ours, difference.step).find(|packet| end(packet) == acked).map(|packet| packet.at);
+    let Some(last) = Last::up_to(ours, difference.step) else { return false };
+    let is_delivered = |at: i64| {
+        data(ours, difference.step).any(|packet| packet.at == at && last.reports(packet.seq, end(packet)))
+    };
     let later = kernel.steps.iter().skip(difference.step).take(2).flat_map(|step| &step.deeds);
     let by_timer = later.filter_map(|deed| match deed {
         Deed::Sent(packet) => Some(packet),
         Deed::Returned(_) | Deed::Values(_) => None,
     });
     difference.what == What::Surplus
-        && firsts(sent.seq).is_some_and(|at| at < sent.at && delivered == Some(at))
+        && firsts(sent.seq).is_some_and(|at| at < sent.at && is_delivered(at))
         && by_timer
             .into_iter()
             .any(|packet| packet.seq == sent.seq && (500..20_000).contains(&(packet.at - sent.at)))
@@ -379,25 +431,6 @@ pub(super) fn is_lost_after_undo(difference: &Difference, ours: &Record, kernel:
     matches!(difference.what, What::Surplus | What::Field("sequence number")) && sent_before && undone
 }
 
-/// True for a repair by a reordering timer in a recovery that was under way, behind one that both sent.
-pub(super) fn is_timer_burst(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
-    let Some(other) = &difference.packets.1 else { return false };
-    let (our_step, step) = (&ours.steps[difference.step], &kernel.steps[difference.step]);
-    let by_timer = |step: &Step| {
-        let late =
-            |deed: &&Deed| matches!(deed, Deed::Sent(packet) if packet.len > 0 && packet.at > step.at + 500);
-        step.deeds.iter().filter(late).count()
-    };
-    let recovers = |record| value(record, difference.step, "ca_state") == Some(RECOVERY);
-    difference.what == What::Missing
-        && other.at > step.at + 2_000
-        && !is_new(difference, kernel)
-        && by_timer(our_step) > 0
-        && by_timer(our_step) < by_timer(step)
-        && recovers(ours)
-        && recovers(kernel)
-}
-
 /// True if the segment that only the kernel sends was never sent before.
 fn is_new(difference: &Difference, kernel: &Record) -> bool {
     let sent = difference.packets.1.as_ref();
@@ -407,7 +440,7 @@ fn is_new(difference: &Difference, kernel: &Record) -> bool {
 }
 
 /// Returns the bytes acknowledged up to a step, without those never sent.
-fn acknowledged(record: &Record, step: usize) -> i64 {
+pub(super) fn acknowledged(record: &Record, step: usize) -> i64 {
     let highest = data(record, step).map(end).max().unwrap_or(1);
     arrivals(record, step).map(|arrived| arrived.ack).filter(|ack| *ack <= highest).max().unwrap_or(1)
 }
@@ -464,12 +497,12 @@ const NO_THRESHOLD: i64 = 2_147_483_647;
 /// Segments of window below which Linux's HyStart does not leave slow start.
 const HYSTART_LOW: i64 = 16;
 
-fn end(packet: &Packet) -> i64 {
+pub(super) fn end(packet: &Packet) -> i64 {
     packet.seq + packet.len + i64::from(packet.has('F'))
 }
 
 /// The data segments up to a step, FINs included.
-fn data(record: &Record, step: usize) -> impl Iterator<Item = &Packet> {
+pub(super) fn data(record: &Record, step: usize) -> impl Iterator<Item = &Packet> {
     let deeds = record.steps.iter().take(step + 1).flat_map(|step| &step.deeds);
     deeds.filter_map(|deed| match deed {
         Deed::Sent(packet) if packet.len > 0 || packet.has('F') => Some(packet),
@@ -477,20 +510,20 @@ fn data(record: &Record, step: usize) -> impl Iterator<Item = &Packet> {
     })
 }
 
-type Values = Vec<(String, Option<i64>)>;
+pub(super) type Values = Vec<(String, Option<i64>)>;
 
-fn mark(step: &Step) -> Option<&Values> {
+pub(super) fn mark(step: &Step) -> Option<&Values> {
     step.deeds.iter().find_map(|deed| match deed {
         Deed::Values(values) => Some(values),
         Deed::Sent(_) | Deed::Returned(_) => None,
     })
 }
 
-fn field(values: &Values, name: &str) -> Option<i64> {
+pub(super) fn field(values: &Values, name: &str) -> Option<i64> {
     values.iter().find(|(other, _)| other == name)?.1
 }
 
 /// A value at the last mark up to a step.
-fn value(record: &Record, step: usize, name: &str) -> Option<i64> {
+pub(super) fn value(record: &Record, step: usize, name: &str) -> Option<i64> {
     field(record.steps.iter().take(step + 1).rev().find_map(mark)?, name)
 }

@@ -1,0 +1,477 @@
+//! Differences after which the two connections are in different states, for a known reason: nothing that follows is compared.
+
+use super::window::{acknowledged, data, end, is_about, mark, value};
+use super::{Explanation, Last, RTO_MIN, SACK, TIMESTAMPS, has_option, shift};
+use crate::differential::compare::{Difference, What};
+use crate::differential::record::{Deed, Packet, Record};
+
+/// `tcpi_ca_state` of CWR; of recoveries it is larger.
+const CWR: i64 = 2;
+
+/// Sequence numbers of scripts that are beyond every window.
+const FAR: i64 = 500_000;
+
+/// The list.
+pub(super) const PARTINGS: &[Explanation] = &[
+    Explanation {
+        name: "duplicate behind data",
+        reason: "Linux takes an acknowledgement that repeats the last number for a window update if its sequence number is newer, \
+                 and not for a duplicate; RFC 5681 section 2 compares the windows, as ours",
+        matches: is_behind_data,
+    },
+    Explanation {
+        name: "timeout without a round trip since the last probe",
+        reason: "RFC 8985 section 7.3: no tail loss probe before a round trip has been measured after the last one: ours sends the \
+                 segment at its timeout; in Linux it is another probe",
+        matches: is_timeout_after_probe,
+    },
+    Explanation {
+        name: "undo by reports of what was not sent twice",
+        reason: "Linux subtracts each reported duplicate from what it has sent again, whatever it reports, and believes none once more \
+                 have been reported than were sent; ours takes those of segments that it has sent twice (RFC 3708 section 3)",
+        matches: is_undone_by_count,
+    },
+    Explanation {
+        name: "round trip of a part",
+        reason: "Linux measures the round trip of a segment, and takes a reduction back, when the whole of it is acknowledged or, for a \
+                 repair, already a part; ours measures parts (RFC 6298 section 3) and waits while the rest of a repair is in flight",
+        matches: is_about_a_part,
+    },
+    Explanation {
+        name: "smaller window that only ours has taken",
+        reason: "Linux believes a smaller window only from a segment that acknowledges or brings something; RFC 9293 section 3.10.7.4 \
+                 takes SND.WND from every acceptable segment, as ours: Linux sends beyond it, and takes a repetition for a duplicate",
+        matches: is_beyond_smaller_window,
+    },
+    Explanation {
+        name: "round trip of a repair that Linux's timer sent late",
+        reason: "Linux's timer sends a repair up to 14 ms later, and the script's answer comes so much sooner after it: RACK.rtt is \
+                 shorter, or below the least round trip (RFC 8985 section 6.2 steps 2 and 5), and other segments are due",
+        matches: is_from_late_repair,
+    },
+    Explanation {
+        name: "reordering window after a duplicate",
+        reason: "Linux widens the reordering window after a DSACK only where it has seen reordering, and when the next segments arrive; \
+                 RFC 8985 section 6.2 step 4 with each round trip in which one arrives, as ours: ours waits longer",
+        matches: is_wider_after_dsack,
+    },
+    Explanation {
+        name: "timeout judged without SACK",
+        reason: "Linux judges a timeout by F-RTO without SACK as well (RFC 5682 section 2); ours only with SACK (section 3), because what \
+                 a cumulative acknowledgement covers may have arrived long before",
+        matches: is_judged_without_sack,
+    },
+    Explanation {
+        name: "FIN beyond the window",
+        reason: "Linux waits with a FIN for room of a segment in the congestion window; it has no byte that ours would count",
+        matches: is_fin_beyond_window,
+    },
+    Explanation {
+        name: "probe twice in flight",
+        reason: "Linux counts a segment that a tail loss probe repeated twice in flight, as RFC 6675 section 4 (SetPipe) does; ours counts \
+                 the bytes of the stream, each once",
+        matches: is_probe_twice_in_flight,
+    },
+    Explanation {
+        name: "recovery without SACK held at its point",
+        reason: "Linux stays in recovery until more than the recovery point is acknowledged where SACK was not agreed on, and sends \
+                 nothing for a duplicate; RFC 6582 section 3.2 step 3 ends it, and RFC 3042 lets new data go, as ours",
+        matches: is_sent_at_point,
+    },
+    Explanation {
+        name: "segments due within a millisecond",
+        reason: "Linux measures microseconds of real time, ours the script's: a segment that is due at the acknowledgement in one is due \
+                 at the reordering timer, two milliseconds later at most, in the other",
+        matches: is_due_in_a_moment,
+    },
+    Explanation {
+        name: "backoff of probes where the window opens for a part",
+        reason: "Linux forgets the backoff of zero-window probes when the window takes the whole of its first packet; ours when it opens",
+        matches: is_backoff_of_probes,
+    },
+    Explanation {
+        name: "probe at the edge of the window",
+        reason: "Linux probes with new data if the window takes a full segment of it; ours with what the window takes (RFC 8985 section \
+                 7.3)",
+        matches: is_probe_at_edge,
+    },
+    Explanation {
+        name: "round trip of a repair that Linux's timeout sent late",
+        reason: "Linux's retransmission timer is late by up to 45 ms, and the script's answer comes so much sooner after it",
+        matches: is_round_trip_of_late_repair,
+    },
+    Explanation {
+        name: "timer of a timeout that differs",
+        reason: "Where the timeouts differ because Linux keeps the largest deviation of a round trip, the shorter one fires first",
+        matches: is_timer_that_differs,
+    },
+    Explanation {
+        name: "timer that a report restarts",
+        reason: "Linux restarts the retransmission timer when SACK reports a segment that left before the first one was sent last; RFC 6298 \
+                 section 5.3 restarts it when new data is acknowledged, as ours",
+        matches: is_restarted_by_report,
+    },
+    Explanation {
+        name: "probe instead of the reordering timer",
+        reason: "Linux has one timer for both: new data in CWR sets it for a tail loss probe where reports have set it for reordering; RFC \
+                 8985 section 7.2 schedules no probe while SACK reports something",
+        matches: is_probe_in_cwr,
+    },
+    Explanation {
+        name: "timeout of a closed window",
+        reason: "Linux does not count a timeout while the peer's window is closed, and not back when the peer answers a segment beyond its \
+                 window; RFC 9293 section 3.8.6 keeps such a connection, for which ours counts from the last answer",
+        matches: is_timeout_of_closed_window,
+    },
+];
+
+/// True for what follows from a duplicate that Linux takes for a window update: one less is counted, or a probe's fate is unknown.
+fn is_behind_data(difference: &Difference, ours: &Record, _: &Record) -> bool {
+    let fields = ["ca_state", "sacked", "delivered", "snd_ssthresh"];
+    let is_value = fields.iter().any(|field| is_about(difference, field));
+    let is_sent = difference.what == What::Surplus
+        && difference.packets.0.as_ref().is_some_and(|sent| sent.len > 0)
+        && !has_option(ours, difference.step, SACK);
+    let mut newest = 0;
+    let mut una = 0;
+    let mut found = false;
+    for step in 0..=difference.step {
+        let Some(last) = Last::at(ours, step).filter(|last| last.seq < FAR) else { continue };
+        let is_pure = last.seq == last.end;
+        let outstanding = step > 0 && data(ours, step - 1).any(|packet| end(packet) > last.ack);
+        if last.ack > una {
+            found = false;
+        }
+        found |= is_pure && last.ack == una && last.seq > newest && outstanding;
+        (newest, una) = (newest.max(last.seq), una.max(last.ack));
+    }
+    // A probe that was answered so is remembered for longer.
+    if is_about(difference, "snd_ssthresh") {
+        found = data(ours, difference.step).any(|packet| is_probe(ours, packet)) && newest > 1;
+    }
+    (is_value || is_sent) && found
+}
+
+/// True for a segment that was sent again between two events.
+fn is_probe(record: &Record, packet: &Packet) -> bool {
+    let by_timer = !record.steps.iter().any(|step| step.at == packet.at);
+    by_timer && record.packets().any(|other| other.at < packet.at && other.seq == packet.seq && other.len > 0)
+}
+
+/// The segments with data that a timer sent up to a step, in order.
+fn by_timer(record: &Record, step: usize) -> Vec<&Packet> {
+    let steps = record.steps.iter().take(step + 1);
+    let late = steps.flat_map(|step| step.deeds.iter().map(move |deed| (step.at, deed)));
+    late.filter_map(|(at, deed)| match deed {
+        Deed::Sent(packet) if (packet.len > 0 || packet.has('F')) && packet.at > at + 500 => Some(packet),
+        Deed::Sent(_) | Deed::Returned(_) | Deed::Values(_) => None,
+    })
+    .collect()
+}
+
+/// True for the state of a timeout of ours that sent the segment that Linux sent as a probe.
+fn is_timeout_after_probe(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
+    let fields = ["backoff", "retransmits", "total_rto", "ca_state"];
+    let (sent, others) = (by_timer(ours, difference.step), by_timer(kernel, difference.step));
+    let (Some(last), Some(other), Some(before)) = (sent.last(), others.last(), sent.iter().rev().nth(1))
+    else {
+        return false;
+    };
+    let measured = (0..=difference.step)
+        .filter(|step| ours.steps[*step].at > before.at && ours.steps[*step].at <= last.at)
+        .filter_map(|step| Last::at(ours, step))
+        .any(|arrived| arrived.ack > end(before));
+    fields.iter().any(|field| is_about(difference, field))
+        && difference.values.0 > difference.values.1
+        && last.seq == other.seq
+        && !measured
+        && !has_option(ours, difference.step, TIMESTAMPS)
+}
+
+/// True for the window or the threshold that one of them restores at a report of a duplicate: Linux where the segment was sent
+/// once, ours where more were reported than Linux has sent again.
+fn is_undone_by_count(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
+    let fields = ["ca_state", "snd_ssthresh", "snd_cwnd"];
+    let Some(last) = Last::up_to(ours, difference.step) else { return false };
+    let Some(dsack) = last.dsack() else { return false };
+    let threshold =
+        (value(ours, difference.step, "snd_ssthresh"), value(kernel, difference.step, "snd_ssthresh"));
+    let of = |name| value(kernel, difference.step, name).unwrap_or(0);
+    fields.iter().any(|field| is_about(difference, field))
+        && (threshold.0 < threshold.1 && !was_sent_twice(ours, difference.step, dsack)
+            || threshold.0 > threshold.1 && of("dsack_dups") > of("total_retrans"))
+}
+
+/// True if this range was sent more often than once and has been reported less often than it was sent again.
+pub(super) fn was_sent_twice(record: &Record, step: usize, range: (i64, i64)) -> bool {
+    let overlaps = |from: i64, to: i64| from < range.1 && range.0 < to;
+    let sent = data(record, step).filter(|packet| overlaps(packet.seq, end(packet))).count();
+    let reports = (0..step).filter_map(|step| Last::at(record, step)?.dsack());
+    sent > 1 + reports.filter(|before| overlaps(before.0, before.1)).count()
+}
+
+/// True for a round trip or a state at an acknowledgement of a part of a segment.
+fn is_about_a_part(difference: &Difference, ours: &Record, _: &Record) -> bool {
+    let Some(last) = Last::up_to(ours, difference.step) else { return false };
+    let fields = ["rtt", "rto", "min_rtt", "ca_state", "sacked"];
+    fields.iter().any(|field| is_about(difference, field))
+        && data(ours, difference.step).any(|packet| packet.seq < last.ack && last.ack < end(packet))
+}
+
+/// True for what Linux sends, or where it cuts, beyond the edge that the last acknowledgement has given; and for the state where it
+/// takes the window that opens again for a duplicate.
+fn is_beyond_smaller_window(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
+    let edges = |step: usize| {
+        let arrived = (0..=step)
+            .filter_map(|step| Last::at(ours, step))
+            .filter(move |last| last.ack <= highest(ours, step));
+        arrived.map(move |last| last.ack + (last.window << shift(ours)))
+    };
+    let edge = edges(difference.step).next_back();
+    let smaller = edge.zip(edges(difference.step).max()).is_some_and(|(last, most)| last < most);
+    let differs = (0..=difference.step)
+        .rev()
+        .find_map(|step| Some(value(ours, step, "snd_wnd")? < value(kernel, step, "snd_wnd")?));
+    match &difference.what {
+        What::Missing | What::Field("length") => {
+            let Some(other) = difference.packets.1.as_ref().filter(|other| other.len > 0) else {
+                return false;
+            };
+            smaller && edge.is_some_and(|edge| end(other) > edge) && differs != Some(false)
+        }
+        What::Value(field) if field == "ca_state" => {
+            let before = (0..difference.step).rev().find(|step| mark(&ours.steps[*step]).is_some());
+            before.is_some_and(|step| value(ours, step, "snd_wnd") < value(kernel, step, "snd_wnd"))
+        }
+        What::Surplus | What::Field(_) | What::Value(_) | What::Returned => false,
+    }
+}
+
+fn highest(record: &Record, step: usize) -> i64 {
+    data(record, step).map(end).max().unwrap_or(1)
+}
+
+/// True for a loss that one of them declares, or what follows from it, at the answer to a repair that timers sent, Linux's later.
+fn is_from_late_repair(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
+    let fields = ["lost", "retrans", "snd_cwnd", "ca_state", "reord_seen", "delivered"];
+    let is_value = fields.iter().any(|field| is_about(difference, field));
+    let is_data = |packet: &Option<Packet>| packet.as_ref().is_none_or(|packet| packet.len > 0);
+    let is_sent =
+        matches!(difference.what, What::Surplus | What::Missing | What::Field("sequence number" | "time"))
+            && is_data(&difference.packets.0)
+            && is_data(&difference.packets.1);
+    let Some(last) = Last::up_to(ours, difference.step) else { return false };
+    let sent_last = |record: &Record, seq: i64| {
+        let at = record.steps[last.step].at;
+        data(record, last.step)
+            .filter(|packet| packet.seq == seq && packet.at < at)
+            .last()
+            .map(|packet| at - packet.at)
+    };
+    let repairs = by_timer(ours, last.step);
+    let before = (0..last.step).rev().find_map(|step| Last::at(ours, step));
+    let is_new =
+        |packet: &&Packet| before.as_ref().is_none_or(|before| !before.reports(packet.seq, end(packet)));
+    let mut answered =
+        repairs.into_iter().filter(|packet| last.reports(packet.seq, end(packet))).filter(is_new);
+    (is_value || is_sent)
+        && has_option(ours, difference.step, SACK)
+        && answered.any(|packet| {
+            let waited = sent_last(ours, packet.seq).zip(sent_last(kernel, packet.seq));
+            waited.is_some_and(|(waited, other)| (500..50_000).contains(&(waited - other)))
+        })
+}
+
+/// True for a repair that Linux sends sooner once a duplicate has been reported.
+fn is_wider_after_dsack(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
+    let Some(other) = difference.packets.1.as_ref().filter(|other| other.len > 0) else { return false };
+    let reported = (0..=difference.step).filter_map(|step| Last::at(ours, step)?.dsack()).count() as i64;
+    let least = (0..=difference.step).rev().find_map(|step| value(kernel, step, "min_rtt")).unwrap_or(0);
+    let repeats = data(kernel, difference.step).any(|packet| packet.at < other.at && packet.seq == other.seq);
+    let sooner = difference.packets.0.as_ref().is_none_or(|sent| {
+        sent.seq != other.seq || (6_000..least / 4 * (reported + 1) + 4_000).contains(&(sent.at - other.at))
+    });
+    matches!(difference.what, What::Missing | What::Field("sequence number" | "time"))
+        && has_option(ours, difference.step, SACK)
+        && reported > 0
+        && repeats
+        && sooner
+}
+
+/// True where ours goes on repairing after a timeout and Linux sends new data, without SACK.
+fn is_judged_without_sack(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
+    let (Some(sent), Some(other)) = &difference.packets else { return false };
+    let repeats = |record: &Record, packet: &Packet| {
+        data(record, difference.step).any(|before| before.at < packet.at && before.seq == packet.seq)
+    };
+    difference.what == What::Field("sequence number")
+        && !has_option(ours, difference.step, SACK)
+        && by_timer(ours, difference.step).iter().any(|packet| is_probe(ours, packet))
+        && repeats(ours, sent)
+        && !repeats(kernel, other)
+}
+
+/// True for a FIN without data that ours sends while Linux's window is full.
+fn is_fin_beyond_window(difference: &Difference, _: &Record, kernel: &Record) -> bool {
+    let before = (0..difference.step).rev().find(|step| mark(&kernel.steps[*step]).is_some());
+    let of = |name| value(kernel, before?, name);
+    let flight = (|| Some(of("unacked")? - of("sacked")? - of("lost")? + of("retrans")?))();
+    difference.what == What::Surplus
+        && difference.packets.0.as_ref().is_some_and(|sent| sent.has('F') && sent.len == 0)
+        && flight.zip(of("snd_cwnd")).is_some_and(|(flight, window)| flight >= window)
+}
+
+/// True for new data of ours where a repeated probe fills Linux's window.
+fn is_probe_twice_in_flight(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
+    let Some(sent) = difference.packets.0.as_ref().filter(|sent| sent.len > 0) else { return false };
+    let Some(after) = (difference.step..kernel.steps.len()).find(|n| mark(&kernel.steps[*n]).is_some())
+    else {
+        return false;
+    };
+    let of = |name| value(kernel, after, name);
+    let flight = (|| Some(of("unacked")? - of("sacked")? - of("lost")? + of("retrans")?))();
+    difference.what == What::Surplus
+        && data(ours, difference.step).all(|packet| packet.at >= sent.at || packet.seq < sent.seq)
+        && of("retrans").zip(of("lost")).is_some_and(|(again, lost)| again > lost)
+        && flight.zip(of("snd_cwnd")).is_some_and(|(flight, window)| flight >= window)
+}
+
+/// True for data that ours sends for a duplicate at the recovery point, without SACK.
+fn is_sent_at_point(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
+    let Some(last) = Last::up_to(ours, difference.step) else { return false };
+    let held = (0..=difference.step).rev().find_map(|step| value(kernel, step, "ca_state"));
+    // SND.NXT after each event since something was sent again.
+    let again = data(ours, last.step.saturating_sub(1)).any(|packet| is_repeated(ours, packet));
+    let points: Vec<i64> = (0..last.step).map(|step| highest(ours, step)).collect();
+    again
+        && difference.what == What::Surplus
+        && difference.packets.0.as_ref().is_some_and(|sent| sent.len > 0)
+        && !has_option(ours, difference.step, SACK)
+        && points.contains(&last.ack)
+        && held.is_none_or(|state| state > CWR)
+}
+
+/// True for the count of timeouts where the window was closed or the segment lies beyond it.
+fn is_timeout_of_closed_window(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
+    let fields = ["retransmits", "total_rto", "backoff"];
+    let Some(last) = Last::up_to(ours, difference.step) else { return false };
+    let una = acknowledged(ours, difference.step);
+    let head = data(ours, difference.step).find(|packet| packet.seq == una).map_or(0, |packet| packet.len);
+    let (a, b) = difference.values;
+    let closed = (0..difference.step).rev().find_map(|step| value(kernel, step, "snd_wnd"));
+    fields.iter().any(|field| is_about(difference, field))
+        && (a == b + 1 && closed == Some(0) || a < b && last.window << shift(ours) < head && last.ack == una)
+        && by_timer(ours, difference.step).last().is_some_and(|sent| difference.step > 0 && sent.at > RTO_MIN)
+}
+
+/// True for a count of lost segments, or what is sent for it, where one of them repairs more by its reordering timer a moment later.
+fn is_due_in_a_moment(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
+    let fields = ["lost", "retrans", "snd_cwnd"];
+    let soon = |record: &Record, most: i64| {
+        let steps = record.steps.iter().skip(difference.step).take(2);
+        let late = steps.flat_map(|step| step.deeds.iter().map(move |deed| (step.at, deed)));
+        late.filter_map(|(at, deed)| match deed {
+            Deed::Sent(packet) if packet.len > 0 && (300..most).contains(&(packet.at - at)) => {
+                Some(packet.seq)
+            }
+            Deed::Sent(_) | Deed::Returned(_) | Deed::Values(_) => None,
+        })
+        .collect::<Vec<_>>()
+    };
+    let (sooner, later) = (soon(ours, 2_000), soon(kernel, 16_000));
+    let after = (difference.step..ours.steps.len()).find(|step| mark(&ours.steps[*step]).is_some());
+    let lost = |record| after.and_then(|step| value(record, step, "lost"));
+    let is_value = fields.iter().any(|field| is_about(difference, field));
+    let at_once = difference.packets.0.as_ref().is_some_and(|sent| {
+        difference.what == What::Surplus && is_repeated(ours, sent) && later.contains(&sent.seq)
+    });
+    let by_count = is_value || matches!(difference.what, What::Surplus | What::Missing);
+    has_option(ours, difference.step, SACK)
+        && (at_once || by_count && lost(ours) != lost(kernel) && (!sooner.is_empty() || !later.is_empty()))
+}
+
+/// True for a backoff that Linux keeps from probes of a window that has opened.
+fn is_backoff_of_probes(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
+    let closed = (0..difference.step).rev().find_map(|step| value(kernel, step, "snd_wnd"));
+    is_about(difference, "backoff")
+        && difference.values.0 < difference.values.1
+        && closed == Some(0)
+        && value(ours, difference.step, "snd_wnd") > Some(0)
+}
+
+/// True for a probe of ours with new data up to the edge of the window, where Linux repeats.
+fn is_probe_at_edge(difference: &Difference, ours: &Record, _: &Record) -> bool {
+    let (Some(sent), Some(other)) = &difference.packets else { return false };
+    let edge = Last::up_to(ours, difference.step).map(|last| last.ack + (last.window << shift(ours)));
+    let size = value(ours, difference.step, "snd_mss").unwrap_or(0);
+    difference.what == What::Field("sequence number")
+        && edge == Some(end(sent))
+        && sent.len < size
+        && other.seq < sent.seq
+}
+
+/// True for a smoothed round trip that is shorter by no more than what Linux's timer was late.
+fn is_round_trip_of_late_repair(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
+    let Some(last) = Last::up_to(ours, difference.step) else { return false };
+    let sent = by_timer(ours, last.step).last().map(|packet| (packet.seq, packet.at));
+    let other = by_timer(kernel, last.step).last().map(|packet| (packet.seq, packet.at));
+    (is_about(difference, "rtt") || is_about(difference, "rto"))
+        && sent.zip(other).is_some_and(|((seq, at), (other, late))| {
+            seq == other
+                && last.reports(seq, seq + 1)
+                && (4_000..45_000).contains(&(late - at))
+                && difference.values.0 > difference.values.1
+        })
+}
+
+/// True if a segment that begins there was sent before.
+fn is_repeated(record: &Record, packet: &Packet) -> bool {
+    record.packets().any(|other| other.len > 0 && other.at < packet.at && other.seq == packet.seq)
+}
+
+/// True for a segment that a timeout sends again, sooner where the timeout is shorter.
+fn is_timer_that_differs(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
+    let rto = |record| (0..=difference.step).rev().find_map(|step| value(record, step, "rto"));
+    let (Some(a), Some(b)) = (rto(ours), rto(kernel)) else { return false };
+    let (packet, record, is_ours) = match (&difference.what, &difference.packets) {
+        (What::Surplus, (Some(sent), None)) => (sent, ours, true),
+        (What::Missing, (None, Some(other))) => (other, kernel, false),
+        (What::Field("time"), (Some(sent), Some(other))) => (sent, ours, sent.at < other.at),
+        _ => return false,
+    };
+    packet.len > 0
+        && is_repeated(record, packet)
+        && packet.at > ours.steps[difference.step].at + 2_000
+        && (a - b).abs() > 12_000
+        && (a < b) == is_ours
+}
+
+/// True for a timeout of ours, or one that comes sooner, where reports have restarted Linux's timer.
+fn is_restarted_by_report(difference: &Difference, ours: &Record, _: &Record) -> bool {
+    let Some(sent) = difference.packets.0.as_ref().filter(|sent| sent.len > 0) else { return false };
+    let Some(last) = Last::up_to(ours, difference.step) else { return false };
+    let before = data(ours, difference.step).filter(|packet| packet.at < sent.at && packet.seq == sent.seq);
+    let head = before.map(|packet| packet.at).max();
+    let sooner = match &difference.packets.1 {
+        None => difference.what == What::Surplus,
+        Some(other) => difference.what == What::Field("time") && sent.at < other.at,
+    };
+    sooner
+        && sent.at > ours.steps[difference.step].at + 2_000
+        && last.ack == sent.seq
+        && !last.blocks.is_empty()
+        && head.is_some_and(|head| head < ours.steps[last.step].at && sent.at - head >= RTO_MIN)
+}
+
+/// True for a repair of ours by the reordering timer in CWR, where Linux sends a probe or waits for it.
+fn is_probe_in_cwr(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
+    let Some(sent) = difference.packets.0.as_ref().filter(|sent| sent.len > 0) else { return false };
+    let in_cwr =
+        |record| (0..=difference.step).rev().find_map(|step| value(record, step, "ca_state")) == Some(CWR);
+    matches!(difference.what, What::Surplus | What::Field("sequence number"))
+        && in_cwr(ours)
+        && in_cwr(kernel)
+        && is_repeated(ours, sent)
+        && by_timer(ours, difference.step).contains(&sent)
+        && Last::up_to(ours, difference.step).is_some_and(|last| !last.blocks.is_empty())
+}
