@@ -3,6 +3,8 @@
 //! A loss ratio alone says little about a short flight: of 20 segments on a path that loses 2 % at random every third flight
 //! loses one or more, which is 5 % of it. Lost runs are therefore compared with a Poisson distribution of the expected number:
 //! losses are *excess* if random loss causes so many in less than one flight of a hundred.
+//!
+//! Random loss does not depend on how much is sent at a time; congestion does ([`Dose`]).
 
 /// Weight of the assumption before anything is learned: one lost segment of 100, in runs of 1.3.
 const PRIOR_SEGMENTS: u64 = 100;
@@ -66,6 +68,38 @@ fn allowed_losses(segments: u64, loss_ppm: u64, run_milli: u64) -> u64 {
     runs * run_milli / 1000
 }
 
+/// Segments beyond the standard window after which losses are compared.
+const DOSE_SEGMENTS: u64 = 256;
+/// Larger counts are halved, so that a path that changes shows.
+const DOSE_MEMORY: u64 = 1 << 14;
+
+/// Losses among the first segments of flights, and among the later ones. A policer or a short queue takes the later ones.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Dose {
+    head: (u64, u64),
+    beyond: (u64, u64),
+}
+
+impl Dose {
+    /// Adds a flight: segments, and lost ones, within the standard window and beyond it.
+    pub(crate) fn learn(&mut self, head: (u64, u64), beyond: (u64, u64)) {
+        for (count, new) in [(&mut self.head, head), (&mut self.beyond, beyond)] {
+            count.0 += new.0;
+            count.1 += new.1;
+            if count.0 > DOSE_MEMORY {
+                *count = (count.0 / 2, count.1 / 2);
+            }
+        }
+    }
+
+    /// True if later segments are lost more than twice as often as the first ones, and 2 % more.
+    pub(crate) fn shows_congestion(&self) -> bool {
+        let (head, head_lost) = self.head;
+        let (beyond, beyond_lost) = self.beyond;
+        beyond >= DOSE_SEGMENTS && beyond_lost * head > 2 * head_lost * beyond + head * beyond / 50
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -98,5 +132,25 @@ mod tests {
         assert_eq!((history.loss_ppm(), history.run_milli()), (50_000, 1499));
         history.learn(10_000, 0, 0, 16_384);
         assert!(history.segments < 10_001 && history.lost == 1500);
+    }
+
+    #[test]
+    fn losses_that_grow_with_the_flight_are_congestion() {
+        let flights = |head_lost, beyond_lost| {
+            let mut dose = Dose::default();
+            for flight in 0..50u64 {
+                let every = |nth: u64| u64::from(nth > 0 && flight % nth == 0);
+                dose.learn((10, every(head_lost)), (10, every(beyond_lost)));
+            }
+            dose.shows_congestion()
+        };
+        assert!(!flights(5, 5), "2 % everywhere");
+        assert!(!flights(0, 5), "2 % beyond the first ten may be chance");
+        assert!(flights(0, 3) && flights(10, 1));
+        let mut young = Dose::default();
+        young.learn((100, 0), (255, 255));
+        assert!(!young.shows_congestion(), "too little is known");
+        young.learn((0, 0), (1, 1));
+        assert!(young.shows_congestion());
     }
 }

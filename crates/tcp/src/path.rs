@@ -14,23 +14,28 @@
 //! | round-trip time | a longer one at once, a shorter one by an eighth (so does Linux) | `rtt_lifetime` |
 //! | time of a handshake in doubt | until one is certain | `rtt_lifetime` |
 //! | least round-trip time | the least | `rtt_lifetime` since it was seen |
-//! | window, slow-start threshold | a reduction at once; growth that was used | `window_lifetime`, half of it after half of that |
+//! | volume of a flight, its rate | see `path/volume.rs` | `window_lifetime`, half of it after 30 s |
 //! | loss, burst length | counts that decay, without what a queue lost | halved per `loss_half_life` |
 //! | MTU | as path-MTU discovery left it | `mtu_lifetime` (RFC 8201 section 4) |
 //! | MSS of the peer, handshakes that failed | the last | while there is room |
 
-use alloc::collections::VecDeque;
 use alloc::format;
 use alloc::string::{String, ToString};
 use core::hash::{Hash, Hasher};
 use core::net::IpAddr;
 
 use crate::error::ConfigError;
+use crate::evidence::LossHistory;
 use crate::four_tuple::{KeyedHash, hash_addresses};
 use crate::lru::Lru;
 use crate::time::{Duration, Instant, Micros};
 
 mod persist;
+mod volume;
+
+pub use volume::PathVolume;
+use volume::Volume;
+pub(crate) use volume::{FlightReport, Train};
 
 /// A connection tells what it measured at least so often while it is busy.
 pub const REPORT_INTERVAL: Duration = Duration::from_secs(10);
@@ -46,7 +51,7 @@ pub struct PathMemoryConfig {
     pub entries: usize,
     /// How long a round-trip time is believed. 1 s..=86400 s, default 600 s.
     pub rtt_lifetime: Duration,
-    /// How long a window is believed; half of it from half of this on. 1 s..=86400 s, default 600 s.
+    /// How long the volume of a flight is believed, half of it after 30 s. 1 s..=86400 s, default 600 s.
     pub window_lifetime: Duration,
     /// After this long a loss counts half. 1 s..=86400 s, default 600 s.
     pub loss_half_life: Duration,
@@ -103,8 +108,8 @@ pub struct PathFacts {
     pub doubtful_rtt: Option<Duration>,
     /// The least that any connection saw: the path without a queue.
     pub least_rtt: Option<Duration>,
-    /// Congestion window.
-    pub window: Option<PathWindow>,
+    /// What a flight may begin with beyond the standard window.
+    pub volume: Option<PathVolume>,
     /// Loss of what we sent.
     pub loss: Option<PathLoss>,
     /// MSS that the peer announced last, bytes.
@@ -140,17 +145,8 @@ pub struct PathRtt {
     pub min_rtt: Duration,
 }
 
-/// Congestion window of a path, bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct PathWindow {
-    /// The window that was in use without a loss.
-    pub cwnd: u32,
-    /// Slow-start threshold after the last reduction, if there was one.
-    pub ssthresh: Option<u32>,
-}
-
 /// Loss on a path, of segments that we sent; without what a queue lost that ran over.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PathLoss {
     /// Segments that the estimate rests on, older ones counting less.
     pub segments: u32,
@@ -158,6 +154,13 @@ pub struct PathLoss {
     pub per_million: u32,
     /// Segments of a run of losses in the mean, times 1000; 0 without a loss.
     pub burst_milli: u32,
+}
+
+impl From<PathLoss> for LossHistory {
+    fn from(PathLoss { segments, per_million, burst_milli }: PathLoss) -> LossHistory {
+        let lost = u64::from(segments) * u64::from(per_million) / 1_000_000;
+        LossHistory { segments: segments.into(), lost, runs: lost * 1000 / u64::from(burst_milli.max(1000)) }
+    }
 }
 
 /// What path-MTU discovery found, bytes of IP packet.
@@ -190,8 +193,8 @@ pub(crate) struct PathReport {
     pub(crate) rtt: Option<(PathRtt, u32)>,
     /// How long its handshake took, if that is in doubt.
     pub(crate) doubtful_rtt: Option<Duration>,
-    /// Its window.
-    pub(crate) window: Option<WindowReport>,
+    /// A flight that is over.
+    pub(crate) flight: Option<FlightReport>,
     /// What was sent, and lost to no queue, since its last report, segments.
     pub(crate) losses: LossCount,
     /// The peer's MSS option.
@@ -202,15 +205,6 @@ pub(crate) struct PathReport {
     pub(crate) saw_queue: bool,
     /// The handshake just ended.
     pub(crate) handshake: Option<HandshakeResult>,
-}
-
-/// The window of a connection, bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct WindowReport {
-    /// The window, or the threshold while a loss is being repaired.
-    pub(crate) cwnd: u32,
-    /// The threshold; `None` before the first reduction of this connection.
-    pub(crate) ssthresh: Option<u32>,
 }
 
 /// Segments sent and lost.
@@ -260,52 +254,11 @@ struct Path {
     rtt: Option<Aging<PathRtt>>,
     doubtful_rtt: Option<Aging<Duration>>,
     least_rtt: Option<Aging<Duration>>,
-    window: Option<Aging<PathWindow>>,
+    volume: Volume,
     losses: Losses,
     mss: Option<u16>,
     mtu: Option<Aging<NarrowPath>>,
     handshake_failures: u8,
-    starts: Starts,
-}
-
-/// Connections that start with the window of a path now, and how many may at a time.
-///
-/// RFC 9040 shares what is known of a path; nothing says how much of it connections next to each other can use. So the number
-/// is found as congestion control finds a window: one more in each period in which another one asked, half as many after a
-/// connection that saw a queue.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-struct Starts {
-    /// When each of them is sure to know whether its data has arrived.
-    until: VecDeque<Instant>,
-    /// How many more than one may start at a time.
-    more: u8,
-    /// When another one asked in vain.
-    refused: Option<Instant>,
-}
-
-/// Connections that may start with the window of one path at a time.
-const STARTS_MAX: usize = 32;
-
-impl Starts {
-    /// True if one more may start, of which it is known after `period`.
-    fn begin(&mut self, period: Duration, now: Instant) -> bool {
-        while self.until.pop_front_if(|until| *until <= now).is_some() {}
-        if self.refused.is_some_and(|at| at + period <= now) {
-            (self.more, self.refused) = (self.more.saturating_add(1), None);
-        }
-        let may = self.until.len() < (1 + usize::from(self.more)).min(STARTS_MAX);
-        if may {
-            self.until.push_back(now + period);
-        } else {
-            self.refused.get_or_insert(now);
-        }
-        may
-    }
-
-    /// A connection of the path saw a queue.
-    fn on_queue(&mut self) {
-        (self.more, self.refused) = (self.more / 2, None);
-    }
 }
 
 /// Counts that decay, in [`FRACTION`]s of a segment.
@@ -362,11 +315,12 @@ impl PathMemory {
             path.on_rtt(rtt, samples, now, config.rtt_lifetime);
             path.doubtful_rtt = None;
         }
-        if let Some(window) = report.window {
-            path.on_window(window, now, config);
+        if let Some(flight) = &report.flight {
+            let history = path.losses.history(now, config.loss_half_life);
+            path.volume.on_flight(flight, &history, config.window_lifetime, now);
         }
         if report.saw_queue {
-            path.starts.on_queue();
+            path.volume.on_queue();
         }
         path.losses.add(report.losses, now, config.loss_half_life);
         path.mss = report.mss.or(path.mss);
@@ -382,10 +336,17 @@ impl PathMemory {
         };
     }
 
-    /// True if a connection may start with the window of its path. It is sure to know whether its data has arrived after two
-    /// round trips. Each of several stacks of a host lends for itself.
-    pub(crate) fn lend(&mut self, ends: &Ends, rtt: Duration, now: Instant) -> bool {
-        self.paths.touch(ends).is_some_and(|path| path.starts.begin(rtt * 2, now))
+    /// Grants a connection up to `bytes` of what its path carries, if that is more than the `standard` window. The fate of the data is
+    /// known after two round trips at the latest. Each of several stacks of a host grants for itself.
+    pub(crate) fn grant(
+        &mut self,
+        ends: &Ends,
+        bytes: u32,
+        standard: u32,
+        rtt: Duration,
+        now: Instant,
+    ) -> Option<u32> {
+        self.paths.touch(ends)?.volume.grant(bytes, standard, rtt * 2, now)
     }
 
     /// Forgets every path: on a change of network.
@@ -400,22 +361,12 @@ impl Path {
             rtt: Aging::at(self.rtt, now),
             doubtful_rtt: Aging::at(self.doubtful_rtt, now),
             least_rtt: Aging::at(self.least_rtt, now),
-            window: self.window_at(config, now),
+            volume: self.volume.start(Aging::at(self.least_rtt, now), config.window_lifetime, now),
             loss: self.losses.estimate(now, config.loss_half_life),
             mss: self.mss,
             mtu: Aging::at(self.mtu, now),
             handshake_failures: self.handshake_failures,
         }
-    }
-
-    /// Half of an old window: nobody has tried it for a while.
-    fn window_at(&self, config: &PathMemoryConfig, now: Instant) -> Option<PathWindow> {
-        let window = Aging::at(self.window, now)?;
-        let left = self.window?.until.saturating_since(now);
-        if left > config.window_lifetime / 2 {
-            return Some(window);
-        }
-        Some(PathWindow { cwnd: window.cwnd / 2, ssthresh: window.ssthresh.map(|ssthresh| ssthresh / 2) })
     }
 
     /// RFC 9040 section 5 leaves open how the RTT of a connection is merged. A path that became longer is
@@ -438,20 +389,6 @@ impl Path {
         if Aging::at(self.least_rtt, now).is_none_or(|least| new.min_rtt <= least) {
             self.least_rtt = Some(Aging { fact: new.min_rtt, until });
         }
-    }
-
-    /// A connection that was too short to use what is remembered tells nothing of it.
-    fn on_window(&mut self, new: WindowReport, now: Instant, config: &PathMemoryConfig) {
-        let old = self.window_at(config, now);
-        let fact = match (old, new.ssthresh) {
-            (None, ssthresh) => PathWindow { cwnd: new.cwnd, ssthresh },
-            (Some(_), Some(_)) => PathWindow { cwnd: new.cwnd, ssthresh: new.ssthresh },
-            (Some(old), None) if new.cwnd >= old.cwnd => {
-                PathWindow { cwnd: new.cwnd, ssthresh: old.ssthresh.map(|old| old.max(new.cwnd)) }
-            }
-            (Some(_), None) => return,
-        };
-        self.window = Some(Aging { fact, until: now + config.window_lifetime });
     }
 }
 
@@ -485,6 +422,11 @@ impl Losses {
         let passed = Duration::from_micros((half_life as u64).saturating_mul(u64::from(times)));
         let halved = if times == 63 { now } else { self.halved + passed };
         Losses { count: self.count.shifted(times), halved }
+    }
+
+    fn history(&self, now: Instant, half_life: Duration) -> LossHistory {
+        let LossCount { sent, lost, runs } = self.decayed(now, half_life).count;
+        LossHistory { segments: sent / FRACTION, lost: lost / FRACTION, runs: runs / FRACTION }
     }
 
     fn estimate(&self, now: Instant, half_life: Duration) -> Option<PathLoss> {
@@ -527,8 +469,6 @@ impl LossCount {
 mod tests {
     use super::*;
 
-    const MSS: u32 = 1460;
-
     fn ms(millis: u64) -> Duration {
         Duration::from_millis(millis)
     }
@@ -553,11 +493,6 @@ mod tests {
         PathReport { rtt: Some((rtt(srtt, rttvar), samples)), ..PathReport::default() }
     }
 
-    fn window(cwnd: u32, ssthresh: Option<u32>) -> PathReport {
-        let ssthresh = ssthresh.map(|segments| segments * MSS);
-        PathReport { window: Some(WindowReport { cwnd: cwnd * MSS, ssthresh }), ..PathReport::default() }
-    }
-
     fn lost(sent: u64, lost: u64, runs: u64) -> PathReport {
         PathReport { losses: LossCount { sent, lost, runs }, ..PathReport::default() }
     }
@@ -569,21 +504,6 @@ mod tests {
             memory.on_report(ends(9), report, at(second));
         }
         memory.facts(&ends(9), at(now))
-    }
-
-    #[test]
-    fn starts_at_a_time_grow_by_one_a_period_and_halve_after_a_queue() {
-        let mut starts = Starts::default();
-        let at = |period: u64| Instant::from_millis(1000 + 200 * period);
-        let begun = |starts: &mut Starts, period| {
-            (0..50).filter(|_| starts.begin(Duration::from_millis(200), at(period))).count()
-        };
-        let counts = [0, 1, 2, 3].map(|period| begun(&mut starts, period));
-        assert_eq!(counts, [1, 2, 3, 4]);
-        starts.on_queue();
-        assert_eq!(begun(&mut starts, 4), 2, "half of three more, and one");
-        let most = (5..60).map(|period| begun(&mut starts, period)).max();
-        assert_eq!(most, Some(STARTS_MAX));
     }
 
     #[test]
@@ -655,25 +575,8 @@ mod tests {
 
     #[test]
     fn what_is_too_old_is_not_believed() {
-        let report = PathReport { rtt: measured(100, 4, 9).rtt, ..window(40, Some(20)) };
-        let believed = |now| {
-            let facts = after(&[report], now);
-            (facts.rtt.is_some(), facts.window.map(|window| (window.cwnd / MSS, window.ssthresh)))
-        };
-        assert_eq!(believed(299), (true, Some((40, Some(20 * MSS)))));
-        assert_eq!(believed(300), (true, Some((20, Some(10 * MSS)))), "half of it from half of its life on");
-        assert_eq!(believed(600), (false, None));
-    }
-
-    #[test]
-    fn a_reduction_counts_at_once_and_an_unused_window_not_at_all() {
-        let cwnd = |reports: &[PathReport]| after(reports, 9).window.map(|window| window.cwnd / MSS);
-        assert_eq!(cwnd(&[window(40, None), window(12, Some(12))]), Some(12));
-        assert_eq!(cwnd(&[window(40, None), window(12, None)]), Some(40), "a short connection");
-        assert_eq!(cwnd(&[window(12, Some(12)), window(40, None)]), Some(40));
-        let threshold =
-            after(&[window(12, Some(12)), window(40, None)], 9).window.and_then(|window| window.ssthresh);
-        assert_eq!(threshold, Some(40 * MSS));
+        let believed = |now| after(&[measured(100, 4, 9)], now).rtt.is_some();
+        assert!(believed(599) && !believed(600));
     }
 
     #[test]

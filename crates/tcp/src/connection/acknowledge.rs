@@ -55,6 +55,7 @@ impl Connection {
                 ts_echo_rtt: self.echo_rtt(segment, now),
             },
         );
+        let losses = self.all_losses();
         let report = self.tell_gentle_of_ack(segment, &mut ack, reported, now);
         // A duplicate has been delivered as well, if something was sent twice.
         let repeated = ack.dsack.filter(|dsack| dsack.of != DsackOf::NeverSentTwice);
@@ -79,6 +80,9 @@ impl Connection {
         }
         self.answer_masked_losses(report.as_ref(), &ack, now);
         self.recover(&ack, &loss, redundancy, now);
+        if self.config.path_start.is_some() {
+            self.watch_flight(&ack, losses, now);
+        }
         self.note_large(&ack);
         self.note_progress(&ack, now);
         self.judge_size(&loss, now);
@@ -166,6 +170,7 @@ impl Connection {
             self.end_reduction(was);
         }
         self.counters.masked_losses += 1;
+        self.watch_losses(&[]);
         self.plan_with_loss();
         self.probe(Probe::MaskedLoss { by });
         self.begin_reduction(episode, CongestionCause::Repaired(by), recover_fs, now);
@@ -286,6 +291,7 @@ impl Connection {
             }
         }
         self.count_loss_runs(&verdict.lost);
+        self.watch_losses(&verdict.lost);
         LossOutcome { newly_lost, lost_again: verdict.lost_again, cause: Some(cause) }
     }
 

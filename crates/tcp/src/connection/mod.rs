@@ -32,6 +32,7 @@ mod control;
 mod decision;
 mod ecn;
 mod fast_open;
+mod flight;
 mod gentle;
 mod handshake;
 mod icmp;
@@ -70,6 +71,7 @@ pub(crate) use segment::MOST_PIECES;
 use control::{AnswerInterval, Outbox, ResetLimit};
 use ecn::EcnState;
 use fast_open::Role;
+use flight::FlightWatch;
 use gentle::Gentle;
 use handshake::Handshake;
 use keepalive::Keepalive;
@@ -142,6 +144,8 @@ pub(crate) struct Connection {
     state: State,
     handshake: Handshake,
     path: OnPath,
+    /// What the memory of the path is to learn of flights; `None` while nothing is in flight.
+    flights: Option<Box<FlightWatch>>,
     tx: Sender,
     rx: Receiver,
     ecn: EcnState,
@@ -186,6 +190,7 @@ impl Connection {
             state: State::Closed,
             handshake: Handshake::new(config, secrets.iss, now),
             path: OnPath::default(),
+            flights: None,
             tx,
             rx,
             ecn: EcnState::new(config.ecn == EcnMode::On),

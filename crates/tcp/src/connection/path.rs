@@ -5,17 +5,18 @@
 //! the path is.
 //!
 //! **The window** ([`PathStart`](crate::config::PathStart)). RFC 9040 lets connections share what they know
-//! of a path; RFC 6928 allows ten segments where nothing is known. A window beyond ten follows the rules of careful
-//! resume (draft-ietf-tsvwg-careful-resume), whether the path is remembered to carry it or the configuration says so:
+//! of a path; RFC 6928 allows ten segments where nothing is known. A window beyond ten is remembered to be carried
+//! ([`PathVolume`](crate::path::PathVolume)), or the configuration says so. In both cases careful resume
+//! (draft-ietf-tsvwg-careful-resume) bounds it:
 //!
-//! - the connection asks for it when ten segments hold it up, and few connections of a path have it at a time: first one, more
-//!   as long as none sees a queue ([`PathMemory::lend`](crate::path::PathMemory::lend)); the others begin with ten;
-//! - it is half of the remembered window, and not used before the handshake has shown that the client is there;
+//! - the connection asks for it when ten segments hold it up; all connections of a path that ask have together what one flight has
+//!   carried, and more as flights next to each other arrive whole;
+//! - it is not used before the handshake has shown that the client is there;
 //! - the round-trip time must be alike: at least half of the remembered one, and without a queue;
 //! - nothing of the handshake may have been lost;
-//! - the part beyond ten leaves at the pace of slow start: twice the window in a round trip;
+//! - it leaves at the rate of the path, if that is known, else within a round trip behind the first ten;
 //! - the window does not grow until all of it has arrived;
-//! - the first sign of loss until then lowers the threshold to ten segments, and the memory hears of it at once.
+//! - more loss than chance explains takes it back to half of what has arrived.
 
 use brisk_wire::SeqNum;
 
@@ -24,17 +25,18 @@ use crate::connection::gentle::planner::is_queued;
 use crate::connection::sender::initial_window;
 use crate::connection::{Connection, State};
 use crate::error::CloseReason;
+use crate::evidence::LossHistory;
 use crate::mechanism::plan::PARITIES_MAX;
 use crate::on_demand::{Initial, OnDemand};
 use crate::outcome::{AckOutcome, Arrived, CongestionState, Delivered};
-use crate::path::{
-    HandshakeResult, LossCount, MtuReport, PathFacts, PathReport, PathRtt, REPORT_INTERVAL, WindowReport,
-};
+use crate::path::{HandshakeResult, LossCount, MtuReport, PathFacts, PathReport, PathRtt, REPORT_INTERVAL};
 use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant};
 
 /// Segments with which any connection may begin (RFC 6928).
-const STANDARD_WINDOW: u32 = 10;
+pub(crate) const STANDARD_WINDOW: u32 = 10;
+/// Segments that leave at once where the rate of the path is known.
+const BURST_SEGMENTS: u32 = 4;
 /// A round trip is as remembered up to so many percent of it.
 const ALIKE_PERCENT: u32 = 125;
 /// Samples after which one that was measured across a lost SYN-ACK or acknowledgement no longer spoils the estimate.
@@ -47,6 +49,10 @@ pub(crate) struct OnPath {
     pub(super) known: PathFacts,
     /// The state of a start with more than ten segments.
     start: Start,
+    /// Bytes granted for it that no report has given back.
+    granted: u32,
+    /// Losses before it.
+    before_trust: LossCount,
     /// When it tells again what it has measured, if it has told something, and what of that must not be told twice.
     tells_at: Option<Instant>,
     told: LossCount,
@@ -93,6 +99,17 @@ enum Start {
     Open,
     /// It is under way; it is over when everything before this has arrived.
     OnTrust(SeqNum),
+}
+
+/// The window with which a connection would start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct WantedStart {
+    /// Bytes.
+    pub(crate) window: u32,
+    /// The window that it has anyway, bytes.
+    pub(crate) standard: u32,
+    /// Round-trip time of the path.
+    pub(crate) rtt: Duration,
 }
 
 /// True if a round trip of `seen` shows a queue on a path that takes `least`: slow start would end here (RFC 9406).
@@ -171,11 +188,7 @@ impl Connection {
             return self.tx.rate.congestion.start(initial, None);
         }
         self.path.start = Start::Open;
-        // A threshold that leaves slow start no doubling is what random loss makes of short transfers: it would keep every
-        // connection of the path at its initial window. Linux stores none at all (`tcp_no_ssthresh_metrics_save`).
-        let known = self.path.known.window.and_then(|window| window.ssthresh);
-        let known = known.filter(|ssthresh| *ssthresh >= initial.saturating_mul(2));
-        self.tx.rate.congestion.start(initial, known);
+        self.tx.rate.congestion.start(initial, None);
     }
 
     /// Connections of this path may ask for more than ten segments, and do not take them unasked.
@@ -211,9 +224,8 @@ impl Connection {
         may_send && self.tx.unsent() > left
     }
 
-    /// The window, bytes, and the round-trip time with which the connection would start, given what is known of the path
-    /// now; `None` if it had better not.
-    pub(crate) fn path_window(&self, known: &PathFacts) -> Option<(u32, Duration)> {
+    /// The window with which the connection would start, given what is known of the path now; `None` if it had better not.
+    pub(crate) fn path_window(&self, known: &PathFacts) -> Option<WantedStart> {
         let rtt = known.rtt?;
         let is_whole = self.handshake.syn.timeouts == 0 && self.tx.recovery.state() == CongestionState::Open;
         let of_path = |segments| initial_window(segments, self.tx.mss());
@@ -227,30 +239,47 @@ impl Connection {
             let least = known.least_rtt.map_or(own, |least| least.min(own));
             let is_alike = own >= rtt.srtt / 2;
             // Neither this connection nor the last one began in a queue. Their own data may have made one later, which does
-            // not matter to a window that was measured; one that is only configured has to fit what is smoothed, too.
-            let half = known.window.map_or(0, |window| window.cwnd / 2);
-            let remembered = half.min(of_path(self.config.path_start?.max_window));
+            // not matter to a volume that was carried; a window that is only configured has to fit what is smoothed, too.
+            let carried = known.volume.map_or(0, |volume| volume.bytes);
+            let remembered = carried.min(of_path(self.config.path_start?.max_window));
             match is_alike && !shows_queue(own.max(rtt.min_rtt), least) {
                 true if shows_queue(smoothed, least) => remembered,
                 true => remembered.max(configured),
                 false => 0,
             }
         };
-        (is_whole && window > self.tx.rate.congestion.cwnd()).then_some((window, rtt.srtt))
+        let wanted = WantedStart { window, standard: self.tx.rate.congestion.cwnd(), rtt: rtt.srtt };
+        (is_whole && window > wanted.standard).then_some(wanted)
     }
 
-    /// The connection starts with this `window`, bytes.
-    pub(crate) fn start_on_trust(&mut self, window: u32, rtt: Duration, now: Instant) {
-        let at_once = self.tx.rate.congestion.cwnd().saturating_sub(self.tx.scoreboard.pipe());
+    /// The connection starts with `window` bytes: at the rate of the path, else of a window a round trip.
+    pub(crate) fn start_on_trust(&mut self, window: u32, known: &PathFacts, rtt: Duration, now: Instant) {
+        let mss = self.tx.mss();
+        let free = self.tx.rate.congestion.cwnd().saturating_sub(self.tx.scoreboard.pipe());
+        let volume = known.volume.filter(|volume| volume.rate.is_some());
+        let per_round = u64::from(window) * 1_000_000 / (rtt.as_micros() as u64).max(1);
+        // Ten segments leave at once where nothing is known. Where the rate is, a burst would only wait in the queue.
+        let (rate, at_once) = match volume.and_then(|volume| Some((volume.rate?, volume.is_rate_limited))) {
+            Some((rate, true)) => (rate.max(per_round / 2), free.min(BURST_SEGMENTS * mss)),
+            Some((rate, false)) => ((rate + rate / 4).max(per_round), free),
+            None => (per_round, free),
+        };
         self.path.start = Start::OnTrust(self.tx.scoreboard.una() + window);
+        self.path.granted = window;
+        self.path.before_trust = self.all_losses();
         self.tx.last_sent = now;
         self.tx.rate.congestion.start(window, None);
-        self.tx.rate.pacer.spread(window, rtt.into(), self.tx.mss(), at_once, now);
+        self.tx.rate.pacer.spread(rate, rtt.into(), mss, at_once, now);
     }
 
     /// The connection starts with what everybody may begin with.
     pub(crate) fn start_as_unknown(&mut self) {
         self.path.start = Start::Over;
+    }
+
+    /// Takes the bytes that were granted and are not given back yet.
+    pub(crate) fn take_granted(&mut self) -> u32 {
+        core::mem::take(&mut self.path.granted)
     }
 
     /// True while the window may not grow: what was sent on trust has not arrived.
@@ -293,16 +322,17 @@ impl Connection {
     }
 
     /// Loss, and the window is about to be reduced: ends the trust in a window of the path. Returns the bound of the new
-    /// threshold if there was trust, since data sent on it was too much.
+    /// threshold if more was lost of what was sent on trust than chance explains (safe retreat of careful resume).
     pub(crate) fn retreat(&mut self) -> Option<u32> {
-        let was_on_trust = self.is_on_trust();
+        let Start::OnTrust(end) = self.path.start else { return None };
         self.end_trust();
-        if !was_on_trust {
-            return None;
-        }
-        // The next connection is not to make the same mistake.
-        self.path.tells_at = self.path.tells_at.map(|_| Instant::ZERO);
-        Some(self.unasked_window())
+        let LossCount { sent, lost, .. } = self.all_losses().since(self.path.before_trust);
+        let known = self.path.known.loss.unwrap_or_default();
+        let delivered = self.path.granted.saturating_sub(end.since(self.tx.scoreboard.una()))
+            + self.tx.scoreboard.sacked_bytes();
+        let is_excess = self.tx.recovery.state() == CongestionState::Loss
+            || LossHistory::from(known).is_excess(sent, lost);
+        is_excess.then(|| self.unasked_window().max(delivered / 2))
     }
 
     fn end_trust(&mut self) {
@@ -354,7 +384,7 @@ impl Connection {
         let report = PathReport {
             rtt: self.rtt_report(),
             doubtful_rtt: self.tx.rtt.srtt().filter(|_| first && self.path.seems_longer).map(Duration::from),
-            window: self.window_report(),
+            flight: None,
             losses: losses.since(self.path.told),
             mss: self.handshake.peer_mss,
             mtu: if mtu == self.path.told_mtu { MtuReport::Silent } else { mtu },
@@ -379,21 +409,6 @@ impl Connection {
         let min_rtt = self.tx.rtt.min_rtt()?;
         (samples >= SAMPLES || !self.handshake.rtt_in_doubt)
             .then(|| (PathRtt { srtt: srtt.into(), rttvar: rttvar.into(), min_rtt: min_rtt.into() }, samples))
-    }
-
-    fn window_report(&self) -> Option<WindowReport> {
-        if self.counters.payload_bytes_acked == 0 || self.is_on_trust() {
-            return None;
-        }
-        let (cwnd, ssthresh) = (self.tx.rate.congestion.cwnd(), self.tx.rate.congestion.ssthresh());
-        let cwnd = match self.tx.recovery.state() {
-            CongestionState::Open | CongestionState::Disorder => cwnd,
-            CongestionState::Cwr | CongestionState::Recovery | CongestionState::Loss => {
-                ssthresh.unwrap_or(cwnd)
-            }
-        };
-        let reduced = self.counters.reductions > self.counters.undos;
-        Some(WindowReport { cwnd, ssthresh: ssthresh.filter(|_| reduced) })
     }
 
     /// The least round-trip time, of this connection and of those before: on one that began in a queue only others
@@ -435,7 +450,7 @@ impl Connection {
 
     /// Segments sent and lost so far, those included whose loss a mechanism repaired before anybody saw it,
     /// and without those that turned out not to have been lost.
-    fn all_losses(&self) -> LossCount {
+    pub(crate) fn all_losses(&self) -> LossCount {
         let of = &self.counters;
         let (more, more_runs) = self.path.losses.repaired;
         let masked = of.repaired_by_probe.max(of.masked_losses);

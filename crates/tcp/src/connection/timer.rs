@@ -156,6 +156,9 @@ impl Connection {
         };
         self.report_loss(&LossOutcome { newly_lost, lost_again: 0, cause: Some(LossCause::Rto) });
         let first = self.tx.recovery.on_timeout(self.tx.scoreboard.nxt());
+        if first {
+            self.watch_timeout(now);
+        }
         let max_ssthresh = self.retreat();
         let pipe = self.tx.rate.pipe_with(self.tx.scoreboard.pipe());
         self.tx.report_losses(now);

@@ -2,19 +2,20 @@
 //!
 //! ```text
 //! brisk-paths 1 1764000000
-//! path 192.0.2.1 198.51.100.9 100000 4000 99000 540000 58400 29200 540000 16384 163 163 1460 - - - 0
+//! path 192.0.2.1 198.51.100.9 100000 4000 99000 540000 - - - 16384 163 163 1460 - - - 0 carried 28960 540000 1193334 1
 //! end 1 9f0a6c1de2b47533
 //! ```
 //!
 //! Behind the two addresses: srtt, rttvar and min_rtt in microseconds and how long they are believed;
-//! window and threshold in bytes and how long; segments sent, lost and runs of losses in 1024ths; MSS of the
+//! three words that older releases used for the congestion window, which are skipped; segments sent, lost and runs of losses in 1024ths; MSS of the
 //! peer; least and largest MTU and how long; handshakes that failed; if the last handshake's time is in doubt, that
-//! time in microseconds and how long it is believed.
+//! time in microseconds and how long it is believed; behind `carried` the bytes of a flight, how long they are believed, the
+//! rate of the path in bytes per second, 0 if unknown, and 1 if the path had set it.
 
 use alloc::format;
 use alloc::string::String;
 
-use super::{Aging, Ends, LossCount, Losses, NarrowPath, Path, PathMemory, PathRtt, PathWindow, Starts};
+use super::{Aging, Ends, LossCount, Losses, NarrowPath, Path, PathMemory, PathRtt, Train, Volume};
 use crate::stored::{Clock, ImportError, Kind, Stored, Words, left, or_dash};
 use crate::time::{Duration, Instant};
 
@@ -26,12 +27,8 @@ impl PathMemory {
         let half_life = self.config.loss_half_life;
         KIND.write(unix, |records| {
             for (Ends { local, remote }, path) in self.paths.iter() {
-                let Path { rtt, doubtful_rtt, window, losses, mss, mtu, handshake_failures, .. } = path;
+                let Path { rtt, doubtful_rtt, volume, losses, mss, mtu, handshake_failures, .. } = path;
                 let rtt = rtt.filter(|rtt| rtt.until > now).map_or_else(no_rtt, |rtt| write_rtt(&rtt, now));
-                let window = window.map_or_else(none, |window| {
-                    let PathWindow { cwnd, ssthresh } = window.fact;
-                    format!("{cwnd} {} {}", or_dash(ssthresh), left(Some(window.until), now))
-                });
                 let LossCount { sent, lost, runs } = losses.decayed(now, half_life).count;
                 let mtu = mtu.map_or_else(none, |mtu| {
                     format!("{} {} {}", mtu.fact.low, mtu.fact.high, left(Some(mtu.until), now))
@@ -40,8 +37,15 @@ impl PathMemory {
                 let doubtful = doubtful_rtt.filter(|rtt| rtt.until > now).map_or_else(String::new, |rtt| {
                     format!(" {} {}", rtt.fact.as_micros(), left(Some(rtt.until), now))
                 });
+                let carried = if volume.carried > 0 && volume.until > now {
+                    let (rate, limited) = volume.rate().map_or((0, 0), |rate| (rate.rate, u8::from(rate.is_limited)));
+                    format!(" carried {} {} {rate} {limited}", volume.carried, left(Some(volume.until), now))
+                } else {
+                    String::new()
+                };
                 records.push(&format!(
-                    "path {local} {remote} {rtt} {window} {sent} {lost} {runs} {mss} {mtu} {handshake_failures}{doubtful}"
+                    "path {local} {remote} {rtt} {} {sent} {lost} {runs} {mss} {mtu} {handshake_failures}{doubtful}{carried}",
+                    none()
                 ));
             }
         })
@@ -78,9 +82,10 @@ fn read_path(words: &mut Words<'_>, clock: &Clock, now: Instant) -> Option<Path>
     let rtt = words.read_time(clock)?.map(|until| Aging { fact: rtt, until });
     // The least of all connections is learnt anew, from that of the last one on.
     let least_rtt = rtt.map(|Aging { fact, until }| Aging { fact: fact.min_rtt, until });
-    let (cwnd, ssthresh): (Option<u32>, _) = (words.read_or_dash()?, words.read_or_dash()?);
-    let window = words.read_time(clock)?.zip(cwnd);
-    let window = window.map(|(until, cwnd)| Aging { fact: PathWindow { cwnd, ssthresh }, until });
+    // The congestion window of an older release says what the last loss left of it.
+    for _ in 0..3 {
+        words.next()?;
+    }
     let count = LossCount { sent: words.read()?, lost: words.read()?, runs: words.read()? };
     let mss = words.read_or_dash()?;
     let (low, high): (Option<u16>, Option<u16>) = (words.read_or_dash()?, words.read_or_dash()?);
@@ -88,24 +93,22 @@ fn read_path(words: &mut Words<'_>, clock: &Clock, now: Instant) -> Option<Path>
     let mtu = mtu.map(|(until, (low, high))| Aging { fact: NarrowPath { low, high }, until });
     let losses = Losses { count, halved: now };
     let handshake_failures = words.read()?;
-    let doubtful_rtt = match words.next() {
-        Some(micros) => {
-            let fact = Duration::from_micros(micros.parse().ok()?);
-            words.read_time(clock)?.map(|until| Aging { fact, until })
+    let (mut doubtful_rtt, mut volume) = (None, Volume::default());
+    while let Some(word) = words.next() {
+        if word == "carried" {
+            let carried = words.read()?;
+            let until = words.read_time(clock)?;
+            let (rate, limited): (u64, u8) = (words.read()?, words.read()?);
+            if let Some(until) = until {
+                let train = (rate > 0).then_some(Train { rate, is_limited: limited == 1 });
+                volume = Volume::stored(carried, until, train);
+            }
+        } else {
+            let fact = Duration::from_micros(word.parse().ok()?);
+            doubtful_rtt = words.read_time(clock)?.map(|until| Aging { fact, until });
         }
-        None => None,
-    };
-    Some(Path {
-        rtt,
-        doubtful_rtt,
-        least_rtt,
-        window,
-        losses,
-        mss,
-        mtu,
-        handshake_failures,
-        starts: Starts::default(),
-    })
+    }
+    Some(Path { rtt, doubtful_rtt, least_rtt, volume, losses, mss, mtu, handshake_failures })
 }
 
 fn write_rtt(rtt: &Aging<PathRtt>, now: Instant) -> String {
@@ -124,7 +127,7 @@ fn none() -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{HandshakeResult, MtuReport, PathFacts, PathMemoryConfig, PathReport, WindowReport};
+    use super::super::{FlightReport, HandshakeResult, MtuReport, PathFacts, PathMemoryConfig, PathReport};
     use super::*;
     use crate::four_tuple::KeyedHash;
     use core::net::IpAddr;
@@ -148,7 +151,19 @@ mod tests {
         let report = PathReport {
             rtt: Some((PathRtt { srtt: ms(100), rttvar: ms(4), min_rtt: ms(99) }, 9)),
             doubtful_rtt: None,
-            window: Some(WindowReport { cwnd: 58_400, ssthresh: Some(29_200) }),
+            flight: Some(FlightReport {
+                began: at(0),
+                bytes: 58_400,
+                segments: 40,
+                sent: 40,
+                lost: 0,
+                lost_beyond: 0,
+                standard: (14_600, 10),
+                is_queued: false,
+                has_vanished: false,
+                train: Some(Train { rate: 1_000_000, is_limited: true }),
+                granted: 0,
+            }),
             losses: LossCount { sent: 1000, lost: 10, runs: 5 },
             mss: Some(1400),
             saw_queue: false,
@@ -174,7 +189,7 @@ mod tests {
             assert_eq!(later.facts(&ends(last), at(5)), before.facts(&ends(last), at(120)));
         }
         let old = later.facts(&ends(1), at(5 + 480));
-        assert_eq!((old.rtt, old.window, old.mtu, old.mss), (None, None, None, Some(1400)));
+        assert_eq!((old.rtt, old.volume, old.mtu, old.mss), (None, None, None, Some(1400)));
     }
 
     #[test]

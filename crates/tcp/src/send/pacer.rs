@@ -13,8 +13,6 @@ use crate::time::{Duration, Instant, Micros};
 const MAX_QUANTUM: u64 = 64 << 10;
 /// Segments at the start of a connection that are not paced.
 const UNPACED_SEGMENTS: u32 = 10;
-/// Pace of a window that is spread, percent of window/RTT: that of slow start, which doubles in each round trip.
-const SPREAD_PERCENT: u32 = 200;
 /// A byte of the bucket in the unit in which it is kept, so that microseconds times a rate in bytes
 /// per second need no division.
 const BYTE: i64 = 1_000_000;
@@ -117,14 +115,14 @@ impl Pacer {
         bucket
     }
 
-    /// Paces `window` bytes within one round trip, behind those that may leave at once (bytes, all of them).
-    pub(crate) fn spread(&mut self, window: u32, rtt: Micros, mss: u32, at_once: u32, now: Instant) {
-        let rate = u128::from(window) * u128::from(SPREAD_PERCENT) * 10_000 / u128::from(rtt.0.max(1));
+    /// Paces at `rate` bytes per second for the round trip `rtt` from the next segment on, behind the bytes that may leave at
+    /// once.
+    pub(crate) fn spread(&mut self, rate: u64, rtt: Micros, mss: u32, at_once: u32, now: Instant) {
         let mss_before = core::mem::replace(&mut self.mss, mss.max(1));
         self.segments = UNPACED_SEGMENTS.saturating_sub(at_once / self.mss);
         let bucket = self.bucket_mut();
         bucket.refill(mss_before, now);
-        bucket.rate = Some(u64::try_from(rate).unwrap_or(u64::MAX).clamp(1, 1 << 40));
+        bucket.rate = Some(rate.clamp(1, 1 << 40));
         bucket.level = bucket.quantum(mss.max(1)) * BYTE;
         bucket.spread = Some(Spread::Over(rtt));
     }
@@ -281,7 +279,7 @@ mod tests {
     #[test]
     fn a_remembered_window_is_paced_within_one_round_trip() {
         let mut pacer = Pacer::new(None);
-        pacer.spread(50 * MSS, RTT, MSS, 10 * MSS, us(0));
+        pacer.spread(1_000_000, RTT, MSS, 10 * MSS, us(0));
         pacer.on_sent(10 * MSS, us(0));
         assert_eq!(pacer.budget(us(0)), 2 * MSS, "an initial window leaves at once");
         pacer.on_sent(2 * MSS, us(0));

@@ -205,6 +205,25 @@ impl WindowedMin {
     }
 }
 
+/// The last few samples. A queue delays all of them; jitter and a late processor delay some.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct RecentRtts {
+    samples: [Option<Micros>; 4],
+    next: usize,
+}
+
+impl RecentRtts {
+    pub(crate) fn push(&mut self, rtt: Micros) {
+        self.samples[self.next % self.samples.len()] = Some(rtt);
+        self.next = self.next.wrapping_add(1);
+    }
+
+    /// The smallest of them.
+    pub(crate) fn min(&self) -> Option<Micros> {
+        self.samples.iter().flatten().min().copied()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,7 +8,7 @@ use super::share::Learnt;
 use crate::conn_id::ConnId;
 use crate::connection::Connection;
 use crate::fast_open::ImportError;
-use crate::path::{Ends, PathFacts, PathMemory};
+use crate::path::{Ends, PathFacts, PathMemory, PathReport};
 use crate::stack::FourTuple;
 use crate::time::Instant;
 
@@ -53,9 +53,17 @@ impl PathMemory {
     /// A connection asks for a window beyond that which everybody may begin with.
     pub(super) fn start(&mut self, connection: &mut Connection, now: Instant) {
         let ends = ends(&connection.tuple());
-        match connection.path_window(&self.facts(&ends, now)) {
-            Some((window, rtt)) if self.lend(&ends, rtt, now) => connection.start_on_trust(window, rtt, now),
-            Some(_) | None => connection.start_as_unknown(),
+        let facts = self.facts(&ends, now);
+        let wanted = connection.path_window(&facts);
+        let granted = wanted.and_then(|wanted| {
+            let window = self.grant(&ends, wanted.window, wanted.standard, wanted.rtt, now)?;
+            Some((window, wanted.rtt))
+        });
+        match granted {
+            Some((window, rtt)) => connection.start_on_trust(window, &facts, rtt, now),
+            // With a SYN nothing is proven; the connection may ask again when it is.
+            None if connection.is_opening() => {}
+            None => connection.start_as_unknown(),
         }
     }
 }
@@ -93,6 +101,12 @@ impl Stack {
             let ends = ends(&connection.tuple());
             self.paths.on_report(ends, report, now);
             self.share.tell(|| Learnt::Path(ends, *report));
+        }
+        if let Some(flight) = connection.take_flight_report() {
+            let ends = ends(&connection.tuple());
+            let report = PathReport { flight: Some(flight), ..PathReport::default() };
+            self.paths.on_report(ends, &report, now);
+            self.share.tell(|| Learnt::Path(ends, report));
         }
     }
 }

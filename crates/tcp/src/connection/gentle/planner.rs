@@ -12,6 +12,7 @@ use crate::connection::{Connection, State};
 use crate::event::Probe;
 use crate::mechanism::plan::{self, Flight, Losses, Means, Plan, Protection};
 use crate::send::budget::Budget;
+use crate::send::rtt::RecentRtts;
 use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant, Micros};
 
@@ -56,21 +57,25 @@ struct Planned {
 struct LossKinds {
     seen: u32,
     queue: u32,
-    latest: Option<Duration>,
+    recent: RecentRtts,
 }
 
 impl LossKinds {
     fn on_loss(&mut self, min_rtt: Option<Duration>) {
-        let queue = self.latest.is_some_and(|latest| is_queued(latest, min_rtt));
+        let queue = self.shows_queue(min_rtt);
         self.queue = (self.queue << 1 | u32::from(queue)) & ((1 << KINDS) - 1);
         self.seen = (self.seen + 1).min(KINDS);
+    }
+
+    /// True if all of the last round trips were long.
+    fn shows_queue(&self, min_rtt: Option<Duration>) -> bool {
+        self.recent.min().is_some_and(|rtt| is_queued(rtt.into(), min_rtt))
     }
 
     /// Most of them came from a queue, or one stands now and some did.
     fn is_queue(&self, min_rtt: Option<Duration>) -> bool {
         let queued = self.queue.count_ones();
-        let now = self.latest.is_some_and(|latest| is_queued(latest, min_rtt));
-        queued * 2 > self.seen || (now && queued > 0)
+        queued * 2 > self.seen || (queued > 0 && self.shows_queue(min_rtt))
     }
 }
 
@@ -146,7 +151,7 @@ impl Connection {
     /// A round-trip sample was taken.
     pub(crate) fn plan_with_rtt(&mut self, rtt: Micros) {
         if let Some(planner) = &mut self.gentle.planner {
-            planner.kinds.latest = Some(rtt.into());
+            planner.kinds.recent.push(rtt);
         }
     }
 
@@ -299,10 +304,20 @@ mod tests {
     fn eight(queued: u32) -> LossKinds {
         let mut kinds = LossKinds::default();
         for loss in 0..8 {
-            kinds.latest = Some(if loss < queued { QUEUED } else { SHORT });
+            (0..4).for_each(|_| kinds.recent.push(if loss < queued { QUEUED } else { SHORT }.into()));
             kinds.on_loss(Some(SHORT));
         }
         kinds
+    }
+
+    #[test]
+    fn single_long_round_trips_are_no_queue() {
+        let mut kinds = LossKinds::default();
+        for rtt in [QUEUED, QUEUED, QUEUED, SHORT, QUEUED, QUEUED, QUEUED] {
+            kinds.recent.push(rtt.into());
+            kinds.on_loss(Some(SHORT));
+        }
+        assert_eq!(kinds.queue.count_ones(), 3, "the first three, of which nothing else is known");
     }
 
     #[test]
@@ -315,7 +330,8 @@ mod tests {
             (4, SHORT, false),
             (5, SHORT, true),
         ] {
-            let kinds = LossKinds { latest: Some(now), ..eight(queued) };
+            let mut kinds = eight(queued);
+            (0..4).for_each(|_| kinds.recent.push(now.into()));
             assert_eq!(kinds.is_queue(Some(SHORT)), queue, "{queued} of 8, now {now:?}");
         }
     }

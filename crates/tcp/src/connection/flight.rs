@@ -1,0 +1,249 @@
+//! Watches the flights of a connection for the memory of its path: what each carried and lost, and how fast its
+//! acknowledgements came.
+//!
+//! A flight is the data that leaves before the first acknowledgement of what left with it arrives: a round trip of data. It is
+//! reported when all of it has been acknowledged, and what that means for the path is judged there
+//! ([`crate::path::PathVolume`]).
+
+use crate::connection::Connection;
+use crate::connection::gentle::planner::is_queued;
+use crate::connection::path::STANDARD_WINDOW;
+use crate::connection::sender::initial_window;
+use crate::outcome::AckOutcome;
+use crate::path::{FlightReport, LossCount, Train};
+use crate::send::rtt::RecentRtts;
+use crate::seq_ranges::SeqRange;
+use crate::time::{Instant, Micros};
+
+/// Segments of which something arrives whatever chance does.
+const WHOLE_FLIGHT: u32 = 4;
+/// Segments and acknowledgements of a train, at least.
+const TRAIN_SEGMENTS: u32 = 8;
+const TRAIN_ACKS: u32 = 4;
+/// Shortest train.
+const TRAIN_MIN: Micros = Micros::from_millis(1);
+/// An acknowledgement of one segment that comes so much behind the others was delayed by the receiver.
+const DELAYED: Micros = Micros::from_millis(5);
+
+/// See the [module](self).
+#[derive(Debug, Default)]
+pub(crate) struct FlightWatch {
+    round: Option<Round>,
+    recent: RecentRtts,
+    finished: Option<FlightReport>,
+}
+
+/// The flight that is being acknowledged.
+#[derive(Debug)]
+struct Round {
+    range: SeqRange,
+    began: Instant,
+    /// When the first acknowledgement came: what leaves from then on is the next flight.
+    acked: Instant,
+    before: LossCount,
+    lost_beyond: u32,
+    is_queued: bool,
+    train: TrainMeter,
+}
+
+/// Acknowledgements of one flight.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct TrainMeter {
+    acks: u32,
+    first: Point,
+    previous: Point,
+    last: Point,
+}
+
+/// An acknowledgement: when it came, when the newest of its segments had left, and the bytes behind the first one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Point {
+    at: Instant,
+    sent_at: Instant,
+    bytes: u32,
+}
+
+impl TrainMeter {
+    fn on_ack(&mut self, at: Instant, sent_at: Instant, bytes: u32) {
+        self.acks += 1;
+        if self.acks == 1 {
+            self.first = Point { at, sent_at, bytes: 0 };
+            self.last = self.first;
+            return;
+        }
+        self.previous = self.last;
+        self.last = Point { at, sent_at: sent_at.max(self.last.sent_at), bytes: self.last.bytes + bytes };
+    }
+
+    /// The rate in force from the first acknowledgement to the last one, if that is long enough to tell.
+    fn rate(&self, mss: u32) -> Option<Train> {
+        let span = |point: &Point| Micros::between(self.first.at, point.at);
+        let gap = Micros::between(self.previous.at, self.last.at);
+        let mean = span(&self.previous).0 / u64::from(self.acks.saturating_sub(2).max(1));
+        let is_delayed = self.last.bytes - self.previous.bytes <= mss && gap > DELAYED && gap.0 > 2 * mean;
+        let last = if is_delayed && self.acks > 2 { self.previous } else { self.last };
+        if self.acks < TRAIN_ACKS || last.bytes < (TRAIN_SEGMENTS - 1) * mss || span(&last) < TRAIN_MIN {
+            return None;
+        }
+        let per_second = |span: Micros| (u64::from(last.bytes) * 1_000_000).checked_div(span.0);
+        let acked = per_second(span(&last))?;
+        let sent = per_second(Micros::between(self.first.sent_at, last.sent_at)).unwrap_or(u64::MAX);
+        let rate = acked.min(sent);
+        Some(Train { rate, is_limited: u128::from(rate) * 10 < u128::from(sent) * 9 })
+    }
+}
+
+impl Connection {
+    /// An acknowledgement has been taken in, losses included. `before`: the losses before it.
+    pub(crate) fn watch_flight(&mut self, ack: &AckOutcome, before: LossCount, now: Instant) {
+        if self.flights.is_none() && ack.delivered_bytes == 0 {
+            return;
+        }
+        let (una, nxt, mss) = (self.tx.scoreboard.una(), self.tx.scoreboard.nxt(), self.tx.mss());
+        let watch = self.flights.get_or_insert_default();
+        if let Some(rtt) = ack.rtt {
+            watch.recent.push(rtt);
+        }
+        if watch.round.is_none()
+            && let Some(first) = ack.delivered.first()
+        {
+            watch.round = Some(Round::new(SeqRange::new(ack.una_before, nxt), first.sent_at, now, before));
+        }
+        let Some(round) = &mut watch.round else { return };
+        let (mut bytes, mut newest) = (0, None);
+        for segment in &ack.delivered {
+            if !segment.retransmitted && segment.range.end.le(round.range.end) {
+                bytes += segment.range.len();
+                newest = Some(segment.sent_at);
+            }
+        }
+        if let Some(sent_at) = newest {
+            round.train.on_ack(now, sent_at, bytes);
+        }
+        if una.lt(round.range.end) {
+            return;
+        }
+        let next = una.lt(nxt).then_some(SeqRange::new(una, nxt));
+        let (range, began, acked, lost_beyond) = (round.range, round.began, round.acked, round.lost_beyond);
+        let (round_before, is_queued, train) = (round.before, round.is_queued, round.train.rate(mss));
+        let losses = self.all_losses();
+        let lost = losses.since(round_before);
+        let granted = if self.is_on_trust() { 0 } else { self.take_granted() };
+        let segments = range.len().div_ceil(mss);
+        let report = FlightReport {
+            began,
+            bytes: range.len(),
+            segments,
+            sent: segments.saturating_add(u32::try_from(lost.sent).unwrap_or(u32::MAX)),
+            lost: u32::try_from(lost.lost).unwrap_or(u32::MAX),
+            lost_beyond,
+            standard: (initial_window(STANDARD_WINDOW, mss), STANDARD_WINDOW),
+            is_queued,
+            has_vanished: false,
+            train,
+            granted,
+        };
+        if let Some(watch) = &mut self.flights {
+            // A SYN, a FIN or a short request says nothing about the volume.
+            watch.finished =
+                Some(report).filter(|report| report.bytes >= mss || report.lost > 0 || granted > 0);
+            watch.round = next.map(|range| Round::new(range, acked, now, losses));
+            if watch.round.is_none() && watch.finished.is_none() {
+                self.flights = None;
+            }
+        }
+    }
+
+    /// These segments have been declared lost.
+    pub(crate) fn watch_losses(&mut self, lost: &[SeqRange]) {
+        let least = self.least_rtt();
+        let standard = initial_window(STANDARD_WINDOW, self.tx.mss());
+        let Some(watch) = &mut self.flights else { return };
+        let Some(round) = &mut watch.round else { return };
+        round.is_queued |= watch.recent.min().is_some_and(|rtt| is_queued(rtt.into(), least));
+        let beyond = round.range.start + standard;
+        round.lost_beyond += lost.iter().filter(|range| range.start.ge(beyond)).count() as u32;
+    }
+
+    /// The retransmission timer has fired. If nothing of a whole flight has arrived, nothing is known to pass.
+    pub(crate) fn watch_timeout(&mut self, now: Instant) {
+        let mss = self.tx.mss();
+        let bytes = self.tx.scoreboard.outstanding();
+        let has_round = self.flights.as_ref().is_some_and(|watch| watch.round.is_some());
+        if self.config.path_start.is_none() || has_round || bytes < WHOLE_FLIGHT * mss {
+            return;
+        }
+        let segments = bytes.div_ceil(mss);
+        let report = FlightReport {
+            began: self.tx.scoreboard.head().map_or(now, |head| head.first_sent_at),
+            bytes,
+            segments,
+            sent: segments,
+            lost: segments,
+            lost_beyond: 0,
+            standard: (initial_window(STANDARD_WINDOW, mss), STANDARD_WINDOW),
+            is_queued: false,
+            has_vanished: true,
+            train: None,
+            granted: self.take_granted(),
+        };
+        self.flights.get_or_insert_default().finished = Some(report);
+    }
+
+    /// True if a flight is to be reported.
+    pub(crate) fn owes_flight_report(&self) -> bool {
+        self.flights.as_ref().is_some_and(|watch| watch.finished.is_some())
+    }
+
+    /// Takes the report of the flight that is over.
+    pub(crate) fn take_flight_report(&mut self) -> Option<FlightReport> {
+        let watch = self.flights.as_mut()?;
+        let report = watch.finished.take();
+        if watch.round.is_none() {
+            self.flights = None;
+        }
+        report
+    }
+}
+
+impl Round {
+    fn new(range: SeqRange, began: Instant, acked: Instant, before: LossCount) -> Round {
+        let train = TrainMeter::default();
+        Round { range, began, acked, before, lost_beyond: 0, is_queued: false, train }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MSS: u32 = 1432;
+
+    fn us(micros: u64) -> Instant {
+        Instant::from_micros(micros)
+    }
+
+    /// U14: 20 segments back to back through 10 Mbit/s, acknowledged in twos.
+    #[test]
+    fn train_shows_the_rate_of_the_path() {
+        let mut train = TrainMeter::default();
+        for ack in 0..10 {
+            train.on_ack(us(102_400 + 2400 * ack), us(0), 2 * MSS);
+        }
+        assert_eq!(train.rate(MSS), Some(Train { rate: 1_193_333, is_limited: true }));
+        train.on_ack(us(102_400 + 2400 * 9 + 40_000), us(0), MSS);
+        assert_eq!(train.rate(MSS).map(|train| train.rate), Some(1_193_333), "a delayed acknowledgement");
+    }
+
+    #[test]
+    fn train_that_arrives_as_it_was_sent_is_a_lower_bound() {
+        let mut train = TrainMeter::default();
+        for ack in 0..10 {
+            train.on_ack(us(100_000 + 5000 * ack), us(5000 * ack), 2 * MSS);
+        }
+        assert_eq!(train.rate(MSS), Some(Train { rate: 572_800, is_limited: false }));
+        let mut short = TrainMeter::default();
+        (0..3).for_each(|ack| short.on_ack(us(2400 * ack), us(0), 8 * MSS));
+        assert_eq!(short.rate(MSS), None);
+    }
+}

@@ -1,0 +1,432 @@
+//! How much one flight of a path carries, and how fast.
+//!
+//! A flight is the data of one round trip of a connection. Its report is judged as a whole: losses that chance explains say
+//! nothing about the volume, losses behind a standing queue say something if they recur, and more losses than chance explains
+//! lower what is remembered. The rate follows from the spacing of acknowledgements (a train), since a flight that ends before
+//! the first acknowledgement arrives measures only volume per round trip.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use arrayvec::ArrayVec;
+
+use crate::evidence::{Dose, LossHistory};
+use crate::time::{Duration, Instant};
+
+/// After so long without a flight of at least half of it, half of what was carried is believed (careful resume).
+const AGED: Duration = Duration::from_secs(30);
+/// How long two excesses, or losses that grow with the volume, keep starts at the standard window.
+const BRAKE: Duration = Duration::from_secs(60);
+/// Judged flights, and trains, that are remembered.
+const FLIGHTS: usize = 8;
+/// Bounds from below of the rate that count: of the last trains.
+const BOUNDS: usize = 4;
+/// Flights that may be under way on trust at a time, at most.
+const TOGETHER_MAX: u32 = 32;
+
+/// A flight that is over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct FlightReport {
+    /// When its first segment left.
+    pub(crate) began: Instant,
+    /// Data, in bytes and in segments.
+    pub(crate) bytes: u32,
+    pub(crate) segments: u32,
+    /// Segments that left until it was acknowledged, itself included: losses among them are counted.
+    pub(crate) sent: u32,
+    /// Lost segments, those included that redundancy repaired.
+    pub(crate) lost: u32,
+    /// Lost segments of those behind the standard window.
+    pub(crate) lost_beyond: u32,
+    /// The standard window: bytes and segments with which anybody may begin.
+    pub(crate) standard: (u32, u32),
+    /// Round trips around a loss showed a queue.
+    pub(crate) is_queued: bool,
+    /// The retransmission timer fired before anything of it arrived.
+    pub(crate) has_vanished: bool,
+    /// The spacing of its acknowledgements.
+    pub(crate) train: Option<Train>,
+    /// Bytes that had been granted beyond the standard window, and are acknowledged.
+    pub(crate) granted: u32,
+}
+
+/// The rate that the acknowledgements of one flight show.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Train {
+    /// Bytes per second.
+    pub(crate) rate: u64,
+    /// True if the path set the pace; else the sender did, and the path may be faster.
+    pub(crate) is_limited: bool,
+}
+
+/// What a flight says about the volume.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Verdict {
+    /// It arrived whole.
+    Whole,
+    /// Chance explains its losses.
+    Random,
+    /// It lost something while a queue stood, which chance explains.
+    Suspect,
+    /// It was too much.
+    Excess,
+}
+
+/// What a new connection may make of the path now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PathVolume {
+    /// Bytes that a flight may begin with.
+    pub bytes: u32,
+    /// Bytes per second that the path delivers, if known.
+    pub rate: Option<u64>,
+    /// True if the path itself set that rate; else it is a lower bound.
+    pub is_rate_limited: bool,
+}
+
+/// Volume and rate of one path.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Volume {
+    /// Bytes that one flight has carried.
+    pub(super) carried: u32,
+    /// Bytes that flights of several connections may carry together on trust; at least `carried`.
+    together: u32,
+    /// Until when that is believed: for `lifetime` after the last flight of at least half of it.
+    pub(super) until: Instant,
+    verdicts: ArrayVec<Verdict, FLIGHTS>,
+    /// Flights that began before have been answered together.
+    reduced: Instant,
+    braked_until: Instant,
+    is_suspended: bool,
+    trains: ArrayVec<Train, FLIGHTS>,
+    dose: Dose,
+    dose_until: Instant,
+    grants: VecDeque<Grant>,
+    /// A connection asked in vain.
+    refused: bool,
+}
+
+/// Bytes on trust whose fate is known at a time at the latest.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Grant {
+    until: Instant,
+    bytes: u32,
+}
+
+impl Volume {
+    /// What was stored: `carried` bytes, believed `until` then.
+    pub(super) fn stored(carried: u32, until: Instant, train: Option<Train>) -> Volume {
+        Volume { carried, until, trains: train.into_iter().collect(), ..Volume::default() }
+    }
+
+    /// What a start may make of it; `None` if the standard window is what is left.
+    pub(super) fn start(
+        &self,
+        least_rtt: Option<Duration>,
+        lifetime: Duration,
+        now: Instant,
+    ) -> Option<PathVolume> {
+        let left = self.until.saturating_since(now);
+        if self.carried == 0 || left.is_zero() || self.is_suspended || self.braked_until > now {
+            return None;
+        }
+        let (rate, is_rate_limited) = match self.rate() {
+            Some(Train { rate, is_limited }) => (Some(rate), is_limited),
+            None => (None, false),
+        };
+        // More than was carried is tried if nothing spoke against it and the path holds it without a queue.
+        let more = self.carried + self.carried / 2;
+        let holds = rate
+            .zip(least_rtt)
+            .filter(|_| is_rate_limited)
+            .is_some_and(|(rate, rtt)| u128::from(more) <= u128::from(rate) * rtt.as_micros() / 1_000_000);
+        let is_quiet = !self.latest(4).any(|verdict| matches!(verdict, Verdict::Suspect | Verdict::Excess));
+        let bytes = match left + AGED < lifetime {
+            true => self.carried / 2,
+            false if holds && is_quiet => more,
+            false => self.carried,
+        };
+        Some(PathVolume { bytes, rate, is_rate_limited })
+    }
+
+    /// The median of what the path set, or what a flight has reached, if that is more.
+    pub(super) fn rate(&self) -> Option<Train> {
+        let mut limited: Vec<u64> =
+            self.trains.iter().filter(|train| train.is_limited).map(|train| train.rate).collect();
+        limited.sort_unstable();
+        let median = limited.get(limited.len() / 2).copied();
+        let reached = self
+            .trains
+            .iter()
+            .rev()
+            .take(BOUNDS)
+            .filter(|train| !train.is_limited)
+            .map(|train| train.rate)
+            .max();
+        match (median, reached) {
+            (Some(median), reached) => {
+                Some(Train { rate: median.max(reached.unwrap_or(0)), is_limited: true })
+            }
+            (None, reached) => reached.map(|rate| Train { rate, is_limited: false }),
+        }
+    }
+
+    /// A connection asks for `bytes`: grants what the path carries beyond what other connections have under way on trust, if that
+    /// is more than the `standard` window.
+    pub(super) fn grant(&mut self, bytes: u32, standard: u32, period: Duration, now: Instant) -> Option<u32> {
+        self.grants.retain(|grant| grant.until > now);
+        let out: u32 = self.grants.iter().map(|grant| grant.bytes).fold(0, u32::saturating_add);
+        let granted = bytes.min(self.together.max(self.carried).max(bytes).saturating_sub(out));
+        if granted <= standard {
+            self.refused = true;
+            return None;
+        }
+        self.grants.push_back(Grant { until: now + period, bytes: granted });
+        Some(granted)
+    }
+
+    /// A connection of the path saw nothing but a queue.
+    pub(super) fn on_queue(&mut self) {
+        self.together /= 2;
+        self.refused = false;
+    }
+
+    /// Judges a flight. `history`: the random loss of the path before it.
+    pub(super) fn on_flight(
+        &mut self,
+        flight: &FlightReport,
+        history: &LossHistory,
+        lifetime: Duration,
+        now: Instant,
+    ) {
+        if let Some(train) = flight.train {
+            if self.trains.is_full() {
+                self.trains.remove(0);
+            }
+            self.trains.push(train);
+        }
+        let (standard, standard_segments) = flight.standard;
+        let beyond = flight.segments.saturating_sub(standard_segments);
+        let head_lost = flight.lost.saturating_sub(flight.lost_beyond);
+        self.dose.learn(
+            ((flight.segments - beyond).into(), head_lost.into()),
+            (beyond.into(), flight.lost_beyond.into()),
+        );
+        if self.dose.shows_congestion() {
+            self.dose = Dose::default();
+            self.dose_until = now + BRAKE;
+        }
+        let verdict = self.judge(flight, history, now);
+        let is_large = flight.bytes >= self.carried / 2;
+        match verdict {
+            Verdict::Whole | Verdict::Random => {
+                self.carried = self.carried.max(flight.bytes);
+                if is_large {
+                    self.until = now + lifetime;
+                }
+                if flight.bytes >= standard {
+                    self.is_suspended = false;
+                }
+                if flight.granted > 0 && core::mem::take(&mut self.refused) {
+                    let most = self.carried.saturating_mul(TOGETHER_MAX);
+                    self.together = self.together.max(self.carried).saturating_add(flight.bytes).min(most);
+                }
+            }
+            Verdict::Suspect => {}
+            Verdict::Excess if flight.began < self.reduced => {}
+            Verdict::Excess => {
+                self.reduced = now;
+                self.is_suspended |= flight.has_vanished;
+                let share = if flight.has_vanished { 5 } else { 7 };
+                self.carried = (self.carried.max(flight.bytes) / 10 * share).min(self.carried).max(standard);
+                self.together = self.carried;
+            }
+        }
+        let is_answered = verdict == Verdict::Excess && self.reduced != now;
+        if (is_large || flight.lost > 0) && !is_answered {
+            if self.verdicts.is_full() {
+                self.verdicts.remove(0);
+            }
+            self.verdicts.push(verdict);
+        }
+        let excesses = self.verdicts.iter().filter(|verdict| **verdict == Verdict::Excess).count();
+        if excesses >= 2 {
+            self.braked_until = now + BRAKE;
+            self.verdicts.clear();
+        }
+        if flight.granted > 0
+            && let Some(at) = self.grants.iter().position(|grant| grant.bytes == flight.granted)
+        {
+            self.grants.remove(at);
+        }
+    }
+
+    fn judge(&self, flight: &FlightReport, history: &LossHistory, now: Instant) -> Verdict {
+        let grows_with_volume = flight.lost_beyond > 0 && self.dose_until > now;
+        let is_excess = history.is_excess(flight.sent.into(), flight.lost.into());
+        let mut lossy = self.verdicts.iter().rev().filter(|verdict| **verdict != Verdict::Whole).take(3);
+        match flight.lost {
+            _ if flight.has_vanished => Verdict::Excess,
+            0 => Verdict::Whole,
+            _ if is_excess || grows_with_volume => Verdict::Excess,
+            _ if !flight.is_queued => Verdict::Random,
+            _ if lossy.any(|verdict| *verdict == Verdict::Suspect) => Verdict::Excess,
+            _ => Verdict::Suspect,
+        }
+    }
+
+    fn latest(&self, flights: usize) -> impl Iterator<Item = &Verdict> {
+        self.verdicts.iter().rev().take(flights)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MSS: u32 = 1448;
+    const LIFETIME: Duration = Duration::from_secs(600);
+
+    fn at(seconds: u64) -> Instant {
+        Instant::from_millis(1000 * seconds)
+    }
+
+    fn flight(segments: u32, lost: u32, second: u64) -> FlightReport {
+        FlightReport {
+            began: at(second),
+            bytes: segments * MSS,
+            segments,
+            sent: segments,
+            lost,
+            lost_beyond: 0,
+            standard: (10 * MSS, 10),
+            is_queued: false,
+            has_vanished: false,
+            train: None,
+            granted: 0,
+        }
+    }
+
+    /// Segments with which a start may begin after these flights, one a second from 1 on.
+    fn after(flights: &[FlightReport]) -> Option<u32> {
+        let mut volume = Volume::default();
+        for (second, flight) in (1..).zip(flights) {
+            volume.on_flight(
+                &FlightReport { began: at(second), ..*flight },
+                &LossHistory::default(),
+                LIFETIME,
+                at(second),
+            );
+        }
+        let now = at(flights.len() as u64);
+        volume.start(None, LIFETIME, now).map(|volume| volume.bytes / MSS)
+    }
+
+    #[test]
+    fn random_loss_leaves_what_was_carried() {
+        assert_eq!(after(&[flight(20, 0, 0), flight(20, 1, 0), flight(12, 1, 0), flight(3, 1, 0)]), Some(20));
+        assert_eq!(
+            after(&[flight(20, 0, 0), flight(30, 1, 0)]),
+            Some(30),
+            "chance says nothing about the volume"
+        );
+    }
+
+    #[test]
+    fn excess_lowers_it_once_for_flights_of_one_time_and_twice_brakes() {
+        assert_eq!(after(&[flight(40, 0, 0), flight(40, 12, 0)]), Some(28));
+        assert_eq!(after(&[flight(40, 0, 0), flight(40, 12, 0), flight(28, 9, 0)]), None);
+        let mut volume = Volume::default();
+        for lost in [0, 12, 12, 12] {
+            volume.on_flight(&flight(40, lost, 1), &LossHistory::default(), LIFETIME, at(2));
+        }
+        assert_eq!(volume.carried / MSS, 28, "they began before the first was reported");
+        let vanished = FlightReport { has_vanished: true, ..flight(40, 1, 0) };
+        assert_eq!(after(&[flight(40, 0, 0), vanished]), None);
+        assert_eq!(after(&[flight(40, 0, 0), vanished, flight(10, 0, 0)]), Some(20));
+    }
+
+    #[test]
+    fn losses_behind_a_queue_count_if_they_recur() {
+        let queued = FlightReport { is_queued: true, ..flight(40, 1, 0) };
+        assert_eq!(after(&[flight(40, 0, 0), queued]), Some(40));
+        assert_eq!(after(&[flight(40, 0, 0), queued, flight(40, 0, 0), queued]), Some(28));
+    }
+
+    /// S35: a policer passes the first segments of each flight.
+    #[test]
+    fn losses_that_grow_with_the_volume_are_congestion() {
+        let mut volume = Volume::default();
+        let lossy = LossHistory { segments: 10_000, lost: 500, runs: 500 };
+        let policed = FlightReport { lost_beyond: 2, ..flight(64, 2, 0) };
+        for second in 1..=8 {
+            volume.on_flight(&FlightReport { began: at(second), ..policed }, &lossy, LIFETIME, at(second));
+        }
+        assert_eq!(volume.start(None, LIFETIME, at(8)), None, "{volume:?}");
+    }
+
+    #[test]
+    fn old_volume_is_halved_and_forgotten() {
+        let mut volume = Volume::default();
+        volume.on_flight(&flight(40, 0, 0), &LossHistory::default(), LIFETIME, at(0));
+        let start = |second| volume.start(None, LIFETIME, at(second)).map(|start| start.bytes / MSS);
+        assert_eq!([30, 31, 599, 600].map(start), [Some(40), Some(20), Some(20), None]);
+    }
+
+    #[test]
+    fn rate_is_the_median_of_what_the_path_set_or_what_was_reached() {
+        let mut volume = Volume::default();
+        let mut add = |rate, is_limited| {
+            let train = Some(Train { rate, is_limited });
+            volume.on_flight(
+                &FlightReport { train, ..flight(20, 0, 0) },
+                &LossHistory::default(),
+                LIFETIME,
+                at(0),
+            );
+            volume.rate().map(|train| (train.rate, train.is_limited))
+        };
+        assert_eq!(add(500, false), Some((500, false)));
+        assert_eq!(add(900, true), Some((900, true)));
+        assert_eq!(add(1000, true), Some((1000, true)));
+        assert_eq!(add(5000, true), Some((1000, true)), "acknowledgements that arrived together");
+        assert_eq!(add(1200, false), Some((1200, true)));
+    }
+
+    #[test]
+    fn more_is_tried_while_the_path_holds_it() {
+        let mut volume = Volume::default();
+        let train = Some(Train { rate: 1_250_000, is_limited: true });
+        for second in 0..2 {
+            let flight = FlightReport { train, ..flight(40, 0, second) };
+            volume.on_flight(&flight, &LossHistory::default(), LIFETIME, at(second));
+        }
+        let start = |rtt| {
+            let start = volume.start(Some(Duration::from_millis(rtt)), LIFETIME, at(1));
+            start.map(|start| start.bytes / MSS)
+        };
+        assert_eq!((start(100), start(60)), (Some(60), Some(40)));
+    }
+
+    #[test]
+    fn connections_of_a_path_share_what_it_carries() {
+        let mut volume = Volume::default();
+        volume.on_flight(&flight(40, 0, 0), &LossHistory::default(), LIFETIME, at(0));
+        let period = Duration::from_millis(200);
+        let standard = 10 * MSS;
+        let grants =
+            [(); 3].map(|()| volume.grant(25 * MSS, standard, period, at(1)).map(|bytes| bytes / MSS));
+        assert_eq!(grants, [Some(25), Some(15), None]);
+        volume.on_flight(
+            &FlightReport { granted: 25 * MSS, ..flight(25, 0, 1) },
+            &LossHistory::default(),
+            LIFETIME,
+            at(1),
+        );
+        let grants =
+            [(); 3].map(|()| volume.grant(25 * MSS, standard, period, at(1)).map(|bytes| bytes / MSS));
+        assert_eq!(grants, [Some(25), Some(25), None], "one flight more, since another asked in vain");
+        volume.on_queue();
+        assert_eq!(volume.grant(25 * MSS, standard, period, at(2)), Some(25 * MSS), "all are over");
+        assert_eq!(volume.grant(25 * MSS, standard, period, at(2)), Some(15 * MSS));
+    }
+}
