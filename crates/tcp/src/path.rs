@@ -346,7 +346,9 @@ impl PathMemory {
         rtt: Duration,
         now: Instant,
     ) -> Option<u32> {
-        self.paths.touch(ends)?.volume.grant(bytes, standard, rtt * 2, now)
+        let path = self.paths.touch(ends)?;
+        let least = Aging::at(path.least_rtt, now);
+        path.volume.grant(bytes, standard, (rtt, least), now)
     }
 
     /// Forgets every path: on a change of network.

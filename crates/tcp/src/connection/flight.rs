@@ -7,7 +7,7 @@
 
 use crate::connection::Connection;
 use crate::connection::gentle::planner::is_queued;
-use crate::connection::path::STANDARD_WINDOW;
+use crate::connection::path::{STANDARD_WINDOW, shows_queue};
 use crate::connection::sender::initial_window;
 use crate::outcome::AckOutcome;
 use crate::path::{FlightReport, LossCount, Train};
@@ -25,10 +25,15 @@ const TRAIN_MIN: Micros = Micros::from_millis(1);
 /// An acknowledgement of one segment that comes so much behind the others was delayed by the receiver.
 const DELAYED: Micros = Micros::from_millis(5);
 
+/// Round trips that show a queue of others, at least.
+const QUEUE_SAMPLES: u32 = 4;
+
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub(crate) struct FlightWatch {
     round: Option<Round>,
+    /// Others kept a queue during the flight before.
+    was_queued: bool,
     recent: RecentRtts,
     finished: Option<FlightReport>,
 }
@@ -43,6 +48,9 @@ struct Round {
     before: LossCount,
     lost_beyond: u32,
     is_queued: bool,
+    /// Its smallest round-trip time, and of how many samples. A queue that others keep delays all of it; its own delays the later ones,
+    /// and a late process some.
+    min_rtt: (Option<Micros>, u32),
     train: TrainMeter,
 }
 
@@ -79,13 +87,13 @@ impl TrainMeter {
     fn rate(&self, mss: u32) -> Option<Train> {
         let span = |point: &Point| Micros::between(self.first.at, point.at);
         let gap = Micros::between(self.previous.at, self.last.at);
-        let mean = span(&self.previous).0 / u64::from(self.acks.saturating_sub(2).max(1));
-        let is_delayed = self.last.bytes - self.previous.bytes <= mss && gap > DELAYED && gap.0 > 2 * mean;
+        let mean = span(&self.previous).0 / self.acks.saturating_sub(2).max(1);
+        let is_delayed = self.last.bytes - self.previous.bytes <= mss && gap > DELAYED && gap.0 / 2 > mean;
         let last = if is_delayed && self.acks > 2 { self.previous } else { self.last };
         if self.acks < TRAIN_ACKS || last.bytes < (TRAIN_SEGMENTS - 1) * mss || span(&last) < TRAIN_MIN {
             return None;
         }
-        let per_second = |span: Micros| (u64::from(last.bytes) * 1_000_000).checked_div(span.0);
+        let per_second = |span: Micros| (u64::from(last.bytes) * 1_000_000).checked_div(span.0.into());
         let acked = per_second(span(&last))?;
         let sent = per_second(Micros::between(self.first.sent_at, last.sent_at)).unwrap_or(u64::MAX);
         let rate = acked.min(sent);
@@ -110,6 +118,9 @@ impl Connection {
             watch.round = Some(Round::new(SeqRange::new(ack.una_before, nxt), first.sent_at, now, before));
         }
         let Some(round) = &mut watch.round else { return };
+        if let Some(rtt) = ack.rtt {
+            round.min_rtt = (round.min_rtt.0.map_or(rtt, |min| min.min(rtt)).into(), round.min_rtt.1 + 1);
+        }
         let (mut bytes, mut newest) = (0, None);
         for segment in &ack.delivered {
             if !segment.retransmitted && segment.range.end.le(round.range.end) {
@@ -125,7 +136,9 @@ impl Connection {
         }
         let next = una.lt(nxt).then_some(SeqRange::new(una, nxt));
         let (range, began, acked, lost_beyond) = (round.range, round.began, round.acked, round.lost_beyond);
-        let (round_before, is_queued, train) = (round.before, round.is_queued, round.train.rate(mss));
+        let (round_before, train) = (round.before, round.train.rate(mss));
+        let is_queued = round.is_queued;
+        let sees_queue = self.sees_queue();
         let losses = self.all_losses();
         let lost = losses.since(round_before);
         let granted = if self.is_on_trust() { 0 } else { self.take_granted() };
@@ -138,12 +151,13 @@ impl Connection {
             lost: u32::try_from(lost.lost).unwrap_or(u32::MAX),
             lost_beyond,
             standard: (initial_window(STANDARD_WINDOW, mss), STANDARD_WINDOW),
-            is_queued,
+            is_queued: is_queued || sees_queue,
             has_vanished: false,
             train,
             granted,
         };
         if let Some(watch) = &mut self.flights {
+            watch.was_queued = sees_queue;
             // A SYN, a FIN or a short request says nothing about the volume.
             watch.finished =
                 Some(report).filter(|report| report.bytes >= mss || report.lost > 0 || granted > 0);
@@ -151,6 +165,18 @@ impl Connection {
             if watch.round.is_none() && watch.finished.is_none() {
                 self.flights = None;
             }
+        }
+    }
+
+    /// True if others keep a queue: all round trips of the flight are longer than the path takes without one. While it has few, the
+    /// flight before tells.
+    pub(crate) fn sees_queue(&self) -> bool {
+        let Some(watch) = &self.flights else { return false };
+        match watch.round.as_ref().map(|round| round.min_rtt) {
+            Some((Some(rtt), QUEUE_SAMPLES..)) => {
+                self.least_rtt().is_some_and(|least| shows_queue(rtt.into(), least))
+            }
+            Some(_) | None => watch.was_queued,
         }
     }
 
@@ -209,7 +235,7 @@ impl Connection {
 impl Round {
     fn new(range: SeqRange, began: Instant, acked: Instant, before: LossCount) -> Round {
         let train = TrainMeter::default();
-        Round { range, began, acked, before, lost_beyond: 0, is_queued: false, train }
+        Round { range, began, acked, before, lost_beyond: 0, is_queued: false, min_rtt: (None, 0), train }
     }
 }
 

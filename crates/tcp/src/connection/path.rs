@@ -113,7 +113,7 @@ pub(crate) struct WantedStart {
 }
 
 /// True if a round trip of `seen` shows a queue on a path that takes `least`: slow start would end here (RFC 9406).
-fn shows_queue(seen: Duration, least: Duration) -> bool {
+pub(crate) fn shows_queue(seen: Duration, least: Duration) -> bool {
     seen >= least + Duration::from(rtt_thresh(least.into()))
 }
 
@@ -248,6 +248,8 @@ impl Connection {
                 false => 0,
             }
         };
+        // It is sent nothing that it does not have.
+        let window = window.min(self.tx.scoreboard.pipe().saturating_add(self.tx.unsent()));
         let wanted = WantedStart { window, standard: self.tx.rate.congestion.cwnd(), rtt: rtt.srtt };
         (is_whole && window > wanted.standard).then_some(wanted)
     }
@@ -331,6 +333,7 @@ impl Connection {
         let delivered = self.path.granted.saturating_sub(end.since(self.tx.scoreboard.una()))
             + self.tx.scoreboard.sacked_bytes();
         let is_excess = self.tx.recovery.state() == CongestionState::Loss
+            || self.sees_queue()
             || LossHistory::from(known).is_excess(sent, lost);
         is_excess.then(|| self.unasked_window().max(delivered / 2))
     }
@@ -433,8 +436,9 @@ impl Connection {
         let LossCount { lost, runs, .. } = all.since(self.path.sorted);
         self.path.sorted = all;
         let settled = self.tx.rtt.srtt().filter(|_| self.tx.rtt.samples() >= SAMPLES);
-        let queued =
-            self.began_in_queue() || settled.is_some_and(|srtt| is_queued(srtt.into(), self.least_rtt()));
+        let queued = self.sees_queue()
+            || self.began_in_queue()
+            || settled.is_some_and(|srtt| is_queued(srtt.into(), self.least_rtt()));
         // The box stays away while there is nothing to count.
         if queued && (lost > 0 || runs > 0) {
             self.path.losses.queued.lost += lost;

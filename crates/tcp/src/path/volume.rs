@@ -23,6 +23,10 @@ const FLIGHTS: usize = 8;
 const BOUNDS: usize = 4;
 /// Flights that may be under way on trust at a time, at most.
 const TOGETHER_MAX: u32 = 32;
+/// Bits of the flights that tell whether others keep a queue: the last four.
+const QUEUED_FLIGHTS: u16 = 0b1111;
+/// A flight of so many segments shows whether others keep a queue.
+const QUEUE_SEGMENTS: u32 = 4;
 
 /// A flight that is over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,7 +44,7 @@ pub(crate) struct FlightReport {
     pub(crate) lost_beyond: u32,
     /// The standard window: bytes and segments with which anybody may begin.
     pub(crate) standard: (u32, u32),
-    /// Round trips around a loss showed a queue.
+    /// All of its round trips showed a queue that others keep, or those around a loss showed one.
     pub(crate) is_queued: bool,
     /// The retransmission timer fired before anything of it arrived.
     pub(crate) has_vanished: bool,
@@ -101,8 +105,10 @@ pub(super) struct Volume {
     dose: Dose,
     dose_until: Instant,
     grants: VecDeque<Grant>,
-    /// A connection asked in vain.
-    refused: bool,
+    /// When the starts may be more, since a connection has asked in vain: when the fate of those that were out then is known.
+    refused: Option<Instant>,
+    /// A bit for each of the last flights, the newest lowest: others kept a queue while it was under way.
+    queued: u16,
 }
 
 /// Bytes on trust whose fate is known at a time at the latest.
@@ -135,17 +141,26 @@ impl Volume {
         };
         // More than was carried is tried if nothing spoke against it and the path holds it without a queue.
         let more = self.carried + self.carried / 2;
-        let holds = rate
-            .zip(least_rtt)
-            .filter(|_| is_rate_limited)
-            .is_some_and(|(rate, rtt)| u128::from(more) <= u128::from(rate) * rtt.as_micros() / 1_000_000);
-        let is_quiet = !self.latest(4).any(|verdict| matches!(verdict, Verdict::Suspect | Verdict::Excess));
-        let bytes = match left + AGED < lifetime {
+        let holds = self.holds(least_rtt).is_some_and(|holds| more <= holds);
+        let bytes = match left + AGED < lifetime || self.is_queued() {
             true => self.carried / 2,
-            false if holds && is_quiet => more,
+            false if holds => more,
             false => self.carried,
         };
         Some(PathVolume { bytes, rate, is_rate_limited })
+    }
+
+    /// Others kept a queue lately: they would lose what a start takes.
+    fn is_queued(&self) -> bool {
+        self.queued & QUEUED_FLIGHTS != 0
+    }
+
+    /// Bytes that the path has under way without a queue, if that is known, and none of the last 16 flights saw a queue.
+    fn holds(&self, least_rtt: Option<Duration>) -> Option<u32> {
+        let (rate, rtt) = self.rate().filter(|train| train.is_limited).zip(least_rtt)?;
+        let is_quiet = !self.latest(4).any(|verdict| matches!(verdict, Verdict::Suspect | Verdict::Excess));
+        let bytes = u128::from(rate.rate) * rtt.as_micros() / 1_000_000;
+        (is_quiet && self.queued == 0).then(|| u32::try_from(bytes).unwrap_or(u32::MAX))
     }
 
     /// The median of what the path set, or what a flight has reached, if that is more.
@@ -170,14 +185,24 @@ impl Volume {
         }
     }
 
-    /// A connection asks for `bytes`: grants what the path carries beyond what other connections have under way on trust, if that
+    /// A connection asks for `bytes`; `rtt`: the smoothed and the least round-trip time. The fate of the data is known after two round
+    /// trips at the latest. Grants what the path carries beyond what other connections have under way on trust, if that
     /// is more than the `standard` window.
-    pub(super) fn grant(&mut self, bytes: u32, standard: u32, period: Duration, now: Instant) -> Option<u32> {
+    pub(super) fn grant(
+        &mut self,
+        bytes: u32,
+        standard: u32,
+        rtt: (Duration, Option<Duration>),
+        now: Instant,
+    ) -> Option<u32> {
+        let (period, least_rtt) = (rtt.0 * 2, rtt.1);
         self.grants.retain(|grant| grant.until > now);
         let out: u32 = self.grants.iter().map(|grant| grant.bytes).fold(0, u32::saturating_add);
-        let granted = bytes.min(self.together.max(self.carried).max(bytes).saturating_sub(out));
+        let carried = if self.is_queued() { self.carried / 2 } else { self.carried };
+        let together = self.together.max(carried).max(bytes).max(self.holds(least_rtt).unwrap_or(0));
+        let granted = bytes.min(together.saturating_sub(out));
         if granted <= standard {
-            self.refused = true;
+            self.refused.get_or_insert(now + period);
             return None;
         }
         self.grants.push_back(Grant { until: now + period, bytes: granted });
@@ -187,7 +212,7 @@ impl Volume {
     /// A connection of the path saw nothing but a queue.
     pub(super) fn on_queue(&mut self) {
         self.together /= 2;
-        self.refused = false;
+        self.refused = None;
     }
 
     /// Judges a flight. `history`: the random loss of the path before it.
@@ -215,6 +240,12 @@ impl Volume {
             self.dose = Dose::default();
             self.dose_until = now + BRAKE;
         }
+        if flight.segments >= QUEUE_SEGMENTS {
+            self.queued = self.queued << 1 | u16::from(flight.is_queued);
+        }
+        if flight.is_queued {
+            self.on_queue();
+        }
         let verdict = self.judge(flight, history, now);
         let is_large = flight.bytes >= self.carried / 2;
         match verdict {
@@ -226,7 +257,8 @@ impl Volume {
                 if flight.bytes >= standard {
                     self.is_suspended = false;
                 }
-                if flight.granted > 0 && core::mem::take(&mut self.refused) {
+                let is_proven = verdict == Verdict::Whole && flight.granted > 0;
+                if is_proven && self.refused.take_if(|at| *at <= now).is_some() {
                     let most = self.carried.saturating_mul(TOGETHER_MAX);
                     self.together = self.together.max(self.carried).saturating_add(flight.bytes).min(most);
                 }
@@ -348,8 +380,8 @@ mod tests {
     #[test]
     fn losses_behind_a_queue_count_if_they_recur() {
         let queued = FlightReport { is_queued: true, ..flight(40, 1, 0) };
-        assert_eq!(after(&[flight(40, 0, 0), queued]), Some(40));
-        assert_eq!(after(&[flight(40, 0, 0), queued, flight(40, 0, 0), queued]), Some(28));
+        assert_eq!(after(&[flight(40, 0, 0), queued]), Some(20), "half of it into a queue");
+        assert_eq!(after(&[flight(40, 0, 0), queued, flight(40, 0, 0), queued]), Some(14));
     }
 
     /// S35: a policer passes the first segments of each flight.
@@ -411,10 +443,9 @@ mod tests {
     fn connections_of_a_path_share_what_it_carries() {
         let mut volume = Volume::default();
         volume.on_flight(&flight(40, 0, 0), &LossHistory::default(), LIFETIME, at(0));
-        let period = Duration::from_millis(200);
+        let rtt = (Duration::from_millis(100), None);
         let standard = 10 * MSS;
-        let grants =
-            [(); 3].map(|()| volume.grant(25 * MSS, standard, period, at(1)).map(|bytes| bytes / MSS));
+        let grants = [(); 3].map(|()| volume.grant(25 * MSS, standard, rtt, at(1)).map(|bytes| bytes / MSS));
         assert_eq!(grants, [Some(25), Some(15), None]);
         volume.on_flight(
             &FlightReport { granted: 25 * MSS, ..flight(25, 0, 1) },
@@ -422,11 +453,13 @@ mod tests {
             LIFETIME,
             at(1),
         );
-        let grants =
-            [(); 3].map(|()| volume.grant(25 * MSS, standard, period, at(1)).map(|bytes| bytes / MSS));
+        volume.on_flight(&flight(40, 0, 2), &LossHistory::default(), LIFETIME, at(2));
+        let proven = FlightReport { granted: 15 * MSS, ..flight(15, 0, 1) };
+        volume.on_flight(&proven, &LossHistory::default(), LIFETIME, at(2));
+        let grants = [(); 3].map(|()| volume.grant(25 * MSS, standard, rtt, at(2)).map(|bytes| bytes / MSS));
         assert_eq!(grants, [Some(25), Some(25), None], "one flight more, since another asked in vain");
         volume.on_queue();
-        assert_eq!(volume.grant(25 * MSS, standard, period, at(2)), Some(25 * MSS), "all are over");
-        assert_eq!(volume.grant(25 * MSS, standard, period, at(2)), Some(15 * MSS));
+        assert_eq!(volume.grant(25 * MSS, standard, rtt, at(3)), Some(25 * MSS), "all are over");
+        assert_eq!(volume.grant(25 * MSS, standard, rtt, at(3)), Some(15 * MSS));
     }
 }
