@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use brisk_link::LinkSpec;
 use brisk_sim::transaction::{TransactionResult, TransactionSpec, transaction};
+use brisk_tcp::TcpConfig;
+use brisk_tcp::config::CongestionAlgorithm;
 
 fn run(link: &str, response: u64, established: bool, seed: u64) -> TransactionResult {
     let link = LinkSpec::parse(link).unwrap();
@@ -45,6 +47,30 @@ fn a_connection_that_had_earlier_transactions_has_their_window() {
     // The bytes are those of the last one, up to the headers of what still acknowledges the one before.
     let [first, second] = [after(0), after(1)].map(|result| result.wire_bytes_down);
     assert!(first.abs_diff(second) < 500, "{first} {second}");
+}
+
+/// The bandwidth of a flight that its volume limits is no more than that volume per round trip: to pace by it would spread each
+/// response over a third of a round trip.
+#[test]
+fn a_kept_connection_answers_as_fast_with_bbr_as_with_cubic() {
+    let after = |link: &str, response, congestion| {
+        let link = LinkSpec::parse(link).unwrap();
+        let server = TcpConfig { congestion, ..TcpConfig::default() };
+        let spec = TransactionSpec {
+            established: true,
+            earlier: 8,
+            server,
+            ..TransactionSpec::new(&link, response)
+        };
+        transaction(&spec, 1).unwrap().completion.unwrap()
+    };
+    for link in ["--rtt 100ms --rate 20mbit", "--rtt 50ms --rate 1gbit"] {
+        for response in [10_000, 30_000, 100_000] {
+            let [cubic, bbr] =
+                [CongestionAlgorithm::Cubic, CongestionAlgorithm::Bbr].map(|it| after(link, response, it));
+            assert!(bbr <= cubic + cubic / 50, "{link}, {response} bytes: {bbr:?} against {cubic:?}");
+        }
+    }
 }
 
 #[test]

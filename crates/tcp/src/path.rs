@@ -33,9 +33,9 @@ use crate::time::{Duration, Instant, Micros};
 mod persist;
 mod volume;
 
+pub(crate) use volume::FlightReport;
 pub use volume::PathVolume;
 use volume::Volume;
-pub(crate) use volume::{FlightReport, Train};
 
 /// A connection tells what it measured at least so often while it is busy.
 pub const REPORT_INTERVAL: Duration = Duration::from_secs(10);

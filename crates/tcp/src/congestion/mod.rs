@@ -15,7 +15,7 @@ use cubic::Cubic;
 use fixed::Fixed;
 use loss_based::LossBased;
 use reno::Reno;
-use sample::{AckSample, CongestionEvent, ControllerStart, LostPacket, RtoEvent, Transmission};
+use sample::{AckSample, CongestionEvent, ControllerStart, LostPacket, RtoEvent, Train, Transmission};
 
 pub use algorithm::{CongestionAlgorithm, ControllerFactory, UnknownCongestion};
 pub use prr::PrrBound;
@@ -59,6 +59,10 @@ pub trait CongestionController: Debug + Send {
 
     /// A transmission has been marked lost; comes before the acknowledgement, congestion event or timeout that shows it.
     fn on_lost(&mut self, _lost: &LostPacket) {}
+
+    /// All of a flight is acknowledged, and the acknowledgements were spaced as by this rate; comes before the [`AckSample`] of the
+    /// last of them or directly behind it.
+    fn on_train(&mut self, _train: &Train) {}
 
     /// Takes every acknowledgement that says something of what is outstanding.
     fn on_ack(&mut self, ack: &AckSample);

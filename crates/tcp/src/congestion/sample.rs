@@ -111,6 +111,17 @@ pub struct RateSample {
     pub rate: Option<u64>,
 }
 
+/// The rate that the spacing of the acknowledgements of one flight shows: of at least eight segments, in at least four
+/// acknowledgements. A flight that ends before its first acknowledgement arrives has no other measure of the bandwidth: the
+/// [`RateSample`] of such a flight is its volume per round-trip time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Train {
+    /// Bytes per second.
+    pub rate: u64,
+    /// True if the path set the pace; else the sender did, and the path may be faster.
+    pub is_limited: bool,
+}
+
 /// One transmission, or the part of one, that has been marked lost; reported in the order of sending, before the
 /// [`AckSample`] of the same acknowledgement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -134,6 +134,9 @@ impl Connection {
         } else {
             self.tx.rto.arm(now, self.tx.rtt.rto_base());
         }
+        if from_idle {
+            self.tx.rate.begin_flight();
+        }
         self.tx.rate.on_sent(data.range.len(), now);
         self.tx.rate.congestion.on_sent(&Transmission {
             at: sent.at,

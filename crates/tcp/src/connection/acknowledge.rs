@@ -80,7 +80,7 @@ impl Connection {
         }
         self.answer_masked_losses(report.as_ref(), &ack, now);
         self.recover(&ack, &loss, redundancy, now);
-        if self.config.path_start.is_some() {
+        if self.config.path_start.is_some() || self.tx.rate.delivery.is_some() {
             self.watch_flight(&ack, losses, now);
         }
         self.note_large(&ack);

@@ -5,12 +5,13 @@
 //! reported when all of it has been acknowledged, and what that means for the path is judged there
 //! ([`crate::path::PathVolume`]).
 
+use crate::congestion::sample::Train;
 use crate::connection::Connection;
 use crate::connection::gentle::planner::is_queued;
 use crate::connection::path::{STANDARD_WINDOW, shows_queue};
 use crate::connection::sender::initial_window;
 use crate::outcome::AckOutcome;
-use crate::path::{FlightReport, LossCount, Train};
+use crate::path::{FlightReport, LossCount};
 use crate::send::rtt::RecentRtts;
 use crate::seq_ranges::SeqRange;
 use crate::time::{Instant, Micros};
@@ -139,6 +140,9 @@ impl Connection {
         let (round_before, train) = (round.before, round.train.rate(mss));
         let is_queued = round.is_queued;
         let sees_queue = self.sees_queue();
+        if let Some(train) = train {
+            self.tx.rate.congestion.on_train(&train);
+        }
         let losses = self.all_losses();
         let lost = losses.since(round_before);
         let granted = if self.is_on_trust() { 0 } else { self.take_granted() };
@@ -159,8 +163,9 @@ impl Connection {
         if let Some(watch) = &mut self.flights {
             watch.was_queued = sees_queue;
             // A SYN, a FIN or a short request says nothing about the volume.
-            watch.finished =
-                Some(report).filter(|report| report.bytes >= mss || report.lost > 0 || granted > 0);
+            watch.finished = Some(report).filter(|report| {
+                self.config.path_start.is_some() && (report.bytes >= mss || report.lost > 0 || granted > 0)
+            });
             watch.round = next.map(|range| Round::new(range, acked, now, losses));
             if watch.round.is_none() && watch.finished.is_none() {
                 self.flights = None;

@@ -15,7 +15,8 @@
 use alloc::format;
 use alloc::string::String;
 
-use super::{Aging, Ends, LossCount, Losses, NarrowPath, Path, PathMemory, PathRtt, Train, Volume};
+use super::{Aging, Ends, LossCount, Losses, NarrowPath, Path, PathMemory, PathRtt, Volume};
+use crate::congestion::sample::Train;
 use crate::stored::{Clock, ImportError, Kind, Stored, Words, left, or_dash};
 use crate::time::{Duration, Instant};
 

@@ -10,6 +10,7 @@ use alloc::vec::Vec;
 
 use arrayvec::ArrayVec;
 
+use crate::congestion::sample::Train;
 use crate::evidence::{Dose, LossHistory};
 use crate::time::{Duration, Instant};
 
@@ -52,15 +53,6 @@ pub(crate) struct FlightReport {
     pub(crate) train: Option<Train>,
     /// Bytes that had been granted beyond the standard window, and are acknowledged.
     pub(crate) granted: u32,
-}
-
-/// The rate that the acknowledgements of one flight show.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Train {
-    /// Bytes per second.
-    pub(crate) rate: u64,
-    /// True if the path set the pace; else the sender did, and the path may be faster.
-    pub(crate) is_limited: bool,
 }
 
 /// What a flight says about the volume.

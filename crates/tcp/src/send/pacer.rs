@@ -133,6 +133,11 @@ impl Pacer {
         self.bucket.take_if(is_over);
     }
 
+    /// The next ten segments are not paced.
+    pub(crate) fn restart(&mut self) {
+        self.segments = 0;
+    }
+
     /// The largest payload of a segment changed: the bucket must hold at least one.
     pub(crate) fn set_mss(&mut self, mss: u32) {
         self.mss = mss.max(1);

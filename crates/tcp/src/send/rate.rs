@@ -54,6 +54,14 @@ pub(crate) struct Others {
 }
 
 impl RateControl {
+    /// Sending starts from idle: as at the start of a connection, an initial window leaves at once where the controller names
+    /// the rate.
+    pub(crate) fn begin_flight(&mut self) {
+        if self.congestion.pacing_rate().is_some() {
+            self.pacer.restart();
+        }
+    }
+
     /// The value of a connection by itself.
     pub(crate) fn new(congestion: Controller, pacer: Pacer) -> Self {
         let delivery = congestion.needs_delivery_rate().then(Box::default);

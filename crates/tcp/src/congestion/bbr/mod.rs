@@ -21,7 +21,7 @@
 
 use super::CongestionController;
 use super::sample::{
-    AckSample, CongestionCause, CongestionEvent, ControllerStart, LostPacket, RateSample, RtoEvent,
+    AckSample, CongestionCause, CongestionEvent, ControllerStart, LostPacket, RateSample, RtoEvent, Train,
     Transmission,
 };
 use crate::outcome::CongestionState;
@@ -71,6 +71,8 @@ pub struct Bbr {
     app_limited_until: u64,
     rounds: Rounds,
     max_bw: MaxBandwidth,
+    /// The last flight whose acknowledgements showed a rate.
+    train: Option<Train>,
     min_rtt: MinRtt,
     aggregation: Aggregation,
     full_pipe: FullPipe,
@@ -146,6 +148,7 @@ impl Bbr {
             app_limited_until: 0,
             rounds: Rounds::default(),
             max_bw: MaxBandwidth::default(),
+            train: None,
             min_rtt: MinRtt::new(now),
             aggregation: Aggregation::new(now),
             full_pipe: FullPipe::default(),
@@ -258,7 +261,7 @@ impl CongestionController for Bbr {
             self.aggregation.restart(sent.at);
             match self.state {
                 State::ProbeBw(_) if self.bandwidth() > 0 => {
-                    self.pacing_rate = self.paced(self.bandwidth(), (1, 1));
+                    self.pacing_rate = self.paced(self.bandwidth_of_flights(), (1, 1));
                 }
                 State::ProbeRtt => self.leave_probe_rtt_when_over(sent.at),
                 State::Startup | State::Drain | State::ProbeBw(_) => {}
@@ -274,6 +277,11 @@ impl CongestionController for Bbr {
         {
             self.end_lossy_probe(lost);
         }
+    }
+
+    fn on_train(&mut self, train: &Train) {
+        self.train = Some(*train);
+        self.follow_train(train);
     }
 
     /// The order of the steps is part of the algorithm.

@@ -1,5 +1,6 @@
 //! Pacing rate and window, from the model and the state.
 
+use super::super::sample::Train;
 use super::bounds::UNBOUNDED;
 use super::{Bbr, MIN_PIPE_SEGMENTS, Phase, State, bytes_in};
 use crate::time::Micros;
@@ -71,6 +72,22 @@ impl Bbr {
         if self.full_pipe.reached || rate > self.pacing_rate {
             self.pacing_rate = rate;
         }
+    }
+
+    /// Paces a flight of Startup at least as fast as the last one was delivered. While the application limits what is in
+    /// flight, the bandwidth is only its volume per round-trip time, and a flight would leave over a third of a round trip.
+    pub(super) fn follow_train(&mut self, train: &Train) {
+        if self.state != State::Startup || self.full_pipe.reached {
+            return;
+        }
+        let gain = if train.is_limited { (1, 1) } else { STARTUP_PACING };
+        self.pacing_rate = self.pacing_rate.max(self.paced(train.rate, gain));
+    }
+
+    /// The bandwidth for a flight out of idle: of the last such flight, if that shows more than the volumes of flights.
+    pub(super) fn bandwidth_of_flights(&self) -> u64 {
+        let shown = self.train.filter(|train| train.is_limited).map_or(0, |train| train.rate);
+        self.bandwidth().max(shown.min(self.bounds.bw_shortterm))
     }
 
     /// `gain` times what `bandwidth` delivers in a round trip, bytes; the initial window while that is unknown.

@@ -67,7 +67,8 @@ impl Bbr {
             self.bounds.inflight_longterm =
                 self.bdp(self.max_bw.get(), (1, 1)).max(self.bounds.inflight_latest);
         }
-        if let Some(rtt) = sample.and_then(|sample| sample.rtt) {
+        // A flight of the application makes a queue of its own, and its bandwidth is not that of the path.
+        if let Some(rtt) = sample.filter(|sample| !sample.app_limited).and_then(|sample| sample.rtt) {
             let full_pipe = &mut self.full_pipe;
             full_pipe.delayed = if self.min_rtt.is_delayed(rtt) { full_pipe.delayed + 1 } else { 0 };
             full_pipe.by_delay = !full_pipe.reached && full_pipe.delayed >= DELAYED_SAMPLES;

@@ -53,6 +53,33 @@ fn rates_and_windows_follow_from_the_model() {
 }
 
 #[test]
+fn a_train_sets_the_pace_of_flights_that_the_application_limits() {
+    let mut bbr = Bbr::new(&start());
+    bbr.set_pacing_rate(Some(Micros::from_millis(100)));
+    let at_first = bbr.pacing_rate;
+    bbr.on_train(&Train { rate: 1_000_000, is_limited: false });
+    assert_eq!((at_first, bbr.pacing_rate), (401_096, 2_742_300), "the path may be faster");
+    bbr.on_train(&Train { rate: 2_500_000, is_limited: true });
+    assert_eq!(bbr.pacing_rate, 2_742_300, "before the pipe is full the rate only grows");
+
+    let mut bbr = informed();
+    bbr.state = State::ProbeBw(Phase::Cruise);
+    bbr.on_train(&Train { rate: 2_500_000, is_limited: true });
+    bbr.set_pacing_rate(None);
+    assert_eq!(bbr.pacing_rate, 1_237_500, "the bandwidth sets the pace while data flows");
+    let at = Instant::from_millis(1);
+    bbr.on_sent(&Transmission {
+        at,
+        len: MSS,
+        origin: Origin::New,
+        pipe: 0,
+        from_idle: true,
+        app_limited: true,
+    });
+    assert_eq!(bbr.pacing_rate, 2_475_000, "out of idle the train does");
+}
+
+#[test]
 fn a_mistaken_recovery_restores_limits_and_probes_again() {
     let mut bbr = informed();
     bbr.state = State::ProbeBw(Phase::Up);
