@@ -298,7 +298,7 @@ mod tests {
     #[test]
     fn rate_of_a_controller_outlasts_the_spread_of_a_remembered_window() {
         let mut pacer = Pacer::new(None);
-        pacer.spread(50 * MSS, RTT, MSS, 10 * MSS, us(0));
+        pacer.spread(1_000_000, RTT, MSS, 10 * MSS, us(0));
         pacer.on_sent(12 * MSS, us(0));
         pacer.set_rate(1_000_000, MSS, us(1000));
         assert_eq!(pacer.budget(us(100_000)), 2 * MSS, "a quantum, and not the window");
