@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -127,6 +128,12 @@ impl Server {
             .stderr(Stdio::null())
             .spawn()
             .expect("the program starts");
+        // Until it has the port, the kernel would refuse what arrives there.
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while std::net::UdpSocket::bind(address).is_ok() {
+            assert!(Instant::now() < deadline, "the server does not open {address}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
         Server { child, url: format!("http://{address}/5000") }
     }
 }
