@@ -7,6 +7,7 @@ mod parting;
 mod window;
 
 use parting::PARTINGS;
+use window::value;
 
 /// Why a difference is none that needs mending.
 #[derive(Clone, Copy)]
@@ -662,15 +663,6 @@ fn has_option(record: &Record, step: usize, bit: i64) -> bool {
             Deed::Sent(_) | Deed::Returned(_) => None,
         });
     value.is_some_and(|options| options & bit != 0)
-}
-
-/// The value of a field at the last mark up to a step.
-fn value(record: &Record, step: usize, name: &str) -> Option<i64> {
-    let values = record.steps.iter().take(step + 1).rev().flat_map(|step| &step.deeds);
-    values
-        .filter_map(|deed| if let Deed::Values(values) = deed { Some(values) } else { None })
-        .next()
-        .and_then(|values| values.iter().find(|(other, _)| other == name)?.1)
 }
 
 /// A segment that arrived, as the script has it.

@@ -1,6 +1,6 @@
 //! Differences after which the two connections are in different states, for a known reason: nothing that follows is compared.
 
-use super::window::{acknowledged, data, end, is_about, mark, value};
+use super::window::{acknowledged, data, end, field, is_about, is_window_full, mark, next_mark, value};
 use super::{Explanation, Last, RTO_MIN, SACK, TIMESTAMPS, has_option, shift};
 use crate::differential::compare::{Difference, What};
 use crate::differential::record::{Deed, Packet, Record};
@@ -313,27 +313,19 @@ fn is_judged_without_sack(difference: &Difference, ours: &Record, kernel: &Recor
 
 /// True for a FIN without data that ours sends while Linux's window is full.
 fn is_fin_beyond_window(difference: &Difference, _: &Record, kernel: &Record) -> bool {
-    let before = (0..difference.step).rev().find(|step| mark(&kernel.steps[*step]).is_some());
-    let of = |name| value(kernel, before?, name);
-    let flight = (|| Some(of("unacked")? - of("sacked")? - of("lost")? + of("retrans")?))();
     difference.what == What::Surplus
         && difference.packets.0.as_ref().is_some_and(|sent| sent.has('F') && sent.len == 0)
-        && flight.zip(of("snd_cwnd")).is_some_and(|(flight, window)| flight >= window)
+        && kernel.steps.iter().take(difference.step).rev().find_map(mark).is_some_and(is_window_full)
 }
 
 /// True for new data of ours where a repeated probe fills Linux's window.
 fn is_probe_twice_in_flight(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
     let Some(sent) = difference.packets.0.as_ref().filter(|sent| sent.len > 0) else { return false };
-    let Some(after) = (difference.step..kernel.steps.len()).find(|n| mark(&kernel.steps[*n]).is_some())
-    else {
-        return false;
-    };
-    let of = |name| value(kernel, after, name);
-    let flight = (|| Some(of("unacked")? - of("sacked")? - of("lost")? + of("retrans")?))();
+    let Some(after) = next_mark(kernel, difference.step) else { return false };
     difference.what == What::Surplus
         && data(ours, difference.step).all(|packet| packet.at >= sent.at || packet.seq < sent.seq)
-        && of("retrans").zip(of("lost")).is_some_and(|(again, lost)| again > lost)
-        && flight.zip(of("snd_cwnd")).is_some_and(|(flight, window)| flight >= window)
+        && field(after, "retrans").zip(field(after, "lost")).is_some_and(|(again, lost)| again > lost)
+        && is_window_full(after)
 }
 
 /// True for data that ours sends for a duplicate at the recovery point, without SACK.

@@ -286,15 +286,21 @@ pub(super) fn is_twice_in_flight(difference: &Difference, ours: &Record, kernel:
         && (1..=twice).contains(&(difference.values.1 - difference.values.0))
 }
 
+/// True if what is in flight fills the window at a mark.
+pub(super) fn is_window_full(values: &Values) -> bool {
+    let of = |name| field(values, name);
+    let flight = (|| Some(of("unacked")? - of("sacked")? - of("lost")? + of("retrans")?))();
+    flight.zip(of("snd_cwnd")).is_some_and(|(flight, window)| flight >= window)
+}
+
+/// The values of the first mark from a step on.
+pub(super) fn next_mark(record: &Record, step: usize) -> Option<&Values> {
+    record.steps.iter().skip(step).find_map(mark)
+}
+
 /// True for new data that ours sends because segments that are not full fill Linux's window: it is full in segments.
 pub(super) fn is_full_in_segments(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
     let Some(sent) = difference.packets.0.as_ref().filter(|sent| sent.len > 0) else { return false };
-    let Some(after) = (difference.step..kernel.steps.len()).find(|n| mark(&kernel.steps[*n]).is_some())
-    else {
-        return false;
-    };
-    let of = |name| value(kernel, after, name);
-    let flight = (|| Some(of("unacked")? - of("sacked")? - of("lost")? + of("retrans")?))();
     let acked = acknowledged(ours, difference.step);
     let full = data(ours, difference.step).map(|packet| packet.len).max().unwrap_or(0);
     let small = data(ours, difference.step)
@@ -303,7 +309,7 @@ pub(super) fn is_full_in_segments(difference: &Difference, ours: &Record, kernel
         && small
         && data(ours, difference.step)
             .all(|packet| packet.seq < sent.seq || packet == sent || packet.at >= sent.at)
-        && flight.zip(of("snd_cwnd")).is_some_and(|(flight, window)| flight >= window)
+        && next_mark(kernel, difference.step).is_some_and(is_window_full)
 }
 
 /// True for what ours repairs, or sends, at an acknowledgement and Linux by a timer a moment later: it was sent in one burst with
