@@ -129,7 +129,7 @@ fn share_beside_cubic(members: u32, seed: u64) -> f64 {
     ours as f64 / (ours + cubic) as f64
 }
 
-/// S28: the neighbour's share does not depend on the number of members; medians over seeds.
+/// The neighbour's share does not depend on the number of members; medians over seeds.
 #[test]
 fn members_together_take_the_share_of_one_flow() {
     let shares = [1, 2, 8].map(|members| {
@@ -140,7 +140,7 @@ fn members_together_take_the_share_of_one_flow() {
     });
     let max = shares.iter().copied().fold(0.0, f64::max);
     let min = shares.iter().copied().fold(1.0, f64::min);
-    assert!(max - min <= 0.08, "{shares:?}");
+    assert!(max - min <= 0.08 && min >= 0.30, "{shares:?}");
 }
 
 /// Members share the rate equally, whenever they began.
