@@ -33,9 +33,9 @@ use crate::time::{Duration, Instant, Micros};
 mod persist;
 mod volume;
 
-pub(crate) use volume::FlightReport;
 pub use volume::PathVolume;
 use volume::Volume;
+pub(crate) use volume::{FlightReport, StartRequest};
 
 /// A connection tells what it measured at least so often while it is busy.
 pub const REPORT_INTERVAL: Duration = Duration::from_secs(10);
@@ -108,7 +108,7 @@ pub struct PathFacts {
     pub doubtful_rtt: Option<Duration>,
     /// The least that any connection saw: the path without a queue.
     pub least_rtt: Option<Duration>,
-    /// What a flight may begin with beyond the standard window.
+    /// Volume and rate of a start beyond the standard window.
     pub volume: Option<PathVolume>,
     /// Loss of what we sent.
     pub loss: Option<PathLoss>,
@@ -336,19 +336,12 @@ impl PathMemory {
         };
     }
 
-    /// Grants a connection up to `bytes` of what its path carries, if that is more than the `standard` window. The fate of the data is
-    /// known after two round trips at the latest. Each of several stacks of a host grants for itself.
-    pub(crate) fn grant(
-        &mut self,
-        ends: &Ends,
-        bytes: u32,
-        standard: u32,
-        rtt: Duration,
-        now: Instant,
-    ) -> Option<u32> {
+    /// Grants a connection a window of what its path carries, if it is not refused; see [`Volume::grant`]. Each of several stacks of a
+    /// host grants for itself.
+    pub(crate) fn grant(&mut self, ends: &Ends, request: &StartRequest, now: Instant) -> Option<u32> {
         let path = self.paths.touch(ends)?;
-        let least = Aging::at(path.least_rtt, now);
-        path.volume.grant(bytes, standard, (rtt, least), now)
+        let least_rtt = Aging::at(path.least_rtt, now);
+        path.volume.grant(request, least_rtt, now)
     }
 
     /// Forgets every path: on a change of network.

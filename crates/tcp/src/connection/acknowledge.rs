@@ -80,11 +80,11 @@ impl Connection {
         }
         self.answer_masked_losses(report.as_ref(), &ack, now);
         self.recover(&ack, &loss, redundancy, now);
+        self.note_large(&ack);
+        self.note_progress(&ack, now);
         if self.config.path_start.is_some() || self.tx.rate.delivery.is_some() {
             self.watch_flight(&ack, losses, now);
         }
-        self.note_large(&ack);
-        self.note_progress(&ack, now);
         self.judge_size(&loss, now);
         self.note_probes(&ack);
         if let Some(reactive) = &mut self.reactive {
@@ -223,7 +223,7 @@ impl Connection {
             matches!(self.tx.recovery.state(), CongestionState::Recovery | CongestionState::Loss);
         let (srtt, min_rtt) = (self.tx.rtt.srtt(), self.tx.rtt.min_rtt());
         if ack.reneged {
-            // The retransmission timer, which fires soon, decides. What was overtaken is seen all the same.
+            // The retransmission timer, which fires soon, decides. RACK takes note of reordering all the same.
             self.tx.rack.on_ack(ack, &self.tx.scoreboard, srtt, min_rtt, in_recovery, now);
             return LossOutcome::default();
         }

@@ -1,5 +1,5 @@
-//! Watches the flights of a connection for the memory of its path: what each carried and lost, and how fast its
-//! acknowledgements came.
+//! Watches the flights of a connection for the memory of its path and for the congestion controller: what each carried and lost,
+//! and how fast its acknowledgements came.
 //!
 //! A flight is the data that leaves before the first acknowledgement of what left with it arrives: a round trip of data. It is
 //! reported when all of it has been acknowledged, and what that means for the path is judged there
@@ -49,9 +49,10 @@ struct Round {
     before: LossCount,
     lost_beyond: u32,
     is_queued: bool,
-    /// Its smallest round-trip time, and of how many samples. A queue that others keep delays all of it; its own delays the later ones,
-    /// and a late process some.
-    min_rtt: (Option<Micros>, u32),
+    /// Its smallest round-trip time, and the number of samples. A queue that others keep delays all of them; its own delays the later
+    /// ones, and a late process some.
+    min_rtt: Option<Micros>,
+    rtt_samples: u32,
     train: TrainMeter,
 }
 
@@ -120,7 +121,8 @@ impl Connection {
         }
         let Some(round) = &mut watch.round else { return };
         if let Some(rtt) = ack.rtt {
-            round.min_rtt = (round.min_rtt.0.map_or(rtt, |min| min.min(rtt)).into(), round.min_rtt.1 + 1);
+            round.min_rtt = Some(round.min_rtt.map_or(rtt, |min| min.min(rtt)));
+            round.rtt_samples += 1;
         }
         let (mut bytes, mut newest) = (0, None);
         for segment in &ack.delivered {
@@ -135,38 +137,37 @@ impl Connection {
         if una.lt(round.range.end) {
             return;
         }
-        let next = una.lt(nxt).then_some(SeqRange::new(una, nxt));
-        let (range, began, acked, lost_beyond) = (round.range, round.began, round.acked, round.lost_beyond);
-        let (round_before, train) = (round.before, round.train.rate(mss));
-        let is_queued = round.is_queued;
         let sees_queue = self.sees_queue();
+        let Some(round) = self.flights.as_mut().and_then(|watch| watch.round.take()) else { return };
+        let train = round.train.rate(mss);
         if let Some(train) = train {
             self.tx.rate.congestion.on_train(&train);
         }
         let losses = self.all_losses();
-        let lost = losses.since(round_before);
+        let lost = losses.since(round.before);
         let granted = if self.is_on_trust() { 0 } else { self.take_granted() };
-        let segments = range.len().div_ceil(mss);
+        let segments = round.range.len().div_ceil(mss);
         let report = FlightReport {
-            began,
-            bytes: range.len(),
+            began: round.began,
+            bytes: round.range.len(),
             segments,
             sent: segments.saturating_add(u32::try_from(lost.sent).unwrap_or(u32::MAX)),
             lost: u32::try_from(lost.lost).unwrap_or(u32::MAX),
-            lost_beyond,
+            lost_beyond: round.lost_beyond,
             standard: (initial_window(STANDARD_WINDOW, mss), STANDARD_WINDOW),
-            is_queued: is_queued || sees_queue,
+            is_queued: round.is_queued || sees_queue,
             has_vanished: false,
             train,
             granted,
         };
+        // A SYN, a FIN or a short request says nothing about the volume.
+        let is_news = report.bytes >= mss || report.lost > 0 || granted > 0;
+        let has_memory = self.config.path_start.is_some();
         if let Some(watch) = &mut self.flights {
             watch.was_queued = sees_queue;
-            // A SYN, a FIN or a short request says nothing about the volume.
-            watch.finished = Some(report).filter(|report| {
-                self.config.path_start.is_some() && (report.bytes >= mss || report.lost > 0 || granted > 0)
-            });
-            watch.round = next.map(|range| Round::new(range, acked, now, losses));
+            watch.finished = Some(report).filter(|_| has_memory && is_news);
+            let next = una.lt(nxt).then_some(SeqRange::new(una, nxt));
+            watch.round = next.map(|range| Round::new(range, round.acked, now, losses));
             if watch.round.is_none() && watch.finished.is_none() {
                 self.flights = None;
             }
@@ -177,11 +178,10 @@ impl Connection {
     /// flight before tells.
     pub(crate) fn sees_queue(&self) -> bool {
         let Some(watch) = &self.flights else { return false };
-        match watch.round.as_ref().map(|round| round.min_rtt) {
-            Some((Some(rtt), QUEUE_SAMPLES..)) => {
-                self.least_rtt().is_some_and(|least| shows_queue(rtt.into(), least))
-            }
-            Some(_) | None => watch.was_queued,
+        let enough = watch.round.as_ref().filter(|round| round.rtt_samples >= QUEUE_SAMPLES);
+        match enough.and_then(|round| round.min_rtt).zip(self.least_rtt()) {
+            Some((rtt, least)) => shows_queue(rtt.into(), least),
+            None => watch.was_queued,
         }
     }
 
@@ -240,7 +240,8 @@ impl Connection {
 impl Round {
     fn new(range: SeqRange, began: Instant, acked: Instant, before: LossCount) -> Round {
         let train = TrainMeter::default();
-        Round { range, began, acked, before, lost_beyond: 0, is_queued: false, min_rtt: (None, 0), train }
+        let (lost_beyond, is_queued, min_rtt, rtt_samples) = (0, false, None, 0);
+        Round { range, began, acked, before, lost_beyond, is_queued, min_rtt, rtt_samples, train }
     }
 }
 
@@ -254,7 +255,7 @@ mod tests {
         Instant::from_micros(micros)
     }
 
-    /// U14: 20 segments back to back through 10 Mbit/s, acknowledged in twos.
+    /// 20 segments back to back through 10 Mbit/s, acknowledged in twos.
     #[test]
     fn train_shows_the_rate_of_the_path() {
         let mut train = TrainMeter::default();

@@ -144,7 +144,7 @@ pub(crate) struct Connection {
     state: State,
     handshake: Handshake,
     path: OnPath,
-    /// What the memory of the path is to learn of flights; `None` while nothing is in flight.
+    /// Watches flights for the memory of the path and the controller; `None` while nothing is in flight.
     flights: Option<Box<FlightWatch>>,
     tx: Sender,
     rx: Receiver,

@@ -29,7 +29,9 @@ use crate::evidence::LossHistory;
 use crate::mechanism::plan::PARITIES_MAX;
 use crate::on_demand::{Initial, OnDemand};
 use crate::outcome::{AckOutcome, Arrived, CongestionState, Delivered};
-use crate::path::{HandshakeResult, LossCount, MtuReport, PathFacts, PathReport, PathRtt, REPORT_INTERVAL};
+use crate::path::{
+    HandshakeResult, LossCount, MtuReport, PathFacts, PathReport, PathRtt, REPORT_INTERVAL, StartRequest,
+};
 use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant};
 
@@ -51,6 +53,8 @@ pub(crate) struct OnPath {
     start: Start,
     /// Bytes granted for it that no report has given back.
     granted: u32,
+    /// Bytes of data that it last asked for.
+    asked: u32,
     /// Losses before it.
     before_trust: LossCount,
     /// When it tells again what it has measured, if it has told something, and what of that must not be told twice.
@@ -99,17 +103,6 @@ enum Start {
     Open,
     /// It is under way; it is over when everything before this has arrived.
     OnTrust(SeqNum),
-}
-
-/// The window with which a connection would start.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct WantedStart {
-    /// Bytes.
-    pub(crate) window: u32,
-    /// The window that it has anyway, bytes.
-    pub(crate) standard: u32,
-    /// Round-trip time of the path.
-    pub(crate) rtt: Duration,
 }
 
 /// True if a round trip of `seen` shows a queue on a path that takes `least`: slow start would end here (RFC 9406).
@@ -211,10 +204,23 @@ impl Connection {
         }
     }
 
-    /// True if the window holds back what waits to be sent, and the connection may ask for that of its path.
+    /// True if the window holds back what waits to be sent, and the connection may ask for that of its path: once, and again when
+    /// the application has written more before anything of the start has arrived.
     #[inline]
     pub(crate) fn wants_path_window(&self) -> bool {
-        self.path.start == Start::Open && self.is_held_at_start()
+        match self.path.start {
+            Start::Over => false,
+            Start::Open => self.is_held_at_start(),
+            Start::OnTrust(end) => {
+                let nothing_arrived = self.tx.scoreboard.una() + self.path.granted == end;
+                nothing_arrived && self.is_held_at_start() && self.offered() > self.path.asked
+            }
+        }
+    }
+
+    /// Bytes of data that are in flight or wait.
+    fn offered(&self) -> u32 {
+        self.tx.scoreboard.pipe().saturating_add(self.tx.unsent())
     }
 
     fn is_held_at_start(&self) -> bool {
@@ -224,8 +230,9 @@ impl Connection {
         may_send && self.tx.unsent() > left
     }
 
-    /// The window with which the connection would start, given what is known of the path now; `None` if it had better not.
-    pub(crate) fn path_window(&self, known: &PathFacts) -> Option<WantedStart> {
+    /// Returns the window with which the connection would start, given what is known of the path now; `None` if it should not.
+    pub(crate) fn request_start(&mut self, known: &PathFacts) -> Option<StartRequest> {
+        self.path.asked = self.offered();
         let rtt = known.rtt?;
         let is_whole = self.handshake.syn.timeouts == 0 && self.tx.recovery.state() == CongestionState::Open;
         let of_path = |segments| initial_window(segments, self.tx.mss());
@@ -248,10 +255,11 @@ impl Connection {
                 false => 0,
             }
         };
-        // It is sent nothing that it does not have.
-        let window = window.min(self.tx.scoreboard.pipe().saturating_add(self.tx.unsent()));
-        let wanted = WantedStart { window, standard: self.tx.rate.congestion.cwnd(), rtt: rtt.srtt };
-        (is_whole && window > wanted.standard).then_some(wanted)
+        // A window for data that the connection does not have would be kept from others.
+        let window = window.min(self.offered());
+        let has = self.tx.rate.congestion.cwnd();
+        let request = StartRequest { window, has, granted: self.path.granted, rtt: rtt.srtt };
+        (is_whole && window > has).then_some(request)
     }
 
     /// The connection starts with `window` bytes: at the rate of the path, else of a window a round trip.
@@ -266,6 +274,7 @@ impl Connection {
             Some((rate, false)) => ((rate + rate / 4).max(per_round), free),
             None => (per_round, free),
         };
+        let at_once = if self.is_on_trust() { 0 } else { at_once };
         self.path.start = Start::OnTrust(self.tx.scoreboard.una() + window);
         self.path.granted = window;
         self.path.before_trust = self.all_losses();
@@ -274,9 +283,11 @@ impl Connection {
         self.tx.rate.pacer.spread(rate, rtt.into(), mss, at_once, now);
     }
 
-    /// The connection starts with what everybody may begin with.
+    /// The connection keeps the window that it has.
     pub(crate) fn start_as_unknown(&mut self) {
-        self.path.start = Start::Over;
+        if self.path.start == Start::Open {
+            self.path.start = Start::Over;
+        }
     }
 
     /// Takes the bytes that were granted and are not given back yet.
@@ -324,7 +335,8 @@ impl Connection {
     }
 
     /// Loss, and the window is about to be reduced: ends the trust in a window of the path. Returns the bound of the new
-    /// threshold if more was lost of what was sent on trust than chance explains (safe retreat of careful resume).
+    /// threshold if more was lost of what was sent on trust than chance explains, or others keep a queue (safe retreat of careful
+    /// resume).
     pub(crate) fn retreat(&mut self) -> Option<u32> {
         let Start::OnTrust(end) = self.path.start else { return None };
         self.end_trust();

@@ -20,7 +20,7 @@ const AGED: Duration = Duration::from_secs(30);
 const BRAKE: Duration = Duration::from_secs(60);
 /// Judged flights, and trains, that are remembered.
 const FLIGHTS: usize = 8;
-/// Bounds from below of the rate that count: of the last trains.
+/// Trains that bound the rate from below: the last ones.
 const BOUNDS: usize = 4;
 /// Flights that may be under way on trust at a time, at most.
 const TOGETHER_MAX: u32 = 32;
@@ -55,7 +55,7 @@ pub(crate) struct FlightReport {
     pub(crate) granted: u32,
 }
 
-/// What a flight says about the volume.
+/// The judgement of a flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Verdict {
     /// It arrived whole.
@@ -68,7 +68,7 @@ enum Verdict {
     Excess,
 }
 
-/// What a new connection may make of the path now.
+/// The volume and the rate with which a connection may start now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PathVolume {
     /// Bytes that a flight may begin with.
@@ -97,10 +97,23 @@ pub(super) struct Volume {
     dose: Dose,
     dose_until: Instant,
     grants: VecDeque<Grant>,
-    /// When the starts may be more, since a connection has asked in vain: when the fate of those that were out then is known.
+    /// A connection has asked in vain; from then on, when the fate of the data that was on trust is known, more may be granted.
     refused: Option<Instant>,
     /// A bit for each of the last flights, the newest lowest: others kept a queue while it was under way.
     queued: u16,
+}
+
+/// The request of a connection for a window beyond the one that everybody may begin with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct StartRequest {
+    /// The window that it asks for, bytes.
+    pub(crate) window: u32,
+    /// The window that it has, bytes.
+    pub(crate) has: u32,
+    /// Bytes that it was granted before, as a part of that window.
+    pub(crate) granted: u32,
+    /// Round-trip time of the path.
+    pub(crate) rtt: Duration,
 }
 
 /// Bytes on trust whose fate is known at a time at the latest.
@@ -111,12 +124,12 @@ struct Grant {
 }
 
 impl Volume {
-    /// What was stored: `carried` bytes, believed `until` then.
+    /// The volume from a file: `carried` bytes, believed `until` then.
     pub(super) fn stored(carried: u32, until: Instant, train: Option<Train>) -> Volume {
         Volume { carried, until, trains: train.into_iter().collect(), ..Volume::default() }
     }
 
-    /// What a start may make of it; `None` if the standard window is what is left.
+    /// Returns the volume and the rate for a start; `None` if it has the standard window only.
     pub(super) fn start(
         &self,
         least_rtt: Option<Duration>,
@@ -177,28 +190,34 @@ impl Volume {
         }
     }
 
-    /// A connection asks for `bytes`; `rtt`: the smoothed and the least round-trip time. The fate of the data is known after two round
-    /// trips at the latest. Grants what the path carries beyond what other connections have under way on trust, if that
-    /// is more than the `standard` window.
+    /// Grants as much of `request` as the path carries beyond what other connections have under way on trust, if that is more than
+    /// the connection has. The fate of the data is known after two round trips at the latest.
     pub(super) fn grant(
         &mut self,
-        bytes: u32,
-        standard: u32,
-        rtt: (Duration, Option<Duration>),
+        request: &StartRequest,
+        least_rtt: Option<Duration>,
         now: Instant,
     ) -> Option<u32> {
-        let (period, least_rtt) = (rtt.0 * 2, rtt.1);
+        let until = now + request.rtt * 2;
         self.grants.retain(|grant| grant.until > now);
+        let held = self.give_back(request.granted);
         let out: u32 = self.grants.iter().map(|grant| grant.bytes).fold(0, u32::saturating_add);
         let carried = if self.is_queued() { self.carried / 2 } else { self.carried };
-        let together = self.together.max(carried).max(bytes).max(self.holds(least_rtt).unwrap_or(0));
-        let granted = bytes.min(together.saturating_sub(out));
-        if granted <= standard {
-            self.refused.get_or_insert(now + period);
+        let together = self.together.max(carried).max(request.window).max(self.holds(least_rtt).unwrap_or(0));
+        let granted = request.window.min(together.saturating_sub(out));
+        if granted <= request.has {
+            self.grants.extend(held);
+            self.refused.get_or_insert(until);
             return None;
         }
-        self.grants.push_back(Grant { until: now + period, bytes: granted });
+        self.grants.push_back(Grant { until, bytes: granted });
         Some(granted)
+    }
+
+    /// Removes what a connection was granted, if its fate is not known yet.
+    fn give_back(&mut self, granted: u32) -> Option<Grant> {
+        let at = self.grants.iter().position(|grant| grant.bytes == granted)?;
+        self.grants.remove(at)
     }
 
     /// A connection of the path saw nothing but a queue.
@@ -277,11 +296,7 @@ impl Volume {
             self.braked_until = now + BRAKE;
             self.verdicts.clear();
         }
-        if flight.granted > 0
-            && let Some(at) = self.grants.iter().position(|grant| grant.bytes == flight.granted)
-        {
-            self.grants.remove(at);
-        }
+        self.give_back(flight.granted);
     }
 
     fn judge(&self, flight: &FlightReport, history: &LossHistory, now: Instant) -> Verdict {
@@ -376,7 +391,7 @@ mod tests {
         assert_eq!(after(&[flight(40, 0, 0), queued, flight(40, 0, 0), queued]), Some(14));
     }
 
-    /// S35: a policer passes the first segments of each flight.
+    /// A policer passes the first segments of each flight.
     #[test]
     fn losses_that_grow_with_the_volume_are_congestion() {
         let mut volume = Volume::default();
@@ -435,9 +450,9 @@ mod tests {
     fn connections_of_a_path_share_what_it_carries() {
         let mut volume = Volume::default();
         volume.on_flight(&flight(40, 0, 0), &LossHistory::default(), LIFETIME, at(0));
-        let rtt = (Duration::from_millis(100), None);
-        let standard = 10 * MSS;
-        let grants = [(); 3].map(|()| volume.grant(25 * MSS, standard, rtt, at(1)).map(|bytes| bytes / MSS));
+        let request =
+            StartRequest { window: 25 * MSS, has: 10 * MSS, granted: 0, rtt: Duration::from_millis(100) };
+        let grants = [(); 3].map(|()| volume.grant(&request, None, at(1)).map(|bytes| bytes / MSS));
         assert_eq!(grants, [Some(25), Some(15), None]);
         volume.on_flight(
             &FlightReport { granted: 25 * MSS, ..flight(25, 0, 1) },
@@ -448,10 +463,20 @@ mod tests {
         volume.on_flight(&flight(40, 0, 2), &LossHistory::default(), LIFETIME, at(2));
         let proven = FlightReport { granted: 15 * MSS, ..flight(15, 0, 1) };
         volume.on_flight(&proven, &LossHistory::default(), LIFETIME, at(2));
-        let grants = [(); 3].map(|()| volume.grant(25 * MSS, standard, rtt, at(2)).map(|bytes| bytes / MSS));
+        let grants = [(); 3].map(|()| volume.grant(&request, None, at(2)).map(|bytes| bytes / MSS));
         assert_eq!(grants, [Some(25), Some(25), None], "one flight more, since another asked in vain");
         volume.on_queue();
-        assert_eq!(volume.grant(25 * MSS, standard, rtt, at(3)), Some(25 * MSS), "all are over");
-        assert_eq!(volume.grant(25 * MSS, standard, rtt, at(3)), Some(15 * MSS));
+        assert_eq!(volume.grant(&request, None, at(3)), Some(25 * MSS), "all are over");
+        assert_eq!(volume.grant(&request, None, at(3)), Some(15 * MSS));
+        let more = StartRequest { window: 20 * MSS, has: 15 * MSS, granted: 15 * MSS, ..request };
+        assert_eq!(volume.grant(&more, None, at(3)), None, "25 of 40 are with another connection");
+        let more = StartRequest { window: 40 * MSS, has: 25 * MSS, granted: 25 * MSS, ..request };
+        volume.on_flight(
+            &FlightReport { granted: 15 * MSS, ..flight(15, 0, 3) },
+            &LossHistory::default(),
+            LIFETIME,
+            at(3),
+        );
+        assert_eq!(volume.grant(&more, None, at(3)), Some(40 * MSS), "the other one has given back");
     }
 }

@@ -23,7 +23,7 @@ pub(crate) struct Pacer {
     /// Segments that left, as far as they are counted.
     segments: u32,
     mss: u32,
-    /// What paces, if something does: a configuration, a controller that names a rate, or a window that is spread.
+    /// There while something paces: a configuration, a controller that names a rate, or a window that is spread.
     bucket: Option<Box<Bucket>>,
 }
 
@@ -133,9 +133,11 @@ impl Pacer {
         self.bucket.take_if(is_over);
     }
 
-    /// The next ten segments are not paced.
+    /// The next ten segments are not paced, unless a remembered window is being spread.
     pub(crate) fn restart(&mut self) {
-        self.segments = 0;
+        if self.bucket.as_ref().is_none_or(|bucket| bucket.spread.is_none()) {
+            self.segments = 0;
+        }
     }
 
     /// The largest payload of a segment changed: the bucket must hold at least one.
@@ -299,7 +301,14 @@ mod tests {
     fn rate_of_a_controller_outlasts_the_spread_of_a_remembered_window() {
         let mut pacer = Pacer::new(None);
         pacer.spread(1_000_000, RTT, MSS, 10 * MSS, us(0));
-        pacer.on_sent(12 * MSS, us(0));
+        pacer.on_sent(10 * MSS, us(0));
+        pacer.restart();
+        assert_eq!(
+            pacer.budget(us(0)),
+            2 * MSS,
+            "a start out of idle leaves no more at once than its spread says"
+        );
+        pacer.on_sent(2 * MSS, us(0));
         pacer.set_rate(1_000_000, MSS, us(1000));
         assert_eq!(pacer.budget(us(100_000)), 2 * MSS, "a quantum, and not the window");
         pacer.end_spread();

@@ -54,11 +54,8 @@ impl PathMemory {
     pub(super) fn start(&mut self, connection: &mut Connection, now: Instant) {
         let ends = ends(&connection.tuple());
         let facts = self.facts(&ends, now);
-        let wanted = connection.path_window(&facts);
-        let granted = wanted.and_then(|wanted| {
-            let window = self.grant(&ends, wanted.window, wanted.standard, wanted.rtt, now)?;
-            Some((window, wanted.rtt))
-        });
+        let request = connection.request_start(&facts);
+        let granted = request.and_then(|request| Some((self.grant(&ends, &request, now)?, request.rtt)));
         match granted {
             Some((window, rtt)) => connection.start_on_trust(window, &facts, rtt, now),
             // With a SYN nothing is proven; the connection may ask again when it is.

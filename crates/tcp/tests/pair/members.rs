@@ -136,8 +136,8 @@ fn the_members_together_stay_within_the_window_of_the_path() {
     }
 }
 
-/// What can happen to members, and the most that they send beyond the window of their path, a quantum of its pacer and a probe
-/// of each.
+/// Lets members write, close, reset and time out. Returns the most that they send beyond the window of their path, a quantum of its
+/// pacer and a probe of each.
 fn most_beyond_the_window(seed: u64, mechanisms: TcpConfig) -> u64 {
     let loss = (seed % 5 * 15) as u32;
     let channel = Channel { loss, jitter: Duration::from_millis(seed % 3), ..Channel::default() };

@@ -321,6 +321,39 @@ fn a_path_with_a_queue_gets_the_ordinary_window() {
     assert_eq!(begun_with(&mut world, at_b, 100_000), 10);
 }
 
+/// Programs that relay write a response piece by piece.
+#[test]
+fn a_start_has_the_window_also_for_what_is_written_later() {
+    let mut world = World::new(from_memory());
+    world.fetch(500_000);
+    let (at_a, at_b) = world.open();
+    world.pair.seen.clear();
+    for _ in 0..3 {
+        world.pair.write(B, at_b, &pattern(11 * MSS as usize)).expect("room");
+        world.pair.run_ms(2);
+    }
+    world.pair.run_ms(300);
+    let last = world.data_times().into_iter().max().expect("data");
+    assert!(last < 100, "all leaves before the first acknowledgement, and not after {last} ms");
+    world.close(at_a, at_b);
+}
+
+/// A start gives back what it was granted as soon as all of it has arrived, and not after two round trips.
+#[test]
+fn a_start_that_is_over_leaves_its_window_to_the_next() {
+    let mut world = World::new(from_memory());
+    world.fetch(90_000);
+    let carried = world.facts(B).volume.expect("B sent").bytes / MSS * MSS;
+    let connections = [(); 2].map(|()| world.open());
+    for (_, at_b) in connections {
+        world.pair.seen.clear();
+        world.pair.write(B, at_b, &pattern(carried as usize)).expect("room");
+        world.pair.run_ms(170);
+        let last = world.data_times().into_iter().max().expect("data");
+        assert!(last < 100, "all leaves before the first acknowledgement, and not after {last} ms");
+    }
+}
+
 #[test]
 fn only_what_has_flown_is_remembered() {
     let mut world = World::new(TcpConfig { initial_window: 32, ..from_memory() });
