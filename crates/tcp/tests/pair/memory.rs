@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use brisk_tcp::config::{BufferConfig, ConnectConfig, ListenConfig, StackConfig, TcpConfig};
+use brisk_tcp::config::{BufferConfig, ConnectConfig, KeepaliveConfig, ListenConfig, StackConfig, TcpConfig};
 use brisk_tcp::error::{CloseReason, ReadError, WriteError};
 use brisk_tcp::{ConnId, Event};
 use proptest::prelude::*;
@@ -180,10 +180,13 @@ proptest! {
         let send_buffer = BufferConfig { initial: send_buffer, max: send_buffer };
         let tcp = TcpConfig { send_buffer, ..TcpConfig::default() };
         let connect = ConnectConfig { tcp, ..ConnectConfig::default() };
+        let minute = Duration::from_secs(60);
         let mut flows: Vec<Flow> = plans
             .into_iter()
             .map(|plan| {
                 let (writer, reader) = pair.established_at(listener, &connect);
+                // A reset that is lost is not sent again: a side that only reads learns of it by asking.
+                pair.b.set_keepalive(reader, Some(KeepaliveConfig { idle: minute, interval: minute, count: 9 }));
                 let (data, received) = (pattern(plan.total), Vec::new());
                 let (writer, reader) = (Some(writer), Some(reader));
                 Flow {
