@@ -246,7 +246,7 @@ fn backends(list: &[Value]) -> String {
     }
     let mut page = format!(
         "\n{:<22} {:<8} {:<10} {:>8} {:>10} {:<10} {:>6}\n",
-        "backend", "health", "over", "rtt", "loss", "redundancy", "conns"
+        "backend", "health", "transport", "rtt", "loss", "redundancy", "conns"
     );
     for backend in list {
         let rtt = backend["rtt_ms"].as_f64().map_or("-".to_owned(), |rtt| format!("{rtt:.1} ms"));
@@ -256,7 +256,7 @@ fn backends(list: &[Value]) -> String {
             "{:<22} {:<8} {:<10} {rtt:>8} {:>10} {:<10} {:>6}\n",
             word(backend, "/name"),
             word(backend, "/health"),
-            word(backend, "/carrier"),
+            word(backend, "/transport"),
             format!("{}/{} %", percent("loss_out"), percent("loss_in")),
             word(backend, "/redundancy"),
             number(backend, "/connections"),
@@ -275,7 +275,7 @@ mod tests {
             "role": "frontend", "version": "1", "uptime_s": 100, "listen": "[::]:80", "hop": "tcp-in-udp",
             "security": "sealed", "draining": false,
             "mechanisms": [{"name": "fast_open", "state": "on", "reason": "by configuration"}],
-            "backends": [{"name": "a:7443", "health": "up", "carrier": "brisk", "rtt_ms": 100.4,
+            "backends": [{"name": "a:7443", "health": "up", "transport": "brisk", "rtt_ms": 100.4,
                 "loss_out": 0.021, "loss_in": null, "redundancy": "agreed", "connections": 7}],
             "connections": {"open": 3, "total": 10, "failed": 1, "fast_open": {"used": 9}},
             "bytes": {"up": 1000, "down": 2_000_000, "wire_out": 1, "wire_in": 2, "retransmitted": 3, "redundant": 4},

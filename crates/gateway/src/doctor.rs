@@ -5,11 +5,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::carrier::Way;
 use crate::hop::stream::HopStream;
 use crate::hop::{Ephemerals, Hop, Opening, Purpose};
 use crate::log::Log;
 use crate::peer::{self, Answer, Redundancy};
+use crate::transport::Way;
 use crate::upstream::{BackendSpec, Dialling, Upstream};
 use brisk_runtime::{ConnStats, Endpoint, FastOpenConnect, FastOpenOutcome, TcpConfig};
 

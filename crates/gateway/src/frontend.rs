@@ -13,7 +13,6 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::access::{Access, Role};
-use crate::carrier::{Fate, Way};
 use crate::end::End;
 use crate::entrance::{Admitted, Entrance};
 use crate::first_bytes::{GREETING, Guess, Habits, Speaker};
@@ -32,6 +31,7 @@ use crate::service::{
     Arrived, BACKLOG, Door, Listening, Phase, ServiceConfig, Serving, Summary, accept_failed, adopt,
     first_bytes, hop_tcp, on_each, reached, serve_until,
 };
+use crate::transport::{Fate, Way};
 use crate::upstream::{BackendSpec, Dialling, Health, Upstream, Upstreams};
 
 /// Pause after a failed accept (usually: out of descriptors), so that it is not tried in a busy loop.

@@ -11,7 +11,7 @@
 //! | [`hop`] | what is said between them: key, messages, records |
 //! | [`upstream`] | the backends of a frontend: which one is asked, which are alive |
 //! | `warm` | connections to a backend that are open before they are needed |
-//! | `carrier` | what carries the hop to a backend: our TCP in UDP or by itself, or the kernel's |
+//! | `transport` | what carries the hop to a backend: our TCP in UDP or by itself, or the kernel's |
 //! | `outgoing` | the kernel's TCP to an origin |
 //! | [`entrance`] | who a client is and where it wants to go: PROXY, SOCKS5, CONNECT, redirected |
 //! | [`first_bytes`] | who speaks first, and how long a client's first bytes are waited for |
@@ -35,7 +35,6 @@ pub mod access;
 pub mod admin;
 pub mod allow;
 pub mod backend;
-mod carrier;
 pub mod doctor;
 mod end;
 pub mod entrance;
@@ -55,6 +54,7 @@ pub mod service;
 pub mod settings;
 pub mod status;
 pub mod timeouts;
+mod transport;
 pub mod upstream;
 mod warm;
 
@@ -62,7 +62,6 @@ pub use access::{Access, Role};
 pub use admin::{Admin, Shown};
 pub use allow::Allow;
 pub use backend::{Backend, BackendConfig, BackendControl};
-pub use carrier::Way;
 pub use end::End;
 pub use entrance::Entrance;
 pub use first_bytes::Speaker;
@@ -77,4 +76,5 @@ pub use service::{ServiceConfig, Summary};
 pub use settings::Settings;
 pub use status::{Facts, Status};
 pub use timeouts::{Timeout, Timeouts};
+pub use transport::Way;
 pub use upstream::{BackendSpec, Health, Upstreams};

@@ -58,7 +58,7 @@ struct Mechanism {
 struct BackendStatus {
     name: String,
     health: &'static str,
-    carrier: &'static str,
+    transport: &'static str,
     rtt_ms: Option<f64>,
     min_rtt_ms: Option<f64>,
     loss_out: Option<f64>,
@@ -167,7 +167,7 @@ fn backends(frontend: &FrontendControl) -> Vec<BackendStatus> {
         BackendStatus {
             name: upstream.spec.name.clone(),
             health: upstream.health().name(),
-            carrier: upstream.way().name(),
+            transport: upstream.way().name(),
             rtt_ms: smoothed_rtt.map(millis),
             min_rtt_ms: min_rtt.map(millis),
             loss_out,

@@ -3,7 +3,7 @@
 //! Each backend is watched over a connection of its own: a record goes there every quarter of a second and one comes back.
 //! A backend that is silent for longer than it can be, to every other connection too, or that resets the watch, is down
 //! within a second, and up again with its next answer. One that says it is draining gets no new connections. What is not
-//! watched counts as up. What carries the connections is told in `carrier.rs`.
+//! watched counts as up. The transports are in `transport.rs`.
 
 use std::future::Future;
 use std::io;
@@ -16,7 +16,6 @@ use std::time::{Duration, Instant};
 use brisk_runtime::{ConnectConfig, Endpoint, FastOpenConnect, TcpConfig, TcpStream};
 use tokio::sync::{Notify, watch};
 
-use crate::carrier::{Fate, Fates, HEAD_START, Memory, Way, Ways, first_of};
 use crate::hop::dial::{Answered, Dialled, Refused, ask, dial};
 use crate::hop::handshake::HandshakeError;
 use crate::hop::line::Line;
@@ -25,6 +24,7 @@ use crate::hop::{BackendClock, Ephemerals, Hop, Opening, Purpose};
 use crate::log::{Level, Log, Value};
 use crate::outgoing;
 use crate::peer::{self, Answer, PathReport, Peer, Redundancy};
+use crate::transport::{Fate, Fates, HEAD_START, Memory, Way, Ways, first_of};
 use crate::warm::Warm;
 
 /// How often a watched backend is asked.
@@ -240,7 +240,7 @@ impl Upstream {
             let fields = [
                 ("backend", Value::Text(self.spec.name.clone())),
                 ("health", Value::Text(health.name().into())),
-                ("carrier", Value::Text(self.way().name().into())),
+                ("transport", Value::Text(self.way().name().into())),
                 ("reason", Value::Text(why.into())),
             ];
             log.line(level, "backend", &fields);

@@ -60,14 +60,14 @@ impl Cable {
         get(&self.near, ENTRANCE)
     }
 
-    /// Health and carrier of each backend.
+    /// Health and transport of each backend.
     fn backends(&self) -> Vec<(String, String)> {
         let status = get(&self.near, ADMIN).expect("a status");
         let (_, body) = status.split_once("\r\n\r\n").expect("a body");
         let status: serde_json::Value = serde_json::from_str(body).expect("JSON");
         let backends = status["backends"].as_array().expect("backends").iter();
         let word = |value: &serde_json::Value| value.as_str().expect("a word").to_owned();
-        backends.map(|backend| (word(&backend["health"]), word(&backend["carrier"]))).collect()
+        backends.map(|backend| (word(&backend["health"]), word(&backend["transport"]))).collect()
     }
 }
 

@@ -74,10 +74,10 @@ impl<'a> Blocked<'a> {
     }
 }
 
-fn carrier(namespace: &Namespace) -> String {
+fn transport(namespace: &Namespace) -> String {
     let out = namespace.command("curl").args(["-sS", &format!("http://{ADMIN}/status")]).output();
     let status: serde_json::Value = serde_json::from_slice(&out.expect("curl starts").stdout).expect("JSON");
-    status["backends"][0]["carrier"].as_str().expect("a carrier").to_owned()
+    status["backends"][0]["transport"].as_str().expect("a transport").to_owned()
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn the_hop_goes_the_first_way_that_the_path_carries_and_comes_back() {
             curl
         };
         fetches(&mut fetch(), &page, 1);
-        eventually(&format!("the hop goes over {way}"), || (carrier(&link.near) == way).then_some(()));
+        eventually(&format!("the hop goes over {way}"), || (transport(&link.near) == way).then_some(()));
         for _ in 0..3 {
             fetches(&mut fetch(), &page, 1);
         }
