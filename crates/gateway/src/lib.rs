@@ -22,6 +22,7 @@
 //! | [`service`] | what both sides share: limits, draining |
 //! | [`settings`] | the configuration as an operator writes it |
 //! | [`metrics`], [`history`] | what is counted |
+//! | `process` | metrics of the process |
 //! | [`admin`], [`status`] | where it can be looked at |
 //! | [`access`] | the record of one connection |
 //! | [`peer`] | reports about a peer and the path to it |
@@ -48,6 +49,7 @@ pub mod metrics;
 pub mod network;
 mod outgoing;
 pub mod peer;
+mod process;
 pub mod proxy;
 pub mod relay;
 pub mod service;

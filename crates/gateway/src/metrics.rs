@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use brisk_runtime::ConnStats;
 use brisk_tcp::connection::Counters;
-use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -21,6 +21,7 @@ use crate::end::End;
 use crate::first_bytes::Speaker;
 use crate::history::History;
 use crate::peer::{PathReport, Redundancy};
+use crate::process::Process;
 use crate::timeouts::Timeout;
 use crate::upstream::{Health, Upstream, Upstreams};
 
@@ -66,6 +67,8 @@ pub struct MechanismState {
 pub struct Metrics {
     began: Instant,
     registry: Mutex<Registry>,
+    /// The metrics of the process, whose names have another prefix.
+    process: Registry,
     draining: AtomicBool,
     open: Gauge,
     connections: Series,
@@ -204,9 +207,12 @@ fn label(key: &'static str, value: impl Into<String>) -> (&'static str, String) 
 impl Metrics {
     /// All at zero.
     pub fn new() -> Metrics {
+        let mut process = Registry::default();
+        process.register_collector(Box::new(Process::new()));
         let metrics = Metrics {
             began: Instant::now(),
             registry: Mutex::new(Registry::with_prefix("brisk")),
+            process,
             draining: AtomicBool::new(false),
             open: Gauge::default(),
             connections: Series::of("result", &End::NAMES),
@@ -514,7 +520,9 @@ impl Metrics {
         }
         let mut text = String::new();
         // Writing into a string does not fail.
-        let _ = encode(&mut text, &lock(&self.registry));
+        let _ = encode_registry(&mut text, &lock(&self.registry))
+            .and_then(|()| encode_registry(&mut text, &self.process))
+            .and_then(|()| encode_eof(&mut text));
         text
     }
 }
@@ -645,6 +653,12 @@ mod tests {
             "brisk_mechanism_state{peer=\"192.0.2.1:7443\",mechanism=\"redundancy\",state=\"unknown\"",
             "brisk_redundancy_connections_total{result=\"agreed\"} 0",
             "brisk_build_info{version=",
+            "\nprocess_cpu_seconds_total ",
+            "\nprocess_resident_memory_bytes ",
+            "\nprocess_virtual_memory_bytes ",
+            "\nprocess_open_fds ",
+            "\nprocess_max_fds ",
+            "\nprocess_start_time_seconds ",
         ] {
             assert!(text.contains(name), "{name} is not in\n{text}");
         }

@@ -86,7 +86,8 @@ fn the_board_and_the_alerts_ask_for_metrics_that_there_are() {
     for file in ["packaging/grafana/brisk.json", "packaging/prometheus/alerts.yaml"] {
         let text = read(file);
         let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
-        let asked: BTreeSet<&str> = words.filter(|word| word.starts_with("brisk_")).collect();
+        let asked: BTreeSet<&str> =
+            words.filter(|word| word.starts_with("brisk_") || word.starts_with("process_")).collect();
         assert!(asked.len() >= 5, "{file}: {asked:?}");
         for name in asked {
             let name = name.trim_end_matches("_bucket").trim_end_matches("_total");
