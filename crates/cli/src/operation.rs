@@ -12,6 +12,9 @@ use tokio::task::JoinSet;
 use crate::failure::Failure;
 use crate::systemd;
 
+/// Labels of keys that the line about their change names.
+const SHOWN_LABELS: usize = 8;
+
 /// A side that can read its configuration again.
 pub(crate) trait Side: Send + Sync + 'static {
     /// Reads, checks and takes it. On an error the old one stays.
@@ -32,7 +35,10 @@ impl Reloaded {
         let mut changes = now.0.changed(&last.0);
         if !now.1.has_keys_of(&last.1) {
             let (before, after) = (last.1.summary(), now.1.summary());
-            changes.push(Change { key: "keys".to_owned(), before, after });
+            if before != after || last.1.labels() == now.1.labels() {
+                changes.push(Change { key: "keys".to_owned(), before, after });
+            }
+            changes.extend(labels(&last.1, &now.1));
         }
         Reloaded { changes, waiting }
     }
@@ -57,6 +63,19 @@ impl Reloaded {
         }
         log.line(level, "reloaded", &fields);
     }
+}
+
+/// The difference of the labels of the other side's keys: those that are gone, and those that have come.
+fn labels(last: &Hop, now: &Hop) -> Option<Change> {
+    let (last, now) = (last.labels(), now.labels());
+    let listed = |labels: Vec<&str>| match labels.get(SHOWN_LABELS..) {
+        Some(more @ [_, ..]) => format!("{} and {} more", labels[..SHOWN_LABELS].join(", "), more.len()),
+        _ => labels.join(", "),
+    };
+    let before = listed(last.difference(&now).map(|label| &**label).collect());
+    let after = listed(now.difference(&last).map(|label| &**label).collect());
+    let key = "labels".to_owned();
+    (!before.is_empty() || !after.is_empty()).then_some(Change { key, before, after })
 }
 
 /// All that, until it is dropped.

@@ -222,7 +222,7 @@ fn page(status: &Value) -> String {
         count("/repaired/copy"),
     );
     page += &format!("Fast Open    used by {used:.0} % of the connections\n\n");
-    page + &mechanisms(list("/mechanisms")) + &backends(list("/backends"))
+    page + &mechanisms(list("/mechanisms")) + &backends(list("/backends")) + &frontends(list("/frontends"))
 }
 
 /// What is on, what is off, and why.
@@ -265,6 +265,46 @@ fn backends(list: &[Value]) -> String {
     page + "loss: segments lost on the way to the backend / from it\n"
 }
 
+/// The frontends of a backend that have keys of their own.
+fn frontends(list: &[Value]) -> String {
+    if list.is_empty() {
+        return String::new();
+    }
+    let mut page = format!(
+        "\n{:<22} {:>6} {:>8} {:>7} {:>9} {:>9} {:>6} {:>6}\n",
+        "frontend", "open", "total", "failed", "up", "down", "extra", "loss"
+    );
+    for frontend in list {
+        let count = |path: &str| number(frontend, path);
+        let carried = count("/up") + count("/down");
+        let extra = percent((carried > 0.0).then(|| count("/redundant") / carried));
+        page += &format!(
+            "{:<22} {:>6} {:>8} {:>7} {:>9} {:>9} {extra:>6} {:>6}\n",
+            cut(word(frontend, "/name"), 22),
+            count("/open"),
+            count("/total"),
+            count("/failed"),
+            size(count("/up")),
+            size(count("/down")),
+            percent(frontend["loss_out"].as_f64()),
+        );
+    }
+    page + "extra: redundancy sent, of the bytes carried; loss: on the way to the frontend\n"
+}
+
+/// A share as people read it.
+fn percent(share: Option<f64>) -> String {
+    share.map_or("-".to_owned(), |share| format!("{:.1} %", 100.0 * share))
+}
+
+/// At most so many characters.
+fn cut(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        Some(_) => text.chars().take(most - 1).chain(['~']).collect(),
+        None => text.to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -277,6 +317,8 @@ mod tests {
             "mechanisms": [{"name": "fast_open", "state": "on", "reason": "by configuration"}],
             "backends": [{"name": "a:7443", "health": "up", "transport": "brisk", "rtt_ms": 100.4,
                 "loss_out": 0.021, "loss_in": null, "redundancy": "agreed", "connections": 7}],
+            "frontends": [{"name": "the frontend at the edge of Rome", "open": 2, "total": 9, "failed": 1, "up": 1000,
+                "down": 1000, "redundant": 100, "loss_out": 0.013}],
             "connections": {"open": 3, "total": 10, "failed": 1, "fast_open": {"used": 9}},
             "bytes": {"up": 1000, "down": 2_000_000, "wire_out": 1, "wire_in": 2, "retransmitted": 3, "redundant": 4},
             "repaired": {"probe": 1, "parity": 2, "copy": 3}, "timeouts": 5,
@@ -293,6 +335,7 @@ mod tests {
             "100.4 ms",
             "2.1/- %",
             "agreed",
+            "the frontend at the e~      2        9       1    1.0 kB    1.0 kB  5.0 %  1.3 %",
         ] {
             assert!(page.contains(words), "{words} is not in\n{page}");
         }

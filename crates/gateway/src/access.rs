@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use brisk_runtime::ConnStats;
@@ -48,6 +49,8 @@ pub struct Access {
     pub peer: SocketAddr,
     /// The client, as the frontend told the backend; at the frontend it is the peer, or who a trusted proxy named.
     pub client: Option<SocketAddr>,
+    /// The label of the frontend's key, at a backend whose frontends have pairs.
+    pub frontend: Option<Arc<str>>,
     /// The backend that carried it, or `direct:HOST:PORT`; `None` at the backend, and before one was chosen.
     pub route: Option<String>,
     /// Who spoke first; `None` if nobody has said anything.
@@ -78,6 +81,7 @@ impl Access {
             role,
             peer: plain(peer),
             client: None,
+            frontend: None,
             route: None,
             spoke_first: None,
             waited: None,
@@ -102,6 +106,9 @@ impl Access {
         ];
         if let Some(client) = self.client {
             fields.push(("client", Value::Text(client.to_string())));
+        }
+        if let Some(frontend) = &self.frontend {
+            fields.push(("frontend", Value::Text(frontend.to_string())));
         }
         if let Some(route) = &self.route {
             fields.push(("route", Value::Text(route.clone())));
@@ -149,7 +156,7 @@ pub(crate) fn millis(duration: Duration) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
+    use std::sync::Mutex;
 
     use super::*;
     use crate::log::LogFormat;
@@ -171,9 +178,10 @@ mod tests {
     fn the_line_names_who_how_much_how_long_and_why() {
         let lines = Lines::default();
         let access = Access {
-            role: Role::Frontend,
+            role: Role::Backend,
             peer: "192.0.2.1:5000".parse().unwrap(),
             client: None,
+            frontend: Some("edge Rome".into()),
             route: None,
             spoke_first: Some(Speaker::Client),
             waited: Some(Duration::from_millis(5)),
@@ -187,7 +195,7 @@ mod tests {
         };
         access.write(&Log::to(lines.clone(), LogFormat::Text, Level::Info));
         let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
-        let words = "level=error event=access role=frontend peer=192.0.2.1:5000 spoke_first=client waited_ms=5.000 \
+        let words = "level=error event=access role=backend peer=192.0.2.1:5000 frontend=\"edge Rome\" spoke_first=client waited_ms=5.000 \
                      bytes_up=100 bytes_down=30000 first_byte_ms=110.000 duration_ms=120.000 reason=\"peer gateway unreachable: connection refused by the peer\"\n";
         assert!(text.ends_with(words), "{text}");
     }

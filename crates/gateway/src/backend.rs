@@ -149,6 +149,7 @@ impl Backend {
         // Where there is a packet socket, the kernel is kept from the port, and that stack answers in its place.
         let kernel = config.kernel_listen.filter(|_| config.packet.is_none()).map(listen_at).transpose()?;
         let kernel = kernel.map_or_else(Vec::new, |listener| on_each(listener, &config.service.cores));
+        config.service.metrics.frontends().set(config.hop.labels());
         let run = Run::begin(tolerance, config.ephemeral_lifetime)?;
         let rejections = RateLimit::new(Duration::from_secs(1));
         let current = Mutex::new(Arc::new(config));
@@ -283,6 +284,7 @@ impl BackendControl {
         let BackendConfig { listen, kernel_listen, packet, attached, service, .. } =
             BackendConfig::clone(&current);
         self.0.run.own.set_lifetime(config.ephemeral_lifetime);
+        service.metrics.frontends().set(config.hop.labels());
         let kept = BackendConfig { listen, kernel_listen, packet, attached, service, ..config };
         *current = Arc::new(kept);
     }
@@ -317,13 +319,18 @@ async fn serve(
             return shared.reject(peer, &rejected);
         }
     };
+    access.frontend = asked.frontend.clone();
     access.end = match asked.opening.purpose {
         Purpose::Watch => {
             // A frontend that has gone asks no more; that is all there is to say about it.
             let _ = answer_watch(&shared, asked, &mut signal).await;
             return None;
         }
-        Purpose::Carry => carry_on(&config, &shared.run, asked, &mut signal, &mut access).await,
+        Purpose::Carry => {
+            let _slot =
+                access.frontend.as_deref().and_then(|label| config.service.metrics.frontends().admit(label));
+            carry_on(&config, &shared.run, asked, &mut signal, &mut access).await
+        }
     };
     access.duration = access.began.elapsed();
     Some(access)
@@ -354,11 +361,12 @@ impl Shared {
     fn reject(&self, peer: SocketAddr, why: &Rejected) -> Option<Access> {
         self.config().service.metrics.reject();
         if let Some(suppressed) = self.rejections.permit(Instant::now()) {
-            let fields = [
-                ("peer", Value::Text(peer.to_string())),
-                ("reason", Value::Text(why.to_string())),
-                ("suppressed", Value::Count(suppressed)),
-            ];
+            let mut fields = vec![("peer", Value::Text(peer.to_string()))];
+            if let Rejected::Repeated { frontend: Some(frontend) } = why {
+                fields.push(("frontend", Value::Text(frontend.to_string())));
+            }
+            fields.push(("reason", Value::Text(why.to_string())));
+            fields.push(("suppressed", Value::Count(suppressed)));
             self.config().service.log.line(Level::Warning, "rejected", &fields);
         }
         None

@@ -22,6 +22,7 @@
 //! | [`service`] | what both sides share: limits, draining |
 //! | [`settings`] | the configuration as an operator writes it |
 //! | [`metrics`], [`history`] | what is counted |
+//! | `frontends`, `sums` | what a backend counts of each frontend, and in sum |
 //! | `process` | metrics of the process |
 //! | [`admin`], [`status`] | where it can be looked at |
 //! | [`access`] | the record of one connection |
@@ -41,6 +42,7 @@ mod end;
 pub mod entrance;
 pub mod first_bytes;
 pub mod frontend;
+mod frontends;
 pub mod history;
 pub mod hop;
 mod io;
@@ -55,6 +57,7 @@ pub mod relay;
 pub mod service;
 pub mod settings;
 pub mod status;
+mod sums;
 pub mod timeouts;
 mod transport;
 pub mod upstream;

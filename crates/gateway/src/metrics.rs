@@ -1,14 +1,13 @@
 //! What a side counts: Prometheus metrics, and the last two minutes for people who look.
 //!
-//! Labels are bounded: results, outcomes and directions are fixed sets, backends are configured. Nothing is labelled by
-//! client.
+//! Labels are bounded: results, outcomes and directions are fixed sets, backends and frontends are configured. Nothing is labelled
+//! by client.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use brisk_runtime::ConnStats;
-use brisk_tcp::connection::Counters;
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -19,9 +18,11 @@ use prometheus_client::registry::{Registry, Unit};
 use crate::access::Access;
 use crate::end::End;
 use crate::first_bytes::Speaker;
+use crate::frontends::{Account, Frontends};
 use crate::history::History;
 use crate::peer::{PathReport, Redundancy};
 use crate::process::Process;
+use crate::sums::Sums;
 use crate::timeouts::Timeout;
 use crate::upstream::{Health, Upstream, Upstreams};
 
@@ -95,6 +96,8 @@ pub struct Metrics {
     backend_up: Family<Labels, Gauge>,
     backend_transport: Family<Labels, Gauge>,
     mechanisms: Family<Labels, Gauge>,
+    by_frontend: ByFrontend,
+    frontends: Frontends,
     states: Mutex<Vec<MechanismState>>,
     recent: Mutex<Recent>,
 }
@@ -106,39 +109,6 @@ pub(crate) struct Recent {
     pub(crate) sums: Sums,
     /// Connections by what became of Fast Open, in the order in which they came up.
     pub(crate) outcomes: Vec<(&'static str, u64)>,
-}
-
-/// Sums over the connections that have ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Sums {
-    /// Connections.
-    pub connections: u64,
-    /// Of these, failed ones.
-    pub failed: u64,
-    /// Payload bytes towards the origin and back.
-    pub up: u64,
-    /// Payload bytes towards the client.
-    pub down: u64,
-    /// IP bytes on the hop, sent by this side.
-    pub wire_out: u64,
-    /// IP bytes on the hop, received.
-    pub wire_in: u64,
-    /// Payload bytes that were sent again.
-    pub retransmitted: u64,
-    /// Payload bytes of parity and copies.
-    pub redundant: u64,
-    /// Segments with data that this side sent on the hop.
-    pub segments: u64,
-    /// Of these, lost ones, repaired ones included.
-    pub lost: u64,
-    /// Retransmission timeouts.
-    pub timeouts: u64,
-    /// Losses repaired by a tail loss probe.
-    pub by_probe: u64,
-    /// Losses repaired by parity.
-    pub by_parity: u64,
-    /// Losses repaired by a copy.
-    pub by_copy: u64,
 }
 
 impl Default for Metrics {
@@ -236,6 +206,8 @@ impl Metrics {
             backend_up: Family::default(),
             backend_transport: Family::default(),
             mechanisms: Family::default(),
+            by_frontend: ByFrontend::default(),
+            frontends: Frontends::default(),
             states: Mutex::default(),
             recent: Mutex::default(),
         };
@@ -285,6 +257,7 @@ impl Metrics {
             "Connections of the hop whose first message was none of ours",
             self.rejected.clone(),
         );
+        self.by_frontend.register(&mut registry);
         drop(registry);
         self.register_times();
         self.register_states();
@@ -411,6 +384,7 @@ impl Metrics {
         if let Some(hop) = &access.hop {
             self.observe_hop(hop);
         }
+        self.frontends.observe(access);
         let mut recent = lock(&self.recent);
         let Recent { history, sums, outcomes } = &mut *recent;
         if let Some(hop) = &access.hop {
@@ -479,6 +453,11 @@ impl Metrics {
         self.parity_saved.inc_by(parity.saved.as_secs_f64());
     }
 
+    /// The frontends of a backend that have keys of their own.
+    pub(crate) fn frontends(&self) -> &Frontends {
+        &self.frontends
+    }
+
     pub(crate) fn recent(&self) -> Recent {
         lock(&self.recent).clone()
     }
@@ -500,12 +479,16 @@ impl Metrics {
 
     /// The text of `/metrics`.
     pub fn text(&self, upstreams: Option<&Upstreams>) -> String {
-        // Backends and states that are gone leave no series behind.
+        // Backends, frontends and states that are gone leave no series behind.
         self.round_trip.clear();
         self.loss.clear();
         self.backend_up.clear();
         self.backend_transport.clear();
         self.mechanisms.clear();
+        self.by_frontend.clear();
+        for (label, account) in self.frontends.all() {
+            self.by_frontend.set(&label, &account);
+        }
         for MechanismState { name, state, reason } in lock(&self.states).iter() {
             let labels = vec![label("mechanism", *name), label("state", *state), label("reason", reason)];
             self.mechanisms.get_or_create(&labels).set(1);
@@ -557,6 +540,58 @@ impl Metrics {
     }
 }
 
+/// The series that a backend has for each frontend with a key of its own.
+#[derive(Debug, Default)]
+struct ByFrontend {
+    active: Family<Labels, Gauge>,
+    connections: Family<Labels, Counter>,
+    payload: Family<Labels, Counter>,
+    wire: Family<Labels, Counter>,
+}
+
+impl ByFrontend {
+    fn register(&self, registry: &mut Registry) {
+        let active = "Connections of a frontend that are open now";
+        registry.register("frontend_connections_active", active, self.active.clone());
+        let connections = "Connections of a frontend that have ended, by how";
+        registry.register("frontend_connections", connections, self.connections.clone());
+        let payload = "Bytes carried for a frontend; up is towards the origin";
+        registry.register("frontend_payload_bytes", payload, self.payload.clone());
+        let wire = "Bytes on the hop with a frontend, IP headers included";
+        registry.register("frontend_wire_bytes", wire, self.wire.clone());
+    }
+
+    fn clear(&self) {
+        self.active.clear();
+        self.connections.clear();
+        self.payload.clear();
+        self.wire.clear();
+    }
+
+    /// Sets the series of one frontend.
+    fn set(&self, name: &str, account: &Account) {
+        let frontend = || label("frontend", name);
+        let open = i64::try_from(account.open()).unwrap_or(i64::MAX);
+        self.active.get_or_create(&vec![frontend()]).set(open);
+        let total = |family: &Family<Labels, Counter>, more, value| {
+            family.get_or_create(&vec![frontend(), more]).inc_by(value);
+        };
+        let ended = account.ended();
+        for (result, count) in ended.results() {
+            total(&self.connections, label("result", result), count);
+        }
+        let sums = ended.sums;
+        for (family, dir, bytes) in [
+            (&self.payload, "up", sums.up),
+            (&self.payload, "down", sums.down),
+            (&self.wire, "out", sums.wire_out),
+            (&self.wire, "in", sums.wire_in),
+        ] {
+            total(family, label("dir", dir), bytes);
+        }
+    }
+}
+
 /// Readers and writers only add: the value is whole even if one panicked.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -568,45 +603,6 @@ pub(crate) struct Open(Gauge);
 impl Drop for Open {
     fn drop(&mut self) {
         self.0.dec();
-    }
-}
-
-/// Segments that this side lost on a connection, in whichever way they were repaired.
-fn lost(counters: &Counters) -> u64 {
-    counters.segments_lost
-        + counters.repaired_by_probe
-        + counters.repaired_by_parity
-        + counters.repaired_by_copy
-        + counters.handshake_timeouts
-}
-
-impl Sums {
-    /// Share of the segments that were lost.
-    fn loss(&self) -> Option<f64> {
-        (self.segments > 0).then(|| (self.lost as f64 / self.segments as f64).min(1.0))
-    }
-
-    fn add(&mut self, access: &Access) {
-        self.connections += 1;
-        self.failed += u64::from(access.end.is_failure());
-        self.up += access.bytes_up;
-        self.down += access.bytes_down;
-        let Some(hop) = &access.hop else { return };
-        let counters = &hop.counters;
-        for (sum, more) in [
-            (&mut self.wire_out, counters.wire_bytes_out),
-            (&mut self.wire_in, counters.wire_bytes_in),
-            (&mut self.retransmitted, counters.retransmitted_bytes),
-            (&mut self.redundant, counters.redundant_bytes),
-            (&mut self.segments, counters.data_segments_out),
-            (&mut self.lost, lost(counters)),
-            (&mut self.timeouts, counters.timeouts),
-            (&mut self.by_probe, counters.repaired_by_probe),
-            (&mut self.by_parity, counters.repaired_by_parity),
-            (&mut self.by_copy, counters.repaired_by_copy),
-        ] {
-            *sum += more;
-        }
     }
 }
 
@@ -662,6 +658,26 @@ mod tests {
         ] {
             assert!(text.contains(name), "{name} is not in\n{text}");
         }
+    }
+
+    #[test]
+    fn frontends_have_series_of_their_own_by_label() {
+        let metrics = Metrics::new();
+        metrics.frontends().set(["edge Rome".into()].into());
+        metrics.observe(&Access { frontend: Some("edge Rome".into()), ..access(End::Closed, 120) });
+        let _open = metrics.frontends().admit("edge Rome");
+        let text = metrics.text(None);
+        for line in [
+            "brisk_frontend_connections_active{frontend=\"edge Rome\"} 1",
+            "brisk_frontend_connections_total{frontend=\"edge Rome\",result=\"closed\"} 1",
+            "brisk_frontend_connections_total{frontend=\"edge Rome\",result=\"hop_failed\"} 0",
+            "brisk_frontend_payload_bytes_total{frontend=\"edge Rome\",dir=\"down\"} 1000",
+            "brisk_frontend_wire_bytes_total{frontend=\"edge Rome\",dir=\"out\"} 0",
+        ] {
+            assert!(text.contains(line), "{line} is not in\n{text}");
+        }
+        metrics.frontends().set(Default::default());
+        assert!(!metrics.text(None).contains("edge Rome"));
     }
 
     #[test]

@@ -1,11 +1,13 @@
 //! What a side is and does, as one JSON object: for `/status`, for `brisk top` and for SIGUSR1.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
 
 use crate::access::Role;
 use crate::frontend::FrontendControl;
+use crate::frontends::Account;
 use crate::history::Second;
 use crate::metrics::{MechanismState, Metrics};
 use crate::peer::PathReport;
@@ -39,6 +41,7 @@ pub struct Status {
     draining: bool,
     mechanisms: Vec<Mechanism>,
     backends: Vec<BackendStatus>,
+    frontends: Vec<FrontendStatus>,
     connections: Connections,
     bytes: Bytes,
     repaired: Repaired,
@@ -67,6 +70,22 @@ struct BackendStatus {
     connections: u64,
     priority: u8,
     weight: u16,
+}
+
+/// A frontend of a backend that has a key of its own.
+#[derive(Debug, Serialize)]
+struct FrontendStatus {
+    name: String,
+    open: u64,
+    total: u64,
+    failed: u64,
+    up: u64,
+    down: u64,
+    wire_out: u64,
+    wire_in: u64,
+    retransmitted: u64,
+    redundant: u64,
+    loss_out: Option<f64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -123,6 +142,7 @@ impl Status {
             draining: metrics.draining(),
             mechanisms: metrics.mechanisms().into_iter().map(Mechanism::of).collect(),
             backends: frontend.map(backends).unwrap_or_default(),
+            frontends: metrics.frontends().all().iter().map(FrontendStatus::of).collect(),
             connections: Connections {
                 open: metrics.open(),
                 total: sums.connections,
@@ -160,9 +180,28 @@ impl Mechanism {
     }
 }
 
+impl FrontendStatus {
+    fn of((label, account): &(Arc<str>, Arc<Account>)) -> FrontendStatus {
+        let sums = account.ended().sums;
+        FrontendStatus {
+            name: label.to_string(),
+            open: account.open(),
+            total: sums.connections,
+            failed: sums.failed,
+            up: sums.up,
+            down: sums.down,
+            wire_out: sums.wire_out,
+            wire_in: sums.wire_in,
+            retransmitted: sums.retransmitted,
+            redundant: sums.redundant,
+            loss_out: sums.loss(),
+        }
+    }
+}
+
 fn backends(frontend: &FrontendControl) -> Vec<BackendStatus> {
     let millis = |rtt: Duration| (rtt.as_secs_f64() * 1e4).round() / 10.0;
-    let of = |upstream: &std::sync::Arc<crate::upstream::Upstream>| {
+    let of = |upstream: &Arc<crate::upstream::Upstream>| {
         let PathReport { smoothed_rtt, min_rtt, loss_out, loss_in } = upstream.path();
         BackendStatus {
             name: upstream.spec.name.clone(),

@@ -137,7 +137,10 @@ fn a_frontend_with_a_pair_of_keys_is_let_in_until_its_line_is_taken_out() {
     let [(front, front_public), (back, back_public)] = ["front", "back"].map(|name| pair(&files, name));
     let (_, other_public) = pair(&files, "other");
     let listed = files.path("frontends");
-    std::fs::copy(&front_public, &listed).expect("a list");
+    let public = std::fs::read_to_string(&front_public).expect("a public key");
+    let list_as =
+        |label: &str| std::fs::write(&listed, format!("{} {label}\n", public.trim())).expect("a list");
+    list_as("edge Rome");
     let (origin, list) = (echo().to_string(), ["--peer-keys", &listed]);
     let words = ["backend", "--listen", "127.0.0.1:0", "--to", &origin, "--key-file", &back];
     let mut backend = Running::start(&[&words[..], &list].concat());
@@ -146,6 +149,15 @@ fn a_frontend_with_a_pair_of_keys_is_let_in_until_its_line_is_taken_out() {
     let mut frontend = Running::start(&[&words[..], &["--peer-keys", &back_public]].concat());
     let address = frontend.announced("listen");
     assert_eq!(through(&address, b"hello".to_vec()), b"hello");
+    assert!(backend.until("event=access").contains("frontend=\"edge Rome\" "));
+    list_as("Oslo");
+    backend.signal("HUP");
+    assert!(backend.until("event=changed").contains("key=labels before=\"edge Rome\" after=Oslo"));
+    assert_eq!(through(&address, b"hello".to_vec()), b"hello");
+    assert!(backend.until("event=access").contains("frontend=Oslo "));
+    backend.signal("USR1");
+    let status = backend.until("event=status");
+    assert!(status.contains(r#"{\"name\":\"Oslo\",\"open\":0,\"total\":1,"#), "{status}");
 
     std::fs::copy(&other_public, &listed).expect("a list");
     backend.signal("HUP");
@@ -156,7 +168,9 @@ fn a_frontend_with_a_pair_of_keys_is_let_in_until_its_line_is_taken_out() {
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
     drop(frontend);
     let (_, log) = backend.stop();
-    assert!(log.contains("event=rejected"), "{log}");
+    let fingerprint = &public["public:".len()..][..8];
+    let told = format!("key-{fingerprint} is not among the public keys of the other side");
+    assert!(log.contains("event=rejected") && log.contains(&told), "{log}");
 }
 
 /// A backend before `origin`, and where it listens.

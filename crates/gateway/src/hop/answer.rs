@@ -27,7 +27,10 @@ pub(crate) enum Rejected {
     Opening(#[from] OpeningError),
     /// It was here before.
     #[error("replayed first message")]
-    Repeated,
+    Repeated {
+        /// The label of the frontend's key.
+        frontend: Option<Arc<str>>,
+    },
     /// The line failed, or what came was no message.
     #[error("first message: {0}")]
     Line(#[from] io::Error),
@@ -84,6 +87,8 @@ pub(crate) struct Asked {
     pub(crate) opening: Opening,
     /// The client's first bytes.
     pub(crate) first: Zeroizing<Vec<u8>>,
+    /// The label of the frontend's key, if it has a pair.
+    pub(crate) frontend: Option<Arc<str>>,
     reply: Reply,
 }
 
@@ -118,21 +123,22 @@ pub(crate) async fn receive(
         Hop::Sealed(keys) => Responder::accept(keys, &message)?,
         Hop::Pairs(keys) => Responder::accept_with_pair(keys, &message)?,
     };
-    let FirstMessage { responder, id, payload } = first;
+    let FirstMessage { responder, id, payload, frontend } = first;
     let (opening, first) = Opening::decode(&payload)?;
     let first = Zeroizing::new(first.to_vec());
     let reply = match run.judge(id, opening.stamp) {
         Freshness::Fresh => Reply::Message { line, responder: Some(responder), arrived },
         Freshness::Unknown => Reply::Record(confirmed(line, responder, arrived, run).await?),
-        Freshness::Repeated => return Err(Rejected::Repeated),
+        Freshness::Repeated => return Err(Rejected::Repeated { frontend }),
     };
-    Ok(Asked { opening, first, reply })
+    Ok(Asked { opening, first, frontend, reply })
 }
 
 fn plain(line: Line, message: &[u8], arrived: Vec<u8>) -> Result<Asked, Rejected> {
     let (opening, first) = Opening::decode(message)?;
     let first = Zeroizing::new(first.to_vec());
-    Ok(Asked { opening, first, reply: Reply::Message { line, responder: None, arrived } })
+    let reply = Reply::Message { line, responder: None, arrived };
+    Ok(Asked { opening, first, frontend: None, reply })
 }
 
 /// Asks for confirmation and waits for it: a record can be made only by who has read our message and made the first.
@@ -247,7 +253,10 @@ mod tests {
             let asked = received(&message, &back, &run).await.unwrap().unwrap();
             assert_eq!(asked.first[..], b"transfer 100"[..]);
             for _ in 0..3 {
-                assert!(matches!(received(&message, &back, &run).await, Some(Err(Rejected::Repeated))));
+                assert!(matches!(
+                    received(&message, &back, &run).await,
+                    Some(Err(Rejected::Repeated { .. }))
+                ));
             }
         }
     }

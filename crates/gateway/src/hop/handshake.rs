@@ -10,7 +10,8 @@
 //! ([`ephemeral`]); the two are protocols of their own, and the backend says in its answers whether it takes
 //! the second.
 //!
-//! A wrong key, a changed byte and a message of somebody else are all one thing: [`HandshakeError::NotOurs`]. Which key of a
+//! A wrong key, a changed byte and a message of somebody else are all one thing: [`HandshakeError::NotOurs`]. Only a pair that is
+//! not on the backend's list is told apart, for the log. Which key of a
 //! ring fits is found by trying; checking one costs two hashes and a seal, no elliptic curve, so that a flood of garbage is
 //! cheap to refuse. With pairs it costs one multiplication on the curve for each pair of the backend.
 
@@ -23,7 +24,7 @@ use zeroize::Zeroizing;
 
 use super::ephemeral::{self, Ephemerals, Lasting, primitives};
 use super::key::{HopKey, KeyRing};
-use super::pairs::{PrivateKey, StaticKeys};
+use super::pairs::{Fingerprint, PrivateKey, StaticKeys};
 use super::records::Sealing;
 use super::replay::MessageId;
 use super::stamp::Stamp;
@@ -49,6 +50,9 @@ pub enum HandshakeError {
     /// The other side does not hold the key, or what it said was changed on the way.
     #[error("the other side does not hold the key; compare the key files of both gateways")]
     NotOurs,
+    /// The message is sealed to us, by a key that is not on the list.
+    #[error("{0} is not among the public keys of the other side")]
+    UnknownKey(Fingerprint),
     /// Ours: the library refused. Cannot happen with messages of the bounded length that callers use.
     #[error("the message cannot be sealed")]
     Library,
@@ -172,6 +176,8 @@ pub struct FirstMessage {
     pub id: MessageId,
     /// What it says.
     pub payload: Zeroizing<Vec<u8>>,
+    /// The label of the frontend's key, if it has a pair.
+    pub frontend: Option<Arc<str>>,
 }
 
 impl Responder {
@@ -200,13 +206,14 @@ impl Responder {
     /// Opens a first message with whichever pair of `keys` it is for, if it comes from a key that they know.
     ///
     /// # Errors
-    /// [`HandshakeError::NotOurs`] if it is for none, or from somebody else.
+    /// [`HandshakeError::NotOurs`] if it is for none, [`HandshakeError::UnknownKey`] if it comes from another key.
     pub fn accept_with_pair(keys: &StaticKeys, message: &[u8]) -> Result<FirstMessage, HandshakeError> {
         let states = keys.own().map(|own| pair_builder(own).and_then(Builder::build_responder));
         let opened = Responder::first_that_fits(states, message)?;
-        match opened.responder.0.get_remote_static().is_some_and(|from| keys.knows(from)) {
-            true => Ok(opened),
-            false => Err(HandshakeError::NotOurs),
+        let from = opened.responder.0.get_remote_static().ok_or(HandshakeError::NotOurs)?;
+        match keys.label_of(from).cloned() {
+            Some(label) => Ok(FirstMessage { frontend: Some(label), ..opened }),
+            None => Err(HandshakeError::UnknownKey(Fingerprint::of(from))),
         }
     }
 
@@ -218,7 +225,8 @@ impl Responder {
         for state in states {
             let mut state = state.map_err(ours)?;
             if let Ok(payload) = read(&mut state, message) {
-                return Ok(FirstMessage { responder: Responder(Box::new(state)), id: *id, payload });
+                let responder = Responder(Box::new(state));
+                return Ok(FirstMessage { responder, id: *id, payload, frontend: None });
             }
         }
         Err(HandshakeError::NotOurs)
@@ -399,7 +407,8 @@ mod tests {
         let accept = |first: &[u8]| Responder::accept_with_pair(&backend, first).map(drop);
         let good = say(&with_pair(&front, &back));
         assert_eq!(accept(&good), Ok(()));
-        assert_eq!(accept(&say(&with_pair(&stranger, &back))), Err(HandshakeError::NotOurs));
+        let unknown = HandshakeError::UnknownKey(Fingerprint::of(stranger.public().bytes()));
+        assert_eq!(accept(&say(&with_pair(&stranger, &back))), Err(unknown));
         assert_eq!(accept(&say(&with_pair(&front, &stranger))), Err(HandshakeError::NotOurs));
         let (_, under_one_key) = Initiator::begin(&key(1), b"request").unwrap();
         assert_eq!(accept(&under_one_key), Err(HandshakeError::NotOurs));

@@ -33,7 +33,9 @@
 //! Each message and each record has its length, two bytes, in front of it. The end of a direction is an empty record: a
 //! hop that just ends was cut by somebody else.
 
+use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::Arc;
 
 pub(crate) mod answer;
 pub(crate) mod dial;
@@ -111,7 +113,15 @@ impl Hop {
         }
     }
 
-    /// True if both have the same keys.
+    /// The labels of the other side's public keys, each once; none where a key has no owner.
+    pub fn labels(&self) -> BTreeSet<Arc<str>> {
+        match self {
+            Hop::Pairs(keys) => keys.labels(),
+            Hop::Plain | Hop::Sealed(_) => BTreeSet::new(),
+        }
+    }
+
+    /// True if both have the same keys, with the same labels.
     pub fn has_keys_of(&self, other: &Hop) -> bool {
         match (self, other) {
             (Hop::Plain, Hop::Plain) => true,

@@ -4,7 +4,10 @@
 //! line from the backend's list. The own pair stands in the key file, as `private:` and 64 hexadecimal digits, the newest
 //! first; the public keys of the other side in a file of their own, as `public:` and 64 digits, a line each. A frontend speaks
 //! with its newest pair to the first public key; a backend answers with whichever pair is meant to every key that it has.
+//! The text behind a public key is its label, by which a backend names the frontend in its reports; several keys may have the same
+//! one.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
@@ -30,12 +33,23 @@ pub struct PrivateKey(HopKey);
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PublicKey([u8; 32]);
 
+/// A public key of the other side with its label, or its fingerprint in place of one.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PeerKey {
+    key: PublicKey,
+    label: Arc<str>,
+}
+
+/// The first bytes of a public key: enough to tell the keys of a list apart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fingerprint([u8; 4]);
+
 /// The own pairs, the newest first, which are never empty, and the public keys of the other side: without one nobody is
 /// admitted.
 #[derive(Clone, Debug)]
 pub struct StaticKeys {
     own: Arc<[PrivateKey]>,
-    peers: Arc<[PublicKey]>,
+    peers: Arc<[PeerKey]>,
 }
 
 impl PrivateKey {
@@ -80,6 +94,34 @@ impl PublicKey {
     }
 }
 
+impl PeerKey {
+    /// A key with this label; one without text is labelled with its fingerprint.
+    fn new(key: PublicKey, label: &str) -> PeerKey {
+        let label = match label {
+            "" => Fingerprint::of(&key.0).to_string().into(),
+            label => label.into(),
+        };
+        PeerKey { key, label }
+    }
+}
+
+impl Fingerprint {
+    /// That of a public key.
+    pub(super) fn of(key: &[u8]) -> Fingerprint {
+        let mut first = [0; 4];
+        for (byte, of_key) in first.iter_mut().zip(key) {
+            *byte = *of_key;
+        }
+        Fingerprint(first)
+    }
+}
+
+impl fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "key-{:08x}", u32::from_be_bytes(self.0))
+    }
+}
+
 impl fmt::Display for PublicKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{PUBLIC}{}", *hexadecimal(&self.0))
@@ -95,7 +137,8 @@ impl fmt::Debug for PublicKey {
 impl StaticKeys {
     /// One pair, and who it speaks with.
     pub fn of(own: PrivateKey, peers: Vec<PublicKey>) -> Option<StaticKeys> {
-        (!peers.is_empty()).then(|| StaticKeys { own: [own].into(), peers: peers.into() })
+        let peers: Arc<[PeerKey]> = peers.into_iter().map(|key| PeerKey::new(key, "")).collect();
+        (!peers.is_empty()).then(|| StaticKeys { own: [own].into(), peers })
     }
 
     /// The own pairs from a text that came from `place`, the public keys of the other side from a file.
@@ -128,17 +171,22 @@ impl StaticKeys {
 
     /// The backend's key for a frontend; `None` if the list is empty.
     pub(super) fn first_peer(&self) -> Option<&PublicKey> {
-        self.peers.first()
+        self.peers.first().map(|peer| &peer.key)
     }
 
     /// The public keys of the other side.
-    pub(super) fn peers(&self) -> &[PublicKey] {
+    pub(super) fn peers(&self) -> &[PeerKey] {
         &self.peers
     }
 
-    /// Whether this is a public key of the other side. It is no secret which ones are.
-    pub(super) fn knows(&self, peer: &[u8]) -> bool {
-        self.peers.iter().any(|known| known.0 == peer)
+    /// The label of a public key of the other side. It is no secret which ones are.
+    pub(super) fn label_of(&self, peer: &[u8]) -> Option<&Arc<str>> {
+        self.peers.iter().find(|known| known.key.0 == peer).map(|known| &known.label)
+    }
+
+    /// The labels of the other side, each once, in order.
+    pub(super) fn labels(&self) -> BTreeSet<Arc<str>> {
+        self.peers.iter().map(|peer| peer.label.clone()).collect()
     }
 }
 
@@ -163,17 +211,19 @@ pub fn private_keys(text: &str, place: &str) -> Result<Vec<PrivateKey>, KeyError
     }
 }
 
-/// The public keys in a text. There may be none: so the last frontend is shut out.
-fn public_keys(text: &str, place: &str) -> Result<Vec<PublicKey>, KeyError> {
+/// The public keys in a text, with their labels. There may be none: so the last frontend is shut out.
+fn public_keys(text: &str, place: &str) -> Result<Vec<PeerKey>, KeyError> {
     let refused = |place: String, problem: &str| KeyError::NoPeers { place, problem: problem.to_owned() };
     let mut keys = Vec::new();
     for (place, line) in lines(text, place) {
-        // What follows the key says whose it is.
-        let word = line.split_whitespace().next().unwrap_or_default();
+        let mut words = line.split_whitespace();
+        let word = words.next().unwrap_or_default();
+        let label = words.collect::<Vec<_>>().join(" ");
         let Some(rest) = word.strip_prefix(PUBLIC) else {
             return Err(refused(place, "this line does not begin with public:"));
         };
-        keys.push(PublicKey(*digits(rest).map_err(|problem| refused(place, problem))?));
+        let key = PublicKey(*digits(rest).map_err(|problem| refused(place, problem))?);
+        keys.push(PeerKey::new(key, &label));
     }
     match keys.len() {
         0..=MOST_PEERS => Ok(keys),
@@ -197,6 +247,16 @@ mod tests {
     }
 
     #[test]
+    fn key_without_label_is_named_by_its_fingerprint() {
+        let (one, other) = ("1a2b3c4d".repeat(8), "ff".repeat(32));
+        let text =
+            format!("public:{one}\npublic:{other}  edge \t Rome  \npublic:{} edge Rome", "ab".repeat(32));
+        let keys = public_keys(&text, "peers").unwrap();
+        let labels: Vec<&str> = keys.iter().map(|key| &*key.label).collect();
+        assert_eq!(labels, ["key-1a2b3c4d", "edge Rome", "edge Rome"]);
+    }
+
+    #[test]
     fn a_pair_is_read_with_the_keys_of_the_other_side() {
         let directory = std::env::temp_dir().join(format!("brisk-pairs-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
@@ -210,7 +270,8 @@ mod tests {
         write(&peers, &format!("{} the frontend in Rome\n", key.public()), 0o644);
         let error = |key: &Path, peers: Option<&Path>| Hop::load(key, peers).unwrap_err().to_string();
         let Ok(Hop::Pairs(keys)) = Hop::load(&own, Some(&peers)) else { panic!("they are read") };
-        assert!(keys.knows(key.public().bytes()) && !keys.knows(&[1; 32]));
+        assert_eq!(keys.label_of(key.public().bytes()).map(|label| &**label), Some("the frontend in Rome"));
+        assert_eq!(keys.label_of(&[1; 32]), None);
         assert_eq!(keys.newest().bytes(), key.bytes());
         assert!(error(&own, None).contains("--peer-keys"));
 

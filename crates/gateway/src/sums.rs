@@ -1,0 +1,78 @@
+//! Sums over connections, for ratios and reports.
+
+use brisk_tcp::connection::Counters;
+
+use crate::access::Access;
+
+/// Sums over the connections that have ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Sums {
+    /// Connections.
+    pub(crate) connections: u64,
+    /// Of these, failed ones.
+    pub(crate) failed: u64,
+    /// Payload bytes towards the origin and back.
+    pub(crate) up: u64,
+    /// Payload bytes towards the client.
+    pub(crate) down: u64,
+    /// IP bytes on the hop, sent by this side.
+    pub(crate) wire_out: u64,
+    /// IP bytes on the hop, received.
+    pub(crate) wire_in: u64,
+    /// Payload bytes that were sent again.
+    pub(crate) retransmitted: u64,
+    /// Payload bytes of parity and copies.
+    pub(crate) redundant: u64,
+    /// Segments with data that this side sent on the hop.
+    pub(crate) segments: u64,
+    /// Of these, lost ones, repaired ones included.
+    pub(crate) lost: u64,
+    /// Retransmission timeouts.
+    pub(crate) timeouts: u64,
+    /// Losses repaired by a tail loss probe.
+    pub(crate) by_probe: u64,
+    /// Losses repaired by parity.
+    pub(crate) by_parity: u64,
+    /// Losses repaired by a copy.
+    pub(crate) by_copy: u64,
+}
+
+/// Segments that this side lost on a connection, in whichever way they were repaired.
+fn lost(counters: &Counters) -> u64 {
+    counters.segments_lost
+        + counters.repaired_by_probe
+        + counters.repaired_by_parity
+        + counters.repaired_by_copy
+        + counters.handshake_timeouts
+}
+
+impl Sums {
+    /// Share of the segments that were lost.
+    pub(crate) fn loss(&self) -> Option<f64> {
+        (self.segments > 0).then(|| (self.lost as f64 / self.segments as f64).min(1.0))
+    }
+
+    /// Adds a connection that has ended.
+    pub(crate) fn add(&mut self, access: &Access) {
+        self.connections += 1;
+        self.failed += u64::from(access.end.is_failure());
+        self.up += access.bytes_up;
+        self.down += access.bytes_down;
+        let Some(hop) = &access.hop else { return };
+        let counters = &hop.counters;
+        for (sum, more) in [
+            (&mut self.wire_out, counters.wire_bytes_out),
+            (&mut self.wire_in, counters.wire_bytes_in),
+            (&mut self.retransmitted, counters.retransmitted_bytes),
+            (&mut self.redundant, counters.redundant_bytes),
+            (&mut self.segments, counters.data_segments_out),
+            (&mut self.lost, lost(counters)),
+            (&mut self.timeouts, counters.timeouts),
+            (&mut self.by_probe, counters.repaired_by_probe),
+            (&mut self.by_parity, counters.repaired_by_parity),
+            (&mut self.by_copy, counters.repaired_by_copy),
+        ] {
+            *sum += more;
+        }
+    }
+}
