@@ -7,7 +7,8 @@ use brisk_gateway::access::Role;
 use brisk_gateway::log::{Level, Log, Value};
 use brisk_gateway::settings::{BackendSettings, listen_address, name_and_port};
 use brisk_gateway::{
-    Allow, Backend, BackendConfig, BackendControl, Facts, Hop, Metrics, ProxyVersion, ServiceConfig, Settings,
+    Allow, Backend, BackendConfig, BackendControl, Facts, Hop, Metrics, NamedOrigin, ProxyVersion,
+    ServiceConfig, Settings,
 };
 use brisk_runtime::DeviceSpec;
 use brisk_runtime::attach::{AttachConfig, Attached, Queues};
@@ -26,6 +27,7 @@ Examples:
   brisk keygen > key
   brisk backend --listen :7443 --to 127.0.0.1:80 --key-file key --send-proxy v2
   brisk backend --listen 127.0.0.1:7443 --to 127.0.0.1:80 --plain
+  brisk backend --listen :7443 --origin web=10.0.0.5:80 --origin mail=10.0.0.6:25 --key-file key
   brisk backend -c /etc/brisk/backend.toml
   sudo brisk backend --listen 10.7.0.2:7443 --to 127.0.0.1:80 --device tun:brisk0 --addr 10.7.0.2/24 --key-file key";
 
@@ -36,7 +38,7 @@ pub(crate) struct Args {
     /// Where frontends connect: ADDR:PORT, or :PORT for every address
     #[arg(long, value_name = "ADDR:PORT", env = "BRISK_LISTEN", value_parser = listen_address)]
     listen: Option<SocketAddr>,
-    /// The origin: HOST:PORT; may be left out with --allow
+    /// The origin: HOST:PORT; may be left out with --origin or --allow
     #[arg(long, value_name = "HOST:PORT", env = "BRISK_TO", value_parser = name_and_port)]
     to: Option<String>,
     /// Tell the origin the client's address in a PROXY header: v1 or v2
@@ -45,7 +47,10 @@ pub(crate) struct Args {
     /// Connect to the origin from the client's own address, where its way back leads over this host (brisk rules --as-client)
     #[arg(long, env = "BRISK_AS_CLIENT")]
     as_client: bool,
-    /// Another origin that frontends may ask for: HOST:PORT, *.DOMAIN:*, NETWORK:PORT; repeatable
+    /// An origin that frontends may ask for by name: NAME=HOST:PORT; repeatable
+    #[arg(long, value_name = "NAME=HOST:PORT", env = "BRISK_ORIGIN", value_delimiter = ',')]
+    origin: Vec<NamedOrigin>,
+    /// Another origin that frontends may ask for by address: HOST:PORT, *.DOMAIN:*, NETWORK:PORT; repeatable
     #[arg(long, value_name = "RULE", env = "BRISK_ALLOW", value_delimiter = ',')]
     allow: Vec<Allow>,
     #[command(flatten)]
@@ -60,6 +65,7 @@ impl Args {
         let backend = BackendSettings {
             listen: self.listen,
             to: self.to.clone(),
+            origins: (!self.origin.is_empty()).then(|| self.origin.iter().cloned().collect()),
             allow: (!self.allow.is_empty()).then(|| self.allow.clone()),
             as_client: self.as_client.then_some(true),
             send_proxy: self.send_proxy,
@@ -206,9 +212,12 @@ fn listen(backend: &BackendSettings) -> Result<SocketAddr, Failure> {
 
 /// The backend's own origin: none if it serves those alone that are asked for.
 fn origin(backend: &BackendSettings) -> Result<Option<String>, Failure> {
-    if backend.to.is_none() && backend.allow.as_ref().is_none_or(Vec::is_empty) {
+    let asked_for = backend.allow.as_ref().is_some_and(|allow| !allow.is_empty())
+        || backend.origins.as_ref().is_some_and(|origins| !origins.is_empty());
+    if backend.to.is_none() && !asked_for {
         return Err(Failure::usage(
-            "a backend needs an origin: --to HOST:PORT, or --allow RULE for what frontends ask for (backend.to, backend.allow)",
+            "a backend needs an origin: --to HOST:PORT, or --origin NAME=HOST:PORT or --allow RULE for what frontends ask for \
+             (backend.to, backend.origins, backend.allow)",
         )
         .about("backend.to"));
     }
@@ -239,6 +248,7 @@ fn config(
         replay_tolerance: backend.replay_tolerance.unwrap_or(usual.replay_tolerance),
         kernel_listen,
         allow: backend.allow.clone().unwrap_or_default(),
+        origins: backend.origins.clone().unwrap_or_default(),
         as_client: backend.as_client.unwrap_or(false),
         send_proxy: backend.send_proxy,
         attached: Some(attached.clone()),
@@ -280,6 +290,10 @@ mod tests {
         backend.allow = Some(Vec::new());
         assert!(origin(&backend).is_err());
         backend.allow = Some(vec!["*.example:443".parse().unwrap()]);
+        assert_eq!(origin(&backend).ok(), Some(None));
+        let named = vec!["web=127.0.0.1:80".parse::<NamedOrigin>().unwrap()];
+        let backend =
+            BackendSettings { origins: Some(named.into_iter().collect()), ..BackendSettings::default() };
         assert_eq!(origin(&backend).ok(), Some(None));
     }
 

@@ -53,6 +53,8 @@ pub struct Access {
     pub frontend: Option<Arc<str>>,
     /// The backend that carried it, or `direct:HOST:PORT`; `None` at the backend, and before one was chosen.
     pub route: Option<String>,
+    /// The name of the origin that was asked for; `None`: the backend's own, or one that was asked for by address.
+    pub origin: Option<String>,
     /// Who spoke first; `None` if nobody has said anything.
     pub spoke_first: Option<Speaker>,
     /// How long the client's first bytes were waited for in vain before the hop was opened without them; `None` if they came
@@ -83,6 +85,7 @@ impl Access {
             client: None,
             frontend: None,
             route: None,
+            origin: None,
             spoke_first: None,
             waited: None,
             bytes_up: 0,
@@ -112,6 +115,9 @@ impl Access {
         }
         if let Some(route) = &self.route {
             fields.push(("route", Value::Text(route.clone())));
+        }
+        if let Some(origin) = &self.origin {
+            fields.push(("origin", Value::Text(origin.clone())));
         }
         fields.push(("spoke_first", Value::Text(self.spoke_first.map_or("nobody", Speaker::name).into())));
         if let Some(waited) = self.waited {
@@ -183,6 +189,7 @@ mod tests {
             client: None,
             frontend: Some("edge Rome".into()),
             route: None,
+            origin: None,
             spoke_first: Some(Speaker::Client),
             waited: Some(Duration::from_millis(5)),
             bytes_up: 100,

@@ -106,6 +106,7 @@ mod tests {
         assert!(permits("10.0.0.0/8:80", "10.1.2.3:80") && !permits("10.0.0.0/8:80", "ten.example:80"));
         assert!(permits("fd00::/8:*", "[fd00::1]:1") && !permits("127.0.0.1:*", "localhost:1"));
         assert!(permits("*:443", "anything:443") && !permits("*:443", "anything:444"));
+        assert!(!permits("*:*", "web"), "the name of an origin is no address");
     }
 
     #[test]

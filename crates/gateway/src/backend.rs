@@ -26,6 +26,7 @@ use crate::hop::line::Line;
 use crate::hop::{Hop, Purpose, Verdict};
 use crate::io::reset;
 use crate::log::{Level, Log, RateLimit, Value};
+use crate::origins::Origins;
 use crate::outgoing;
 use crate::peer;
 use crate::proxy::{ProxyVersion, header};
@@ -54,7 +55,7 @@ pub struct BackendConfig {
     /// Address and port on the hop's stack that frontends connect to.
     pub listen: SocketAddr,
     /// The origin, `HOST:PORT`. A name is looked up for each connection, so that a change of its address is followed.
-    /// `None`: only origins that frontends ask for and `allow` permits.
+    /// `None`: only origins that frontends ask for, of `origins` or as `allow` permits.
     pub origin: Option<String>,
     /// How the hop is protected.
     pub hop: Hop,
@@ -74,8 +75,10 @@ pub struct BackendConfig {
     /// A stack on a packet socket that keeps the same port; it listens there for frontends whose path carries no UDP, and
     /// for those that have the kernel's TCP only. Default `None`.
     pub packet: Option<Endpoint>,
-    /// Other origins that frontends may ask for. Default none.
+    /// Other origins that frontends may ask for by address. Default none.
     pub allow: Vec<Allow>,
+    /// Origins that frontends may ask for by name. Default none.
+    pub origins: Origins,
     /// Connect to the origin from the client's own address, where the origin's way back leads over this host. Default no.
     pub as_client: bool,
     /// Tell the origin the client's address in a PROXY header. Default `None`: no.
@@ -100,6 +103,7 @@ impl BackendConfig {
             kernel_listen: None,
             packet: None,
             allow: Vec::new(),
+            origins: Origins::default(),
             as_client: false,
             send_proxy: None,
             tcp: hop_tcp(),
@@ -381,9 +385,12 @@ fn greeting<'a>(config: &BackendConfig, asked: &'a Asked) -> Cow<'a, [u8]> {
     }
 }
 
-/// The origin of a connection for which a frontend has `asked` for one, or for none; an error says why it has none.
+/// The origin of a connection for which a frontend has `asked` by name or address, or not at all; an error says why it has none.
 fn permitted<'a>(config: &'a BackendConfig, asked: Option<&'a str>) -> Result<&'a str, String> {
     match (asked, &config.origin) {
+        (Some(name), _) if !name.contains(':') => {
+            config.origins.get(name).ok_or_else(|| format!("no origin of this backend is named {name}"))
+        }
         (Some(asked), _) if config.allow.iter().any(|rule| rule.permits(asked)) => Ok(asked),
         (Some(asked), _) => Err(format!("{asked} is not among the origins that are allowed")),
         (None, Some(origin)) => Ok(origin),
@@ -402,6 +409,7 @@ async fn carry_on(
     access: &mut Access,
 ) -> End {
     access.client = asked.opening.client.map(|client| client.source);
+    access.origin = asked.opening.origin.clone().filter(|origin| !origin.contains(':'));
     let opened = match permitted(config, asked.opening.origin.as_deref()) {
         Ok(origin) => open_origin(config, origin, &asked, signal).await,
         Err(why) => Err((Verdict::Forbidden, End::OriginUnreachable(why))),

@@ -17,6 +17,7 @@
 //! | [`first_bytes`] | who speaks first, and how long a client's first bytes are waited for |
 //! | [`proxy`] | the PROXY protocol |
 //! | [`allow`], [`network`] | who may ask for which origin, who is trusted |
+//! | [`origins`] | origins with names |
 //! | [`relay`] | copying both ways; half closes and resets are carried through |
 //! | [`timeouts`] | how long a connection may do nothing |
 //! | [`service`] | what both sides share: limits, draining |
@@ -49,6 +50,7 @@ mod io;
 pub mod log;
 pub mod metrics;
 pub mod network;
+pub mod origins;
 mod outgoing;
 pub mod peer;
 mod process;
@@ -75,6 +77,7 @@ pub use hop::{Hop, HopKey, KeyRing};
 pub use log::{Log, LogFormat};
 pub use metrics::{MechanismState, Metrics};
 pub use network::Network;
+pub use origins::{NamedOrigin, OriginName, Origins};
 pub use peer::{PathReport, Redundancy};
 pub use proxy::ProxyVersion;
 pub use service::{ServiceConfig, Summary};

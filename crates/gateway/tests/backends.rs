@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use brisk_gateway::hop::{Opening, Purpose};
 use brisk_gateway::{
     Access, Backend, BackendConfig, BackendSpec, Direct, Entrance, Frontend, FrontendConfig, Health, Hop,
-    HopKey, KeyRing, Log, ProxyVersion, Role, ServiceConfig, Summary,
+    HopKey, KeyRing, Log, NamedOrigin, ProxyVersion, Role, ServiceConfig, Summary,
 };
 use brisk_link::LinkSpec;
 use brisk_runtime::{Endpoint, memory};
@@ -281,6 +282,36 @@ async fn a_backend_that_is_restarted_serves_at_once() {
     backend(&b, config, &records);
     for _ in 0..3 {
         assert!(ask(entry, REQUEST).await.unwrap().starts_with("o|"), "another run, another stamp");
+    }
+}
+
+/// What a frontend that asks for `origin` over a plain hop is answered; empty if it is refused.
+async fn asked_by_name(endpoint: &Endpoint, origin: &str) -> String {
+    let opening = Opening { origin: Some(origin.to_owned()), ..Opening::new(Purpose::Carry) };
+    let mut message = Vec::new();
+    opening.encode(&mut message);
+    message.extend_from_slice(REQUEST);
+    let mut hop = endpoint.connect(at(1)).await.unwrap();
+    hop.write_all(&u16::try_from(message.len()).unwrap().to_be_bytes()).await.unwrap();
+    hop.write_all(&message).await.unwrap();
+    let mut answer = Vec::new();
+    hop.read_to_end(&mut answer).await.unwrap();
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+#[tokio::test]
+async fn a_frontend_asks_for_an_origin_by_its_name() {
+    let (a, b) = network("--rtt 4ms");
+    let (records, own, web) = (Records::default(), origin("own").await, origin("web").await);
+    let origins = [format!("web={web}").parse::<NamedOrigin>().unwrap()].into_iter().collect();
+    let allow = vec!["*:*".parse().unwrap()];
+    let config = BackendConfig::new(at(1), own.to_string(), Hop::Plain);
+    backend(&b, BackendConfig { origins, allow, ..config }, &records);
+    assert!(asked_by_name(&a, "web").await.contains("web|GET /"));
+    for unknown in ["Web", "api", "we b"] {
+        assert!(!asked_by_name(&a, unknown).await.contains('|'), "{unknown}");
+        let end = records.lock().unwrap().last().unwrap().end.to_string();
+        assert_eq!(end, format!("origin unreachable: no origin of this backend is named {unknown}"));
     }
 }
 

@@ -40,6 +40,7 @@ pub(super) fn what_to_write(key: &str) -> &'static str {
         "gateway" => "an address, for instance \"10.7.0.1\"",
         "addr" => "a list of addresses, for instance [\"10.7.0.2/24\"]",
         "proxy_from" => "a list of networks, for instance [\"10.0.0.0/8\"]",
+        "origins" => "names and addresses, for instance { web = \"10.0.0.5:80\" }",
         "allow" => "a list of rules, for instance [\"origin.example:443\"]",
         "key_file" | "peer_keys" | "token_file" => "a path in quotes, for instance \"/etc/brisk/key\"",
         "device" => "\"packet:IFACE\", \"xdp:IFACE\", \"tun:NAME\" or \"udp:ADDR:PORT\"",
@@ -71,7 +72,9 @@ pub(super) fn explained(message: &str, at: &Range<usize>, text: &str) -> String 
         return format!("texts stand in quotes: write \"{there}\"");
     }
     let ours = ["invalid type", "invalid value", "unknown variant", "invalid IP address", "wanted string"];
-    match ours.iter().any(|begins| message.starts_with(begins)) {
+    // The parser hands a date to a map of names as one of its own.
+    let is_date = message.contains("$__toml_private");
+    match is_date || ours.iter().any(|begins| message.starts_with(begins)) {
         true => wrong_value(at, text).unwrap_or_else(|| message.to_owned()),
         false => message.to_owned(),
     }

@@ -124,6 +124,9 @@ mod tests {
         for (text, says) in [
             ("[backend]\nsend_proxy = 'v3'", "write \"v1\" or \"v2\""),
             ("[backend]\nallow = ['x']", "origin.example:443"),
+            ("[backend]\norigins = 'web'", "origins = 'web': write names and addresses"),
+            ("[backend.origins]\na = 'b:1'\nweb = 'x'", "brisk.toml:3: 'x': write HOST:PORT"),
+            ("[backend.origins]\n'a:1' = 'b:1'", "brisk.toml:2: 'a:1' is no name of an origin"),
             ("[frontend]\nproxy_from = ['10.0.0.0/99']", "10.0.0.0/8"),
             ("[limits]\ndrain_timeout = 'soon'", "500ms"),
             ("[limits]\nmax_connections = 0", "max_connections = 0: write 1 to"),

@@ -21,6 +21,7 @@ use serde::Deserialize;
 
 use crate::allow::Allow;
 use crate::network::Network;
+use crate::origins::Origins;
 use crate::proxy::ProxyVersion;
 
 mod explain;
@@ -30,10 +31,11 @@ mod places;
 mod values;
 mod written;
 
+pub use crate::origins::name_and_port;
 pub use file::SettingsError;
 pub use ignored::Ignored;
 pub use places::Places;
-pub use values::{listen_address, name_and_port};
+pub use values::listen_address;
 use written::Written;
 
 /// All that can be configured.
@@ -124,7 +126,9 @@ pub struct BackendSettings {
     /// The origin.
     #[serde(deserialize_with = "values::host_and_port")]
     pub to: Option<String>,
-    /// Other origins that frontends may ask for.
+    /// Origins that frontends may ask for by name.
+    pub origins: Option<Origins>,
+    /// Other origins that frontends may ask for by address.
     #[serde(deserialize_with = "values::list")]
     pub allow: Option<Vec<Allow>>,
     /// Connect to the origin from the client's address; default no.
@@ -244,7 +248,7 @@ lay!(FrontendSettings {
     origin,
     send_proxy,
 });
-lay!(BackendSettings { listen, to, allow, as_client, send_proxy, replay_tolerance });
+lay!(BackendSettings { listen, to, origins, allow, as_client, send_proxy, replay_tolerance });
 lay!(HopSettings {
     key_file,
     peer_keys,

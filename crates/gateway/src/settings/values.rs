@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 
+use crate::origins::name_and_port;
 use crate::proxy::ProxyVersion;
 
 /// `ADDR:PORT`, or `:PORT` for every address of the host.
@@ -19,36 +20,6 @@ pub fn listen_address(text: &str) -> Result<SocketAddr, String> {
         return Ok(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)));
     }
     text.parse().map_err(|_| "write ADDR:PORT or :PORT, for instance 127.0.0.1:8080".to_owned())
-}
-
-/// `HOST:PORT`, checked for its form; names are looked up later.
-///
-/// # Errors
-/// What to write.
-pub fn name_and_port(text: &str) -> Result<String, String> {
-    if let Some((scheme, rest)) = text.split_once("://") {
-        let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
-        let port = if scheme == "https" { 443 } else { 80 };
-        let (authority, _) = rest.split_at(end);
-        let instead = if has_port(authority) { authority.to_owned() } else { format!("{authority}:{port}") };
-        return Err(format!("a gateway carries TCP and takes no URL; write HOST:PORT: {instead}"));
-    }
-    match has_port(text) {
-        true => Ok(text.to_owned()),
-        false => Err("write HOST:PORT, for instance 127.0.0.1:80".to_owned()),
-    }
-}
-
-/// True if the text is a name or an address and a port.
-fn has_port(text: &str) -> bool {
-    let Some((host, port)) = text.rsplit_once(':') else { return false };
-    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
-    let is_host = match bare {
-        // An interface may follow the address.
-        Some(v6) => v6.split('%').next().is_some_and(|v6| v6.parse::<Ipv6Addr>().is_ok()),
-        None => !host.is_empty() && host.chars().all(|c| c.is_alphanumeric() || matches!(c, '.' | '-' | '_')),
-    };
-    is_host && port.parse::<u16>().is_ok_and(|port| port > 0)
 }
 
 fn text<'de, D: Deserializer<'de>, T>(
@@ -132,30 +103,6 @@ mod tests {
         assert_eq!(threads("threads = 64"), Ok(Some(64)));
         for bad in ["threads = 0", "threads = 65"] {
             assert!(threads(bad).unwrap_err().to_string().contains("1 to 64"), "{bad}");
-        }
-    }
-
-    #[test]
-    fn a_url_is_refused_with_what_to_write_instead() {
-        for (url, instead) in [
-            ("http://127.0.0.1:80", "127.0.0.1:80"),
-            ("https://origin.example/path", "origin.example:443"),
-            ("http://[::1]:8080/", "[::1]:8080"),
-        ] {
-            let why = name_and_port(url).unwrap_err();
-            assert!(why.ends_with(&format!("write HOST:PORT: {instead}")), "{why}");
-        }
-    }
-
-    #[test]
-    fn an_origin_and_a_peer_have_a_host_and_a_port() {
-        for good in ["127.0.0.1:80", "origin.example:8080", "[::1]:80"] {
-            assert_eq!(name_and_port(good).as_deref(), Ok(good));
-        }
-        for bad in
-            ["", "80", ":80", "host:", "host:0", "host:99999", "host:http", "host/x:80", "a b:80", "::1:80"]
-        {
-            assert!(name_and_port(bad).is_err(), "{bad}");
         }
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::{Fallback, PeerSettings};
 use crate::allow::Allow;
 use crate::network::Network;
+use crate::origins::Origins;
 use crate::proxy::ProxyVersion;
 
 /// A value that can be written into a log line.
@@ -25,7 +26,7 @@ macro_rules! as_displayed {
     };
 }
 
-as_displayed!(bool, u8, u16, u32, String, IpAddr, SocketAddr, Network, Allow);
+as_displayed!(bool, u8, u16, u32, String, IpAddr, SocketAddr, Network, Allow, Origins);
 
 impl Written for PathBuf {
     fn written(&self) -> String {
