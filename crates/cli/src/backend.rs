@@ -1,14 +1,15 @@
 //! `brisk backend`: the gateway's side near the origin.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 
 use brisk_gateway::access::Role;
 use brisk_gateway::log::{Level, Log, Value};
-use brisk_gateway::settings::{BackendSettings, listen_address, name_and_port};
+use brisk_gateway::settings::{BackendSettings, FrontendLimitSettings, listen_address, name_and_port};
 use brisk_gateway::{
-    Allow, Backend, BackendConfig, BackendControl, Facts, Hop, Metrics, NamedOrigin, ProxyVersion,
-    ServiceConfig, Settings,
+    Allow, Backend, BackendConfig, BackendControl, Facts, FrontendLimits, Hop, Metrics, NamedOrigin,
+    ProxyVersion, ServiceConfig, Settings,
 };
 use brisk_runtime::DeviceSpec;
 use brisk_runtime::attach::{AttachConfig, Attached, Queues};
@@ -113,9 +114,10 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
             security: hop_args::security(&config.hop),
         };
         metrics.set_mechanisms(hop_args::states(&settings.hop, &config.tcp, config.fast_open.is_some()));
-        let origin = config.origin.unwrap_or_else(|| "as asked".to_owned());
+        let origin = config.origin.clone().unwrap_or_else(|| "as asked".to_owned());
         started(&facts, ("origin", origin), &metrics.mechanisms(), &confined, &log);
         hop_args::tell_nobody(&config.hop, &log);
+        tell_unknown_labels(&config, &log);
         let side = Reloadable {
             args,
             started: settings.clone(),
@@ -185,6 +187,7 @@ impl Side for Reloadable {
         settings.backend.as_client = self.started.backend.as_client;
         let config = config(&settings, &self.attached, &self.log, &self.metrics)?;
         hop_args::tell_nobody(&config.hop, &self.log);
+        tell_unknown_labels(&config, &self.log);
         let read = (read, config.hop.clone());
         self.control.reload(config);
         let last = std::mem::replace(&mut *lock(&self.last), read.clone());
@@ -252,9 +255,33 @@ fn config(
         as_client: backend.as_client.unwrap_or(false),
         send_proxy: backend.send_proxy,
         attached: Some(attached.clone()),
+        frontend_limits: frontend_limits(settings),
         service: hop_args::service(&settings.limits, log, metrics),
         ..usual
     })
+}
+
+/// The limits of frontends, by label.
+fn frontend_limits(settings: &Settings) -> BTreeMap<String, FrontendLimits> {
+    let of = |limits: &FrontendLimitSettings| {
+        let FrontendLimitSettings { label, max_connections, max_rate } = limits.clone();
+        (label, FrontendLimits { max_connections, max_rate })
+    };
+    settings.frontends.iter().map(of).collect()
+}
+
+/// Logs the limits of labels that no key has.
+fn tell_unknown_labels(config: &BackendConfig, log: &Log) {
+    let labels = config.hop.labels();
+    if labels.is_empty() {
+        // Without any key that has an owner all of them are ignored, which is said elsewhere.
+        return;
+    }
+    for label in config.frontend_limits.keys().filter(|label| !labels.contains(label.as_str())) {
+        let why = format!("no public key of peer_keys has the label '{label}'");
+        let fields = [("key", Value::Text("frontends".into())), ("reason", Value::Text(why))];
+        log.line(Level::Warning, "ignored", &fields);
+    }
 }
 
 /// The device that is asked for, or the UDP socket that `--listen` names.

@@ -271,17 +271,20 @@ fn frontends(list: &[Value]) -> String {
         return String::new();
     }
     let mut page = format!(
-        "\n{:<22} {:>6} {:>8} {:>7} {:>9} {:>9} {:>6} {:>6}\n",
+        "\n{:<20} {:>9} {:>8} {:>7} {:>8} {:>8} {:>6} {:>6}\n",
         "frontend", "open", "total", "failed", "up", "down", "extra", "loss"
     );
     for frontend in list {
         let count = |path: &str| number(frontend, path);
         let carried = count("/up") + count("/down");
+        let open = match frontend["max_connections"].as_u64() {
+            Some(most) => format!("{}/{most}", count("/open")),
+            None => count("/open").to_string(),
+        };
         let extra = percent((carried > 0.0).then(|| count("/redundant") / carried));
         page += &format!(
-            "{:<22} {:>6} {:>8} {:>7} {:>9} {:>9} {extra:>6} {:>6}\n",
-            cut(word(frontend, "/name"), 22),
-            count("/open"),
+            "{:<20} {open:>9} {:>8} {:>7} {:>8} {:>8} {extra:>6} {:>6}\n",
+            cut(word(frontend, "/name"), 20),
             count("/total"),
             count("/failed"),
             size(count("/up")),
@@ -317,7 +320,7 @@ mod tests {
             "mechanisms": [{"name": "fast_open", "state": "on", "reason": "by configuration"}],
             "backends": [{"name": "a:7443", "health": "up", "transport": "brisk", "rtt_ms": 100.4,
                 "loss_out": 0.021, "loss_in": null, "redundancy": "agreed", "connections": 7}],
-            "frontends": [{"name": "the frontend at the edge of Rome", "open": 2, "total": 9, "failed": 1, "up": 1000,
+            "frontends": [{"name": "the frontend at the edge of Rome", "open": 2, "max_connections": 500, "total": 9, "failed": 1, "up": 1000,
                 "down": 1000, "redundant": 100, "loss_out": 0.013}],
             "connections": {"open": 3, "total": 10, "failed": 1, "fast_open": {"used": 9}},
             "bytes": {"up": 1000, "down": 2_000_000, "wire_out": 1, "wire_in": 2, "retransmitted": 3, "redundant": 4},
@@ -335,7 +338,7 @@ mod tests {
             "100.4 ms",
             "2.1/- %",
             "agreed",
-            "the frontend at the e~      2        9       1    1.0 kB    1.0 kB  5.0 %  1.3 %",
+            "the frontend at the~     2/500        9       1   1.0 kB   1.0 kB  5.0 %  1.3 %",
         ] {
             assert!(page.contains(words), "{words} is not in\n{page}");
         }

@@ -150,7 +150,7 @@ impl Access {
     fn level(&self) -> Level {
         match self.end {
             End::Closed | End::ClientFailed(_) | End::Drained | End::TimedOut(_) => Level::Info,
-            End::OriginFailed(_) | End::HopFailed(_) => Level::Warning,
+            End::OriginFailed(_) | End::HopFailed(_) | End::Limited(_) => Level::Warning,
             End::OriginUnreachable(_) | End::HopUnreachable(_) => Level::Error,
         }
     }

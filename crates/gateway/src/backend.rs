@@ -1,6 +1,7 @@
 //! The backend: near the origin. Accepts connections from the frontend over the hop and opens ordinary TCP to the origin.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -20,6 +21,7 @@ use crate::allow::Allow;
 use crate::end::End;
 use crate::first_bytes::Speaker;
 use crate::frontend::{accept, listen_at};
+use crate::frontends::{FrontendLimits, FrontendSlot, TooMany};
 use crate::hop::answer::{Asked, Rejected, Run, beginning, receive};
 use crate::hop::ephemeral::USUAL_LIFETIME;
 use crate::hop::line::Line;
@@ -85,6 +87,8 @@ pub struct BackendConfig {
     pub send_proxy: Option<ProxyVersion>,
     /// The device of the hop, if frontends are to be named in reports as they are known outside the stack.
     pub attached: Option<Attached>,
+    /// Limits of frontends that have keys of their own, by label. Default none.
+    pub frontend_limits: BTreeMap<String, FrontendLimits>,
     /// Limits and reports.
     pub service: ServiceConfig,
 }
@@ -115,6 +119,7 @@ impl BackendConfig {
                 ..FastOpenListen::default()
             }),
             attached: None,
+            frontend_limits: BTreeMap::new(),
             service: ServiceConfig::default(),
         }
     }
@@ -153,7 +158,7 @@ impl Backend {
         // Where there is a packet socket, the kernel is kept from the port, and that stack answers in its place.
         let kernel = config.kernel_listen.filter(|_| config.packet.is_none()).map(listen_at).transpose()?;
         let kernel = kernel.map_or_else(Vec::new, |listener| on_each(listener, &config.service.cores));
-        config.service.metrics.frontends().set(config.hop.labels());
+        config.service.metrics.frontends().set(config.hop.labels(), &config.frontend_limits);
         let run = Run::begin(tolerance, config.ephemeral_lifetime)?;
         let rejections = RateLimit::new(Duration::from_secs(1));
         let current = Mutex::new(Arc::new(config));
@@ -288,7 +293,7 @@ impl BackendControl {
         let BackendConfig { listen, kernel_listen, packet, attached, service, .. } =
             BackendConfig::clone(&current);
         self.0.run.own.set_lifetime(config.ephemeral_lifetime);
-        service.metrics.frontends().set(config.hop.labels());
+        service.metrics.frontends().set(config.hop.labels(), &config.frontend_limits);
         let kept = BackendConfig { listen, kernel_listen, packet, attached, service, ..config };
         *current = Arc::new(kept);
     }
@@ -331,9 +336,9 @@ async fn serve(
             return None;
         }
         Purpose::Carry => {
-            let _slot =
-                access.frontend.as_deref().and_then(|label| config.service.metrics.frontends().admit(label));
-            carry_on(&config, &shared.run, asked, &mut signal, &mut access).await
+            let frontends = config.service.metrics.frontends();
+            let slot = access.frontend.as_deref().map_or(Ok(None), |label| frontends.admit(label));
+            carry_on(&config, &shared.run, asked, slot, &mut signal, &mut access).await
         }
     };
     access.duration = access.began.elapsed();
@@ -405,15 +410,18 @@ async fn carry_on(
     config: &BackendConfig,
     run: &Run,
     asked: Asked,
+    slot: Result<Option<FrontendSlot>, TooMany>,
     signal: &mut watch::Receiver<Phase>,
     access: &mut Access,
 ) -> End {
     access.client = asked.opening.client.map(|client| client.source);
     access.origin = asked.opening.origin.clone().filter(|origin| !origin.contains(':'));
-    let opened = match permitted(config, asked.opening.origin.as_deref()) {
-        Ok(origin) => open_origin(config, origin, &asked, signal).await,
-        Err(why) => Err((Verdict::Forbidden, End::OriginUnreachable(why))),
+    let opened = match (&slot, permitted(config, asked.opening.origin.as_deref())) {
+        (Err(why), _) => Err((Verdict::Limited, End::Limited(why.to_string()))),
+        (Ok(_), Ok(origin)) => open_origin(config, origin, &asked, signal).await,
+        (Ok(_), Err(why)) => Err((Verdict::Forbidden, End::OriginUnreachable(why))),
     };
+    let slot = slot.ok().flatten();
     let (mut origin, unsaid) = match opened {
         Ok(opened) => opened,
         Err((verdict, end)) => {
@@ -432,6 +440,9 @@ async fn carry_on(
         return origin_failed(error);
     }
     access.bytes_up += asked.first.len() as u64;
+    if let Some(slot) = &slot {
+        slot.charge(asked.first.len(), true);
+    }
     access.spoke_first = (!asked.first.is_empty()).then_some(Speaker::Client);
     // The answer to the frontend travels with the origin's first bytes, if they do not take long.
     let answer = match first_bytes(&mut origin, ANSWER_WAIT).await {
@@ -450,6 +461,7 @@ async fn carry_on(
                 heard: &|_| (),
                 timeouts,
                 signal,
+                slot: slot.as_ref(),
                 unprepared: true,
             };
             carry(origin, hop, with, access).await

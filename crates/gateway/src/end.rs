@@ -21,13 +21,15 @@ pub enum End {
     HopUnreachable(String),
     /// The gateway was shut down and the drain limit had passed.
     Drained,
+    /// A limit of the frontend was reached.
+    Limited(String),
     /// It did nothing for too long.
     TimedOut(Timeout),
 }
 
 impl End {
     /// The names of all ends, for metrics.
-    pub(crate) const NAMES: [&'static str; 8] = [
+    pub(crate) const NAMES: [&'static str; 9] = [
         "closed",
         "client_failed",
         "origin_failed",
@@ -36,6 +38,7 @@ impl End {
         "hop_unreachable",
         "drained",
         "timed_out",
+        "limited",
     ];
 
     /// The name for metrics.
@@ -49,6 +52,7 @@ impl End {
             End::HopUnreachable(_) => 5,
             End::Drained => 6,
             End::TimedOut(_) => 7,
+            End::Limited(_) => 8,
         };
         End::NAMES[n]
     }
@@ -69,6 +73,7 @@ impl fmt::Display for End {
             End::OriginUnreachable(why) => write!(f, "origin unreachable: {why}"),
             End::HopUnreachable(why) => write!(f, "peer gateway unreachable: {why}"),
             End::Drained => f.write_str("drain limit"),
+            End::Limited(why) => write!(f, "limit: {why}"),
             End::TimedOut(timeout) => write!(f, "{}_timeout", timeout.name()),
         }
     }

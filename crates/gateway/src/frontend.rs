@@ -379,6 +379,7 @@ async fn serve(
                 heard: &heard,
                 timeouts,
                 signal: &mut signal,
+                slot: None,
                 unprepared: false,
             };
             carry(client, hop, with, &mut access).await
@@ -589,6 +590,7 @@ impl From<Cause> for Unrouted {
     fn from(cause: Cause) -> Unrouted {
         let Cause { backend, is_down, attempt: Attempt { why, verdict, .. } } = cause;
         let end = match (verdict, is_down) {
+            (Some(Verdict::Limited), _) => End::Limited(why),
             (Some(_), _) => End::OriginUnreachable(why),
             (None, true) => End::HopUnreachable(format!("no backend is up ({backend}: {why})")),
             (None, false) => End::HopUnreachable(why),

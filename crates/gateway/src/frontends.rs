@@ -1,14 +1,28 @@
-//! The frontends of a backend that have keys of their own, and what is counted of each.
+//! The frontends of a backend that have keys of their own: what is counted of each, and what each may use.
 //!
 //! A frontend is known by the label of its key. Labels are configured, so that reports which have them are bounded.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use crate::access::Access;
 use crate::end::End;
 use crate::sums::Sums;
+use crate::throttle::{BitRate, Throttle};
+
+/// What the connections of a frontend may use together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct FrontendLimits {
+    /// Connections at one time; more are refused. Default: no limit but that of the backend.
+    pub max_connections: Option<NonZeroU32>,
+    /// Payload in each direction; more waits. Default: no limit.
+    pub max_rate: Option<BitRate>,
+}
 
 /// The accounts of the frontends, by label.
 #[derive(Debug, Default)]
@@ -19,6 +33,11 @@ pub(crate) struct Frontends(Mutex<BTreeMap<Arc<str>, Arc<Account>>>);
 pub(crate) struct Account {
     /// Connections that are open now.
     open: AtomicU64,
+    limits: Mutex<FrontendLimits>,
+    up: Throttle,
+    down: Throttle,
+    /// Microseconds that connections have waited for the rate, in sum.
+    throttled: AtomicU64,
     ended: Mutex<Ended>,
 }
 
@@ -34,23 +53,43 @@ pub(crate) struct Ended {
 #[derive(Debug)]
 pub(crate) struct FrontendSlot(Arc<Account>);
 
+/// A frontend has as many connections as it may have.
+#[derive(Debug, thiserror::Error)]
+#[error("{label} has {most} connections open (max_connections)")]
+pub(crate) struct TooMany {
+    label: String,
+    most: NonZeroU32,
+}
+
 impl Frontends {
-    /// Replaces the frontends by those with these labels. The accounts of labels that were there before go on.
-    pub(crate) fn set(&self, labels: BTreeSet<Arc<str>>) {
+    /// Replaces the frontends by those with these labels, with their `limits`. The accounts of labels that were there before
+    /// go on; a limit holds for their open connections too.
+    pub(crate) fn set(&self, labels: BTreeSet<Arc<str>>, limits: &BTreeMap<String, FrontendLimits>) {
         let mut accounts = lock(&self.0);
         let mut before = std::mem::take(&mut *accounts);
         let account = |label: Arc<str>| {
             let account = before.remove(&label).unwrap_or_default();
+            account.limit(limits.get(&*label).copied().unwrap_or_default());
             (label, account)
         };
         *accounts = labels.into_iter().map(account).collect();
     }
 
     /// Counts a connection of a frontend that begins; `None` if the frontend is gone by now.
-    pub(crate) fn admit(&self, label: &str) -> Option<FrontendSlot> {
-        let account = lock(&self.0).get(label)?.clone();
-        account.open.fetch_add(1, Ordering::Relaxed);
-        Some(FrontendSlot(account))
+    ///
+    /// # Errors
+    /// If the frontend has as many as it may have.
+    pub(crate) fn admit(&self, label: &str) -> Result<Option<FrontendSlot>, TooMany> {
+        let Some(account) = lock(&self.0).get(label).cloned() else { return Ok(None) };
+        let most = account.limits().max_connections;
+        let another = |open| match most {
+            Some(most) if open >= u64::from(most.get()) => None,
+            Some(_) | None => Some(open + 1),
+        };
+        match (account.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, another), most) {
+            (Err(_), Some(most)) => Err(TooMany { label: label.to_owned(), most }),
+            (Err(_), None) | (Ok(_), _) => Ok(Some(FrontendSlot(account))),
+        }
     }
 
     /// Counts a connection that has ended.
@@ -76,6 +115,22 @@ impl Account {
         self.open.load(Ordering::Relaxed)
     }
 
+    /// What they may use.
+    pub(crate) fn limits(&self) -> FrontendLimits {
+        *lock(&self.limits)
+    }
+
+    fn limit(&self, limits: FrontendLimits) {
+        *lock(&self.limits) = limits;
+        self.up.set(limits.max_rate);
+        self.down.set(limits.max_rate);
+    }
+
+    /// How long connections have waited for the rate, in sum.
+    pub(crate) fn throttled(&self) -> Duration {
+        Duration::from_micros(self.throttled.load(Ordering::Relaxed))
+    }
+
     /// Those that have ended.
     pub(crate) fn ended(&self) -> Ended {
         *lock(&self.ended)
@@ -83,9 +138,31 @@ impl Account {
 }
 
 impl Ended {
+    /// Connections that were refused because a limit was reached.
+    pub(crate) fn limited(&self) -> u64 {
+        self.results().filter(|(name, _)| *name == "limited").map(|(_, count)| count).sum()
+    }
+
     /// Connections by how they ended.
     pub(crate) fn results(&self) -> impl Iterator<Item = (&'static str, u64)> {
         End::NAMES.into_iter().zip(self.results)
+    }
+}
+
+impl FrontendSlot {
+    /// Waits until the rate allows more than these bytes, which have passed towards the origin (`is_up`) or from it.
+    pub(crate) async fn passed(&self, bytes: usize, is_up: bool) {
+        let wait = self.charge(bytes, is_up);
+        if !wait.is_zero() {
+            self.0.throttled.fetch_add(u64::try_from(wait.as_micros()).unwrap_or(0), Ordering::Relaxed);
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    /// Counts bytes that have passed; what passes later waits for them.
+    pub(crate) fn charge(&self, bytes: usize, is_up: bool) -> Duration {
+        let throttle = if is_up { &self.0.up } else { &self.0.down };
+        throttle.charge(bytes as u64, Instant::now())
     }
 }
 
@@ -112,12 +189,13 @@ mod tests {
     #[test]
     fn counters_of_a_label_survive_a_reload_and_go_with_the_label() {
         let frontends = Frontends::default();
-        frontends.set(labels(&["rome", "oslo"]));
-        let (open, gone) = (frontends.admit("rome"), frontends.admit("paris"));
+        let limits = BTreeMap::new();
+        frontends.set(labels(&["rome", "oslo"]), &limits);
+        let [open, gone] = ["rome", "paris"].map(|label| frontends.admit(label).unwrap());
         assert!(open.is_some() && gone.is_none());
         let begin = Access::begin(Role::Backend, "192.0.2.1:1".parse().unwrap());
         frontends.observe(&Access { frontend: Some("rome".into()), bytes_up: 7, ..begin });
-        frontends.set(labels(&["rome", "paris"]));
+        frontends.set(labels(&["rome", "paris"]), &limits);
         let all = frontends.all();
         let names: Vec<&str> = all.iter().map(|(label, _)| &**label).collect();
         assert_eq!(names, ["paris", "rome"]);
@@ -126,5 +204,40 @@ mod tests {
         assert_eq!(rome.ended().results().next(), Some(("closed", 1)));
         drop(open);
         assert_eq!(rome.open(), 0);
+    }
+
+    #[test]
+    fn connection_beyond_the_limit_of_its_frontend_is_refused() {
+        let frontends = Frontends::default();
+        let two = FrontendLimits { max_connections: NonZeroU32::new(2), max_rate: None };
+        let limits = BTreeMap::from([("rome".to_owned(), two)]);
+        frontends.set(labels(&["rome", "oslo"]), &limits);
+        let _others: Vec<_> = (0..5).map(|_| frontends.admit("oslo").unwrap()).collect();
+        let [first, _second] = [(); 2].map(|()| frontends.admit("rome").unwrap());
+        let why = frontends.admit("rome").unwrap_err().to_string();
+        assert_eq!(why, "rome has 2 connections open (max_connections)");
+        drop(first);
+        let _third = frontends.admit("rome").unwrap();
+        assert!(frontends.admit("rome").is_err());
+        frontends.set(labels(&["rome"]), &BTreeMap::new());
+        assert!(frontends.admit("rome").is_ok(), "the limit is gone");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn connections_of_a_frontend_share_its_rate_in_each_direction() {
+        let frontends = Frontends::default();
+        let limits = FrontendLimits { max_connections: None, max_rate: "8mbit".parse().ok() };
+        frontends.set(labels(&["rome"]), &BTreeMap::from([("rome".to_owned(), limits)]));
+        let [one, other] = [(); 2].map(|()| frontends.admit("rome").unwrap().unwrap());
+        let carry = async |slot: &FrontendSlot, is_up| {
+            for _ in 0..50 {
+                slot.passed(10_000, is_up).await;
+            }
+        };
+        let began = Instant::now();
+        tokio::join!(carry(&one, true), carry(&other, true), carry(&one, false), carry(&other, false));
+        let millis = began.elapsed().as_millis();
+        assert!((890..=910).contains(&millis), "1 MB each way at 1 MB/s after a burst of 0.1 s: {millis} ms");
+        assert!(frontends.all()[0].1.throttled() > Duration::from_secs(3));
     }
 }

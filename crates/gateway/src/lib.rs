@@ -19,6 +19,7 @@
 //! | [`allow`], [`network`] | who may ask for which origin, who is trusted |
 //! | [`origins`] | origins with names |
 //! | [`relay`] | copying both ways; half closes and resets are carried through |
+//! | `throttle` | a rate that connections share |
 //! | [`timeouts`] | how long a connection may do nothing |
 //! | [`service`] | what both sides share: limits, draining |
 //! | [`settings`] | the configuration as an operator writes it |
@@ -60,6 +61,7 @@ pub mod service;
 pub mod settings;
 pub mod status;
 mod sums;
+mod throttle;
 pub mod timeouts;
 mod transport;
 pub mod upstream;
@@ -73,6 +75,7 @@ pub use end::End;
 pub use entrance::Entrance;
 pub use first_bytes::Speaker;
 pub use frontend::{Direct, Frontend, FrontendConfig, FrontendControl};
+pub use frontends::FrontendLimits;
 pub use hop::{Hop, HopKey, KeyRing};
 pub use log::{Log, LogFormat};
 pub use metrics::{MechanismState, Metrics};
@@ -83,6 +86,7 @@ pub use proxy::ProxyVersion;
 pub use service::{ServiceConfig, Summary};
 pub use settings::Settings;
 pub use status::{Facts, Status};
+pub use throttle::BitRate;
 pub use timeouts::{Timeout, Timeouts};
 pub use transport::Way;
 pub use upstream::{BackendSpec, Health, Upstreams};

@@ -547,6 +547,7 @@ struct ByFrontend {
     connections: Family<Labels, Counter>,
     payload: Family<Labels, Counter>,
     wire: Family<Labels, Counter>,
+    throttled: Family<Labels, Counter<f64, AtomicU64>>,
 }
 
 impl ByFrontend {
@@ -559,6 +560,12 @@ impl ByFrontend {
         registry.register("frontend_payload_bytes", payload, self.payload.clone());
         let wire = "Bytes on the hop with a frontend, IP headers included";
         registry.register("frontend_wire_bytes", wire, self.wire.clone());
+        registry.register_with_unit(
+            "frontend_throttled",
+            "Time that connections of a frontend have waited for its max_rate, in sum",
+            Unit::Seconds,
+            self.throttled.clone(),
+        );
     }
 
     fn clear(&self) {
@@ -566,6 +573,7 @@ impl ByFrontend {
         self.connections.clear();
         self.payload.clear();
         self.wire.clear();
+        self.throttled.clear();
     }
 
     /// Sets the series of one frontend.
@@ -576,6 +584,8 @@ impl ByFrontend {
         let total = |family: &Family<Labels, Counter>, more, value| {
             family.get_or_create(&vec![frontend(), more]).inc_by(value);
         };
+        let throttled = account.throttled().as_secs_f64();
+        self.throttled.get_or_create(&vec![frontend()]).inc_by(throttled);
         let ended = account.ended();
         for (result, count) in ended.results() {
             total(&self.connections, label("result", result), count);
@@ -663,9 +673,9 @@ mod tests {
     #[test]
     fn frontends_have_series_of_their_own_by_label() {
         let metrics = Metrics::new();
-        metrics.frontends().set(["edge Rome".into()].into());
+        metrics.frontends().set(["edge Rome".into()].into(), &Default::default());
         metrics.observe(&Access { frontend: Some("edge Rome".into()), ..access(End::Closed, 120) });
-        let _open = metrics.frontends().admit("edge Rome");
+        let _open = metrics.frontends().admit("edge Rome").unwrap();
         let text = metrics.text(None);
         for line in [
             "brisk_frontend_connections_active{frontend=\"edge Rome\"} 1",
@@ -673,10 +683,11 @@ mod tests {
             "brisk_frontend_connections_total{frontend=\"edge Rome\",result=\"hop_failed\"} 0",
             "brisk_frontend_payload_bytes_total{frontend=\"edge Rome\",dir=\"down\"} 1000",
             "brisk_frontend_wire_bytes_total{frontend=\"edge Rome\",dir=\"out\"} 0",
+            "brisk_frontend_throttled_seconds_total{frontend=\"edge Rome\"} 0",
         ] {
             assert!(text.contains(line), "{line} is not in\n{text}");
         }
-        metrics.frontends().set(Default::default());
+        metrics.frontends().set(Default::default(), &Default::default());
         assert!(!metrics.text(None).contains("edge Rome"));
     }
 

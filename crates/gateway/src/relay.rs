@@ -19,6 +19,7 @@ use tokio::sync::watch;
 use crate::access::{Access, Role};
 use crate::end::End;
 use crate::first_bytes::Speaker;
+use crate::frontends::FrontendSlot;
 use crate::hop::stream::HopStream;
 use crate::io::{Sink, Source, prepare, reset, with_chunk};
 use crate::service::{Phase, reached};
@@ -76,6 +77,8 @@ pub(crate) struct Carry<'a, L> {
     pub(crate) timeouts: &'a Timeouts,
     /// The order to end now.
     pub(crate) signal: &'a mut watch::Receiver<Phase>,
+    /// The place among the connections of its frontend, whose rate it shares.
+    pub(crate) slot: Option<&'a FrontendSlot>,
     /// The kernel's socket still has to be prepared.
     pub(crate) unprepared: bool,
 }
@@ -104,12 +107,13 @@ pub(crate) async fn carry(
     with: Carry<'_, impl Future<Output = &'static str>>,
     access: &mut Access,
 ) -> End {
-    let Carry { first, lost, heard, timeouts, signal, unprepared } = with;
+    let Carry { first, lost, heard, timeouts, signal, slot, unprepared } = with;
     let mut ends = Ends { kernel, hop, have_ended: false };
     let mut told = None;
     let role = access.role;
     let told_first = |side| heard(role.speaker(side));
-    let doings = Doings { unprepared: AtomicBool::new(unprepared), ..Doings::new(&told_first) };
+    let unprepared = AtomicBool::new(unprepared);
+    let doings = Doings { slot, unprepared, ..Doings::new(&told_first) };
     if access.spoke_first.is_some() {
         let _ = doings.first.set(Side::Kernel);
         doings.activity.moved();
@@ -190,6 +194,8 @@ struct Doings<'a> {
     activity: Activity,
     /// One direction has ended, and the end was passed on.
     half_done: AtomicBool,
+    /// The place among the connections of its frontend.
+    slot: Option<&'a FrontendSlot>,
     /// The kernel's socket still has to be prepared.
     unprepared: AtomicBool,
 }
@@ -201,6 +207,7 @@ impl<'a> Doings<'a> {
             told,
             activity: Activity::begin(),
             half_done: AtomicBool::new(false),
+            slot: None,
             unprepared: AtomicBool::new(false),
         }
     }
@@ -259,6 +266,10 @@ async fn pump(
         }
         // Nothing is held while nothing comes.
         rest = Vec::new();
+        if let Some(slot) = doings.slot {
+            // Backends alone have slots: there the hop leads to the client.
+            slot.passed(taken, from_side == Side::Hop).await;
+        }
         let sides = (from_side, to_side);
         (taken, behind) = poll_fn(|cx| {
             let copied = copy(cx, sides, &mut from, &mut to, &mut rest, doings);
@@ -497,6 +508,7 @@ mod tests {
                 heard: &|_| (),
                 timeouts: &Timeouts::default(),
                 signal: &mut signal,
+                slot: None,
                 unprepared: false,
             };
             let mut access = Access::begin(Role::Frontend, "192.0.2.1:1".parse().unwrap());

@@ -77,8 +77,13 @@ struct BackendStatus {
 struct FrontendStatus {
     name: String,
     open: u64,
+    max_connections: Option<u32>,
+    /// As it is configured.
+    max_rate: Option<String>,
     total: u64,
     failed: u64,
+    /// Of these, refused ones.
+    limited: u64,
     up: u64,
     down: u64,
     wire_out: u64,
@@ -182,12 +187,16 @@ impl Mechanism {
 
 impl FrontendStatus {
     fn of((label, account): &(Arc<str>, Arc<Account>)) -> FrontendStatus {
-        let sums = account.ended().sums;
+        let (ended, limits) = (account.ended(), account.limits());
+        let sums = ended.sums;
         FrontendStatus {
             name: label.to_string(),
             open: account.open(),
+            max_connections: limits.max_connections.map(Into::into),
+            max_rate: limits.max_rate.map(|rate| rate.to_string()),
             total: sums.connections,
             failed: sums.failed,
+            limited: ended.limited(),
             up: sums.up,
             down: sums.down,
             wire_out: sums.wire_out,

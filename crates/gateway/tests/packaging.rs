@@ -91,13 +91,17 @@ fn the_board_and_the_alerts_ask_for_metrics_that_there_are() {
         assert!(asked.len() >= 5, "{file}: {asked:?}");
         for name in asked {
             let name = name.trim_end_matches("_bucket").trim_end_matches("_total");
-            let by_peer = [
+            let by_peer_or_frontend = [
                 "brisk_backend_up",
                 "brisk_backend_transport",
                 "brisk_path_rtt_seconds",
                 "brisk_path_loss_ratio",
+                "brisk_frontend_connections",
             ];
-            assert!(known.contains(name) || by_peer.contains(&name), "{file}: there is no {name}");
+            assert!(
+                known.contains(name) || by_peer_or_frontend.contains(&name),
+                "{file}: there is no {name}"
+            );
         }
     }
 }

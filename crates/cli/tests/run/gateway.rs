@@ -157,7 +157,12 @@ fn a_frontend_with_a_pair_of_keys_is_let_in_until_its_line_is_taken_out() {
     assert!(backend.until("event=access").contains("frontend=Oslo "));
     backend.signal("USR1");
     let status = backend.until("event=status");
-    assert!(status.contains(r#"{\"name\":\"Oslo\",\"open\":0,\"total\":1,"#), "{status}");
+    assert!(
+        status.contains(
+            r#"{\"name\":\"Oslo\",\"open\":0,\"max_connections\":null,\"max_rate\":null,\"total\":1,"#
+        ),
+        "{status}"
+    );
 
     std::fs::copy(&other_public, &listed).expect("a list");
     backend.signal("HUP");
@@ -171,6 +176,56 @@ fn a_frontend_with_a_pair_of_keys_is_let_in_until_its_line_is_taken_out() {
     let fingerprint = &public["public:".len()..][..8];
     let told = format!("key-{fingerprint} is not among the public keys of the other side");
     assert!(log.contains("event=rejected") && log.contains(&told), "{log}");
+}
+
+#[test]
+fn a_frontend_is_held_to_its_limits_and_sees_them_change_by_reload() {
+    let files = Scratch::with_files();
+    let [(front, front_public), (back, back_public)] = ["front", "back"].map(|name| pair(&files, name));
+    let (listed, file) = (files.path("frontends"), files.path("backend.toml"));
+    let public = std::fs::read_to_string(&front_public).expect("a public key");
+    std::fs::write(&listed, format!("{} edge\n", public.trim())).expect("a list");
+    let origin = echo();
+    let limits = |limits: &str| {
+        let hop = format!("[hop]\nkey_file = '{back}'\npeer_keys = '{listed}'\n");
+        let backend = format!("[backend]\nlisten = '127.0.0.1:0'\nto = '{origin}'\n");
+        let limits = format!("[[frontends]]\nlabel = 'edge'\n{limits}[[frontends]]\nlabel = 'nobody'\n");
+        std::fs::write(&file, format!("{hop}{backend}{limits}")).expect("a file");
+    };
+    limits("max_connections = 1\n");
+    let mut backend = Running::start(&["backend", "-c", &file]);
+    let peer = backend.announced("listen");
+    assert!(backend.until("event=ignored").contains("label 'nobody'"));
+    let words = ["frontend", "--listen", "127.0.0.1:0", "--peer", &peer, "--key-file", &front];
+    let mut frontend = Running::start(&[&words[..], &["--peer-keys", &back_public]].concat());
+    let address = frontend.announced("listen");
+    let open = || {
+        let mut client = TcpStream::connect(&address).expect("the frontend accepts");
+        client.write_all(b"hello").expect("it is written");
+        let answer = client.read_exact(&mut [0; 5]);
+        answer.map(|()| client)
+    };
+    let first = open().expect("the first one is served");
+    let refused = open().expect_err("one more than there may be");
+    assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionReset);
+    let told = "limit: edge has 1 connections open (max_connections)";
+    assert!(backend.until("event=access").contains(told));
+    assert!(
+        frontend
+            .until("event=access")
+            .contains("limit: the backend allows this frontend no more connections")
+    );
+    drop(first);
+
+    limits("max_rate = '4mbit'\n");
+    backend.signal("HUP");
+    assert!(backend.until("event=changed").contains("after=\"edge (max_rate 4mbit), nobody"));
+    backend.until("event=reloaded");
+    let began = std::time::Instant::now();
+    let sent = vec![7; 500_000];
+    assert_eq!(through(&address, sent.clone()), sent);
+    assert!(began.elapsed().as_millis() > 800, "500 kB each way at 500 kB/s took {:?}", began.elapsed());
+    assert_eq!((frontend.stop().0, backend.stop().0), (Some(0), Some(0)));
 }
 
 /// A backend before `origin`, and where it listens.

@@ -385,7 +385,7 @@ mod tests {
     #[tokio::test]
     async fn every_verdict_is_told_over_either_hop() {
         for [front, back] in [[hop(1), hop(1)], [Hop::Plain, Hop::Plain], pairs()] {
-            for verdict in [Verdict::OriginUnreachable, Verdict::Forbidden] {
+            for verdict in [Verdict::OriginUnreachable, Verdict::Forbidden, Verdict::Limited] {
                 let (run, clock) = (run(), BackendClock::default());
                 let (a, b) = lines().await;
                 let (dialled, message) = dial(&front, &opening(run.stamp()), b"x").unwrap();

@@ -22,6 +22,7 @@ pub(crate) enum Refused {
     #[error("the backend {}", match .0 {
         Verdict::OriginUnreachable => "cannot reach its origin",
         Verdict::Forbidden => "may not connect to the origin that was asked for",
+        Verdict::Limited => "allows this frontend no more connections (max_connections)",
         Verdict::Go | Verdict::Confirm => "contradicts itself",
     })]
     Told(Verdict),
@@ -44,7 +45,7 @@ impl Refused {
     /// No origin can have got anything: the same may be asked of somebody else.
     pub(crate) fn delivered_nothing(&self) -> bool {
         match self {
-            Refused::Told(verdict) => *verdict == Verdict::OriginUnreachable,
+            Refused::Told(verdict) => matches!(verdict, Verdict::OriginUnreachable | Verdict::Limited),
             Refused::Handshake(_) => true,
             Refused::Line(error) => matches!(
                 error.kind(),

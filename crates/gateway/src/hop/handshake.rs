@@ -69,6 +69,8 @@ pub enum Verdict {
     OriginUnreachable,
     /// The origin that is asked for is none that this backend may connect to.
     Forbidden,
+    /// This frontend has as many connections as it may have.
+    Limited,
 }
 
 impl Verdict {
@@ -96,11 +98,13 @@ impl Verdict {
             Verdict::Confirm => 1,
             Verdict::OriginUnreachable => 2,
             Verdict::Forbidden => 3,
+            Verdict::Limited => 4,
         }
     }
 
     pub(super) fn from_byte(byte: u8) -> Option<Verdict> {
-        [Verdict::Go, Verdict::Confirm, Verdict::OriginUnreachable, Verdict::Forbidden]
+        use Verdict::{Confirm, Forbidden, Go, Limited, OriginUnreachable};
+        [Go, Confirm, OriginUnreachable, Forbidden, Limited]
             .into_iter()
             .find(|verdict| verdict.byte() == byte)
     }

@@ -47,8 +47,13 @@ pub(super) fn what_to_write(key: &str) -> &'static str {
         "packet" => "the name of an interface in quotes, for instance \"eth0\"",
         "max_overhead" => "a share in quotes, for instance \"25%\"",
         "mechanisms" => "a list in quotes, for instance \"all\" or \"fast_open,corrective\"",
+        "label" => "the label of a public key in quotes, each once, for instance \"edge Rome\"",
+        "max_rate" => "bits per second in quotes, for instance \"50mbit\"",
+        "frontends" => "[[frontends]] above each one, and its keys below",
         "backends" => "[[backends]] above each one, and its keys below",
-        _ => "[frontend], [[backends]], [backend], [hop], [limits] or [admin], and their keys below",
+        _ => {
+            "[frontend], [[backends]], [backend], [[frontends]], [hop], [limits] or [admin], and their keys below"
+        }
     }
 }
 

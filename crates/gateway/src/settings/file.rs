@@ -72,7 +72,7 @@ impl Settings {
 
 /// The first key whose value is out of its range.
 fn out_of_range(settings: &Settings) -> Option<String> {
-    let Settings { frontend, peers, backend, hop, limits, admin: _ } = settings;
+    let Settings { frontend, peers, backend, frontends, hop, limits, admin: _ } = settings;
     let second = Duration::from_secs(1);
     let out = |time: Option<Duration>, least: Duration, most: Duration| {
         time.is_some_and(|time| time < least || time > most)
@@ -89,7 +89,11 @@ fn out_of_range(settings: &Settings) -> Option<String> {
     ];
     let first = checks.into_iter().find(|(_, wrong)| *wrong).map(|(key, _)| key.to_owned());
     let weight = || peers.iter().position(|peer| !(1..=1000).contains(&peer.weight));
-    first.or_else(|| weight().map(|n| format!("backends.{n}.weight")))
+    let is_repeated = |n: &usize| frontends[..*n].iter().any(|before| before.label == frontends[*n].label);
+    let repeated = || (0..frontends.len()).find(is_repeated);
+    first
+        .or_else(|| weight().map(|n| format!("backends.{n}.weight")))
+        .or_else(|| repeated().map(|n| format!("frontends.{n}.label")))
 }
 
 #[cfg(test)]
@@ -149,6 +153,10 @@ mod tests {
             ("[frontend]\nproxy_from = [1]", "proxy_from = [1]: write a list of networks"),
             ("[[backends]]\nweight = 1", "peer is missing here: write peer = \"HOST:PORT\""),
             ("[backends]\npeer = 'a:1'", "backends: write [[backends]] above each one"),
+            ("[[frontends]]\nlabel = 'a'\nmax_rate = '50'", "'50': write a rate in bits per second"),
+            ("[[frontends]]\nlabel = 'a'\nmax_rate = 50", "max_rate = 50: write bits per second in quotes"),
+            ("[[frontends]]\nlabel = 'a'\nmax_connections = 0", ":3: max_connections = 0: write 1 to"),
+            ("[[frontends]]\nlabel = 'a'\n[[frontends]]\nlabel = 'a'", ":4: label = 'a': write the label"),
             ("hop = 5", "hop = 5: write [frontend]"),
         ] {
             let error = error(text);

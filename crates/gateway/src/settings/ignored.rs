@@ -14,7 +14,7 @@ pub struct Ignored {
 impl Settings {
     /// Those that have no effect beside the others.
     pub fn ignored(&self) -> Vec<Ignored> {
-        let Settings { frontend, peers: _, backend: _, hop, limits: _, admin } = self;
+        let Settings { frontend, peers: _, backend: _, frontends, hop, limits: _, admin } = self;
         let direct = frontend.fallback == Some(Fallback::Direct);
         let planner = |word: &str| matches!(word.trim(), "all" | "planner" | "planner=on");
         let without_planner = hop.mechanisms.as_deref().is_some_and(|list| !list.split(',').any(planner));
@@ -47,6 +47,11 @@ impl Settings {
                 "ephemeral_lifetime has no effect: a plain hop has no keys",
             ),
             (
+                !frontends.is_empty() && hop.peer_keys.is_none(),
+                "frontends",
+                "[[frontends]] has no effect: its labels stand behind public keys, and there are none (hop.peer_keys)",
+            ),
+            (
                 admin.token_file.is_some() && admin.listen.is_none(),
                 "admin.token_file",
                 "token_file has no effect: there is no admin listener (admin.listen, --admin)",
@@ -74,6 +79,7 @@ mod tests {
         assert_eq!(ignored("[hop]\nmechanisms = 'fast_open'\nmax_overhead = '5%'"), ["hop.max_overhead"]);
         assert!(ignored("[hop]\nmax_overhead = '5%'").is_empty());
         assert!(ignored("[hop]\nmechanisms = 'fast_open, planner'\nmax_overhead = '5%'").is_empty());
+        assert_eq!(ignored("[[frontends]]\nlabel = 'a'"), ["frontends"]);
         assert_eq!(ignored("[admin]\ntoken_file = 'token'"), ["admin.token_file"]);
         assert!(ignored("[admin]\ntoken_file = 'token'\nlisten = ':1'").is_empty());
         assert_eq!(ignored("[hop]\ndevice = 'tun:x'\nkernel_tcp = true"), ["hop.kernel_tcp"]);

@@ -14,6 +14,7 @@
 //! | `written` | values as texts, for the log |
 
 use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -23,6 +24,7 @@ use crate::allow::Allow;
 use crate::network::Network;
 use crate::origins::Origins;
 use crate::proxy::ProxyVersion;
+use crate::throttle::BitRate;
 
 mod explain;
 mod file;
@@ -49,6 +51,8 @@ pub struct Settings {
     pub peers: Vec<PeerSettings>,
     /// The side near the origin.
     pub backend: BackendSettings,
+    /// The limits that a backend sets frontends which have keys of their own.
+    pub frontends: Vec<FrontendLimitSettings>,
     /// What is between them.
     pub hop: HopSettings,
     /// Limits of either side.
@@ -139,6 +143,19 @@ pub struct BackendSettings {
     /// How long a first message may be on its way; 1 s to 1 h, default 10 s.
     #[serde(deserialize_with = "values::duration")]
     pub replay_tolerance: Option<Duration>,
+}
+
+/// `[[frontends]]`.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FrontendLimitSettings {
+    /// The label of its public key in `hop.peer_keys`.
+    pub label: String,
+    /// Connections at one time; default no limit.
+    pub max_connections: Option<NonZeroU32>,
+    /// Payload in each direction, as `50mbit`; default no limit.
+    #[serde(default, deserialize_with = "values::rate")]
+    pub max_rate: Option<BitRate>,
 }
 
 /// `[hop]`.
@@ -279,25 +296,30 @@ impl Settings {
     /// These where they say something, `under` where they do not.
     #[must_use]
     pub fn over(self, under: Settings) -> Settings {
-        let Settings { frontend, peers, backend, hop, limits, admin } = self;
+        let Settings { frontend, peers, backend, frontends, hop, limits, admin } = self;
         Settings {
             frontend: frontend.over(under.frontend),
             peers: if peers.is_empty() { under.peers } else { peers },
             backend: backend.over(under.backend),
+            frontends: if frontends.is_empty() { under.frontends } else { frontends },
             hop: hop.over(under.hop),
             limits: limits.over(under.limits),
             admin: admin.over(under.admin),
         }
     }
 
-    /// The keys in which these differ from `before`, as `SECTION.KEY`; `backends` for all of the backends.
+    /// The keys in which these differ from `before`, as `SECTION.KEY`; `backends` for all of the backends, `frontends` for all
+    /// limits of frontends.
     pub fn changed(&self, before: &Settings) -> Vec<Change> {
-        let Settings { frontend, peers, backend, hop, limits, admin } = self;
+        let Settings { frontend, peers, backend, frontends, hop, limits, admin } = self;
         let mut changes = frontend.changed(&before.frontend, "frontend");
         if *peers != before.peers {
             changes.push(Change::of("backends".to_owned(), &before.peers, peers));
         }
         changes.extend(backend.changed(&before.backend, "backend"));
+        if *frontends != before.frontends {
+            changes.push(Change::of("frontends".to_owned(), &before.frontends, frontends));
+        }
         changes.extend(hop.changed(&before.hop, "hop"));
         changes.extend(limits.changed(&before.limits, "limits"));
         changes.extend(admin.changed(&before.admin, "admin"));

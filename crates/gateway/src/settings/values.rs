@@ -10,6 +10,7 @@ use serde::{Deserialize, Deserializer};
 
 use crate::origins::name_and_port;
 use crate::proxy::ProxyVersion;
+use crate::throttle::BitRate;
 
 /// `ADDR:PORT`, or `:PORT` for every address of the host.
 ///
@@ -48,6 +49,10 @@ pub(super) fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Opt
             .map_err(|error| format!("{error}; write for instance \"500ms\" or \"10s\""))
     };
     text(deserializer, read).map(Some)
+}
+
+pub(super) fn rate<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<BitRate>, D::Error> {
+    text(deserializer, str::parse).map(Some)
 }
 
 pub(super) fn proxy_version<'de, D: Deserializer<'de>>(

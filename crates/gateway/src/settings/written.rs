@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::{Fallback, PeerSettings};
+use super::{Fallback, FrontendLimitSettings, PeerSettings};
 use crate::allow::Allow;
 use crate::network::Network;
 use crate::origins::Origins;
@@ -62,6 +62,19 @@ impl Written for PeerSettings {
     fn written(&self) -> String {
         let PeerSettings { peer, priority, weight } = self;
         format!("{peer} (priority {priority}, weight {weight})")
+    }
+}
+
+impl Written for FrontendLimitSettings {
+    fn written(&self) -> String {
+        let FrontendLimitSettings { label, max_connections, max_rate } = self;
+        let connections = max_connections.map(|most| format!("max_connections {most}"));
+        let rate = max_rate.map(|most| format!("max_rate {most}"));
+        let limits: Vec<String> = connections.into_iter().chain(rate).collect();
+        match limits.is_empty() {
+            true => format!("{label} (no limit)"),
+            false => format!("{label} ({})", limits.join(", ")),
+        }
     }
 }
 
