@@ -2,17 +2,18 @@
 
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use brisk_gateway::access::Role;
 use brisk_gateway::log::{Level, Log, Value};
 use brisk_gateway::settings::{
-    Fallback, FrontendSettings, HopSettings, PeerSettings, listen_address, name_and_port,
+    Change, Fallback, FrontendSettings, HopSettings, PeerSettings, listen_address, name_and_port,
 };
 use brisk_gateway::{
     BackendSpec, Direct, Entrance, Facts, Frontend, FrontendConfig, FrontendControl, Health, Hop,
-    MechanismState, Metrics, Network, ProxyVersion, ServiceConfig, Settings,
+    MechanismState, Metrics, Network, ProxyVersion, ServiceConfig, Settings, Users,
 };
 use brisk_runtime::attach::{AttachConfig, Attached, Queues};
 use brisk_runtime::{Cores, DeviceSpec, Endpoint, FastOpenConnect};
@@ -62,6 +63,10 @@ pub(crate) struct Args {
     /// Be an HTTP proxy, likewise: CONNECT, and requests for http:// addresses
     #[arg(long, env = "BRISK_CONNECT")]
     connect: bool,
+    /// File with the users that clients of --socks5 and --connect have to be among: a line NAME:PASSWORD each, for its owner
+    /// alone
+    #[arg(long, value_name = "FILE", env = "BRISK_USERS_FILE", conflicts_with = "transparent")]
+    users_file: Option<PathBuf>,
     /// Take clients that a firewall rule sent here (see brisk rules), likewise
     #[arg(long, env = "BRISK_TRANSPARENT")]
     transparent: bool,
@@ -87,6 +92,7 @@ impl Args {
             proxy_from: (!self.proxy_from.is_empty()).then(|| self.proxy_from.clone()),
             socks5: given(self.socks5),
             connect: given(self.connect),
+            users_file: self.users_file.clone(),
             transparent: given(self.transparent),
             watch: None,
             fallback: self.direct.is_some().then_some(Fallback::Direct),
@@ -150,10 +156,12 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
                 [("origin", Value::Text(direct.origin.clone())), ("reason", Value::Text(reason.into()))];
             log.line(Level::Warning, "direct", &fields);
         }
+        tell_no_users(config.entrance.users.as_ref(), &log);
         let side = Arc::new(Reloadable {
             args,
             started: settings.clone(),
             last: Mutex::new((settings.clone(), config.hop.clone())),
+            users: Mutex::new(config.entrance.users.clone()),
             now: tokio::sync::Mutex::new((settings.clone(), addresses)),
             attached,
             control: frontend.control(),
@@ -206,6 +214,8 @@ struct Reloadable {
     started: Settings,
     /// The settings and keys that were read last.
     last: Mutex<(Settings, Hop)>,
+    /// The users that were read last.
+    users: Mutex<Option<Users>>,
     /// The settings of now, with the addresses of their backends.
     now: tokio::sync::Mutex<(Settings, Addresses)>,
     attached: Ways,
@@ -285,13 +295,33 @@ impl Side for Arc<Reloadable> {
         let addresses = addresses.only(|address| self.attached.reach(address));
         let config = configured(&settings, &addresses, &self.attached, &self.log, &self.metrics)?;
         let states = hop_args::states(&settings.hop, &config.tcp, config.fast_open.is_some());
+        let users = config.entrance.users.clone();
+        tell_no_users(users.as_ref(), &self.log);
+        let users_before = std::mem::replace(&mut *lock(&self.users), users.clone());
         let read = (read, config.hop.clone());
         self.control.reload(config);
         self.metrics.set_mechanisms(states);
         *now = (settings, addresses);
         let last = std::mem::replace(&mut *lock(&self.last), read.clone());
-        Ok(Reloaded::between(&last, &read, waiting))
+        Ok(Reloaded::between(&last, &read, waiting)
+            .with(users_changed(users_before.as_ref(), users.as_ref())))
     }
+}
+
+/// Says that an empty list of users admits no client.
+fn tell_no_users(users: Option<&Users>, log: &Log) {
+    if users.is_some_and(|users| users.count() == 0) {
+        let reason = "users_file has no user: no client can log in";
+        log.line(Level::Warning, "nobody", &[("reason", Value::Text(reason.into()))]);
+    }
+}
+
+/// The change of the users, for the log: their numbers, and nothing of what is in the file.
+fn users_changed(before: Option<&Users>, now: Option<&Users>) -> Option<Change> {
+    let number =
+        |users: Option<&Users>| users.map_or_else(|| "none".to_owned(), |users| users.count().to_string());
+    let change = Change { key: "users".to_owned(), before: number(before), after: number(now) };
+    (before != now).then_some(change)
 }
 
 /// The value is whole even if somebody panicked: it is only replaced.
@@ -359,6 +389,7 @@ pub(crate) fn check(settings: &Settings) -> Result<(), Failure> {
         return Err(no_peer());
     }
     direct(frontend)?;
+    users(frontend)?;
     hop_args::check(settings)?;
     hop_args::protection_towards_backend(hop)?;
     hop_args::packet(hop, None)?;
@@ -380,6 +411,18 @@ fn listen(settings: &Settings) -> Result<SocketAddr, Failure> {
         )
         .about("frontend.listen")
     })
+}
+
+/// The users of the proxies, if clients have to log in.
+fn users(frontend: &FrontendSettings) -> Result<Option<Users>, Failure> {
+    let Some(file) = &frontend.users_file else { return Ok(None) };
+    let about = |failure: Failure| failure.about("frontend.users_file");
+    if frontend.transparent == Some(true) {
+        return Err(about(Failure::usage(
+            "users_file and transparent contradict each other: clients that a firewall rule sent here cannot log in",
+        )));
+    }
+    Users::load(file).map(Some).map_err(|error| about(Failure::failed(error)))
 }
 
 fn direct(frontend: &FrontendSettings) -> Result<Option<Direct>, Failure> {
@@ -429,6 +472,7 @@ pub(crate) fn configured(
             proxy_from: frontend.proxy_from.clone().unwrap_or_default(),
             socks5: frontend.socks5.unwrap_or(false),
             connect: frontend.connect.unwrap_or(false),
+            users: users(frontend)?,
             transparent: frontend.transparent.unwrap_or(false),
         },
         watch: frontend.watch.unwrap_or(true),

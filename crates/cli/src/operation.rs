@@ -43,6 +43,12 @@ impl Reloaded {
         Reloaded { changes, waiting }
     }
 
+    /// With another change.
+    pub(crate) fn with(mut self, change: Option<Change>) -> Reloaded {
+        self.changes.extend(change);
+        self
+    }
+
     fn tell(self, log: &Log) {
         let Reloaded { changes, waiting } = self;
         for Change { key, before, after } in &changes {

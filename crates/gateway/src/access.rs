@@ -49,6 +49,8 @@ pub struct Access {
     pub peer: SocketAddr,
     /// The client, as the frontend told the backend; at the frontend it is the peer, or who a trusted proxy named.
     pub client: Option<SocketAddr>,
+    /// The user as whom the client has logged in to the frontend.
+    pub user: Option<Arc<str>>,
     /// The label of the frontend's key, at a backend whose frontends have pairs.
     pub frontend: Option<Arc<str>>,
     /// The backend that carried it, or `direct:HOST:PORT`; `None` at the backend, and before one was chosen.
@@ -83,6 +85,7 @@ impl Access {
             role,
             peer: plain(peer),
             client: None,
+            user: None,
             frontend: None,
             route: None,
             origin: None,
@@ -109,6 +112,9 @@ impl Access {
         ];
         if let Some(client) = self.client {
             fields.push(("client", Value::Text(client.to_string())));
+        }
+        if let Some(user) = &self.user {
+            fields.push(("user", Value::Text(user.to_string())));
         }
         if let Some(frontend) = &self.frontend {
             fields.push(("frontend", Value::Text(frontend.to_string())));
@@ -150,7 +156,9 @@ impl Access {
     fn level(&self) -> Level {
         match self.end {
             End::Closed | End::ClientFailed(_) | End::Drained | End::TimedOut(_) => Level::Info,
-            End::OriginFailed(_) | End::HopFailed(_) | End::Limited(_) => Level::Warning,
+            End::OriginFailed(_) | End::HopFailed(_) | End::Limited(_) | End::Unauthorized(_) => {
+                Level::Warning
+            }
             End::OriginUnreachable(_) | End::HopUnreachable(_) => Level::Error,
         }
     }
@@ -187,6 +195,7 @@ mod tests {
             role: Role::Backend,
             peer: "192.0.2.1:5000".parse().unwrap(),
             client: None,
+            user: None,
             frontend: Some("edge Rome".into()),
             route: None,
             origin: None,

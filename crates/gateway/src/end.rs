@@ -23,13 +23,15 @@ pub enum End {
     Drained,
     /// A limit of the frontend was reached.
     Limited(String),
+    /// The client did not log in.
+    Unauthorized(&'static str),
     /// It did nothing for too long.
     TimedOut(Timeout),
 }
 
 impl End {
     /// The names of all ends, for metrics.
-    pub(crate) const NAMES: [&'static str; 9] = [
+    pub(crate) const NAMES: [&'static str; 10] = [
         "closed",
         "client_failed",
         "origin_failed",
@@ -39,6 +41,7 @@ impl End {
         "drained",
         "timed_out",
         "limited",
+        "unauthorized",
     ];
 
     /// The name for metrics.
@@ -53,13 +56,14 @@ impl End {
             End::Drained => 6,
             End::TimedOut(_) => 7,
             End::Limited(_) => 8,
+            End::Unauthorized(_) => 9,
         };
         End::NAMES[n]
     }
 
     /// True if the client did not get what it came for, and not by its own doing.
     pub fn is_failure(&self) -> bool {
-        !matches!(self, End::Closed | End::ClientFailed(_) | End::TimedOut(_))
+        !matches!(self, End::Closed | End::ClientFailed(_) | End::Unauthorized(_) | End::TimedOut(_))
     }
 }
 
@@ -74,6 +78,7 @@ impl fmt::Display for End {
             End::HopUnreachable(why) => write!(f, "peer gateway unreachable: {why}"),
             End::Drained => f.write_str("drain limit"),
             End::Limited(why) => write!(f, "limit: {why}"),
+            End::Unauthorized(why) => write!(f, "unauthorized: {why}"),
             End::TimedOut(timeout) => write!(f, "{}_timeout", timeout.name()),
         }
     }

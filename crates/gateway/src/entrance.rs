@@ -2,6 +2,8 @@
 //!
 //! In this order, each only if it is switched on: a PROXY header from a trusted proxy, a SOCKS5 greeting, an HTTP CONNECT or
 //! another request to a proxy (`http`).
+//! Where there are users a client has to log in: with a name and a password of SOCKS5 (RFC 1929), or the Basic scheme of HTTP (RFC
+//! 7617); one that speaks neither is not admitted.
 //! SOCKS5 and CONNECT are answered when the backend has taken the connection, with the protocol's own refusal if it has not.
 //! For an origin that a backend has taken before success is answered at once, so that the client's own first bytes travel with
 //! the opening of the hop; if that origin cannot be reached any more the client sees a reset.
@@ -10,6 +12,7 @@ mod http;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -21,16 +24,19 @@ use crate::io::CHUNK;
 use crate::network::Network;
 use crate::proxy::{self, Parsed};
 use crate::timeouts::Timeout;
+use crate::users::Users;
 
 /// Which ways in are open.
 #[derive(Clone, Debug, Default)]
 pub struct Entrance {
     /// Proxies whose PROXY header is believed, and from which one is expected. Default none.
     pub proxy_from: Vec<Network>,
-    /// SOCKS5 without authentication (RFC 1928). Default off.
+    /// SOCKS5 (RFC 1928). Default off.
     pub socks5: bool,
     /// An HTTP proxy: CONNECT (RFC 9110, section 9.3.6), and requests for `http://` addresses. Default off.
     pub connect: bool,
+    /// The users whom SOCKS5 clients and those of the HTTP proxy have to be among. Default `None`: everybody is served.
+    pub users: Option<Users>,
     /// The origin is where the client wanted to go before a firewall rule sent it here (REDIRECT or TPROXY). Default off.
     pub transparent: bool,
 }
@@ -45,7 +51,46 @@ pub(crate) struct Admitted {
     pub(crate) first: Vec<u8>,
     /// The protocol whose answer the client still waits for.
     pub(crate) awaits: Option<Reply>,
+    /// The user as whom it has logged in.
+    pub(crate) user: Option<Arc<str>>,
 }
+
+/// What a client has asked a proxy for.
+#[derive(Debug)]
+struct ProxyRequest {
+    origin: String,
+    awaits: Option<Reply>,
+    user: Option<Arc<str>>,
+}
+
+/// Why a client is not admitted.
+#[derive(Debug)]
+enum Denied {
+    /// It failed, or made no sense.
+    Failed(io::Error),
+    /// It has not logged in.
+    Unauthorized(&'static str),
+}
+
+impl From<io::Error> for Denied {
+    fn from(error: io::Error) -> Denied {
+        Denied::Failed(error)
+    }
+}
+
+impl From<Denied> for End {
+    fn from(denied: Denied) -> End {
+        match denied {
+            Denied::Failed(error) => End::ClientFailed(error.to_string()),
+            Denied::Unauthorized(why) => End::Unauthorized(why),
+        }
+    }
+}
+
+/// The client has named no user.
+const NO_LOGIN: &str = "no user name and password";
+/// The client has named a user that there is not, or with another password.
+const WRONG_LOGIN: &str = "wrong user name or password";
 
 /// How a client is told whether it has the connection that it asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -94,28 +139,32 @@ impl Entrance {
     ) -> Result<Admitted, End> {
         let admitting = self.read(client, peer);
         match tokio::time::timeout(limit, admitting).await {
-            Ok(admitted) => admitted.map_err(|error| End::ClientFailed(error.to_string())),
+            Ok(admitted) => admitted.map_err(End::from),
             Err(_) => Err(End::TimedOut(Timeout::Header)),
         }
     }
 
-    async fn read(&self, client: &mut TcpStream, peer: SocketAddr) -> io::Result<Admitted> {
+    async fn read(&self, client: &mut TcpStream, peer: SocketAddr) -> Result<Admitted, Denied> {
         let local = plain(client.local_addr()?);
         let mut addresses = ClientAddresses { source: plain(peer), destination: local };
         let mut first = Vec::new();
         if self.trusts(peer.ip()) {
             addresses = proxied(client, &mut first).await?.unwrap_or(addresses);
         }
-        let (mut origin, mut awaits) = (None, None);
+        let (mut origin, mut awaits, mut user) = (None, None, None);
         if self.socks5 || self.connect {
-            (origin, awaits) = self.asked(client, &mut first).await?.unzip();
+            match self.asked(client, &mut first).await? {
+                Some(asked) => (origin, awaits, user) = (Some(asked.origin), asked.awaits, asked.user),
+                None if self.users.is_some() => return Err(Denied::Unauthorized(NO_LOGIN)),
+                None => {}
+            }
         }
         if self.transparent && origin.is_none() {
             let destination = intended(client, local);
             addresses.destination = destination;
             origin = Some(destination.to_string());
         }
-        Ok(Admitted { addresses, origin, first, awaits: awaits.flatten() })
+        Ok(Admitted { addresses, origin, first, awaits, user })
     }
 
     fn trusts(&self, address: IpAddr) -> bool {
@@ -171,49 +220,96 @@ async fn proxied(client: &mut TcpStream, buffer: &mut Vec<u8>) -> io::Result<Opt
 }
 
 impl Entrance {
-    /// Reads a SOCKS5 greeting or a request to a proxy; returns the origin, and the answer that the client waits for.
+    /// Reads a SOCKS5 greeting or a request to a proxy; `None` if the client speaks neither.
     async fn asked(
         &self,
         client: &mut TcpStream,
         buffer: &mut Vec<u8>,
-    ) -> io::Result<Option<(String, Option<Reply>)>> {
+    ) -> Result<Option<ProxyRequest>, Denied> {
         let begin = until(client, buffer, 1, |bytes| Ok(bytes.first().copied())).await?;
         match begin {
-            5 if self.socks5 => {
-                socks5(client, buffer).await.map(|origin| Some((origin, Some(Reply::Socks5))))
-            }
-            b'A'..=b'Z' if self.connect => http::asked(client, buffer).await,
+            5 if self.socks5 => socks5(client, buffer, self.users.as_ref()).await.map(Some),
+            b'A'..=b'Z' if self.connect => http::asked(client, buffer, self.users.as_ref()).await,
             _ => Ok(None),
         }
     }
 }
 
-/// RFC 1928: greeting, choice of "no authentication", request.
-async fn socks5(client: &mut TcpStream, buffer: &mut Vec<u8>) -> io::Result<String> {
-    let (length, open) = until(client, buffer, 512, |bytes| match bytes {
+/// The methods of a SOCKS5 greeting: no authentication, a name and a password, and none that is acceptable.
+const OPEN: u8 = 0;
+const PASSWORD: u8 = 2;
+const NO_METHOD: u8 = 0xff;
+
+/// RFC 1928: greeting, choice of a method, request. With `users` the method is that of RFC 1929, else "no authentication".
+async fn socks5(
+    client: &mut TcpStream,
+    buffer: &mut Vec<u8>,
+    users: Option<&Users>,
+) -> Result<ProxyRequest, Denied> {
+    let method = if users.is_some() { PASSWORD } else { OPEN };
+    let (length, offered) = until(client, buffer, 512, |bytes| match bytes {
         [_, count, methods @ ..] => {
             let methods = methods.get(..usize::from(*count));
-            Ok(methods.map(|methods| (2 + methods.len(), methods.contains(&0))))
+            Ok(methods.map(|methods| (2 + methods.len(), methods.contains(&method))))
         }
         _ => Ok(None),
     })
     .await?;
     buffer.drain(..length);
-    if !open {
-        client.write_all(&[5, 0xff]).await?;
-        return Err(bad("the SOCKS5 client insists on authentication"));
+    if !offered {
+        client.write_all(&[5, NO_METHOD]).await?;
+        return Err(match users {
+            Some(_) => Denied::Unauthorized(NO_LOGIN),
+            None => bad("the SOCKS5 client insists on authentication").into(),
+        });
     }
-    client.write_all(&[5, 0]).await?;
+    client.write_all(&[5, method]).await?;
+    let user = match users {
+        Some(users) => Some(socks5_login(client, buffer, users).await?),
+        None => None,
+    };
     let request = until(client, buffer, 512, socks5_request).await?;
     let (origin, length) = match request {
         Ok(asked) => asked,
         Err(code) => {
             client.write_all(&socks5_reply(code)).await?;
-            return Err(bad("the SOCKS5 client asks for something else than to connect"));
+            return Err(bad("the SOCKS5 client asks for something else than to connect").into());
         }
     };
     buffer.drain(..length);
-    Ok(origin)
+    Ok(ProxyRequest { origin, awaits: Some(Reply::Socks5), user })
+}
+
+/// RFC 1929: a name and a password; a failure ends the connection.
+async fn socks5_login(
+    client: &mut TcpStream,
+    buffer: &mut Vec<u8>,
+    users: &Users,
+) -> Result<Arc<str>, Denied> {
+    let (user, length) = until(client, buffer, 512, |bytes| {
+        let [version, name_length, rest @ ..] = bytes else { return Ok(None) };
+        if *version != 1 {
+            return Err(bad("the SOCKS5 login has another version"));
+        }
+        let Some((name, [password_length, rest @ ..])) = rest.split_at_checked(usize::from(*name_length))
+        else {
+            return Ok(None);
+        };
+        let password = rest.get(..usize::from(*password_length));
+        Ok(password.map(|password| (users.login(name, password), 3 + name.len() + password.len())))
+    })
+    .await?;
+    buffer.drain(..length);
+    match user {
+        Some(user) => {
+            client.write_all(&[1, 0]).await?;
+            Ok(user)
+        }
+        None => {
+            client.write_all(&[1, 1]).await?;
+            Err(Denied::Unauthorized(WRONG_LOGIN))
+        }
+    }
 }
 
 /// The origin and the length of a request; the inner `Err` is the code to refuse it with.
@@ -320,6 +416,60 @@ mod tests {
             (Some("origin.example:443"), &b"hello"[..])
         );
         assert!(answer.is_empty() && client.awaits == Some(Reply::Connect));
+    }
+
+    /// Proxies for one user.
+    fn for_alice() -> Entrance {
+        Entrance { users: Users::parse("alice:secret", "users").ok(), ..open() }
+    }
+
+    #[tokio::test]
+    async fn user_logs_in_over_socks5_and_connect_before_the_origin_is_named() {
+        let entrance = for_alice();
+        let socks = b"\x05\x02\x00\x02\x01\x05alice\x06secret\x05\x01\x00\x01\xc0\x00\x02\x01\x00\x50hello";
+        let (client, answer) = admitted(entrance.clone(), socks).await;
+        let client = client.unwrap();
+        assert_eq!((client.origin.as_deref(), client.user.as_deref()), (Some("192.0.2.1:80"), Some("alice")));
+        assert_eq!((&client.first[..], &answer[..]), (&b"hello"[..], &[5, 2, 1, 0][..]));
+        for request in ["CONNECT origin.example:80 HTTP/1.1", "GET http://origin.example/ HTTP/1.1"] {
+            let said = format!("{request}\r\nproxy-authorization: basic YWxpY2U6c2VjcmV0\r\n\r\n");
+            let client = admitted(entrance.clone(), said.as_bytes()).await.0.unwrap();
+            assert_eq!(
+                (client.origin.as_deref(), client.user.as_deref()),
+                (Some("origin.example:80"), Some("alice"))
+            );
+            assert!(!String::from_utf8_lossy(&client.first).contains("YWxp"), "it is for this proxy alone");
+        }
+    }
+
+    #[tokio::test]
+    async fn client_that_does_not_log_in_is_refused_as_its_protocol_says() {
+        let entrance = for_alice();
+        let required = &b"HTTP/1.1 407 Proxy Authentication Required\r\nProxy-Authenticate: Basic realm="[..];
+        for (said, answer, why) in [
+            (&b"\x05\x01\x00"[..], &[5, 0xff][..], NO_LOGIN),
+            (b"\x05\x01\x02\x01\x05alice\x06Secret", &[5, 2, 1, 1], WRONG_LOGIN),
+            (b"\x05\x01\x02\x01\x00\x00", &[5, 2, 1, 1], WRONG_LOGIN),
+            (b"CONNECT a:1 HTTP/1.1\r\n\r\n", required, NO_LOGIN),
+            (
+                b"GET http://a/ HTTP/1.1\r\nProxy-Authorization: Basic YWxpY2U6eA==\r\n\r\n",
+                required,
+                WRONG_LOGIN,
+            ),
+            (b"CONNECT a:1 HTTP/1.1\r\nAuthorization: Basic YWxpY2U6c2VjcmV0\r\n\r\n", required, NO_LOGIN),
+            (b"GET / HTTP/1.1\r\n", b"", NO_LOGIN),
+            (b"\x16\x03\x01", b"", NO_LOGIN),
+        ] {
+            let (client, told) = admitted(entrance.clone(), said).await;
+            assert_eq!(client.unwrap_err(), End::Unauthorized(why), "{said:?}");
+            assert!(told.starts_with(answer) && told.is_empty() == answer.is_empty(), "{said:?}: {told:?}");
+        }
+        for cut in
+            [&b"\x05\x01\x02\x01\x05ali"[..], b"\x05\x01\x02\x01\x05alice\x06se", b"\x05\x01\x02\x02\x01"]
+        {
+            let refused = admitted(entrance.clone(), cut).await.0.unwrap_err();
+            assert!(matches!(refused, End::ClientFailed(_)), "{cut:?}");
+        }
     }
 
     #[tokio::test]

@@ -341,6 +341,7 @@ async fn serve(
             return Some(access);
         }
     };
+    access.user = admitted.user.clone();
     access.client = Some(admitted.addresses.source).filter(|source| *source != plain(peer));
     // What is needed to open the hop is not held while the connection lives.
     let routed = Box::pin(shared.route(&admitted, &client, &mut signal, &mut access)).await;

@@ -14,6 +14,7 @@
 //! | `transport` | what carries the hop to a backend: our TCP in UDP or by itself, or the kernel's |
 //! | `outgoing` | the kernel's TCP to an origin |
 //! | [`entrance`] | who a client is and where it wants to go: PROXY, SOCKS5, CONNECT, redirected |
+//! | [`users`] | who may use a frontend as a proxy |
 //! | [`first_bytes`] | who speaks first, and how long a client's first bytes are waited for |
 //! | [`proxy`] | the PROXY protocol |
 //! | [`allow`], [`network`] | who may ask for which origin, who is trusted |
@@ -65,6 +66,7 @@ mod throttle;
 pub mod timeouts;
 mod transport;
 pub mod upstream;
+pub mod users;
 mod warm;
 
 pub use access::{Access, Role};
@@ -90,3 +92,4 @@ pub use throttle::BitRate;
 pub use timeouts::{Timeout, Timeouts};
 pub use transport::Way;
 pub use upstream::{BackendSpec, Health, Upstreams};
+pub use users::Users;

@@ -228,6 +228,53 @@ fn a_frontend_is_held_to_its_limits_and_sees_them_change_by_reload() {
     assert_eq!((frontend.stop().0, backend.stop().0), (Some(0), Some(0)));
 }
 
+#[test]
+fn a_client_of_a_proxy_logs_in_as_a_user_of_the_file() {
+    let files = Scratch::with_files();
+    let (key, users, origin) = (key(&files, "key"), files.path("users"), echo().to_string());
+    let write = |text: &str| {
+        std::fs::write(&users, text).expect("a file");
+        std::fs::set_permissions(&users, PermissionsExt::from_mode(0o600)).expect("its owner's alone");
+    };
+    write("alice:secret\n");
+    let words = ["backend", "--listen", "127.0.0.1:0", "--allow", &origin, "--key-file", &key];
+    let mut backend = Running::start(&words);
+    let peer = backend.announced("listen");
+    let mut frontend =
+        Running::start(&[&towards(&key, &[&peer])[..], &["--connect", "--users-file", &users]].concat());
+    let address = frontend.announced("listen");
+    let answer = |credentials: &str| {
+        let mut client = TcpStream::connect(&address).expect("the frontend accepts");
+        let field = format!("Proxy-Authorization: Basic {credentials}\r\n");
+        write!(client, "CONNECT {origin} HTTP/1.1\r\n{field}\r\n").expect("it is written");
+        let mut answer = [0; 12];
+        client.read_exact(&mut answer).expect("an answer");
+        text(&answer)
+    };
+    assert_eq!(answer("YWxpY2U6c2VjcmV0"), "HTTP/1.1 200");
+    assert!(frontend.until("event=access").contains("user=alice "));
+    assert_eq!(answer("YWxpY2U6b3RoZXI="), "HTTP/1.1 407");
+    assert!(frontend.until("event=access").contains("reason=\"unauthorized: wrong user name or password\""));
+    write("alice:other\nbob:secret\n");
+    frontend.signal("HUP");
+    assert!(frontend.until("event=changed").contains("key=users before=1 after=2"));
+    frontend.until("event=reloaded");
+    assert_eq!(answer("YWxpY2U6b3RoZXI="), "HTTP/1.1 200");
+    write("# nobody\n");
+    frontend.signal("HUP");
+    frontend.until("event=nobody");
+    frontend.until("event=reloaded");
+    assert_eq!(answer("YWxpY2U6b3RoZXI="), "HTTP/1.1 407");
+    let (status, log) = frontend.stop();
+    assert!(status == Some(0) && !log.contains("secret") && !log.contains("other"), "{log}");
+    assert_eq!(backend.stop().0, Some(0));
+
+    std::fs::set_permissions(&users, PermissionsExt::from_mode(0o644)).expect("open to others");
+    let refused = run(&[&towards(&key, &[&peer])[..], &["--socks5", "--users-file", &users]].concat());
+    let told = text(&refused.stderr);
+    assert!(refused.status.code() == Some(1) && told.contains("chmod 600"), "{told}");
+}
+
 /// A backend before `origin`, and where it listens.
 fn before(origin: &str, key: &str) -> (Running, String) {
     let mut backend =

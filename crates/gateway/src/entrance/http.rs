@@ -1,15 +1,16 @@
 //! What browsers say to an HTTP proxy: CONNECT (RFC 9110, section 9.3.6), and for plain `http://` addresses the request
 //! itself with the whole address in it (absolute-form, RFC 9112, section 3.2.2).
 //!
+//! With users, both need `Proxy-Authorization` in the Basic scheme (RFC 9110, section 11.7; RFC 7617).
+//!
 //! The second kind goes to the origin as the origin expects it, with `Connection: close`: the next request of the same client
 //! may be for another origin, and comes over a connection of its own.
-
-use std::io;
 
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-use super::{Reply, bad, until, usable};
+use super::{Denied, NO_LOGIN, ProxyRequest, Reply, WRONG_LOGIN, bad, until, usable};
+use crate::users::Users;
 
 /// Longest request line and headers.
 const LONGEST_HEAD: usize = 32 << 10;
@@ -21,11 +22,12 @@ const SCHEME: &[u8] = b"http://";
 const HOP_BY_HOP: [&str; 6] =
     ["connection", "proxy-connection", "keep-alive", "proxy-authorization", "te", "host"];
 
-/// The origin that is asked for; `None` if this is no request to a proxy. What `buffer` holds afterwards is for the origin.
+/// What is asked for; `None` if this is no request to a proxy. What `buffer` holds afterwards is for the origin.
 pub(super) async fn asked(
     client: &mut TcpStream,
     buffer: &mut Vec<u8>,
-) -> io::Result<Option<(String, Option<Reply>)>> {
+    users: Option<&Users>,
+) -> Result<Option<ProxyRequest>, Denied> {
     let head = until(client, buffer, LONGEST_HEAD, |bytes| {
         if !may_be_for_a_proxy(bytes) {
             return Ok(Some(0));
@@ -40,11 +42,34 @@ pub(super) async fn asked(
     let text: String = buffer[..head].iter().copied().map(char::from).collect();
     let Some((origin, for_origin)) = understand(&text) else {
         client.write_all(&refusal("400 Bad Request")).await?;
-        return Err(bad("the request to the proxy is malformed"));
+        return Err(bad("the request to the proxy is malformed").into());
+    };
+    let user = match users {
+        None => None,
+        Some(users) => {
+            let field = field(&text, "proxy-authorization");
+            let user = field.and_then(|field| users.basic(field));
+            if user.is_none() {
+                client.write_all(UNAUTHORIZED).await?;
+                let why = if field.is_some() { WRONG_LOGIN } else { NO_LOGIN };
+                return Err(Denied::Unauthorized(why));
+            }
+            user
+        }
     };
     buffer.splice(..head, for_origin.chars().filter_map(|byte| u8::try_from(byte).ok()));
     let awaits = for_origin.is_empty().then_some(Reply::Connect);
-    Ok(Some((origin, awaits)))
+    Ok(Some(ProxyRequest { origin, awaits, user }))
+}
+
+/// The answer to a request without the name and password of a user.
+const UNAUTHORIZED: &[u8] = b"HTTP/1.1 407 Proxy Authentication Required\r\n\
+    Proxy-Authenticate: Basic realm=\"brisk\", charset=\"UTF-8\"\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+
+/// The value of the first field of a head with this name.
+fn field<'a>(head: &'a str, name: &str) -> Option<&'a str> {
+    let fields = head.split("\r\n").skip(1).filter_map(|line| line.split_once(':'));
+    fields.into_iter().find(|(field, _)| field.eq_ignore_ascii_case(name)).map(|(_, value)| value)
 }
 
 /// A response without a body, behind which the connection ends.

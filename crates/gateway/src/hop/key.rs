@@ -162,7 +162,7 @@ pub(super) fn digits(text: &str) -> Result<Zeroizing<[u8; 32]>, &'static str> {
 }
 
 /// The lines that say something, each with its place. Empty ones and those that begin with `#` do not.
-pub(super) fn lines<'a>(text: &'a str, place: &'a str) -> impl Iterator<Item = (String, &'a str)> {
+pub(crate) fn lines<'a>(text: &'a str, place: &'a str) -> impl Iterator<Item = (String, &'a str)> {
     let numbered = text.lines().map(str::trim).enumerate();
     let said = numbered.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
     said.map(move |(number, line)| (format!("{place}: line {}", number + 1), line))

@@ -42,7 +42,9 @@ pub(super) fn what_to_write(key: &str) -> &'static str {
         "proxy_from" => "a list of networks, for instance [\"10.0.0.0/8\"]",
         "origins" => "names and addresses, for instance { web = \"10.0.0.5:80\" }",
         "allow" => "a list of rules, for instance [\"origin.example:443\"]",
-        "key_file" | "peer_keys" | "token_file" => "a path in quotes, for instance \"/etc/brisk/key\"",
+        "key_file" | "peer_keys" | "users_file" | "token_file" => {
+            "a path in quotes, for instance \"/etc/brisk/key\""
+        }
         "device" => "\"packet:IFACE\", \"xdp:IFACE\", \"tun:NAME\" or \"udp:ADDR:PORT\"",
         "packet" => "the name of an interface in quotes, for instance \"eth0\"",
         "max_overhead" => "a share in quotes, for instance \"25%\"",

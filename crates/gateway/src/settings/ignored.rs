@@ -16,6 +16,7 @@ impl Settings {
     pub fn ignored(&self) -> Vec<Ignored> {
         let Settings { frontend, peers: _, backend: _, frontends, hop, limits: _, admin } = self;
         let direct = frontend.fallback == Some(Fallback::Direct);
+        let is_proxy = frontend.socks5 == Some(true) || frontend.connect == Some(true);
         let planner = |word: &str| matches!(word.trim(), "all" | "planner" | "planner=on");
         let without_planner = hop.mechanisms.as_deref().is_some_and(|list| !list.split(',').any(planner));
         let over_tun = hop.device.as_deref().is_some_and(|device| device.starts_with("tun:"));
@@ -30,6 +31,11 @@ impl Settings {
                 "frontend.send_proxy",
                 "send_proxy has no effect: a frontend sends the header on the direct way alone, and there is none (--direct); \
                  over the hop the backend sends it (backend.send_proxy)",
+            ),
+            (
+                frontend.users_file.is_some() && !is_proxy,
+                "frontend.users_file",
+                "users_file has no effect: it is for SOCKS5 and HTTP proxies, and both are off (socks5, connect)",
             ),
             (
                 hop.max_overhead.is_some() && without_planner,
@@ -79,6 +85,8 @@ mod tests {
         assert_eq!(ignored("[hop]\nmechanisms = 'fast_open'\nmax_overhead = '5%'"), ["hop.max_overhead"]);
         assert!(ignored("[hop]\nmax_overhead = '5%'").is_empty());
         assert!(ignored("[hop]\nmechanisms = 'fast_open, planner'\nmax_overhead = '5%'").is_empty());
+        assert_eq!(ignored("[frontend]\nusers_file = 'users'"), ["frontend.users_file"]);
+        assert!(ignored("[frontend]\nusers_file = 'users'\nsocks5 = true").is_empty());
         assert_eq!(ignored("[[frontends]]\nlabel = 'a'"), ["frontends"]);
         assert_eq!(ignored("[admin]\ntoken_file = 'token'"), ["admin.token_file"]);
         assert!(ignored("[admin]\ntoken_file = 'token'\nlisten = ':1'").is_empty());

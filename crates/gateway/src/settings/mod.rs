@@ -81,6 +81,8 @@ pub struct FrontendSettings {
     pub socks5: Option<bool>,
     /// An HTTP proxy on the listener (CONNECT, and requests for `http://` addresses); default no.
     pub connect: Option<bool>,
+    /// File with the users of both; default none: everybody is served.
+    pub users_file: Option<PathBuf>,
     /// Clients that a firewall rule sent here; default no.
     pub transparent: Option<bool>,
     /// Ask the backends whether they live; default yes.
@@ -259,6 +261,7 @@ lay!(FrontendSettings {
     proxy_from,
     socks5,
     connect,
+    users_file,
     transparent,
     watch,
     fallback,
