@@ -73,11 +73,19 @@ pub(super) fn value(field: &str, info: &[u8]) -> Option<i128> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
+    use std::os::fd::AsFd;
+
+    use brisk_packet_io::sockopt;
+
     use super::*;
+
+    /// Bytes of the structure in Linux 6.18.
+    const LEN: usize = 280;
 
     #[test]
     fn fields_have_their_places() {
-        let mut info = vec![0; 280];
+        let mut info = vec![0; LEN];
         info[0] = 1;
         info[80..84].copy_from_slice(&10u32.to_ne_bytes());
         info[168..176].copy_from_slice(&(1u64 << 40).to_ne_bytes());
@@ -88,5 +96,29 @@ mod tests {
         assert_eq!(value("received_ce_bytes", &info), Some(7));
         assert_eq!(value("nothing", &info), None);
         assert_eq!(value("total_rto", &info[..200]), None, "an older kernel");
+    }
+
+    #[test]
+    fn fields_follow_each_other_up_to_the_bit_fields_at_the_end() {
+        // Scripts cannot name: the scales and the bits beside them, last_ack_sent, rehash, total_rto_recoveries and total_rto_time.
+        let unnamed = [(6, 2), (48, 4), (236, 4), (242, 6)];
+        let mut end = 0;
+        for (name, at, len) in FIELDS {
+            end += unnamed.iter().find(|(start, _)| *start == end).map_or(0, |(_, len)| *len);
+            assert_eq!(end, *at, "{name}");
+            end += len;
+        }
+        assert_eq!(end + 4, LEN, "with the bit fields of AccECN");
+    }
+
+    #[test]
+    fn the_structure_of_linux_6_18_is_as_long() {
+        let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        if !release.starts_with("6.18.") {
+            return println!("skipped: this is Linux {release}");
+        }
+        let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+        let info = sockopt::get(socket.as_fd(), libc::SOL_TCP, libc::TCP_INFO, 2 * LEN).unwrap();
+        assert_eq!(info.len(), LEN);
     }
 }
