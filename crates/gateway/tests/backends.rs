@@ -1,5 +1,6 @@
 //! Several backends, the ways around them when they die, and what the origin is told of the client.
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -14,6 +15,7 @@ use brisk_link::LinkSpec;
 use brisk_runtime::{Endpoint, memory};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 fn loopback() -> SocketAddr {
@@ -283,6 +285,36 @@ async fn a_backend_that_is_restarted_serves_at_once() {
     for _ in 0..3 {
         assert!(ask(entry, REQUEST).await.unwrap().starts_with("o|"), "another run, another stamp");
     }
+}
+
+/// A backend that drains serves who comes to it for the first time, while it is there; who comes later is reset soon.
+#[tokio::test]
+async fn a_frontend_that_starts_while_its_backend_drains_is_not_kept_waiting() {
+    let (a, b) = network("--rtt 10ms");
+    let (records, origin) = (Records::default(), origin("o").await);
+    let (stop, stopped) = oneshot::channel::<()>();
+    let patient = ServiceConfig { drain_timeout: Duration::from_secs(60), ..service(&records) };
+    let config = BackendConfig { service: patient, ..BackendConfig::new(at(1), origin.to_string(), key(1)) };
+    let draining = tokio::spawn(Backend::bind(config, &b).unwrap().run(async { drop(stopped.await) }));
+    let watching = || FrontendConfig { watch: true, ..FrontendConfig::new(loopback(), at(1), key(1)) };
+    let mut client = TcpStream::connect(frontend(a.clone(), watching(), &records).await).await.unwrap();
+    // Half a request keeps the backend from its end.
+    client.write_all(b"GET /").await.unwrap();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    stop.send(()).unwrap();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let entry = frontend(a, watching(), &records).await;
+    let began = Instant::now();
+    let answer = ask(entry, REQUEST).await;
+    let took = began.elapsed();
+    assert!(answer.is_ok_and(|answer| answer.starts_with("o|")), "after {took:?}");
+    assert!(took < Duration::from_secs(1), "{took:?}");
+    client.write_all(b" HTTP/1.1\r\n\r\n").await.unwrap();
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).await.unwrap();
+    drop(client);
+    draining.await.unwrap();
+    assert!(ask(entry, REQUEST).await.is_err_and(|error| error.kind() == ErrorKind::ConnectionReset));
 }
 
 /// What a frontend that asks for `origin` over a plain hop is answered; empty if it is refused.
