@@ -245,24 +245,41 @@ fn backends(list: &[Value]) -> String {
         return String::new();
     }
     let mut page = format!(
-        "\n{:<22} {:<8} {:<10} {:>8} {:>10} {:<10} {:>6}\n",
-        "backend", "health", "transport", "rtt", "loss", "redundancy", "conns"
+        "\n{:<32} {:<9} {:<11} {:<11} {:>6}\n",
+        "backend", "health", "transport", "redundancy", "conns"
     );
     for backend in list {
-        let rtt = backend["rtt_ms"].as_f64().map_or("-".to_owned(), |rtt| format!("{rtt:.1} ms"));
-        let percent =
-            |path: &str| backend[path].as_f64().map_or("-".to_owned(), |loss| format!("{:.1}", 100.0 * loss));
         page += &format!(
-            "{:<22} {:<8} {:<10} {rtt:>8} {:>10} {:<10} {:>6}\n",
-            word(backend, "/name"),
+            "{:<32} {:<9} {:<11} {:<11} {:>6}\n",
+            cut(word(backend, "/name"), 32),
             word(backend, "/health"),
             word(backend, "/transport"),
-            format!("{}/{} %", percent("loss_out"), percent("loss_in")),
             word(backend, "/redundancy"),
             number(backend, "/connections"),
         );
     }
-    page + "loss: segments lost on the way to the backend / from it\n"
+    page += &format!(
+        "\n{:<22} {:>15} {:>13} {:>18} {:>7}\n",
+        "path to", "RTT min/now, ms", "loss out/in, %", "requests p50/p99", "extra"
+    );
+    for backend in list {
+        let value = |path: &str| backend.pointer(path).and_then(Value::as_f64);
+        page += &format!(
+            "{:<22} {:>15} {:>13} {:>14} RTT {:>7}\n",
+            cut(word(backend, "/name"), 22),
+            both(value("/min_rtt_ms"), value("/rtt_ms"), 1.0),
+            both(value("/loss_out"), value("/loss_in"), 100.0),
+            both(value("/rtts/p50"), value("/rtts/p99"), 1.0),
+            percent(value("/extra")),
+        );
+    }
+    page + "loss: to the backend / from it; extra: bytes on the hop beyond the payload\n"
+}
+
+/// Two values, each times `scale`, to a decimal.
+fn both(one: Option<f64>, other: Option<f64>, scale: f64) -> String {
+    let written = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{:.1}", scale * value));
+    format!("{}/{}", written(one), written(other))
 }
 
 /// The frontends of a backend that have keys of their own.
@@ -271,20 +288,20 @@ fn frontends(list: &[Value]) -> String {
         return String::new();
     }
     let mut page = format!(
-        "\n{:<20} {:>9} {:>8} {:>7} {:>8} {:>8} {:>6} {:>6}\n",
-        "frontend", "open", "total", "failed", "up", "down", "extra", "loss"
+        "\n{:<17} {:>8} {:>7} {:>6} {:>8} {:>8} {:>6} {:>6} {:>6}\n",
+        "frontend", "open", "total", "failed", "up", "down", "RTT ms", "extra", "loss"
     );
     for frontend in list {
         let count = |path: &str| number(frontend, path);
-        let carried = count("/up") + count("/down");
         let open = match frontend["max_connections"].as_u64() {
             Some(most) => format!("{}/{most}", count("/open")),
             None => count("/open").to_string(),
         };
-        let extra = percent((carried > 0.0).then(|| count("/redundant") / carried));
+        let rtt = frontend["rtt_ms"].as_f64().map_or("-".to_owned(), |rtt| format!("{rtt:.0}"));
+        let extra = percent(frontend["extra"].as_f64());
         page += &format!(
-            "{:<20} {open:>9} {:>8} {:>7} {:>8} {:>8} {extra:>6} {:>6}\n",
-            cut(word(frontend, "/name"), 20),
+            "{:<17} {open:>8} {:>7} {:>6} {:>8} {:>8} {rtt:>6} {extra:>6} {:>6}\n",
+            cut(word(frontend, "/name"), 17),
             count("/total"),
             count("/failed"),
             size(count("/up")),
@@ -292,7 +309,7 @@ fn frontends(list: &[Value]) -> String {
             percent(frontend["loss_out"].as_f64()),
         );
     }
-    page + "extra: redundancy sent, of the bytes carried; loss: on the way to the frontend\n"
+    page + "extra: bytes on the hop beyond the payload; loss: on the way to the frontend\n"
 }
 
 /// A share as people read it.
@@ -318,10 +335,11 @@ mod tests {
             "role": "frontend", "version": "1", "uptime_s": 100, "listen": "[::]:80", "hop": "tcp-in-udp",
             "security": "sealed", "draining": false,
             "mechanisms": [{"name": "fast_open", "state": "on", "reason": "by configuration"}],
-            "backends": [{"name": "a:7443", "health": "up", "transport": "brisk", "rtt_ms": 100.4,
+            "backends": [{"name": "a:7443", "health": "up", "transport": "brisk", "rtt_ms": 100.4, "min_rtt_ms": 99.8,
+                "rtts": {"p50": 1.149, "p99": 2.5}, "extra": 0.274,
                 "loss_out": 0.021, "loss_in": null, "redundancy": "agreed", "connections": 7}],
-            "frontends": [{"name": "the frontend at the edge of Rome", "open": 2, "max_connections": 500, "total": 9, "failed": 1, "up": 1000,
-                "down": 1000, "redundant": 100, "loss_out": 0.013}],
+            "frontends": [{"name": "the frontend at the edge of Rome", "open": 2, "max_connections": 500, "total": 9,
+                "failed": 1, "up": 1000, "down": 1000, "rtt_ms": 100.4, "extra": 0.05, "loss_out": 0.013}],
             "connections": {"open": 3, "total": 10, "failed": 1, "fast_open": {"used": 9}},
             "bytes": {"up": 1000, "down": 2_000_000, "wire_out": 1, "wire_in": 2, "retransmitted": 3, "redundant": 4},
             "repaired": {"probe": 1, "parity": 2, "copy": 3}, "timeouts": 5,
@@ -335,10 +353,9 @@ mod tests {
             "down 2.0 MB",
             "used by 90 %",
             "a:7443",
-            "100.4 ms",
-            "2.1/- %",
-            "agreed",
-            "the frontend at the~     2/500        9       1   1.0 kB   1.0 kB  5.0 %  1.3 %",
+            "a:7443                           up        brisk       agreed           7\n",
+            "a:7443                      99.8/100.4         2.1/-        1.1/2.5 RTT  27.4 %\n",
+            "the frontend at ~    2/500       9      1   1.0 kB   1.0 kB    100  5.0 %  1.3 %",
         ] {
             assert!(page.contains(words), "{words} is not in\n{page}");
         }

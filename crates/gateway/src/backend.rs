@@ -462,6 +462,7 @@ async fn carry_on(
                 timeouts,
                 signal,
                 slot: slot.as_ref(),
+                exchanges: None,
                 unprepared: true,
             };
             carry(origin, hop, with, access).await

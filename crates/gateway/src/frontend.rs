@@ -15,6 +15,7 @@ use tokio::task::JoinSet;
 use crate::access::{Access, Role};
 use crate::end::End;
 use crate::entrance::{Admitted, Entrance};
+use crate::exchanges::Exchanges;
 use crate::first_bytes::{GREETING, Guess, Habits, Speaker};
 use crate::hop::dial::Refused;
 use crate::hop::ephemeral::USUAL_LIFETIME;
@@ -343,6 +344,7 @@ async fn serve(
     };
     access.user = admitted.user.clone();
     access.client = Some(admitted.addresses.source).filter(|source| *source != plain(peer));
+    let asked_at = (!admitted.first.is_empty()).then(Instant::now);
     // What is needed to open the hop is not held while the connection lives.
     let routed = Box::pin(shared.route(&admitted, &client, &mut signal, &mut access)).await;
     let (first, awaits) = (admitted.first.len(), admitted.awaits);
@@ -373,6 +375,12 @@ async fn serve(
                     shared.habits.heard(who, guess.in_vain());
                 }
             };
+            let upstream = access.route.as_deref().and_then(|name| shared.upstreams.named(name));
+            let exchanged = |took| {
+                if let Some(upstream) = upstream {
+                    upstream.exchanged(took);
+                }
+            };
             let timeouts = &shared.config.service.timeouts;
             let with = Carry {
                 first: Vec::new(),
@@ -381,6 +389,7 @@ async fn serve(
                 timeouts,
                 signal: &mut signal,
                 slot: None,
+                exchanges: Some(Exchanges::new(asked_at, &exchanged)),
                 unprepared: false,
             };
             carry(client, hop, with, &mut access).await
@@ -397,6 +406,9 @@ async fn serve(
         }
     };
     access.duration = access.began.elapsed();
+    if let Some(upstream) = access.route.as_deref().and_then(|name| shared.upstreams.named(name)) {
+        upstream.traffic.ended(&access);
+    }
     Some(access)
 }
 

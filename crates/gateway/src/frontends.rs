@@ -45,6 +45,10 @@ pub(crate) struct Account {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Ended {
     pub(crate) sums: Sums,
+    /// Round-trip time of the one that ended last, smoothed.
+    pub(crate) round_trip: Option<Duration>,
+    /// Its least one of the last 300 s.
+    pub(crate) min_round_trip: Option<Duration>,
     /// Connections by how they ended, in the order of [`End::NAMES`].
     results: [u64; End::NAMES.len()],
 }
@@ -98,6 +102,9 @@ impl Frontends {
         let Some(account) = lock(&self.0).get(label).cloned() else { return };
         let mut ended = lock(&account.ended);
         ended.sums.add(access);
+        if let Some(hop) = access.hop.as_ref().filter(|hop| hop.srtt.is_some()) {
+            (ended.round_trip, ended.min_round_trip) = (hop.srtt, hop.min_rtt);
+        }
         if let Some(result) = End::NAMES.iter().position(|name| *name == access.end.name()) {
             ended.results[result] += 1;
         }

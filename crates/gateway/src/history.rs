@@ -58,7 +58,7 @@ impl History {
         let of = |second: &Second| {
             let mut times = second.times.clone();
             times.sort_by(f32::total_cmp);
-            Second { p50: percentile(&times, 0.5), p95: percentile(&times, 0.95), ..second.clone() }
+            Second { p50: tenths(&times, 0.5), p95: tenths(&times, 0.95), ..second.clone() }
         };
         self.0.iter().filter(|second| second.at >= since).map(of).collect()
     }
@@ -69,14 +69,19 @@ impl History {
         let recent = self.0.iter().filter(|second| second.at >= since);
         let mut times: Vec<f32> = recent.flat_map(|second| second.times.iter().copied()).collect();
         times.sort_by(f32::total_cmp);
-        [0.5, 0.95, 0.99].map(|share| percentile(&times, share))
+        [0.5, 0.95, 0.99].map(|share| tenths(&times, share))
     }
 }
 
-/// The value below which `share` of the sorted times lie.
-fn percentile(sorted: &[f32], share: f64) -> f64 {
+/// The same, to a decimal.
+fn tenths(sorted: &[f32], share: f64) -> f64 {
+    (percentile(sorted, share) * 10.0).round() / 10.0
+}
+
+/// The value below which `share` of the sorted values lie; 0 without any.
+pub(crate) fn percentile(sorted: &[f32], share: f64) -> f64 {
     let rank = (share * sorted.len() as f64).ceil() as usize;
-    sorted.get(rank.saturating_sub(1)).map_or(0.0, |value| (f64::from(*value) * 10.0).round() / 10.0)
+    sorted.get(rank.saturating_sub(1)).map_or(0.0, |value| f64::from(*value))
 }
 
 #[cfg(test)]

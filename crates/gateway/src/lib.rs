@@ -21,6 +21,7 @@
 //! | [`origins`] | origins with names |
 //! | [`relay`] | copying both ways; half closes and resets are carried through |
 //! | `throttle` | a rate that connections share |
+//! | `exchanges`, `traffic` | how long requests take, and what they cost, on the path to a backend |
 //! | [`timeouts`] | how long a connection may do nothing |
 //! | [`service`] | what both sides share: limits, draining |
 //! | [`settings`] | the configuration as an operator writes it |
@@ -43,6 +44,7 @@ pub mod backend;
 pub mod doctor;
 mod end;
 pub mod entrance;
+mod exchanges;
 pub mod first_bytes;
 pub mod frontend;
 mod frontends;
@@ -64,6 +66,7 @@ pub mod status;
 mod sums;
 mod throttle;
 pub mod timeouts;
+mod traffic;
 mod transport;
 pub mod upstream;
 pub mod users;

@@ -18,6 +18,7 @@ use tokio::sync::watch;
 
 use crate::access::{Access, Role};
 use crate::end::End;
+use crate::exchanges::Exchanges;
 use crate::first_bytes::Speaker;
 use crate::frontends::FrontendSlot;
 use crate::hop::stream::HopStream;
@@ -79,6 +80,8 @@ pub(crate) struct Carry<'a, L> {
     pub(crate) signal: &'a mut watch::Receiver<Phase>,
     /// The place among the connections of its frontend, whose rate it shares.
     pub(crate) slot: Option<&'a FrontendSlot>,
+    /// Times the exchanges.
+    pub(crate) exchanges: Option<Exchanges<'a>>,
     /// The kernel's socket still has to be prepared.
     pub(crate) unprepared: bool,
 }
@@ -107,13 +110,13 @@ pub(crate) async fn carry(
     with: Carry<'_, impl Future<Output = &'static str>>,
     access: &mut Access,
 ) -> End {
-    let Carry { first, lost, heard, timeouts, signal, slot, unprepared } = with;
+    let Carry { first, lost, heard, timeouts, signal, slot, exchanges, unprepared } = with;
     let mut ends = Ends { kernel, hop, have_ended: false };
     let mut told = None;
     let role = access.role;
     let told_first = |side| heard(role.speaker(side));
     let unprepared = AtomicBool::new(unprepared);
-    let doings = Doings { slot, unprepared, ..Doings::new(&told_first) };
+    let doings = Doings { slot, exchanges, unprepared, ..Doings::new(&told_first) };
     if access.spoke_first.is_some() {
         let _ = doings.first.set(Side::Kernel);
         doings.activity.moved();
@@ -144,6 +147,9 @@ pub(crate) async fn carry(
     match relayed.stopped {
         Stopped::Ended => {
             ends.have_ended = true;
+            if let Some(exchanges) = &doings.exchanges {
+                exchanges.ended();
+            }
             End::Closed
         }
         Stopped::Failed(Side::Kernel, error) => access.role.kernel_failed(&error),
@@ -196,6 +202,8 @@ struct Doings<'a> {
     half_done: AtomicBool,
     /// The place among the connections of its frontend.
     slot: Option<&'a FrontendSlot>,
+    /// Times the exchanges; frontends alone have it.
+    exchanges: Option<Exchanges<'a>>,
     /// The kernel's socket still has to be prepared.
     unprepared: AtomicBool,
 }
@@ -208,6 +216,7 @@ impl<'a> Doings<'a> {
             activity: Activity::begin(),
             half_done: AtomicBool::new(false),
             slot: None,
+            exchanges: None,
             unprepared: AtomicBool::new(false),
         }
     }
@@ -225,6 +234,11 @@ impl<'a> Doings<'a> {
 
     fn read(&self, side: Side) {
         self.activity.moved();
+        if let Some(exchanges) = &self.exchanges
+            && side == Side::Kernel
+        {
+            exchanges.asked(Instant::now());
+        }
         if self.first.get().is_none() && self.first.set(side).is_ok() {
             (self.told)(side);
         }
@@ -254,6 +268,11 @@ async fn pump(
         if taken > 0 {
             copied.bytes += taken as u64;
             copied.first.get_or_insert_with(Instant::now);
+            if let Some(exchanges) = &doings.exchanges
+                && from_side == Side::Hop
+            {
+                exchanges.answered(Instant::now());
+            }
         }
         // What had to wait until the other side took it has moved only now.
         if !rest.is_empty() {
@@ -509,6 +528,7 @@ mod tests {
                 timeouts: &Timeouts::default(),
                 signal: &mut signal,
                 slot: None,
+                exchanges: None,
                 unprepared: false,
             };
             let mut access = Access::begin(Role::Frontend, "192.0.2.1:1".parse().unwrap());

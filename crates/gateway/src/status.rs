@@ -1,7 +1,7 @@
 //! What a side is and does, as one JSON object: for `/status`, for `brisk top` and for SIGUSR1.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
@@ -66,10 +66,20 @@ struct BackendStatus {
     min_rtt_ms: Option<f64>,
     loss_out: Option<f64>,
     loss_in: Option<f64>,
+    /// Round trips that an exchange takes: p50 and p99 of the last two minutes.
+    rtts: Option<RoundTrips>,
+    /// Bytes on the hop beyond the payload, per byte of payload.
+    extra: Option<f64>,
     redundancy: &'static str,
     connections: u64,
     priority: u8,
     weight: u16,
+}
+
+#[derive(Debug, Serialize)]
+struct RoundTrips {
+    p50: f64,
+    p99: f64,
 }
 
 /// A frontend of a backend that has a key of its own.
@@ -90,6 +100,10 @@ struct FrontendStatus {
     wire_in: u64,
     retransmitted: u64,
     redundant: u64,
+    /// Of the connection that ended last.
+    rtt_ms: Option<f64>,
+    min_rtt_ms: Option<f64>,
+    extra: Option<f64>,
     loss_out: Option<f64>,
 }
 
@@ -203,15 +217,28 @@ impl FrontendStatus {
             wire_in: sums.wire_in,
             retransmitted: sums.retransmitted,
             redundant: sums.redundant,
+            rtt_ms: ended.round_trip.map(millis),
+            min_rtt_ms: ended.min_round_trip.map(millis),
+            extra: sums.extra().map(thousandths),
             loss_out: sums.loss(),
         }
     }
 }
 
+/// Milliseconds, to a decimal.
+fn millis(rtt: Duration) -> f64 {
+    (rtt.as_secs_f64() * 1e4).round() / 10.0
+}
+
+/// To three decimals.
+fn thousandths(value: f64) -> f64 {
+    (value * 1e3).round() / 1e3
+}
+
 fn backends(frontend: &FrontendControl) -> Vec<BackendStatus> {
-    let millis = |rtt: Duration| (rtt.as_secs_f64() * 1e4).round() / 10.0;
     let of = |upstream: &Arc<crate::upstream::Upstream>| {
         let PathReport { smoothed_rtt, min_rtt, loss_out, loss_in } = upstream.path();
+        let exchanges = upstream.traffic.round_trips(Instant::now()).map(|both| both.map(thousandths));
         BackendStatus {
             name: upstream.spec.name.clone(),
             health: upstream.health().name(),
@@ -220,6 +247,8 @@ fn backends(frontend: &FrontendControl) -> Vec<BackendStatus> {
             min_rtt_ms: min_rtt.map(millis),
             loss_out,
             loss_in,
+            rtts: exchanges.map(|[p50, p99]| RoundTrips { p50, p99 }),
+            extra: upstream.traffic.sums().extra().map(thousandths),
             redundancy: upstream.redundancy().name(),
             connections: upstream.asked(),
             priority: upstream.spec.priority,

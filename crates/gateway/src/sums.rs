@@ -15,6 +15,8 @@ pub(crate) struct Sums {
     pub(crate) up: u64,
     /// Payload bytes towards the client.
     pub(crate) down: u64,
+    /// Payload bytes of the connections whose IP bytes are counted below: the kernel does not count its own.
+    pub(crate) payload: u64,
     /// IP bytes on the hop, sent by this side.
     pub(crate) wire_out: u64,
     /// IP bytes on the hop, received.
@@ -52,6 +54,12 @@ impl Sums {
         (self.segments > 0).then(|| (self.lost as f64 / self.segments as f64).min(1.0))
     }
 
+    /// IP bytes on the hop in both directions beyond the payload, per byte of payload.
+    pub(crate) fn extra(&self) -> Option<f64> {
+        let wire = (self.wire_out + self.wire_in) as f64;
+        (self.payload > 0).then(|| (wire / self.payload as f64 - 1.0).max(0.0))
+    }
+
     /// Adds a connection that has ended.
     pub(crate) fn add(&mut self, access: &Access) {
         self.connections += 1;
@@ -59,6 +67,7 @@ impl Sums {
         self.up += access.bytes_up;
         self.down += access.bytes_down;
         let Some(hop) = &access.hop else { return };
+        self.payload += access.bytes_up + access.bytes_down;
         let counters = &hop.counters;
         for (sum, more) in [
             (&mut self.wire_out, counters.wire_bytes_out),

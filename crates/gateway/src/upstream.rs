@@ -24,6 +24,7 @@ use crate::hop::{BackendClock, Ephemerals, Hop, Opening, Purpose};
 use crate::log::{Level, Log, Value};
 use crate::outgoing;
 use crate::peer::{self, Answer, PathReport, Peer, Redundancy};
+use crate::traffic::Traffic;
 use crate::transport::{Fate, Fates, HEAD_START, Memory, Way, Ways, first_of};
 use crate::warm::Warm;
 
@@ -131,6 +132,8 @@ pub struct Upstream {
     failures: AtomicU32,
     /// When one of them was answered last.
     answered: Mutex<Option<Instant>>,
+    /// What they come to.
+    pub(crate) traffic: Traffic,
 }
 
 impl Upstream {
@@ -150,6 +153,7 @@ impl Upstream {
             asked: AtomicU64::new(0),
             failures: AtomicU32::new(0),
             answered: Mutex::new(None),
+            traffic: Traffic::default(),
         }
     }
 
@@ -184,6 +188,14 @@ impl Upstream {
     pub fn path(&self) -> PathReport {
         let path = self.peer.path();
         PathReport { smoothed_rtt: path.smoothed_rtt.or_else(|| self.round_trip()), ..path }
+    }
+
+    /// An exchange of a client and its origin has taken so long.
+    pub(crate) fn exchanged(&self, took: Duration) {
+        let PathReport { smoothed_rtt, min_rtt, .. } = self.path();
+        if let Some(round_trip) = min_rtt.or(smoothed_rtt) {
+            self.traffic.exchanged(took, round_trip, Instant::now());
+        }
     }
 
     /// Whether connections to it carry redundancy.
@@ -640,6 +652,11 @@ impl Upstreams {
         };
         let all: Vec<_> = specs.into_iter().map(known).collect();
         Upstreams { owed: Mutex::new(vec![0; all.len()]), all }
+    }
+
+    /// The one with this name.
+    pub(crate) fn named(&self, name: &str) -> Option<&Arc<Upstream>> {
+        self.iter().find(|upstream| upstream.spec.name == name)
     }
 
     /// All of them.

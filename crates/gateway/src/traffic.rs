@@ -1,0 +1,82 @@
+//! What the connections over the path to a backend come to: how long their exchanges take, and what they cost.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::access::Access;
+use crate::history::percentile;
+use crate::sums::Sums;
+
+/// Exchanges that are kept.
+const MOST: usize = 1024;
+/// How long one is kept.
+const KEPT: Duration = Duration::from_secs(120);
+
+/// The traffic over a path.
+#[derive(Debug, Default)]
+pub(crate) struct Traffic {
+    /// When each of the last exchanges ended, and how many round trips it took.
+    exchanges: Mutex<VecDeque<(Instant, f32)>>,
+    sums: Mutex<Sums>,
+}
+
+impl Traffic {
+    /// An exchange has ended `now`, on a path whose round trip takes `round_trip`.
+    pub(crate) fn exchanged(&self, took: Duration, round_trip: Duration, now: Instant) {
+        if round_trip.is_zero() {
+            return;
+        }
+        let mut exchanges = lock(&self.exchanges);
+        if exchanges.len() >= MOST {
+            exchanges.pop_front();
+        }
+        exchanges.push_back((now, (took.as_secs_f64() / round_trip.as_secs_f64()) as f32));
+    }
+
+    /// A connection has ended.
+    pub(crate) fn ended(&self, access: &Access) {
+        lock(&self.sums).add(access);
+    }
+
+    /// Round trips that an exchange takes, of the last two minutes: p50 and p99.
+    pub(crate) fn round_trips(&self, now: Instant) -> Option<[f64; 2]> {
+        let is_recent = |at: &Instant| now.saturating_duration_since(*at) <= KEPT;
+        let exchanges = lock(&self.exchanges);
+        let mut recent: Vec<f32> =
+            exchanges.iter().filter(|(at, _)| is_recent(at)).map(|(_, took)| *took).collect();
+        drop(exchanges);
+        recent.sort_by(f32::total_cmp);
+        (!recent.is_empty()).then(|| [0.5, 0.99].map(|share| percentile(&recent, share)))
+    }
+
+    /// The connections that have ended.
+    pub(crate) fn sums(&self) -> Sums {
+        *lock(&self.sums)
+    }
+}
+
+/// Readers and writers only add: the value is whole even if one panicked.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exchanges_of_the_last_two_minutes_are_counted_in_round_trips() {
+        let (traffic, begin) = (Traffic::default(), Instant::now());
+        let round_trip = Duration::from_millis(100);
+        traffic.exchanged(Duration::from_secs(9), round_trip, begin);
+        traffic.exchanged(Duration::from_secs(9), Duration::ZERO, begin);
+        assert_eq!(traffic.round_trips(begin), Some([90.0, 90.0]));
+        let later = begin + Duration::from_secs(121);
+        assert_eq!(traffic.round_trips(later), None);
+        for n in 1..=100 {
+            traffic.exchanged(n * round_trip, round_trip, later);
+        }
+        assert_eq!(traffic.round_trips(later), Some([50.0, 99.0]));
+    }
+}
