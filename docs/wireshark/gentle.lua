@@ -1,4 +1,4 @@
--- The Gentle-Aggression option (docs/corrective.md) for Wireshark and tshark, 3.4 or later:
+-- The Gentle-Aggression option (docs/wire) for Wireshark and tshark, 3.4 or later:
 --
 --     tshark -X lua_script:docs/wireshark/gentle.lua -r capture.pcapng -Y gentle
 --     cp docs/wireshark/gentle.lua ~/.local/lib/wireshark/plugins/

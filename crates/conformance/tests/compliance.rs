@@ -2,6 +2,8 @@
 //! is there, every quotation in it stands in one of them, every quotation of these RFCs in the sources is in it,
 //! and `docs/compliance.md` says the same. `BRISK_WRITE=1 cargo test -p brisk-conformance --test compliance`
 //! writes that page anew.
+//!
+//! The numbered sentences of `docs/wire` have a table of their own, which is checked likewise.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -275,4 +277,85 @@ fn the_page_says_what_the_record_says() {
     }
     let found = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(found == expected, "docs/compliance.md is not what compliance.toml says: write it anew");
+}
+
+/// Sentences of `docs/wire` that no test holds: never more than these.
+const WIRE_SENTENCES_WITHOUT_TEST: usize = 11;
+
+/// The pages of `docs/wire` except the table, one after the other.
+fn wire_pages() -> String {
+    let directory = crates().parent().unwrap().join("docs/wire");
+    let files = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    let is_page = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "md");
+    let pages = files.filter(|path| is_page(path) && !path.ends_with("compliance.md"));
+    pages.map(|path| std::fs::read_to_string(path).unwrap()).collect()
+}
+
+/// Every `W-1.2` in a text.
+fn wire_numbers(text: &str) -> Vec<String> {
+    let found = text.match_indices("W-").map(|(at, _)| &text[at..]);
+    let numbers = found.map(|rest| {
+        let digits = |c: &char| c.is_ascii_digit() || matches!(c, 'W' | '-' | '.');
+        rest.chars().take_while(digits).collect::<String>().trim_end_matches('.').to_owned()
+    });
+    numbers.filter(|number| number.contains('.')).collect()
+}
+
+/// What is wrong between the sentences and the rows of their table.
+fn wire_faults(pages: &str, table: &str) -> (Vec<String>, usize) {
+    let mut faults = Vec::new();
+    let mut sentences = BTreeSet::new();
+    for part in pages.split("**W-").skip(1) {
+        let number = format!("W-{}", part.split("**").next().unwrap_or(""));
+        if !sentences.insert(number.clone()) {
+            faults.push(format!("{number} stands for two sentences"));
+        }
+    }
+    let referred = wire_numbers(pages).into_iter().filter(|number| !sentences.contains(number));
+    faults.extend(referred.map(|number| format!("{number} is referred to and is no sentence")));
+    let (mut rows, mut without) = (BTreeSet::new(), 0);
+    for row in table.lines().filter_map(|line| line.strip_prefix("| W-")) {
+        let (number, tests) = row.split_once(" | ").unwrap_or((row, ""));
+        let number = format!("W-{number}");
+        if !sentences.contains(&number) || !rows.insert(number.clone()) {
+            faults.push(format!("the row {number} has no sentence of its own"));
+        }
+        let tests = tests.trim_end_matches(" |");
+        if tests == "none" {
+            without += 1;
+            continue;
+        }
+        let places: Vec<_> = tests.split(' ').map(|place| place.trim_matches('`')).collect();
+        for place in places {
+            let is_script = place.ends_with(".pkt");
+            let place = if is_script { format!("script/scripts/{place}") } else { place.to_owned() };
+            faults.extend(wrong(&place, true).map(|fault| format!("{number}: {fault}")));
+        }
+    }
+    faults.extend(sentences.difference(&rows).map(|number| format!("{number} has no row")));
+    (faults, without)
+}
+
+#[test]
+fn each_sentence_of_the_wire_format_has_a_row_with_tests_that_exist() {
+    let table = crates().parent().unwrap().join("docs/wire/compliance.md");
+    let (faults, without) = wire_faults(&wire_pages(), &std::fs::read_to_string(table).unwrap());
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+    println!("sentences of docs/wire without a test: {without}");
+    assert!(without <= WIRE_SENTENCES_WITHOUT_TEST, "{without} sentences have no test");
+}
+
+#[test]
+fn faults_between_sentences_and_rows_are_found() {
+    let pages = "- **W-1.1** One MUST (W-1.3).\n- **W-1.2** Two MUST. **W-1.1** Again.";
+    let table = "| W-1.1 | none |\n| W-1.4 | `tcp/src/lib.rs::no_such_test` |\n";
+    let (faults, without) = wire_faults(pages, table);
+    let expected = [
+        "W-1.1 stands for two sentences",
+        "W-1.3 is referred to and is no sentence",
+        "the row W-1.4 has no sentence of its own",
+        "W-1.4: tcp/src/lib.rs::no_such_test is no test or script",
+        "W-1.2 has no row",
+    ];
+    assert_eq!((faults.iter().map(String::as_str).collect::<Vec<_>>(), without), (expected.to_vec(), 1));
 }

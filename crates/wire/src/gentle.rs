@@ -57,7 +57,7 @@ pub const ENCODING_NONE: u8 = 0;
 pub const ENCODING_XOR: u8 = 1;
 /// Encoding type: XOR over every other block, two interleaved groups.
 pub const ENCODING_XOR_INTERLEAVED: u8 = 2;
-/// Encoding type: Reed-Solomon over all blocks, up to [`PARITIES_MAX`] parities (`docs/corrective.md`).
+/// Encoding type: Reed-Solomon over all blocks, up to [`PARITIES_MAX`] parities (`docs/wire/parity.md`).
 pub const ENCODING_REED_SOLOMON: u8 = 3;
 
 /// Most parities of one group with [`ENCODING_REED_SOLOMON`].
@@ -113,7 +113,7 @@ pub enum Gentle {
         enc_len: u32,
         /// The encoded range starts at SEG.SEQ + `start_off`.
         start_off: u32,
-        /// CRC-32C over the encoded stream bytes in stream order, FIN not included.
+        /// CRC-32C over the encoded stream bytes in stream order, FIN not included; with encoding type 3 their place goes before them.
         crc32c: u32,
     },
     /// The payload is one of several parities, profile F2 with encoding type 3.
@@ -124,7 +124,7 @@ pub enum Gentle {
         enc_len: u32,
         /// The encoded range starts at SEG.SEQ + `start_off`.
         start_off: u32,
-        /// CRC-32C over the encoded stream bytes in stream order, FIN not included.
+        /// CRC-32C over the place of the range in the stream and its bytes, FIN not included.
         crc32c: u32,
         /// Which parity of the group this is, from 0; below `parities`.
         parity: u8,

@@ -12,7 +12,7 @@
 //! | [`Code::ReedSolomon`] | [`coefficient`]: rows of a Cauchy matrix | 1 to 8 | as many bytes as parities |
 //!
 //! The first row of the matrix is all ones, so that the first Reed-Solomon parity is the XOR. Encoder and
-//! decoder share this file; `docs/corrective.md` specifies it.
+//! decoder share this file; `docs/wire/parity.md` specifies it.
 
 use arrayvec::ArrayVec;
 use brisk_wire::SeqNum;
@@ -306,60 +306,36 @@ mod tests {
         bytes.iter().map(|byte| std::format!("{byte:02x}")).collect()
     }
 
+    /// The parity list of `docs/wire/vectors.md`, computed by a program that shares nothing with this one.
     #[test]
-    fn three_segments_of_text() {
-        let stream = b"HELLO_WORLD_1234abc";
-        let layout = Layout::new(Code::Xor, range(0, 19), 8).expect("three blocks");
-        assert_eq!(hex(&parity_of(stream, &layout, 0)), "7b6b6b137e6d647b");
-        assert_eq!(checksum_of(stream, &layout), 0xe90d_711f);
-    }
-
-    #[test]
-    fn checksums_of_the_stream_of_the_vectors() {
-        let stream = stream(20_000);
-        let sums = [
-            (0, 1000, 0xdd2e_dff7),
-            (0, 1500, 0xf673_2e5e),
-            (0, 2500, 0xc19c_7553),
-            (0, 3000, 0x0135_9494),
-            (0, 4000, 0xe55a_8082),
-            (0, 16_000, 0x381f_9539),
-            (16_000, 20_000, 0x3be1_5e95),
-        ];
-        for (from, to, sum) in sums {
-            let layout = Layout::new(Code::Xor, range(from, to), 1000).expect("at most 16 blocks");
-            assert_eq!(checksum_of(&stream, &layout), sum, "{from}..{to}");
+    fn wire_vectors_of_parity_and_checksum() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/wire/vectors.md");
+        let page = std::fs::read_to_string(page).expect("the page is in the repository");
+        let lines = page.lines().skip_while(|line| *line != "```parity").skip(1);
+        let vectors: Vec<_> = lines.take_while(|line| *line != "```").collect();
+        assert!(vectors.len() > 20, "the list is found");
+        for line in vectors {
+            let words: Vec<_> = line.split_whitespace().collect();
+            let number = |at: usize| words[at].parse::<u32>().expect("a number");
+            let sum = |at: usize| u32::from_str_radix(words[at], 16).expect("a checksum");
+            let code = Code::from_encoding(number(1) as u8).expect("an encoding type");
+            let bytes =
+                if words[0] == "text" { b"HELLO_WORLD_1234abc".to_vec() } else { stream(number(3) as usize) };
+            let layout = Layout::new(code, range(number(2), number(3)), number(4)).expect("a legal range");
+            let parity = parity_of(&bytes, &layout, number(5) as u8);
+            assert_eq!(checksum_of(&bytes, &layout), sum(6), "{line}");
+            assert_eq!(
+                (hex(&parity[..8]).as_str(), crc32c::append(0, &parity)),
+                (words[7], sum(8)),
+                "{line}"
+            );
         }
     }
 
     #[test]
-    fn parities_of_the_stream_of_the_vectors() {
-        let stream = stream(4000);
-        let parity = |to| parity_of(&stream, &Layout::new(Code::Xor, range(0, to), 1000).expect("legal"), 0);
-        for (to, start) in [
-            (3000, "ebd2b9a0a78e755c"),
-            (2500, "ebd2b9a0a78e755c"),
-            (4000, "e0c0a08080a04060"),
-            (1500, "586878686858a8b8"),
-        ] {
-            assert_eq!(hex(&parity(to)[..8]), start, "{to}");
-        }
-        assert_eq!(hex(&parity(1500)[500..508]), "afb6bdc4cbd2d9e0");
-        assert_eq!(crc32c::append(0, &parity(3000)), 0xf60d_ea4a);
-        assert_eq!(crc32c::append(0, &parity(2500)), 0x0412_c5f8);
-    }
-
-    #[test]
-    fn interleaved_parities_of_the_stream_of_the_vectors() {
-        let stream = stream(4000);
+    fn interleaved_parities_cover_every_other_block() {
         let halves = Layout::of_group(Code::XorInterleaved, range(0, 4000), 1000);
         assert_eq!(halves.iter().map(Layout::range).collect::<Vec<_>>(), [range(0, 3000), range(1000, 4000)]);
-        let found: Vec<_> = halves
-            .iter()
-            .map(|half| (hex(&parity_of(&stream, half, 0)[..8]), checksum_of(&stream, half)))
-            .collect();
-        assert_eq!(found[0], ("b0b0d0d0d0f0f0d0".into(), 0x8211_13aa));
-        assert_eq!(found[1], ("507070505050b0b0".into(), 0x502c_9d70));
     }
 
     #[test]
@@ -383,47 +359,6 @@ mod tests {
         assert!(Layout::new(Code::ReedSolomon, range(0, 32_000), 1000).is_some());
         assert!(Layout::new(Code::ReedSolomon, range(0, 32_001), 1000).is_none(), "32 blocks");
         assert!(Layout::new(Code::XorInterleaved, range(0, 2000), 1000).is_none(), "ends in a skipped block");
-    }
-
-    /// Vectors of `docs/corrective.md`, computed by a program that shares nothing with this one.
-    #[test]
-    fn reed_solomon_parities_of_the_vectors() {
-        let text = Layout::new(Code::ReedSolomon, range(0, 19), 8).expect("three blocks");
-        let rows = ["7b6b6b137e6d647b", "d94249da00179f72", "8beb8d24cc08f91b", "5b0a57d688ce1cac"];
-        for (row, expected) in rows.iter().enumerate() {
-            assert_eq!(hex(&parity_of(b"HELLO_WORLD_1234abc", &text, row as u8)), *expected);
-        }
-        assert_eq!(checksum_of(b"HELLO_WORLD_1234abc", &text), 0x1b9d_a7a7);
-        let stream = stream(21_000);
-        let sums = [
-            (0, 2500, 0x7bbf_b797),
-            (0, 4000, 0x27ae_e3a9),
-            (0, 21_000, 0x0fd0_e1eb),
-            (1000, 3000, 0x02d1_c834),
-        ];
-        for (from, to, sum) in sums {
-            let layout = Layout::new(Code::ReedSolomon, range(from, to), 1000).expect("at most 32 blocks");
-            assert_eq!(checksum_of(&stream, &layout), sum, "{from}..{to}");
-        }
-        let vectors = [
-            (2500, 1, "8aa1e6aa0e69ab19", 0x223d_4349),
-            (2500, 2, "b9e588e7446d3fb7", 0xe92f_e218),
-            (4000, 1, "1e2efd13f05edaa1", 0x142e_2aa6),
-            (4000, 2, "7ee84263b819cece", 0x5a9e_1d60),
-            (21_000, 0, "832ad1787f264df4", 0x51c6_330c),
-            (21_000, 1, "5b01c2f1c4dbf9fb", 0x383e_17f9),
-            (21_000, 2, "d28aada6b93faa91", 0xb2f2_b191),
-            (21_000, 7, "975ce42007c52560", 0x1c01_3bd7),
-        ];
-        for (to, row, start, sum) in vectors {
-            let layout = Layout::new(Code::ReedSolomon, range(0, to), 1000).expect("at most 32 blocks");
-            let parity = parity_of(&stream, &layout, row);
-            assert_eq!(
-                (hex(&parity[..8]).as_str(), crc32c::append(0, &parity)),
-                (start, sum),
-                "{to}, row {row}"
-            );
-        }
     }
 
     #[test]

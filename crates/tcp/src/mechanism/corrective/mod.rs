@@ -1,5 +1,5 @@
 //! Corrective (Gentle Aggression section 5): a parity segment, sent a quarter of a round trip after the
-//! data, from which the receiver rebuilds what the path lost. `docs/corrective.md` specifies the wire.
+//! data, from which the receiver rebuilds what the path lost. `docs/wire` specifies the wire.
 //!
 //! | file | idea |
 //! |---|---|
