@@ -301,8 +301,9 @@ pub struct WindowRules {
 pub struct TcpConfig {
     /// Congestion control.
     pub congestion: CongestionAlgorithm,
-    /// Connections between the same two addresses share one controller, one pacer and one response to losses, and short
-    /// transfers go first. Only with [`CongestionAlgorithm::Bbr`]. Default off.
+    /// Long transfers between the same two addresses share one controller, one pacer and one response to losses. Short ones, up to
+    /// 128 KiB, have their own unless a long one is under way, and then go before it. Only with [`CongestionAlgorithm::Bbr`].
+    /// Default off.
     pub share_path: bool,
     /// Initial window in segments (RFC 6928). 1..=64, default 10.
     pub initial_window: u32,

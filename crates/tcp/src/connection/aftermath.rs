@@ -1,6 +1,5 @@
 //! The work that a connection leaves to the stack: every call that may change it returns an [`Aftermath`].
 
-use crate::connection::sender::Sharing;
 use crate::connection::{Connection, Events, State};
 use crate::time::Instant;
 
@@ -39,7 +38,7 @@ pub(crate) struct Aftermath {
     /// Its client waits for a one-time cookie.
     pub(crate) wants_one_time_cookie: bool,
     /// It becomes a member of its path.
-    pub(crate) joins_path: bool,
+    pub(crate) asks_to_join: bool,
     /// It will send and receive nothing more.
     pub(crate) is_over: bool,
 }
@@ -52,7 +51,7 @@ impl Aftermath {
             | self.has_gentle_report
             | self.has_path_report
             | self.wants_one_time_cookie
-            | self.joins_path
+            | self.asks_to_join
             | self.is_over
             | (self.events != Events::default())
     }
@@ -79,7 +78,7 @@ impl Connection {
             has_gentle_report: self.may_have_gentle_news(),
             has_path_report: self.owes_path_report(now) || self.owes_flight_report(),
             wants_one_time_cookie: self.wants_one_time_cookie(),
-            joins_path: self.tx.sharing == Sharing::Wanted && self.handshake.established.is_some(),
+            asks_to_join: self.asks_to_join(),
             is_over: self.closed.is_some() && self.is_done(),
         }
     }

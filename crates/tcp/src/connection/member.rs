@@ -16,6 +16,9 @@ use crate::time::{Instant, Micros};
 /// SYNs or SYN-ACKs that timed out from which on a connection does not join its path.
 const MAX_HANDSHAKE_TIMEOUTS: u32 = 2;
 
+/// Bytes of a short transfer, at most.
+pub(crate) const SHORT_TRANSFER: u32 = 128 << 10;
+
 /// The state of a member that its path counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct MemberState {
@@ -94,6 +97,30 @@ impl Connection {
         self.handshake.syn.timeouts >= MAX_HANDSHAKE_TIMEOUTS
     }
 
+    /// True if the stack must say whether it becomes a member.
+    #[inline]
+    pub(crate) fn asks_to_join(&self) -> bool {
+        match self.tx.sharing {
+            Sharing::Off | Sharing::Member => false,
+            Sharing::Apart { asks } => (asks || self.is_long()) && self.handshake.established.is_some(),
+        }
+    }
+
+    /// Bytes that it has sent since nothing was in flight for a round trip.
+    pub(crate) fn transfer_len(&self) -> u32 {
+        self.tx.scoreboard.nxt().since(self.tx.transfer_start)
+    }
+
+    /// True if its transfer is no longer a short one.
+    pub(crate) fn is_long(&self) -> bool {
+        self.transfer_len() > SHORT_TRANSFER
+    }
+
+    /// It keeps its own controller while its transfer is short.
+    pub(crate) fn stay_apart(&mut self) {
+        self.tx.sharing = Sharing::Apart { asks: false };
+    }
+
     /// It keeps its own controller.
     pub(crate) fn decline_sharing(&mut self) {
         self.tx.sharing = Sharing::Off;
@@ -102,6 +129,7 @@ impl Connection {
     /// It becomes a member. Returns its own value, which becomes that of a path without one.
     pub(crate) fn join(&mut self, is_first: bool) -> RateControl {
         self.tx.sharing = Sharing::Member;
+        self.end_trust();
         if !is_first && let Some(snapshots) = &mut self.tx.snapshots {
             // They hold counters of the value that goes.
             **snapshots = Default::default();

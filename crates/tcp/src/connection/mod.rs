@@ -65,7 +65,7 @@ pub(crate) use control::Events;
 pub(crate) use fast_open::{MAX_EARLY_BYTES, SynAnswer};
 pub(crate) use gentle::proactive::is_marked;
 pub(crate) use handshake::SynCookieParams;
-pub(crate) use member::MemberState;
+pub(crate) use member::{MemberState, SHORT_TRANSFER};
 pub(crate) use segment::MOST_PIECES;
 
 use control::{AnswerInterval, Outbox, ResetLimit};

@@ -350,7 +350,7 @@ impl Connection {
         is_excess.then(|| self.unasked_window().max(delivered / 2))
     }
 
-    fn end_trust(&mut self) {
+    pub(crate) fn end_trust(&mut self) {
         self.path.start = Start::Over;
         self.tx.rate.pacer.end_spread();
     }

@@ -75,6 +75,8 @@ pub(crate) struct Sender {
     pub(crate) waiting_since: Option<Instant>,
     /// When the last data segment left.
     pub(crate) last_sent: Instant,
+    /// The first byte that left after nothing was in flight for a round trip.
+    pub(crate) transfer_start: SeqNum,
     /// Time and end of the last transmission on the scoreboard.
     stamped: (Instant, SeqNum),
     /// A write was refused: the application wants to hear when there is room.
@@ -101,8 +103,9 @@ pub(crate) struct Sender {
 pub(crate) enum Sharing {
     /// None: it has its own controller.
     Off,
-    /// It joins the others when its handshake is complete.
-    Wanted,
+    /// It has its own controller, and becomes a member when its transfer is long, or when a long one of another member is under way:
+    /// `asks` the stack about that.
+    Apart { asks: bool },
     /// It is a member: the stack lends it the controller of the path.
     Member,
 }
@@ -257,7 +260,7 @@ impl Sender {
             rfc6675,
             window: SendWindow::new(),
             rate,
-            sharing: if config.share_path { Sharing::Wanted } else { Sharing::Off },
+            sharing: if config.share_path { Sharing::Apart { asks: true } } else { Sharing::Off },
             held: false,
             snapshots,
             mtu,
@@ -275,6 +278,7 @@ impl Sender {
             timeouts_in_row: 0,
             waiting_since: None,
             last_sent: now,
+            transfer_start: iss,
             stamped: (now, iss),
             writer_waits: false,
             burst_push: BurstPush::default(),
@@ -446,6 +450,16 @@ impl Sender {
     /// True if the congestion window limits the sender.
     pub(crate) fn is_cwnd_limited(&self) -> bool {
         self.usage.is_limited(self.rate.congestion.cwnd(), self.rate.congestion.in_slow_start())
+    }
+
+    /// A segment that starts at `start` leaves while nothing is in flight: after a round trip of silence it begins a transfer.
+    pub(crate) fn leave_from_idle(&mut self, start: SeqNum, now: Instant) {
+        if self.rtt.srtt().is_some_and(|srtt| self.last_sent + srtt < now) {
+            self.transfer_start = start;
+            if let Sharing::Apart { asks } = &mut self.sharing {
+                *asks = true;
+            }
+        }
     }
 
     /// When pacing lets the next segment go, if it is pacing that holds it.

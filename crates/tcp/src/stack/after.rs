@@ -110,7 +110,7 @@ impl Stack {
         if aftermath.has_path_report {
             self.learn_path(id, now);
         }
-        if aftermath.joins_path {
+        if aftermath.asks_to_join {
             self.join_path(id, now);
         }
         if aftermath.is_over {

@@ -1,6 +1,9 @@
 //! One controller for each path: connections between the same two addresses are *members* of it and share a window, a pacer, a
 //! measurement of the delivery rate, and the response to losses ([`TcpConfig::share_path`](crate::config::TcpConfig::share_path)).
 //!
+//! A connection joins when its transfer is long, or when that of a member is. All members together take the share of one flow: short
+//! transfers alone would get too little of a path that others use, and a start from the memory of the path serves them better.
+//!
 //! The stack lends a member the [`RateControl`] of its path for each call ([`Stack::lend`]) and takes it back after it, in
 //! [`Stack::after`]. In between the connection knows what the others have in flight; afterwards the path knows what has changed.
 //!
@@ -19,7 +22,7 @@ use super::Stack;
 use super::deadlines::Deadlines;
 use super::slot::{Member, Slot};
 use crate::conn_id::{ConnId, Slots};
-use crate::connection::{Connection, MemberState, Urgency};
+use crate::connection::{Connection, MemberState, SHORT_TRANSFER, Urgency};
 use crate::send::rate::{Others, RateControl};
 use crate::time::{Instant, Micros};
 
@@ -71,6 +74,8 @@ struct PathController {
     departed: VecDeque<(Instant, u32)>,
     departed_bytes: u64,
     outstanding: u32,
+    /// Members whose transfers are long.
+    long: u32,
     recovering: u32,
     wanting: u32,
     /// The member that has lost something in this episode of repairs; `None` with `has_losers`: several.
@@ -147,6 +152,7 @@ impl PathController {
             departed: VecDeque::new(),
             departed_bytes: 0,
             outstanding: 0,
+            long: 0,
             recovering: 0,
             wanting: 0,
             loser: None,
@@ -192,6 +198,13 @@ impl PathController {
         step(&mut self.outstanding, was.is_outstanding, is.is_outstanding);
         step(&mut self.recovering, was.is_recovering, is.is_recovering);
         step(&mut self.wanting, was.wants, is.wants);
+    }
+
+    /// Counts the members whose transfers are long.
+    fn count_long(&mut self, member: &mut Member) {
+        let is_long = member.state.is_outstanding && member.attained > u64::from(SHORT_TRANSFER);
+        self.long = (self.long + u32::from(is_long)).saturating_sub(u32::from(member.is_long));
+        member.is_long = is_long;
     }
 
     /// Returns the facts about the others that `member` needs.
@@ -456,6 +469,7 @@ impl Controllers {
         } else if has_sent_all {
             member.idle_since.get_or_insert(now);
         }
+        path.count_long(member);
         if !was_polled {
             return;
         }
@@ -476,7 +490,8 @@ impl Controllers {
         }
     }
 
-    /// A connection becomes a member of its path, unless its handshake says that this is another one.
+    /// A connection becomes a member of its path if its transfer is long, or one of a member is, unless its handshake says that this
+    /// is another path.
     fn join(&mut self, connection: &mut Connection, now: Instant) -> Option<Box<Member>> {
         let tuple = connection.tuple();
         let ends = (tuple.local.ip(), tuple.remote.ip());
@@ -485,7 +500,13 @@ impl Controllers {
             connection.decline_sharing();
             return None;
         }
-        let index = match self.by_ends.get(&ends).copied() {
+        let index = self.by_ends.get(&ends).copied();
+        let has_long = index.and_then(|index| self.path(index)).is_some_and(|path| path.long > 0);
+        if !has_long && !connection.is_long() {
+            connection.stay_apart();
+            return None;
+        }
+        let index = match index {
             Some(index) => {
                 let path = self.path(index)?;
                 let known = path.min_rtt.zip(round_trip);
@@ -526,15 +547,20 @@ impl Controllers {
         path.mss = connection.segment_len();
         let state = connection.member_state();
         path.count(&MemberState::default(), &state);
-        Some(Box::new(Member {
+        path.has_losers |= state.is_recovering;
+        let sent = connection.transfer_len().into();
+        let mut member = Member {
             path: index,
             state,
-            attained: u64::from(state.pipe),
-            sent: u64::from(state.pipe),
+            attained: sent,
+            sent,
+            is_long: false,
             idle_since: None,
             ticket: 0,
             rank: 0,
-        }))
+        };
+        path.count_long(&mut member);
+        Some(Box::new(member))
     }
 
     /// A member is over. Its bytes in flight count until they have left the path.
@@ -549,6 +575,7 @@ impl Controllers {
         let index = member.path;
         let Some(path) = self.path(index) else { return };
         path.count(&member.state, &MemberState::default());
+        path.long = path.long.saturating_sub(u32::from(member.is_long));
         if member.state.pipe > 0 {
             let wait = connection.round_trip().map_or(path.srtt * 3, |(srtt, rttvar, _)| srtt + rttvar * 4);
             let last = path.departed.back().map_or(now, |(at, _)| *at);

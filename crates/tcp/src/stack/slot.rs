@@ -77,6 +77,8 @@ pub(super) struct Member {
     pub(super) attained: u64,
     /// Bytes sent at all.
     pub(super) sent: u64,
+    /// Its transfer is long, and under way.
+    pub(super) is_long: bool,
     /// Since when it has nothing to send.
     pub(super) idle_since: Option<Instant>,
     /// The number of its place in a queue; 0: it does not wait.
