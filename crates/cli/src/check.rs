@@ -27,7 +27,8 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, _common: &Common) -> Result<(), Failure> {
     let name = args.config.display().to_string();
     let settings = Settings::load(&args.config).map_err(Failure::failed)?;
-    let is_frontend = settings.frontend != Default::default() || !settings.peers.is_empty();
+    let Settings { frontend, peers, listeners, .. } = &settings;
+    let is_frontend = *frontend != Default::default() || !peers.is_empty() || !listeners.is_empty();
     let is_backend = settings.backend != Default::default();
     let side = match (is_frontend, is_backend) {
         (true, false) => ("frontend", frontend::check(&settings)),

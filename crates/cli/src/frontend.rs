@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 use brisk_gateway::access::Role;
 use brisk_gateway::log::{Level, Log, Value};
 use brisk_gateway::settings::{
-    Change, Fallback, FrontendSettings, HopSettings, PeerSettings, listen_address, name_and_port,
+    Change, Fallback, FrontendSettings, HopSettings, ListenerSettings, PeerSettings, listen_address,
+    name_and_port,
 };
 use brisk_gateway::{
-    BackendSpec, Direct, Entrance, Facts, Frontend, FrontendConfig, FrontendControl, Health, Hop,
-    MechanismState, Metrics, Network, ProxyVersion, ServiceConfig, Settings, Users,
+    BackendSpec, Direct, Entrance, Facts, Frontend, FrontendConfig, FrontendControl, Health, Hop, Listen,
+    Listener, MechanismState, Metrics, Network, ProxyVersion, ServiceConfig, Settings, Users,
 };
 use brisk_runtime::attach::{AttachConfig, Attached, Queues};
 use brisk_runtime::{Cores, DeviceSpec, Endpoint, FastOpenConnect};
@@ -33,8 +34,11 @@ Examples:
   brisk frontend --listen :80 --peer origin.example:7443 --key-file key
   brisk frontend --listen :80 --peer a.example:7443 --peer b.example:7443 --key-file key --direct origin.example:80
   brisk frontend --listen 127.0.0.1:1080 --peer a.example:7443 --key-file key --socks5 --connect
+  brisk frontend --listener :80=web --listener :8000-8010=games --peer a.example:7443 --key-file key
   brisk frontend -c /etc/brisk/frontend.toml";
 
+/// Ports that a frontend listens on at most: each takes a descriptor on each core.
+const MAX_PORTS: usize = 1024;
 /// Segments behind the SYN on a hop inside UDP: with it they make an initial window.
 const DATA_AFTER_SYN: u8 = 9;
 
@@ -45,6 +49,9 @@ pub(crate) struct Args {
     /// Where clients connect: ADDR:PORT, or :PORT for every address
     #[arg(long, value_name = "ADDR:PORT", env = "BRISK_LISTEN", value_parser = listen_address)]
     listen: Option<SocketAddr>,
+    /// Another place where clients connect, and the name of their origin: ADDR:PORT=NAME, ADDR:FIRST-LAST=NAME; repeatable
+    #[arg(long, value_name = "ADDR:PORT=NAME", env = "BRISK_LISTENER", value_parser = listener, value_delimiter = ',')]
+    listener: Vec<ListenerSettings>,
     /// A backend: HOST:PORT; repeatable, the first one that is up is asked
     #[arg(long, value_name = "HOST:PORT", env = "BRISK_PEER", value_parser = name_and_port, value_delimiter = ',')]
     peer: Vec<String>,
@@ -105,7 +112,7 @@ impl Args {
             weight: 1,
         };
         let peers = self.peer.iter().enumerate().map(peer).collect();
-        Settings { frontend, peers, ..Settings::default() }
+        Settings { frontend, peers, listeners: self.listener.clone(), ..Settings::default() }
     }
 
     /// The flags over the file, if a frontend can start so.
@@ -142,7 +149,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
         };
         let facts = Facts {
             role: Role::Frontend,
-            listen: frontend.local_addr()?.to_string(),
+            listen: frontend.control().addresses(),
             origin: None,
             hop: hop_name(&attached.usual),
             security: hop_args::security(&config.hop),
@@ -268,7 +275,8 @@ impl Reloadable {
             match configured(settings, &moved, &self.attached, &self.log, &self.metrics) {
                 Ok(config) => {
                     if moved.of(name) != addresses.of(name) {
-                        self.control.reload(config);
+                        // The listeners are those of now: there is none to open.
+                        let _ = self.control.reload(config);
                         let address = moved.of(name).map_or_else(String::new, |address| address.to_string());
                         self.log.line(Level::Info, "resolved", &[backend, ("address", Value::Text(address))]);
                     }
@@ -288,18 +296,22 @@ impl Side for Arc<Reloadable> {
     async fn reload(&self) -> Result<Reloaded, Failure> {
         let read = self.args.settings()?;
         hop_args::tell_ignored(&read, &self.log);
-        let waiting = hop_args::needs_restart(&read, &self.started, &["frontend.listen"]);
-        let settings = hop_args::as_opened(read.clone(), &self.started);
+        let fixed: &[&str] = if systemd::is_activated() { &["frontend.listen"] } else { &[] };
+        let waiting = hop_args::needs_restart(&read, &self.started, fixed);
+        let mut settings = hop_args::as_opened(read.clone(), &self.started);
+        if systemd::is_activated() {
+            settings.frontend.listen = self.started.frontend.listen;
+        }
         let mut now = self.now.lock().await;
         let addresses = look_up(&settings, &now.1, &self.log).await?;
         let addresses = addresses.only(|address| self.attached.reach(address));
         let config = configured(&settings, &addresses, &self.attached, &self.log, &self.metrics)?;
         let states = hop_args::states(&settings.hop, &config.tcp, config.fast_open.is_some());
         let users = config.entrance.users.clone();
+        let read = (read, config.hop.clone());
+        self.control.reload(config)?;
         tell_no_users(users.as_ref(), &self.log);
         let users_before = std::mem::replace(&mut *lock(&self.users), users.clone());
-        let read = (read, config.hop.clone());
-        self.control.reload(config);
         self.metrics.set_mechanisms(states);
         *now = (settings, addresses);
         let last = std::mem::replace(&mut *lock(&self.last), read.clone());
@@ -388,6 +400,7 @@ pub(crate) fn check(settings: &Settings) -> Result<(), Failure> {
     if peers.is_empty() {
         return Err(no_peer());
     }
+    check_listeners(settings)?;
     direct(frontend)?;
     users(frontend)?;
     hop_args::check(settings)?;
@@ -403,13 +416,63 @@ fn no_peer() -> Failure {
     .about("backends")
 }
 
-fn listen(settings: &Settings) -> Result<SocketAddr, Failure> {
+fn listen(settings: &Settings) -> Result<Option<SocketAddr>, Failure> {
     let activated = systemd::is_activated().then(|| SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)));
-    settings.frontend.listen.or(activated).ok_or_else(|| {
-        Failure::usage(
-            "a frontend needs to know where clients connect: --listen ADDR:PORT, or frontend.listen",
+    match settings.frontend.listen.or(activated) {
+        None if settings.listeners.is_empty() => Err(Failure::usage(
+            "a frontend needs to know where clients connect: --listen ADDR:PORT or --listener ADDR:PORT=NAME, or \
+             frontend.listen or [[listener]]",
         )
-        .about("frontend.listen")
+        .about("frontend.listen")),
+        listen => Ok(listen),
+    }
+}
+
+/// The listeners for certain origins.
+fn listeners(settings: &Settings) -> Vec<Listener> {
+    let listener = |listener: &ListenerSettings| {
+        let ListenerSettings { listen, origin, direct, send_proxy } = listener.clone();
+        let direct = direct.map(|origin| Direct { origin, send_proxy });
+        Listener { listen, origin, direct }
+    };
+    settings.listeners.iter().map(listener).collect()
+}
+
+/// Whether all listeners can be open at one time.
+fn check_listeners(settings: &Settings) -> Result<(), Failure> {
+    let wrong = |why: String| Err(Failure::usage(why).about("listener"));
+    let all: Vec<Listen> = settings
+        .frontend
+        .listen
+        .into_iter()
+        .map(Listen::from)
+        .chain(settings.listeners.iter().map(|listener| listener.listen.clone()))
+        .collect();
+    for (n, listen) in all.iter().enumerate() {
+        if let Some(other) = all.iter().take(n).find(|other| other.overlaps(listen)) {
+            return wrong(format!(
+                "the listeners {other} and {listen} share an address and a port; change one of them"
+            ));
+        }
+    }
+    let ports = all.iter().flat_map(Listen::addresses).count();
+    match ports > MAX_PORTS {
+        true => wrong(format!(
+            "the listeners have {ports} ports together; {MAX_PORTS} is the limit of a frontend"
+        )),
+        false => Ok(()),
+    }
+}
+
+/// A listener as a flag names it.
+fn listener(text: &str) -> Result<ListenerSettings, String> {
+    let wrong = || "write ADDR:PORT=NAME, for instance :80=web".to_owned();
+    let (listen, origin) = text.split_once('=').ok_or_else(wrong)?;
+    Ok(ListenerSettings {
+        listen: listen.parse()?,
+        origin: Some(origin.parse()?),
+        direct: None,
+        send_proxy: None,
     })
 }
 
@@ -458,11 +521,13 @@ pub(crate) fn configured(
         };
         backends.push(BackendSpec { priority: *priority, weight: *weight, ..spec });
     }
-    let usual = FrontendConfig::between(listen(settings)?, backends, hop);
+    let usual = FrontendConfig::between(backends, hop);
     // Nobody on the way looks into the datagrams: the rest of a long request need not wait for the SYN-ACK.
     let data_after_syn = if over_udp { DATA_AFTER_SYN } else { 0 };
     let opens = |usual: FastOpenConnect| fast_open.then_some(FastOpenConnect { data_after_syn, ..usual });
     Ok(FrontendConfig {
+        listen: listen(settings)?,
+        listeners: listeners(settings),
         ephemeral_lifetime: settings.hop.ephemeral_lifetime.unwrap_or(usual.ephemeral_lifetime),
         tcp,
         fast_open: usual.fast_open.and_then(opens),

@@ -99,7 +99,9 @@ fn settings(args: &Args) -> Result<Settings, Failure> {
         ..FrontendSettings::default()
     };
     let peers = args.peer.iter().map(peer).collect();
-    args.shared.over_file(Settings { frontend, peers, ..Settings::default() })
+    let settings = args.shared.over_file(Settings { frontend, peers, ..Settings::default() })?;
+    // Those of a file are another frontend's.
+    Ok(Settings { listeners: Vec::new(), ..settings })
 }
 
 /// The frontend, for as long as the command runs.

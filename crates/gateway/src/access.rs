@@ -53,6 +53,8 @@ pub struct Access {
     pub user: Option<Arc<str>>,
     /// The label of the frontend's key, at a backend whose frontends have pairs.
     pub frontend: Option<Arc<str>>,
+    /// The listener that the client came to, at a frontend that has several.
+    pub listener: Option<Arc<str>>,
     /// The backend that carried it, or `direct:HOST:PORT`; `None` at the backend, and before one was chosen.
     pub route: Option<String>,
     /// The name of the origin that was asked for; `None`: the backend's own, or one that was asked for by address.
@@ -87,6 +89,7 @@ impl Access {
             client: None,
             user: None,
             frontend: None,
+            listener: None,
             route: None,
             origin: None,
             spoke_first: None,
@@ -118,6 +121,9 @@ impl Access {
         }
         if let Some(frontend) = &self.frontend {
             fields.push(("frontend", Value::Text(frontend.to_string())));
+        }
+        if let Some(listener) = &self.listener {
+            fields.push(("listener", Value::Text(listener.to_string())));
         }
         if let Some(route) = &self.route {
             fields.push(("route", Value::Text(route.clone())));
@@ -197,6 +203,7 @@ mod tests {
             client: None,
             user: None,
             frontend: Some("edge Rome".into()),
+            listener: None,
             route: None,
             origin: None,
             spoke_first: Some(Speaker::Client),

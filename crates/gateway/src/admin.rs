@@ -20,7 +20,8 @@ use subtle::ConstantTimeEq;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
-use crate::frontend::{FrontendControl, accept, listen_at};
+use crate::frontend::FrontendControl;
+use crate::listeners::{accept, listen_at};
 use crate::log::Log;
 use crate::metrics::Metrics;
 use crate::status::{Facts, Status};

@@ -20,13 +20,13 @@ use crate::access::{Access, Role};
 use crate::allow::Allow;
 use crate::end::End;
 use crate::first_bytes::Speaker;
-use crate::frontend::{accept, listen_at};
 use crate::frontends::{FrontendLimits, FrontendSlot, TooMany};
 use crate::hop::answer::{Asked, Rejected, Run, beginning, receive};
 use crate::hop::ephemeral::USUAL_LIFETIME;
 use crate::hop::line::Line;
 use crate::hop::{Hop, Purpose, Verdict};
 use crate::io::reset;
+use crate::listeners::{accept, listen_at};
 use crate::log::{Level, Log, RateLimit, Value};
 use crate::origins::Origins;
 use crate::outgoing;
@@ -415,10 +415,12 @@ async fn carry_on(
     access: &mut Access,
 ) -> End {
     access.client = asked.opening.client.map(|client| client.source);
-    access.origin = asked.opening.origin.clone().filter(|origin| !origin.contains(':'));
     let opened = match (&slot, permitted(config, asked.opening.origin.as_deref())) {
         (Err(why), _) => Err((Verdict::Limited, End::Limited(why.to_string()))),
-        (Ok(_), Ok(origin)) => open_origin(config, origin, &asked, signal).await,
+        (Ok(_), Ok(origin)) => {
+            access.origin = asked.opening.origin.clone().filter(|name| !name.contains(':'));
+            open_origin(config, origin, &asked, signal).await
+        }
         (Ok(_), Err(why)) => Err((Verdict::Forbidden, End::OriginUnreachable(why))),
     };
     let slot = slot.ok().flatten();

@@ -22,6 +22,7 @@ use crate::end::End;
 use crate::hop::opening::{ClientAddresses, plain};
 use crate::io::CHUNK;
 use crate::network::Network;
+use crate::outgoing::Direct;
 use crate::proxy::{self, Parsed};
 use crate::timeouts::Timeout;
 use crate::users::Users;
@@ -45,8 +46,10 @@ pub struct Entrance {
 #[derive(Debug)]
 pub(crate) struct Admitted {
     pub(crate) addresses: ClientAddresses,
-    /// `HOST:PORT`; `None`: the backend's own origin.
+    /// `HOST:PORT` or a name; `None`: the backend's own origin.
     pub(crate) origin: Option<String>,
+    /// The way to the origin while no backend is up.
+    pub(crate) direct: Option<Direct>,
     /// The client's first bytes; those that have been read.
     pub(crate) first: Vec<u8>,
     /// The protocol whose answer the client still waits for.
@@ -164,7 +167,7 @@ impl Entrance {
             addresses.destination = destination;
             origin = Some(destination.to_string());
         }
-        Ok(Admitted { addresses, origin, first, awaits, user })
+        Ok(Admitted { addresses, origin, direct: None, first, awaits, user })
     }
 
     fn trusts(&self, address: IpAddr) -> bool {

@@ -1,5 +1,6 @@
 //! The frontend: near the users. Accepts ordinary TCP and carries it over the hop to the backend.
 
+use std::collections::HashMap;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -8,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use brisk_runtime::{Endpoint, FastOpenConnect, TcpConfig};
 use tokio::io::AsyncWriteExt;
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -24,25 +25,26 @@ use crate::hop::opening::plain;
 use crate::hop::stream::HopStream;
 use crate::hop::{Ephemerals, Hop, Opening, Purpose, Verdict};
 use crate::io::{failed, prepare, reset};
-use crate::log::Log;
-use crate::outgoing;
-use crate::proxy::{ProxyVersion, header};
+use crate::listen::Listen;
+use crate::listeners::{Client, Listener, Socket, Sockets, accept_any};
+use crate::origins::OriginName;
+use crate::outgoing::{self, Direct};
+use crate::proxy::header;
 use crate::relay::{Carry, Stop, carry, within};
 use crate::service::{
-    Arrived, BACKLOG, Door, Listening, Phase, ServiceConfig, Serving, Summary, accept_failed, adopt,
-    first_bytes, hop_tcp, on_each, reached, serve_until,
+    Arrived, Door, Phase, ServiceConfig, Serving, Summary, adopt, first_bytes, hop_tcp, reached, serve_until,
 };
 use crate::transport::{Fate, Way};
 use crate::upstream::{BackendSpec, Dialling, Health, Upstream, Upstreams};
 
-/// Pause after a failed accept (usually: out of descriptors), so that it is not tried in a busy loop.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-
 /// What a frontend needs to know.
 #[derive(Clone, Debug)]
 pub struct FrontendConfig {
-    /// Where clients connect. Port 0 lets the kernel choose.
-    pub listen: SocketAddr,
+    /// Where clients connect that go where they ask to go ([`entrance`](FrontendConfig::entrance)), or to the backend's own
+    /// origin. Port 0 lets the kernel choose.
+    pub listen: Option<SocketAddr>,
+    /// Where clients connect that go to certain origins. Default none.
+    pub listeners: Vec<Listener>,
     /// The backends. At least one.
     pub backends: Vec<BackendSpec>,
     /// How the hop is protected.
@@ -61,36 +63,30 @@ pub struct FrontendConfig {
     pub first_bytes_wait: Duration,
     /// How long to wait at most where clients are known to speak first; 0: as long as while nobody knows. Default 2 s.
     pub first_bytes_limit: Duration,
-    /// The ways in beside the plain one. Default none.
+    /// The ways in beside the plain one. Trusted proxies are those of all listeners; the others are for `listen` alone. Default
+    /// none.
     pub entrance: Entrance,
     /// Ask each backend four times a second whether it lives. Default off: three failed connections in a row tell.
     pub watch: bool,
     /// Where to go over the kernel's TCP while no backend is up, `HOST:PORT`, with a PROXY header if one is named. A client that
-    /// named its origin itself is taken there. Default `None`: it is reset.
+    /// named its origin itself is taken there; those of a listener with an origin of its own go where that says. Default `None`:
+    /// they are reset.
     pub direct: Option<Direct>,
     /// Limits and reports.
     pub service: ServiceConfig,
 }
 
-/// The way to the origin without the hop.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Direct {
-    /// `HOST:PORT`.
-    pub origin: String,
-    /// The PROXY header that the origin expects.
-    pub send_proxy: Option<ProxyVersion>,
-}
-
 impl FrontendConfig {
     /// The defaults, between `listen` and `peer`.
     pub fn new(listen: SocketAddr, peer: SocketAddr, hop: Hop) -> FrontendConfig {
-        FrontendConfig::between(listen, vec![BackendSpec::new(peer)], hop)
+        FrontendConfig { listen: Some(listen), ..FrontendConfig::between(vec![BackendSpec::new(peer)], hop) }
     }
 
-    /// The defaults, between `listen` and `backends`.
-    pub fn between(listen: SocketAddr, backends: Vec<BackendSpec>, hop: Hop) -> FrontendConfig {
+    /// The defaults towards `backends`; it listens nowhere yet.
+    pub fn between(backends: Vec<BackendSpec>, hop: Hop) -> FrontendConfig {
         FrontendConfig {
-            listen,
+            listen: None,
+            listeners: Vec::new(),
             backends,
             hop,
             ephemeral_lifetime: USUAL_LIFETIME,
@@ -111,43 +107,46 @@ impl FrontendConfig {
 #[derive(Debug)]
 pub struct Frontend {
     shared: Arc<Shared>,
-    /// One, or one for each core.
-    listeners: Vec<TcpListener>,
 }
 
 impl Frontend {
-    /// Binds the listener; the hop's connections will be made by `endpoint`.
+    /// Binds the listeners; the hop's connections will be made by `endpoint`.
     ///
     /// # Errors
     /// If the address cannot be listened on; the text names it.
     pub async fn bind(config: FrontendConfig, endpoint: Endpoint) -> io::Result<Frontend> {
-        let listeners = on_each(listen_at(config.listen)?, &config.service.cores);
-        Ok(Frontend::with(listeners, config, endpoint))
+        Frontend::with(&Sockets::default(), config, endpoint)
     }
 
-    /// On a listener that somebody else has bound (systemd).
+    /// With a listener that somebody else has bound (systemd) in the place of [`FrontendConfig::listen`].
     ///
     /// # Errors
-    /// If the listener is none.
+    /// If the listener is none, or as for [`bind`](Frontend::bind).
     pub fn on(listener: TcpListener, config: FrontendConfig, endpoint: Endpoint) -> io::Result<Frontend> {
-        prepare(&listener);
-        Ok(Frontend::with(vec![listener], config, endpoint))
+        let address = listener.local_addr()?;
+        let config = FrontendConfig { listen: config.listen.or(Some(address)), ..config };
+        let mut sockets = Sockets::default();
+        sockets.inherit(listener, config.listen.unwrap_or(address), &config.service.cores);
+        Frontend::with(&sockets, config, endpoint)
     }
 
-    fn with(listeners: Vec<TcpListener>, config: FrontendConfig, endpoint: Endpoint) -> Frontend {
+    fn with(sockets: &Sockets, config: FrontendConfig, endpoint: Endpoint) -> io::Result<Frontend> {
+        let (sockets, _) = watch::channel(Some(sockets.renewed(&config.addresses(), &config.service.cores)?));
         let upstreams = Arc::new(Upstreams::new(config.backends.clone()));
         let own = Arc::new(Ephemerals::new(config.ephemeral_lifetime));
         let current = Current::new(config, endpoint, own, upstreams, Arc::default());
         let current = Mutex::new(Arc::new(current));
-        Frontend { shared: Arc::new(Shared { current, watches: Mutex::default() }), listeners }
+        Ok(Frontend { shared: Arc::new(Shared { current, sockets, watches: Mutex::default() }) })
     }
 
-    /// The address and port that clients connect to.
+    /// The address and port at which [`FrontendConfig::listen`] is.
     ///
     /// # Errors
-    /// If the kernel does not tell.
+    /// If there is none, or the kernel does not tell.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.listeners.first().ok_or(io::ErrorKind::NotConnected)?.local_addr()
+        let address = self.shared.current().config.listen.ok_or(io::ErrorKind::NotConnected)?;
+        let sockets = self.shared.sockets.borrow();
+        sockets.as_ref().ok_or(io::ErrorKind::NotConnected)?.local_addr(address)
     }
 
     /// To look at it and to change it while it runs.
@@ -157,16 +156,11 @@ impl Frontend {
 
     /// Serves until `shutdown` resolves, then drains.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Summary {
-        let Frontend { shared, listeners } = self;
+        let Frontend { shared } = self;
         shared.watch_all();
         let service = shared.current().config.service.clone();
-        let is_only = listeners.len() < service.cores.len();
-        let door = |listener| FrontDoor {
-            shared: shared.clone(),
-            listening: Listening { listener, is_only },
-            turn: 0,
-        };
-        let doors = listeners.into_iter().map(door).collect();
+        let door = |core| FrontDoor::new(shared.clone(), core);
+        let doors = (0..service.cores.len().max(1)).map(door).collect();
         let own = shared.current().dialling.own.clone();
         let summary = tokio::select! {
             summary = serve_until(shutdown, service, Duration::ZERO, doors) => summary,
@@ -180,26 +174,60 @@ impl Frontend {
 /// Where clients come in on one core.
 struct FrontDoor {
     shared: Arc<Shared>,
-    listening: Listening<TcpListener>,
-    /// The core that serves what comes from a listener for all.
+    core: usize,
+    /// The sockets of all cores, which a reload changes.
+    all: watch::Receiver<Option<Sockets>>,
+    /// Those of this core.
+    own: Vec<Arc<Socket>>,
+    /// The socket that is asked first, and the core that serves what comes from a listener for all.
     turn: usize,
 }
 
-impl Door for FrontDoor {
-    type Guest = (TcpStream, SocketAddr);
-
-    async fn next(&mut self) -> Option<Arrived<(TcpStream, SocketAddr)>> {
-        let client = accept(&self.listening.listener, &self.shared.current().config.service.log).await;
-        self.turn = self.turn.wrapping_add(1);
-        Some(self.listening.arrived(client, self.turn))
+impl FrontDoor {
+    fn new(shared: Arc<Shared>, core: usize) -> FrontDoor {
+        let all = shared.sockets.subscribe();
+        let mut door = FrontDoor { shared, core, all, own: Vec::new(), turn: 0 };
+        door.renew();
+        door
     }
 
-    fn serve(&self, arrived: Arrived<(TcpStream, SocketAddr)>, signal: watch::Receiver<Phase>) -> Serving {
-        let Arrived { guest: (client, peer), core } = arrived;
+    /// Takes the sockets of now.
+    fn renew(&mut self) {
+        let all = self.all.borrow_and_update();
+        self.own = all.as_ref().map_or_else(Vec::new, |all| all.of_core(self.core));
+    }
+}
+
+impl Drop for FrontDoor {
+    /// All doors are closed at one time: nobody is to connect any more.
+    fn drop(&mut self) {
+        self.shared.sockets.send_replace(None);
+    }
+}
+
+impl Door for FrontDoor {
+    type Guest = Client;
+
+    async fn next(&mut self) -> Option<Arrived<Client>> {
+        self.turn = self.turn.wrapping_add(1);
+        let log = self.shared.current().config.service.log.clone();
+        loop {
+            tokio::select! {
+                arrived = accept_any(&self.own, self.turn, &log) => return Some(arrived),
+                // Its sender lives as long as this door.
+                Ok(()) = self.all.changed() => self.renew(),
+            }
+        }
+    }
+
+    fn serve(&self, arrived: Arrived<Client>, signal: watch::Receiver<Phase>) -> Serving {
+        let Arrived { guest: (client, peer, listen), core } = arrived;
         let shared = self.shared.current();
         Box::pin(async move {
             let client = if core.is_some() { adopt(client).ok()? } else { client };
-            serve(shared, client, peer, signal).await
+            // A listener that a reload has just removed takes nobody.
+            let entry = shared.entry(listen)?;
+            serve(shared, entry, client, peer, signal).await
         })
     }
 }
@@ -214,18 +242,47 @@ impl FrontendControl {
         self.0.current().upstreams.clone()
     }
 
-    /// Serves new connections with `config` from now on; those that there are go on as they began. The listener stays
-    /// where it is, and so do limits and the log.
-    pub fn reload(&self, config: FrontendConfig) {
+    /// Where clients connect, with the ports that the kernel chose, and the origins of the listeners that have one.
+    pub fn listening(&self) -> Vec<(String, Option<OriginName>)> {
+        let current = self.0.current();
+        let sockets = self.0.sockets.borrow();
+        let local = |address| sockets.as_ref()?.local_addr(address).ok();
+        let shown = |listen: &Listen| {
+            listen.single().and_then(local).map_or_else(|| listen.to_string(), |address| address.to_string())
+        };
+        let FrontendConfig { listen, listeners, .. } = &current.config;
+        let plain = listen.map(|listen| (shown(&listen.into()), None));
+        let named = listeners.iter().map(|listener| (shown(&listener.listen), listener.origin.clone()));
+        plain.into_iter().chain(named).collect()
+    }
+
+    /// The addresses of [`listening`](FrontendControl::listening), in one text.
+    pub fn addresses(&self) -> String {
+        let addresses: Vec<String> = self.listening().into_iter().map(|(listen, _)| listen).collect();
+        addresses.join(",")
+    }
+
+    /// Serves new connections with `config` from now on; those that there are go on as they began. Listeners that are new are
+    /// opened, those that are gone are closed; the others, limits and the log stay.
+    ///
+    /// # Errors
+    /// If a new address cannot be listened on; then everything stays as it was.
+    pub fn reload(&self, config: FrontendConfig) -> io::Result<()> {
         let before = self.0.current();
+        let FrontendConfig { packet, service, .. } = before.config.clone();
+        let config = FrontendConfig { packet, service, ..config };
+        let sockets = match &*self.0.sockets.borrow() {
+            Some(sockets) => Some(sockets.renewed(&config.addresses(), &config.service.cores)?),
+            None => None,
+        };
         let upstreams = Arc::new(before.upstreams.renewed(config.backends.clone()));
-        let FrontendConfig { listen, packet, service, .. } = before.config.clone();
-        let config = FrontendConfig { listen, packet, service, ..config };
         let Dialling { endpoint, own, .. } = before.dialling.clone();
         own.set_lifetime(config.ephemeral_lifetime);
         let current = Current::new(config, endpoint, own, upstreams, before.habits.clone());
         *lock(&self.0.current) = Arc::new(current);
+        self.0.sockets.send_replace(sockets);
         self.0.watch_all();
+        Ok(())
     }
 }
 
@@ -233,6 +290,8 @@ impl FrontendControl {
 #[derive(Debug)]
 struct Shared {
     current: Mutex<Arc<Current>>,
+    /// Where clients connect; `None` once no more are accepted.
+    sockets: watch::Sender<Option<Sockets>>,
     watches: Mutex<JoinSet<()>>,
 }
 
@@ -269,9 +328,61 @@ struct Current {
     dialling: Dialling,
     upstreams: Arc<Upstreams>,
     habits: Arc<Habits>,
+    /// The listeners by address, with that of [`FrontendConfig::listen`].
+    entries: HashMap<SocketAddr, Arc<Entry>>,
+}
+
+/// A listener as clients meet it.
+#[derive(Debug)]
+struct Entry {
+    /// Its name in reports, if there are several.
+    name: Option<Arc<str>>,
+    entrance: Entrance,
+    /// The origin that all of its clients go to; `None`: where they ask to go, or the backend's own.
+    origin: Option<OriginName>,
+    /// The direct way for clients that do not ask where to go.
+    direct: Option<Direct>,
+}
+
+impl FrontendConfig {
+    /// The addresses to listen on.
+    fn addresses(&self) -> Vec<SocketAddr> {
+        let listeners = self.listeners.iter().flat_map(|listener| listener.listen.addresses());
+        self.listen.into_iter().chain(listeners).collect()
+    }
+
+    /// The listeners by address.
+    fn entries(&self) -> HashMap<SocketAddr, Arc<Entry>> {
+        let name = |listen: &Listen| Some(Arc::from(listen.to_string()));
+        let plain = self.listen.map(|listen| Entry {
+            name: name(&listen.into()).filter(|_| !self.listeners.is_empty()),
+            entrance: self.entrance.clone(),
+            origin: None,
+            direct: self.direct.clone(),
+        });
+        let mut entries: HashMap<SocketAddr, Arc<Entry>> =
+            self.listen.zip(plain.map(Arc::new)).into_iter().collect();
+        for Listener { listen, origin, direct } in &self.listeners {
+            // Another origin than that of the other listeners is not to be reached by their way.
+            let usual = self.direct.clone().filter(|_| origin.is_none());
+            let entry = Arc::new(Entry {
+                name: name(listen),
+                entrance: Entrance { proxy_from: self.entrance.proxy_from.clone(), ..Entrance::default() },
+                origin: origin.clone(),
+                direct: direct.clone().or(usual),
+            });
+            entries.extend(listen.addresses().map(|address| (address, entry.clone())));
+        }
+        entries
+    }
 }
 
 impl Current {
+    /// The listener at an address; `None` if it is gone.
+    fn entry(&self, address: SocketAddr) -> Option<Arc<Entry>> {
+        self.entries.get(&address).cloned()
+    }
+
     fn new(
         config: FrontendConfig,
         endpoint: Endpoint,
@@ -282,58 +393,21 @@ impl Current {
         let FrontendConfig { hop, tcp, fast_open, packet, watch: watched, .. } = config.clone();
         let log = config.service.log.clone();
         let dialling = Dialling { endpoint, packet, hop, own, tcp, fast_open, watched, log };
-        Current { dialling, config, upstreams, habits }
-    }
-}
-
-/// Listens; an error names the address and what to do.
-pub(crate) fn listen_at(address: SocketAddr) -> io::Result<TcpListener> {
-    listen(address).map_err(|error| {
-        let remedy = remedy(error.kind());
-        io::Error::new(error.kind(), format!("cannot listen on {address}: {error}; {remedy}"))
-    })
-}
-
-fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    socket.set_reuseaddr(true)?;
-    socket.bind(address)?;
-    prepare(&socket);
-    socket.listen(BACKLOG.into())
-}
-
-pub(crate) async fn accept(listener: &TcpListener, log: &Log) -> (TcpStream, SocketAddr) {
-    loop {
-        match listener.accept().await {
-            Ok(accepted) => return accepted,
-            Err(error) => accept_failed(log, &error),
-        }
-        tokio::time::sleep(ACCEPT_PAUSE).await;
-    }
-}
-
-/// What to do about an address that cannot be listened on.
-fn remedy(why: io::ErrorKind) -> &'static str {
-    match why {
-        io::ErrorKind::AddrInUse => "another program has this port; choose another",
-        io::ErrorKind::AddrNotAvailable => {
-            "the address is not one of this host; `ip address` shows those that are"
-        }
-        io::ErrorKind::PermissionDenied => {
-            "ports below 1024 need root or CAP_NET_BIND_SERVICE; choose a higher one"
-        }
-        _ => "choose another address or port",
+        let entries = config.entries();
+        Current { dialling, config, upstreams, habits, entries }
     }
 }
 
 async fn serve(
     shared: Arc<Current>,
+    entry: Arc<Entry>,
     mut client: TcpStream,
     peer: SocketAddr,
     mut signal: watch::Receiver<Phase>,
 ) -> Option<Access> {
     let mut access = Access::begin(Role::Frontend, peer);
-    let (admitted, guess) = match shared.admit(&mut client, peer, &mut signal, &mut access).await {
+    access.listener = entry.name.clone();
+    let (admitted, guess) = match shared.admit(&entry, &mut client, peer, &mut signal, &mut access).await {
         Ok(admitted) => admitted,
         Err(end) => {
             // Who connects and says nothing (a health check, a scanner) is closed as it closed.
@@ -416,14 +490,23 @@ impl Current {
     /// What a client says before the hop is opened: where it wants to go, and its first bytes if they come in time.
     async fn admit(
         &self,
+        entry: &Entry,
         client: &mut TcpStream,
         peer: SocketAddr,
         signal: &mut watch::Receiver<Phase>,
         access: &mut Access,
     ) -> Result<(Admitted, Guess), End> {
-        let FrontendConfig { entrance, first_bytes_wait, first_bytes_limit, .. } = &self.config;
+        let FrontendConfig { first_bytes_wait, first_bytes_limit, .. } = &self.config;
         let limit = self.config.service.timeouts.header;
-        let mut admitted = entrance.admit(client, peer, limit).await?;
+        let mut admitted = entry.entrance.admit(client, peer, limit).await?;
+        admitted.direct = match (&admitted.origin, &entry.direct) {
+            (Some(asked), Some(_)) => Some(Direct { origin: asked.clone(), send_proxy: None }),
+            (_, direct) => direct.clone(),
+        };
+        if let Some(origin) = &entry.origin {
+            admitted.origin = Some(origin.to_string());
+            access.origin = Some(origin.to_string());
+        }
         let saved = self.upstreams.saved_by_first_bytes(&self.dialling);
         let origin = admitted.origin.as_deref();
         let guess = self.habits.guess(origin, *first_bytes_wait, *first_bytes_limit, saved);
@@ -463,7 +546,7 @@ impl Current {
     ) -> Result<(HopStream, Option<(Fate, Way)>), Unrouted> {
         let mut cause: Option<Cause> = None;
         let mut undelivered = true;
-        if self.config.direct.is_none() || self.upstreams.any_up() {
+        if admitted.direct.is_none() || self.upstreams.any_up() {
             for upstream in self.upstreams.order() {
                 // One that is down would only delay what a living one has said.
                 if upstream.health() == Health::Down && cause.as_ref().is_some_and(Cause::was_told) {
@@ -499,7 +582,7 @@ impl Current {
                 }
             }
         }
-        match (&self.config.direct, cause) {
+        match (&admitted.direct, cause) {
             (Some(direct), _) if undelivered => {
                 let straight = self.straight(direct, admitted, signal, access).await;
                 straight.map(|stream| (stream, None)).map_err(Unrouted::of)
@@ -550,7 +633,7 @@ impl Current {
         signal: &mut watch::Receiver<Phase>,
         access: &mut Access,
     ) -> Result<HopStream, End> {
-        let origin = admitted.origin.as_ref().unwrap_or(&direct.origin);
+        let origin = &direct.origin;
         access.route = Some(format!("direct:{origin}"));
         let connecting = outgoing::connect(origin.as_str());
         let stream = match within(self.config.service.connect_timeout, signal, connecting).await {
@@ -560,9 +643,9 @@ impl Current {
             Err(Stop::Drained) => return Err(End::Drained),
         };
         prepare(&stream);
-        let mut first = match (direct.send_proxy, &admitted.origin) {
-            (Some(version), None) => header(version, Some(admitted.addresses)),
-            _ => Vec::new(),
+        let mut first = match direct.send_proxy {
+            Some(version) => header(version, Some(admitted.addresses)),
+            None => Vec::new(),
         };
         first.extend_from_slice(&admitted.first);
         let mut stream = HopStream::straight(Line::Kernel(stream), first);

@@ -18,6 +18,7 @@
 //! | [`first_bytes`] | who speaks first, and how long a client's first bytes are waited for |
 //! | [`proxy`] | the PROXY protocol |
 //! | [`allow`], [`network`] | who may ask for which origin, who is trusted |
+//! | [`listen`], [`listeners`] | where clients connect |
 //! | [`origins`] | origins with names |
 //! | [`relay`] | copying both ways; half closes and resets are carried through |
 //! | `throttle` | a rate that connections share |
@@ -51,6 +52,8 @@ mod frontends;
 pub mod history;
 pub mod hop;
 mod io;
+pub mod listen;
+pub mod listeners;
 pub mod log;
 pub mod metrics;
 pub mod network;
@@ -79,13 +82,16 @@ pub use backend::{Backend, BackendConfig, BackendControl};
 pub use end::End;
 pub use entrance::Entrance;
 pub use first_bytes::Speaker;
-pub use frontend::{Direct, Frontend, FrontendConfig, FrontendControl};
+pub use frontend::{Frontend, FrontendConfig, FrontendControl};
 pub use frontends::FrontendLimits;
 pub use hop::{Hop, HopKey, KeyRing};
+pub use listen::Listen;
+pub use listeners::Listener;
 pub use log::{Log, LogFormat};
 pub use metrics::{MechanismState, Metrics};
 pub use network::Network;
 pub use origins::{NamedOrigin, OriginName, Origins};
+pub use outgoing::Direct;
 pub use peer::{PathReport, Redundancy};
 pub use proxy::ProxyVersion;
 pub use service::{ServiceConfig, Summary};

@@ -80,6 +80,8 @@ pub struct Metrics {
     payload: Series,
     /// Connections by who spoke first.
     spoke_first: Series,
+    /// Connections by listener and named origin, where either is configured, and by how they ended.
+    services: Family<Labels, Counter>,
     /// Connections that did nothing for too long, by what they did not do.
     timed_out: Series,
     repaired: Series,
@@ -191,6 +193,7 @@ impl Metrics {
             wire: Series::wire(),
             payload: Series::of("dir", &["up", "down"]),
             spoke_first: Series::of("who", &SPOKE_FIRST),
+            services: Family::default(),
             timed_out: Series::of("kind", &Timeout::ALL.map(Timeout::name)),
             repaired: Series::of("by", &["probe", "parity", "copy"]),
             parity: Series::of("result", &PARITY),
@@ -250,6 +253,11 @@ impl Metrics {
             &self.parity,
         );
         counter("tail_probes", "Tail loss probes, by what they found", &self.probes);
+        registry.register(
+            "service_connections",
+            "Connections that have ended, by the listener (at a frontend that has several), the name of the origin and how",
+            self.services.clone(),
+        );
         registry.register("connections_active", "Connections that are open now", self.open.clone());
         registry.register("rto", "Retransmission timeouts on the hop", self.timeouts.clone());
         registry.register(
@@ -383,6 +391,14 @@ impl Metrics {
         }
         if let Some(hop) = &access.hop {
             self.observe_hop(hop);
+        }
+        if access.listener.is_some() || access.origin.is_some() {
+            let labels = vec![
+                label("listener", access.listener.as_deref().unwrap_or_default()),
+                label("origin", access.origin.as_deref().unwrap_or_default()),
+                label("result", access.end.name()),
+            ];
+            self.services.get_or_create(&labels).inc();
         }
         self.frontends.observe(access);
         let mut recent = lock(&self.recent);
@@ -689,6 +705,19 @@ mod tests {
         }
         metrics.frontends().set(Default::default(), &Default::default());
         assert!(!metrics.text(None).contains("edge Rome"));
+    }
+
+    #[test]
+    fn services_are_counted_by_listener_and_origin() {
+        let metrics = Metrics::new();
+        let (listener, origin) = (Some("[::]:443".into()), Some("web".to_owned()));
+        metrics.observe(&Access { listener, origin, ..access(End::Closed, 120) });
+        metrics.observe(&access(End::Closed, 120));
+        let text = metrics.text(None);
+        let line =
+            "brisk_service_connections_total{listener=\"[::]:443\",origin=\"web\",result=\"closed\"} 1";
+        assert!(text.contains(line), "{text}");
+        assert_eq!(text.matches("brisk_service_connections_total{").count(), 1);
     }
 
     #[test]

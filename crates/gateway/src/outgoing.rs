@@ -22,6 +22,8 @@ use rustix::net::SendFlags;
 use socket2::{Domain, Socket, Type};
 use tokio::net::{TcpStream, ToSocketAddrs, lookup_host};
 
+use crate::proxy::ProxyVersion;
+
 /// Ports that one attempt may take: some of them belong to connections that live for long.
 const WINDOW: u32 = 32;
 /// Attempts before the kernel looks through all there are.
@@ -69,6 +71,15 @@ impl Ports {
     fn skip(&self) {
         self.next.fetch_add(WINDOW, Ordering::Relaxed);
     }
+}
+
+/// The way to the origin without the hop.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Direct {
+    /// `HOST:PORT`.
+    pub origin: String,
+    /// The PROXY header that the origin expects.
+    pub send_proxy: Option<ProxyVersion>,
 }
 
 /// Connects to the first address of `target` that answers.

@@ -164,6 +164,7 @@ pub(crate) struct Arrived<G> {
 }
 
 /// A listener at a door.
+#[derive(Debug)]
 pub(crate) struct Listening<L> {
     pub(crate) listener: L,
     /// The other cores have none: its connections are served on all of them in turn.

@@ -10,6 +10,7 @@ use crate::frontend::FrontendControl;
 use crate::frontends::Account;
 use crate::history::Second;
 use crate::metrics::{MechanismState, Metrics};
+use crate::origins::OriginName;
 use crate::peer::PathReport;
 
 /// What does not change while a side runs.
@@ -42,6 +43,7 @@ pub struct Status {
     mechanisms: Vec<Mechanism>,
     backends: Vec<BackendStatus>,
     frontends: Vec<FrontendStatus>,
+    listeners: Vec<ListenerStatus>,
     connections: Connections,
     bytes: Bytes,
     repaired: Repaired,
@@ -80,6 +82,14 @@ struct BackendStatus {
 struct RoundTrips {
     p50: f64,
     p99: f64,
+}
+
+/// A place where clients connect.
+#[derive(Debug, Serialize)]
+struct ListenerStatus {
+    listen: String,
+    /// The name of the origin; `None`: the backend's own, or where clients ask to go.
+    origin: Option<String>,
 }
 
 /// A frontend of a backend that has a key of its own.
@@ -154,7 +164,7 @@ impl Status {
             role: facts.role.name(),
             version: env!("CARGO_PKG_VERSION"),
             uptime_s: now.as_secs(),
-            listen: facts.listen.clone(),
+            listen: frontend.map_or_else(|| facts.listen.clone(), FrontendControl::addresses),
             origin: facts.origin.clone(),
             hop: facts.hop,
             security: facts.security,
@@ -162,6 +172,7 @@ impl Status {
             mechanisms: metrics.mechanisms().into_iter().map(Mechanism::of).collect(),
             backends: frontend.map(backends).unwrap_or_default(),
             frontends: metrics.frontends().all().iter().map(FrontendStatus::of).collect(),
+            listeners: frontend.map(listeners).unwrap_or_default(),
             connections: Connections {
                 open: metrics.open(),
                 total: sums.connections,
@@ -233,6 +244,14 @@ fn millis(rtt: Duration) -> f64 {
 /// To three decimals.
 fn thousandths(value: f64) -> f64 {
     (value * 1e3).round() / 1e3
+}
+
+fn listeners(frontend: &FrontendControl) -> Vec<ListenerStatus> {
+    let of = |(listen, origin): (String, Option<OriginName>)| ListenerStatus {
+        listen,
+        origin: origin.map(|name| name.to_string()),
+    };
+    frontend.listening().into_iter().map(of).collect()
 }
 
 fn backends(frontend: &FrontendControl) -> Vec<BackendStatus> {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use brisk_gateway::hop::{Opening, Purpose};
 use brisk_gateway::{
     Access, Backend, BackendConfig, BackendSpec, Direct, Entrance, Frontend, FrontendConfig, Health, Hop,
-    HopKey, KeyRing, Log, NamedOrigin, ProxyVersion, Role, ServiceConfig, Summary,
+    HopKey, KeyRing, Listener, Log, NamedOrigin, ProxyVersion, Role, ServiceConfig, Summary,
 };
 use brisk_link::LinkSpec;
 use brisk_runtime::{Endpoint, memory};
@@ -347,6 +347,129 @@ async fn a_frontend_asks_for_an_origin_by_its_name() {
     }
 }
 
+fn listener(listen: &str, origin: &str) -> Listener {
+    Listener { listen: listen.parse().unwrap(), origin: Some(origin.parse().unwrap()), direct: None }
+}
+
+/// Three ports in a row that were free a moment ago, the first in `.0`, on an address of its own.
+async fn free_ports(ip: &str) -> u16 {
+    loop {
+        let first = TcpListener::bind(format!("{ip}:0")).await.unwrap().local_addr().unwrap().port();
+        let mut free = true;
+        for port in [first, first.saturating_add(1), first.saturating_add(2)] {
+            free &= TcpListener::bind((ip, port)).await.is_ok();
+        }
+        if free && first < u16::MAX - 2 {
+            return first;
+        }
+    }
+}
+
+#[tokio::test]
+async fn listeners_lead_to_origins_of_their_own_and_a_reload_changes_them() {
+    let (a, b) = network("--rtt 4ms");
+    let records = Records::default();
+    let (own, web, api) = (origin("own").await, origin("web").await, origin("api").await);
+    let named = [format!("web={web}"), format!("api={api}")];
+    let origins = named.map(|named| named.parse::<NamedOrigin>().unwrap()).into_iter().collect();
+    let config = BackendConfig::new(at(1), own.to_string(), key(1));
+    backend(&b, BackendConfig { origins, ..config }, &records);
+
+    let first = free_ports("127.0.0.9").await;
+    let range = format!("127.0.0.9:{first}-{}", first + 1);
+    let (port, next, last) = (("127.0.0.9", first), ("127.0.0.9", first + 1), ("127.0.0.9", first + 2));
+    let to = |ends: (&str, u16)| SocketAddr::new(ends.0.parse().unwrap(), ends.1);
+    let config = FrontendConfig {
+        service: service(&records),
+        listeners: vec![listener(&range, "web"), listener("127.0.0.8:0", "unknown")],
+        ..FrontendConfig::new(loopback(), at(1), key(1))
+    };
+    let frontend = Frontend::bind(config.clone(), a).await.unwrap();
+    let (entry, control) = (frontend.local_addr().unwrap(), frontend.control());
+    tokio::spawn(frontend.run(std::future::pending()));
+    let refused: SocketAddr = control.listening()[2].0.parse().unwrap();
+    assert_eq!(control.addresses(), format!("{entry},{range},{refused}"));
+
+    assert!(ask(entry, REQUEST).await.unwrap().starts_with("own|"));
+    for port in [port, next] {
+        assert!(ask(to(port), REQUEST).await.unwrap().starts_with("web|"));
+    }
+    let error = ask(refused, REQUEST).await.unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+    let ends = |role| {
+        let records = records.lock().unwrap();
+        records
+            .iter()
+            .filter(|access| access.role == role)
+            .map(|access| access.end.to_string())
+            .collect::<Vec<_>>()
+    };
+    assert!(
+        ends(Role::Backend)
+            .contains(&"origin unreachable: no origin of this backend is named unknown".to_owned())
+    );
+
+    // One that is open goes on though its listener is gone.
+    let mut open = TcpStream::connect(to(next)).await.unwrap();
+    open.write_all(b"GET / HTTP/1.1\r\n").await.unwrap();
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let listeners = vec![
+        listener(&format!("127.0.0.9:{first}"), "web"),
+        listener(&format!("127.0.0.9:{}", last.1), "api"),
+    ];
+    control.reload(FrontendConfig { listeners, ..config.clone() }).unwrap();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(ask(entry, REQUEST).await.unwrap().starts_with("own|"));
+    assert!(ask(to(port), REQUEST).await.unwrap().starts_with("web|"));
+    assert!(ask(to(last), REQUEST).await.unwrap().starts_with("api|"));
+    assert!(TcpStream::connect(to(next)).await.is_err());
+    open.write_all(b"\r\n").await.unwrap();
+    let mut answer = String::new();
+    open.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("web|"), "{answer}");
+
+    // A port that somebody else has: everything stays.
+    let taken = TcpListener::bind(loopback()).await.unwrap();
+    let listeners = vec![listener(&taken.local_addr().unwrap().to_string(), "web")];
+    let error = control.reload(FrontendConfig { listeners, listen: None, ..config }).unwrap_err();
+    assert!(error.to_string().contains("another program has this port"), "{error}");
+    assert!(ask(entry, REQUEST).await.unwrap().starts_with("own|"));
+    assert!(ask(to(last), REQUEST).await.unwrap().starts_with("api|"));
+
+    let records = records.lock().unwrap();
+    let front = records.iter().filter(|access| access.role == Role::Frontend);
+    let seen: Vec<_> = front.map(|access| (access.listener.as_deref(), access.origin.as_deref())).collect();
+    for expected in [(Some("127.0.0.1:0"), None), (Some(range.as_str()), Some("web"))] {
+        assert!(seen.contains(&expected), "{expected:?}: {seen:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_listener_goes_straight_to_its_own_origin_while_no_backend_is_up() {
+    let (a, _b) = network("--rtt 4ms");
+    let (records, own, web) = (Records::default(), origin("own").await, origin("web").await);
+    let direct = |origin: SocketAddr| Direct { origin: origin.to_string(), send_proxy: None };
+    let with = |listen: &str, origin: &str, direct| Listener { direct, ..listener(listen, origin) };
+    let config = FrontendConfig {
+        service: service(&records),
+        direct: Some(direct(own)),
+        listeners: vec![
+            with("127.0.0.8:0", "web", Some(direct(web))),
+            with("127.0.0.9:0", "api", None),
+            Listener { origin: None, ..listener("127.0.0.10:0", "x") },
+        ],
+        ..FrontendConfig::new(loopback(), at(1), key(1))
+    };
+    let frontend = Frontend::bind(config, a).await.unwrap();
+    let control = frontend.control();
+    let at: Vec<SocketAddr> = control.listening().iter().map(|(listen, _)| listen.parse().unwrap()).collect();
+    tokio::spawn(frontend.run(std::future::pending()));
+    assert!(ask(at[0], REQUEST).await.unwrap().starts_with("own|"));
+    assert!(ask(at[1], REQUEST).await.unwrap().starts_with("web|"));
+    assert!(ask(at[2], REQUEST).await.is_err(), "the origin of another listener is none of its own");
+    assert!(ask(at[3], REQUEST).await.unwrap().starts_with("own|"));
+}
+
 #[tokio::test]
 async fn a_backend_connects_only_to_what_it_may() {
     let (a, b) = network("--rtt 4ms");
@@ -412,7 +535,7 @@ async fn the_reason_is_the_cause_and_not_the_last_attempt() {
     drop(refusing);
     backend(&b, BackendConfig::new(at(1), nobody, key(1)), &records);
     let backends = [1, 2].map(|n| BackendSpec { priority: n as u8, ..BackendSpec::new(at(n)) }).to_vec();
-    let config = FrontendConfig::between(loopback(), backends, key(1));
+    let config = FrontendConfig { listen: Some(loopback()), ..FrontendConfig::between(backends, key(1)) };
     let entry = frontend(a, config, &records).await;
     assert!(ask(entry, REQUEST).await.is_err());
     let of_frontend = |access: &&Access| access.role == Role::Frontend;

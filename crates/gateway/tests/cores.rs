@@ -106,7 +106,7 @@ async fn requests_on_both(listener: Listener) {
     }
     .unwrap();
     let client_side = frontend.local_addr().unwrap();
-    let second = Frontend::bind(FrontendConfig { listen: client_side, ..config }, near).await;
+    let second = Frontend::bind(FrontendConfig { listen: Some(client_side), ..config }, near).await;
     assert_eq!(second.unwrap_err().kind(), io::ErrorKind::AddrInUse, "the port is not shared with others");
     let (stop, stopped) = oneshot::channel::<()>();
     let (stop_backend, backend_stopped) = oneshot::channel::<()>();

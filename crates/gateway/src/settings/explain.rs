@@ -34,7 +34,7 @@ pub(super) fn what_to_write(key: &str) -> &'static str {
             "true or false"
         }
         "listen" => "\"ADDR:PORT\" or \":PORT\", for instance \"127.0.0.1:8080\"",
-        "peer" | "to" | "origin" => "\"HOST:PORT\", for instance \"127.0.0.1:80\"",
+        "peer" | "to" | "origin" | "direct" => "\"HOST:PORT\", for instance \"127.0.0.1:80\"",
         "send_proxy" => "\"v1\" or \"v2\"",
         "fallback" => "\"none\" or \"direct\"",
         "gateway" => "an address, for instance \"10.7.0.1\"",
@@ -53,8 +53,9 @@ pub(super) fn what_to_write(key: &str) -> &'static str {
         "max_rate" => "bits per second in quotes, for instance \"50mbit\"",
         "frontends" => "[[frontends]] above each one, and its keys below",
         "backends" => "[[backends]] above each one, and its keys below",
+        "listener" => "[[listener]] above each one, and its keys below",
         _ => {
-            "[frontend], [[backends]], [backend], [[frontends]], [hop], [limits] or [admin], and their keys below"
+            "[frontend], [[backends]], [[listener]], [backend], [[frontends]], [hop], [limits] or [admin], and their keys below"
         }
     }
 }

@@ -14,7 +14,8 @@ pub struct Ignored {
 impl Settings {
     /// Those that have no effect beside the others.
     pub fn ignored(&self) -> Vec<Ignored> {
-        let Settings { frontend, peers: _, backend: _, frontends, hop, limits: _, admin } = self;
+        let Settings { frontend, peers: _, listeners, backend: _, frontends, hop, limits: _, admin } = self;
+        let no_plain_listener = frontend.listen.is_none() && !listeners.is_empty();
         let direct = frontend.fallback == Some(Fallback::Direct);
         let is_proxy = frontend.socks5 == Some(true) || frontend.connect == Some(true);
         let planner = |word: &str| matches!(word.trim(), "all" | "planner" | "planner=on");
@@ -36,6 +37,27 @@ impl Settings {
                 frontend.users_file.is_some() && !is_proxy,
                 "frontend.users_file",
                 "users_file has no effect: it is for SOCKS5 and HTTP proxies, and both are off (socks5, connect)",
+            ),
+            (
+                frontend.socks5 == Some(true) && no_plain_listener,
+                "frontend.socks5",
+                "socks5 has no effect: it is for the clients of frontend.listen, which is not there",
+            ),
+            (
+                frontend.connect == Some(true) && no_plain_listener,
+                "frontend.connect",
+                "connect has no effect: it is for the clients of frontend.listen, which is not there",
+            ),
+            (
+                frontend.transparent == Some(true) && no_plain_listener,
+                "frontend.transparent",
+                "transparent has no effect: it is for the clients of frontend.listen, which is not there",
+            ),
+            (
+                listeners.iter().any(|listener| listener.send_proxy.is_some() && listener.direct.is_none()),
+                "listener",
+                "send_proxy has no effect without direct in the same listener; over the hop the backend sends the header \
+                 (backend.send_proxy)",
             ),
             (
                 hop.max_overhead.is_some() && without_planner,
@@ -82,6 +104,9 @@ mod tests {
         let direct = "[frontend]\norigin = 'a:1'\nsend_proxy = 'v1'\nfallback = ";
         assert_eq!(ignored(&format!("{direct}'none'")), ["frontend.origin", "frontend.send_proxy"]);
         assert!(ignored(&format!("{direct}'direct'")).is_empty());
+        let listener = "[frontend]\nsocks5 = true\n[[listener]]\nlisten = ':1'\n";
+        assert_eq!(ignored(listener), ["frontend.socks5"]);
+        assert_eq!(ignored("[[listener]]\nlisten = ':1'\nsend_proxy = 'v1'"), ["listener"]);
         assert_eq!(ignored("[hop]\nmechanisms = 'fast_open'\nmax_overhead = '5%'"), ["hop.max_overhead"]);
         assert!(ignored("[hop]\nmax_overhead = '5%'").is_empty());
         assert!(ignored("[hop]\nmechanisms = 'fast_open, planner'\nmax_overhead = '5%'").is_empty());

@@ -21,8 +21,9 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::allow::Allow;
+use crate::listen::Listen;
 use crate::network::Network;
-use crate::origins::Origins;
+use crate::origins::{OriginName, Origins};
 use crate::proxy::ProxyVersion;
 use crate::throttle::BitRate;
 
@@ -49,6 +50,9 @@ pub struct Settings {
     /// The backends of a frontend.
     #[serde(rename = "backends")]
     pub peers: Vec<PeerSettings>,
+    /// Where clients of a frontend connect, beside `frontend.listen`.
+    #[serde(rename = "listener")]
+    pub listeners: Vec<ListenerSettings>,
     /// The side near the origin.
     pub backend: BackendSettings,
     /// The limits that a backend sets frontends which have keys of their own.
@@ -94,6 +98,23 @@ pub struct FrontendSettings {
     pub origin: Option<String>,
     /// The PROXY header for that way.
     #[serde(deserialize_with = "values::proxy_version")]
+    pub send_proxy: Option<ProxyVersion>,
+}
+
+/// `[[listener]]`.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ListenerSettings {
+    /// Where clients connect: an address with a port or a range of ports.
+    pub listen: Listen,
+    /// The name of the origin at the backends; default their own.
+    #[serde(default)]
+    pub origin: Option<OriginName>,
+    /// That origin as this side reaches it, to go to while no backend is up; default nowhere.
+    #[serde(default, deserialize_with = "values::host_and_port")]
+    pub direct: Option<String>,
+    /// The PROXY header for that way.
+    #[serde(default, deserialize_with = "values::proxy_version")]
     pub send_proxy: Option<ProxyVersion>,
 }
 
@@ -299,9 +320,10 @@ impl Settings {
     /// These where they say something, `under` where they do not.
     #[must_use]
     pub fn over(self, under: Settings) -> Settings {
-        let Settings { frontend, peers, backend, frontends, hop, limits, admin } = self;
+        let Settings { frontend, peers, listeners, backend, frontends, hop, limits, admin } = self;
         Settings {
             frontend: frontend.over(under.frontend),
+            listeners: if listeners.is_empty() { under.listeners } else { listeners },
             peers: if peers.is_empty() { under.peers } else { peers },
             backend: backend.over(under.backend),
             frontends: if frontends.is_empty() { under.frontends } else { frontends },
@@ -311,13 +333,17 @@ impl Settings {
         }
     }
 
-    /// The keys in which these differ from `before`, as `SECTION.KEY`; `backends` for all of the backends, `frontends` for all
+    /// The keys in which these differ from `before`, as `SECTION.KEY`; `backends` for all of the backends, `listener` for all
+    /// listeners, `frontends` for all
     /// limits of frontends.
     pub fn changed(&self, before: &Settings) -> Vec<Change> {
-        let Settings { frontend, peers, backend, frontends, hop, limits, admin } = self;
+        let Settings { frontend, peers, listeners, backend, frontends, hop, limits, admin } = self;
         let mut changes = frontend.changed(&before.frontend, "frontend");
         if *peers != before.peers {
             changes.push(Change::of("backends".to_owned(), &before.peers, peers));
+        }
+        if *listeners != before.listeners {
+            changes.push(Change::of("listener".to_owned(), &before.listeners, listeners));
         }
         changes.extend(backend.changed(&before.backend, "backend"));
         if *frontends != before.frontends {

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::{Fallback, FrontendLimitSettings, PeerSettings};
+use super::{Fallback, FrontendLimitSettings, ListenerSettings, PeerSettings};
 use crate::allow::Allow;
 use crate::network::Network;
 use crate::origins::Origins;
@@ -75,6 +75,23 @@ impl Written for FrontendLimitSettings {
             true => format!("{label} (no limit)"),
             false => format!("{label} ({})", limits.join(", ")),
         }
+    }
+}
+
+impl Written for ListenerSettings {
+    fn written(&self) -> String {
+        let ListenerSettings { listen, origin, direct, send_proxy } = self;
+        let mut text = listen.to_string();
+        if let Some(origin) = origin {
+            text += &format!(" to {origin}");
+        }
+        if let Some(direct) = direct {
+            text += &format!(" (direct {direct})");
+        }
+        if let Some(version) = send_proxy {
+            text += &format!(" (send_proxy {})", version.written());
+        }
+        text
     }
 }
 

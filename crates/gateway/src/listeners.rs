@@ -1,0 +1,178 @@
+//! Where clients connect: listeners for certain origins, and the sockets of a frontend.
+
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::runtime::Handle;
+
+use crate::io::prepare;
+use crate::listen::Listen;
+use crate::log::Log;
+use crate::origins::OriginName;
+use crate::outgoing::Direct;
+use crate::service::{Arrived, BACKLOG, Listening, accept_failed, on_each};
+
+/// Pause after a failed accept (usually: out of descriptors), so that it is not tried in a busy loop.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// A place where clients connect to reach a certain origin, whatever they send.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Listener {
+    /// Its name in reports is this as text.
+    pub listen: Listen,
+    /// The name of the origin that backends are asked for; `None`: their own.
+    pub origin: Option<OriginName>,
+    /// Where to go over the kernel's TCP while no backend is up.
+    pub direct: Option<Direct>,
+}
+
+/// A socket on which one core accepts clients.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    /// As it was asked for: the port may be 0.
+    address: SocketAddr,
+    listening: Listening<TcpListener>,
+}
+
+/// The listening sockets of a frontend: for each address one, or one for each core.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sockets(Vec<Vec<Arc<Socket>>>);
+
+impl Sockets {
+    /// Adds a listener that somebody else has bound, in the place of `address`.
+    pub(crate) fn inherit(&mut self, listener: TcpListener, address: SocketAddr, cores: &[Handle]) {
+        prepare(&listener);
+        self.add(vec![listener], address, cores);
+    }
+
+    /// Sockets for these addresses: those that there are already, and new ones.
+    ///
+    /// # Errors
+    /// If an address cannot be listened on; the text names it.
+    pub(crate) fn renewed(&self, addresses: &[SocketAddr], cores: &[Handle]) -> io::Result<Sockets> {
+        let mut sockets = Sockets::default();
+        for &address in addresses {
+            match self.0.iter().find(|of_address| of_address.iter().any(|socket| socket.address == address)) {
+                Some(of_address) => sockets.0.push(of_address.clone()),
+                None => sockets.add(on_each(listen_at(address)?, cores), address, cores),
+            }
+        }
+        Ok(sockets)
+    }
+
+    fn add(&mut self, listeners: Vec<TcpListener>, address: SocketAddr, cores: &[Handle]) {
+        let is_only = listeners.len() < cores.len();
+        let socket = |listener| Arc::new(Socket { address, listening: Listening { listener, is_only } });
+        self.0.push(listeners.into_iter().map(socket).collect());
+    }
+
+    /// Those of one core.
+    pub(crate) fn of_core(&self, core: usize) -> Vec<Arc<Socket>> {
+        self.0.iter().filter_map(|of_address| of_address.get(core).cloned()).collect()
+    }
+
+    /// The address and port at which the socket for `address` listens.
+    ///
+    /// # Errors
+    /// If there is none, or the kernel does not tell.
+    pub(crate) fn local_addr(&self, address: SocketAddr) -> io::Result<SocketAddr> {
+        let mut all = self.0.iter().flatten();
+        let socket = all.find(|socket| socket.address == address).ok_or(io::ErrorKind::NotConnected)?;
+        socket.listening.listener.local_addr()
+    }
+}
+
+/// A client, with the address that its listener was asked for at.
+pub(crate) type Client = (TcpStream, SocketAddr, SocketAddr);
+
+/// The next client at whichever of these sockets; that in `turn` is asked first.
+pub(crate) async fn accept_any(sockets: &[Arc<Socket>], turn: usize, log: &Log) -> Arrived<Client> {
+    loop {
+        match poll_accept(sockets, turn).await {
+            Ok(arrived) => return arrived,
+            Err(error) => accept_failed(log, &error),
+        }
+        tokio::time::sleep(ACCEPT_PAUSE).await;
+    }
+}
+
+async fn poll_accept(sockets: &[Arc<Socket>], turn: usize) -> io::Result<Arrived<Client>> {
+    poll_fn(|cx| {
+        let (before, from) = sockets.split_at(turn % sockets.len().max(1));
+        for Socket { address, listening } in from.iter().chain(before).map(Arc::as_ref) {
+            if let Poll::Ready(accepted) = listening.listener.poll_accept(cx) {
+                let arrived = |(stream, peer)| listening.arrived((stream, peer, *address), turn);
+                return Poll::Ready(accepted.map(arrived));
+            }
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+/// The next client of a listener.
+pub(crate) async fn accept(listener: &TcpListener, log: &Log) -> (TcpStream, SocketAddr) {
+    loop {
+        match listener.accept().await {
+            Ok(accepted) => return accepted,
+            Err(error) => accept_failed(log, &error),
+        }
+        tokio::time::sleep(ACCEPT_PAUSE).await;
+    }
+}
+
+/// Listens; an error names the address and what to do.
+pub(crate) fn listen_at(address: SocketAddr) -> io::Result<TcpListener> {
+    bound(address).map_err(|error| {
+        let remedy = remedy(error.kind());
+        io::Error::new(error.kind(), format!("cannot listen on {address}: {error}; {remedy}"))
+    })
+}
+
+fn bound(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    prepare(&socket);
+    socket.listen(BACKLOG.into())
+}
+
+/// What to do about an address that cannot be listened on.
+fn remedy(why: io::ErrorKind) -> &'static str {
+    match why {
+        io::ErrorKind::AddrInUse => "another program has this port; choose another",
+        io::ErrorKind::AddrNotAvailable => {
+            "the address is not one of this host; `ip address` shows those that are"
+        }
+        io::ErrorKind::PermissionDenied => {
+            "ports below 1024 need root or CAP_NET_BIND_SERVICE; choose a higher one"
+        }
+        _ => "choose another address or port",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn renewed_sockets_keep_what_is_asked_for_again() {
+        let one: SocketAddr = "127.0.0.1:0".parse().unwrap();
+        let other: SocketAddr = "127.0.0.2:0".parse().unwrap();
+        let first = Sockets::default().renewed(&[one], &[]).unwrap();
+        let both = first.renewed(&[other, one], &[]).unwrap();
+        assert_eq!(both.local_addr(one).unwrap(), first.local_addr(one).unwrap());
+        let taken = both.local_addr(one).unwrap();
+        let error = both.renewed(&[other, taken], &[]).unwrap_err().to_string();
+        assert!(error.contains(&format!("cannot listen on {taken}")), "{error}");
+        let last = both.renewed(&[other], &[]).unwrap();
+        assert!(last.local_addr(one).is_err() && last.local_addr(other).is_ok());
+        drop((first, both));
+        assert!(TcpStream::connect(taken).await.is_err(), "nobody listens there any more");
+    }
+}
