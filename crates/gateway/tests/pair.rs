@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use brisk_gateway::hop::{Opening, Purpose};
 use brisk_gateway::{
-    Access, Backend, BackendConfig, End, Frontend, FrontendConfig, Hop, HopKey, KeyRing, Log, Metrics, Role,
-    ServiceConfig, Summary, Timeout, Timeouts,
+    Access, Backend, BackendConfig, End, Facts, Frontend, FrontendConfig, FrontendControl, Hop, HopKey,
+    KeyRing, Log, Metrics, Role, ServiceConfig, Status, Summary, Timeout, Timeouts,
 };
 use brisk_link::LinkSpec;
 use brisk_runtime::{FastOpenOutcome, memory};
@@ -27,6 +27,7 @@ struct Pair {
     frontend: JoinHandle<Summary>,
     backend: JoinHandle<Summary>,
     accesses: Arc<Mutex<Vec<Access>>>,
+    control: FrontendControl,
 }
 
 impl Pair {
@@ -59,6 +60,7 @@ impl Pair {
         let config = FrontendConfig { service, ..FrontendConfig::new(loopback(), hop, sealed()) };
         let frontend = Frontend::bind(config, a).await.unwrap();
         let client_side = frontend.local_addr().unwrap();
+        let control = frontend.control();
         let (stop, stopped) = watch::channel(false);
         let (stop_backend, backend_stopped) = watch::channel(false);
         let until = |mut stopped: watch::Receiver<bool>| async move {
@@ -66,7 +68,7 @@ impl Pair {
         };
         let frontend = tokio::spawn(frontend.run(until(stopped)));
         let backend = tokio::spawn(backend.run(until(backend_stopped)));
-        Pair { client_side, stop, stop_backend, frontend, backend, accesses }
+        Pair { client_side, stop, stop_backend, frontend, backend, accesses, control }
     }
 
     async fn connect(&self) -> TcpStream {
@@ -106,6 +108,42 @@ async fn origin(answer: fn(Vec<u8>) -> Vec<u8>) -> SocketAddr {
         }
     });
     address
+}
+
+#[tokio::test]
+async fn status_counts_round_trips_of_requests_and_not_the_pauses_between_them() {
+    let listener = TcpListener::bind(loopback()).await.unwrap();
+    let origin = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                while stream.read_u8().await.is_ok() {
+                    stream.write_all(&[7; 1000]).await.unwrap();
+                }
+            });
+        }
+    });
+    let pair = Pair::start("--rtt 50ms", origin).await;
+    // The watch measures the round trip.
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    for _ in 0..5 {
+        let mut client = pair.connect().await;
+        for _ in 0..3 {
+            client.write_all(b"?").await.unwrap();
+            client.read_exact(&mut [0; 1000]).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let facts =
+        Facts { role: Role::Frontend, listen: String::new(), origin: None, hop: "tcp", security: "sealed" };
+    let status = Status::of(&facts, &Metrics::new(), Some(&pair.control)).json();
+    let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+    let path = &status["backends"][0];
+    let [p50, p99] = ["p50", "p99"].map(|share| path["rtts"][share].as_f64().unwrap());
+    assert!((0.9..1.8).contains(&p50) && (p50..4.0).contains(&p99), "{path}");
+    assert!(path["extra"].as_f64().is_some_and(|extra| extra > 0.0), "{path}");
+    pair.finish().await;
 }
 
 #[tokio::test]
