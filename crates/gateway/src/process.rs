@@ -79,26 +79,26 @@ fn open_descriptors() -> Option<u64> {
 
 impl Collector for Process {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
-        let mut write = |name: &str, help: &str, unit: Option<Unit>, value: Value| {
+        let mut write = |name: &str, help: &str, unit: Option<Unit>, value: Sample| {
             let (kind, unit) = (value.kind(), unit.as_ref());
             value.encode(encoder.encode_descriptor(name, help, unit, kind)?)
         };
         if let Some(stat) = Stat::read() {
-            let cpu = Value::Total(ConstCounter::new(seconds(stat.cpu)));
+            let cpu = Sample::Total(ConstCounter::new(seconds(stat.cpu)));
             write("process_cpu", "Processor time of user and system", Some(Unit::Seconds), cpu)?;
             let resident = stat.resident.saturating_mul(page_size() as u64);
-            write("process_resident_memory", "Resident memory", Some(Unit::Bytes), Value::now(resident))?;
-            let virtual_memory = Value::now(stat.virtual_memory);
+            write("process_resident_memory", "Resident memory", Some(Unit::Bytes), Sample::now(resident))?;
+            let virtual_memory = Sample::now(stat.virtual_memory);
             write("process_virtual_memory", "Virtual memory", Some(Unit::Bytes), virtual_memory)?;
         }
         if let Some(open) = open_descriptors() {
-            write("process_open_fds", "Descriptors that are open", None, Value::now(open))?;
+            write("process_open_fds", "Descriptors that are open", None, Sample::now(open))?;
         }
         if let Some(limit) = getrlimit(Resource::Nofile).current {
-            write("process_max_fds", "Descriptors that may be open", None, Value::now(limit))?;
+            write("process_max_fds", "Descriptors that may be open", None, Sample::now(limit))?;
         }
         if let Some(start) = self.start {
-            let start = Value::Now(ConstGauge::new(start));
+            let start = Sample::Now(ConstGauge::new(start));
             write("process_start_time", "Start of the process since 1970", Some(Unit::Seconds), start)?;
         }
         Ok(())
@@ -106,27 +106,27 @@ impl Collector for Process {
 }
 
 /// A value in the form that it is shown in.
-enum Value {
+enum Sample {
     Total(ConstCounter<f64>),
     Now(ConstGauge<f64>),
 }
 
-impl Value {
-    fn now(value: u64) -> Value {
-        Value::Now(ConstGauge::new(value as f64))
+impl Sample {
+    fn now(value: u64) -> Sample {
+        Sample::Now(ConstGauge::new(value as f64))
     }
 
     fn kind(&self) -> prometheus_client::metrics::MetricType {
         match self {
-            Value::Total(total) => total.metric_type(),
-            Value::Now(now) => now.metric_type(),
+            Sample::Total(total) => total.metric_type(),
+            Sample::Now(now) => now.metric_type(),
         }
     }
 
     fn encode(&self, encoder: prometheus_client::encoding::MetricEncoder<'_>) -> Result<(), fmt::Error> {
         match self {
-            Value::Total(total) => total.encode(encoder),
-            Value::Now(now) => now.encode(encoder),
+            Sample::Total(total) => total.encode(encoder),
+            Sample::Now(now) => now.encode(encoder),
         }
     }
 }
