@@ -97,6 +97,8 @@ fn the_board_and_the_alerts_ask_for_metrics_that_there_are() {
                 "brisk_path_rtt_seconds",
                 "brisk_path_loss_ratio",
                 "brisk_frontend_connections",
+                "brisk_frontend_connections_active",
+                "brisk_frontend_payload_bytes",
             ];
             assert!(
                 known.contains(name) || by_peer_or_frontend.contains(&name),
