@@ -473,6 +473,17 @@ mod tests {
         assert_eq!(encoder.poll(&outlook(una), |_| false, RTT, at(25)), None);
     }
 
+    #[test]
+    fn a_shut_window_and_a_range_beyond_24_bits_get_no_parity() {
+        let una = SeqNum(1);
+        let shut = Outlook { window_shut: true, ..outlook(una) };
+        assert_eq!(three_segments(una).poll(&shut, |_| false, RTT, at(25)), Some(Err(Unsent::State)));
+        // SEG.SEQ is SND.UNA - 1000.
+        let poll = |distance: u32| three_segments(una + distance).poll(&outlook(una), |_| false, RTT, at(25));
+        assert!(poll((1 << 24) - 1001).is_some_and(|polled| polled.is_ok()));
+        assert_eq!(poll((1 << 24) - 1000), None);
+    }
+
     /// Payload bytes of all parity for bursts of segments (milliseconds since the burst before, sizes), of which
     /// nothing is acknowledged, so that nothing spares parity; and the time until the last burst.
     fn parity_for(code: Code, bursts: &[(u64, Vec<u32>)]) -> (u64, Duration) {
