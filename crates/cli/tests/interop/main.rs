@@ -12,10 +12,11 @@
 //! | `stalls` | both roles, readers that do not read and paths that do not carry |
 //! | `fast_open` | Fast Open in both roles, and cookies of the kernel and ours under one key |
 //! | `farm` | a kernel client, and a kernel and `brisk serve` behind one address while their key is exchanged |
-//! | `mtu` | `brisk serve` to curl over a path that is narrower than both ends think |
+//! | `mtu` | `brisk serve` to curl, and `brisk doctor`, over a path that is narrower than both ends think |
 //! | `lossy` | both roles over a link that loses, reorders and delays |
 //! | `gateway` | curl, frontend, lossy link, backend, nginx |
 //! | `moves` | the gateway pair while addresses change |
+//! | `readme` | the commands of the README for a gateway pair, as they are pasted |
 //! | `packet` | both roles on the host's own addresses; the gateway pair where UDP is blocked |
 //! | `xdp` | both roles on the host's own addresses through AF_XDP, beside the kernel's services |
 //!
@@ -43,6 +44,7 @@ mod packet;
 mod pages;
 mod peers;
 mod process;
+mod readme;
 mod scale;
 mod serve;
 mod stalls;

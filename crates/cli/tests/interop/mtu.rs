@@ -2,12 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-use crate::link::Link;
+use crate::link::{FAR, Link};
 use crate::pages::{Pages, fetches};
-use crate::process::run;
+use crate::process::{Process, run, text};
 use crate::serve;
 
 const NARROW: &[&str] = &["--rtt", "20ms", "--mtu", "1400"];
+/// Rules for a router that says nothing.
+const SILENCE: &str = "table inet silence { chain forward { type filter hook forward priority 0; \
+                       icmp type destination-unreachable drop; icmpv6 type packet-too-big drop; }; }";
 
 /// Fetches from `brisk serve` over the narrow link, once per family, each within `limit`.
 fn fetch_within(limit: Duration, link: &Link) {
@@ -35,9 +38,27 @@ fn what_a_router_says_about_its_mtu_is_heeded() {
 fn a_black_hole_is_found_without_being_told() {
     require!("curl", "nft");
     let link = Link::start(NARROW);
-    let rules = "table inet silence { chain forward { type filter hook forward priority 0; \
-                 icmp type destination-unreachable drop; icmpv6 type packet-too-big drop; }; }";
-    run(link.far.command("nft").arg(rules));
+    run(link.far.command("nft").arg(SILENCE));
     fetch_within(Duration::from_secs(20), &link);
     assert!(link.stop()["down"]["dropped_mtu"].as_u64() > Some(0), "the path was too narrow");
+}
+
+/// The handshake of a gateway pair announces segments that the path does not carry.
+#[test]
+fn the_doctor_tests_the_segment_that_it_reports() {
+    require!();
+    for (words, says) in [
+        (&["--rtt", "20ms"][..], "bytes of payload, tested in both directions"),
+        (NARROW, "bytes of payload do not arrive"),
+    ] {
+        let link = Link::start(words);
+        let backend = ["backend", "--listen", ":7443", "--to", "127.0.0.1:80", "--plain"];
+        let backend = Process::start("brisk backend", &mut link.far.brisk(&backend));
+        backend.until_it_says("listen=");
+        let peer = format!("{}:7443", FAR[0].ip);
+        let doctor = link.near.brisk(&["doctor", &peer, "--plain", "--probes", "1"]).output();
+        let said = text(&doctor.expect("the doctor").stdout);
+        let segment = said.lines().find(|line| line.contains(" segment "));
+        assert!(segment.is_some_and(|line| line.contains(says)), "{words:?}:\n{said}");
+    }
 }
