@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 use brisk_gateway::access::Role;
 use brisk_gateway::log::{Level, Log, Value};
 use brisk_gateway::settings::{
-    Change, Fallback, FrontendSettings, HopSettings, ListenerSettings, PeerSettings, listen_address,
-    name_and_port,
+    Change, Fallback, FrontendSettings, HopSettings, ListenerSettings, PeerSettings, RouteSettings,
+    listen_address, name_and_port,
 };
 use brisk_gateway::{
     BackendSpec, Direct, Entrance, Facts, Frontend, FrontendConfig, FrontendControl, Health, Hop, Listen,
-    Listener, MechanismState, Metrics, Network, ProxyVersion, ServiceConfig, Settings, Users,
+    Listener, MechanismState, Metrics, Network, ProxyVersion, Route, ServiceConfig, Settings, Users,
 };
 use brisk_runtime::attach::{AttachConfig, Attached, Queues};
 use brisk_runtime::{Cores, DeviceSpec, Endpoint, FastOpenConnect};
@@ -431,9 +431,14 @@ fn listen(settings: &Settings) -> Result<Option<SocketAddr>, Failure> {
 /// The listeners for certain origins.
 fn listeners(settings: &Settings) -> Vec<Listener> {
     let listener = |listener: &ListenerSettings| {
-        let ListenerSettings { listen, origin, direct, send_proxy } = listener.clone();
+        let ListenerSettings { listen, origin, routes, direct, send_proxy } = listener.clone();
+        let route = |RouteSettings { sni, origin, direct, send_proxy }| Route {
+            sni,
+            origin,
+            direct: direct.map(|origin| Direct { origin, send_proxy }),
+        };
         let direct = direct.map(|origin| Direct { origin, send_proxy });
-        Listener { listen, origin, direct }
+        Listener { listen, origin, routes: routes.into_iter().map(route).collect(), direct }
     };
     settings.listeners.iter().map(listener).collect()
 }
@@ -471,6 +476,7 @@ fn listener(text: &str) -> Result<ListenerSettings, String> {
     Ok(ListenerSettings {
         listen: listen.parse()?,
         origin: Some(origin.parse()?),
+        routes: Vec::new(),
         direct: None,
         send_proxy: None,
     })

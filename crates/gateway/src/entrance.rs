@@ -18,6 +18,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use crate::client_hello::{self, Hello};
 use crate::end::End;
 use crate::hop::opening::{ClientAddresses, plain};
 use crate::io::CHUNK;
@@ -204,6 +205,24 @@ async fn until<T>(
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
     }
+}
+
+/// Reads a client's first bytes until they are a TLS client hello, or something else.
+pub(crate) async fn client_hello(client: &mut TcpStream, buffer: &mut Vec<u8>) -> io::Result<Hello> {
+    let mut needed = 1;
+    until(client, buffer, client_hello::LONGEST, |bytes| {
+        if bytes.len() < needed {
+            return Ok(None);
+        }
+        Ok(match client_hello::parse(bytes) {
+            Hello::More(more) => {
+                needed = more;
+                None
+            }
+            hello @ (Hello::Named(_) | Hello::Nameless | Hello::NotTls) => Some(hello),
+        })
+    })
+    .await
 }
 
 fn bad(why: &str) -> io::Error {

@@ -14,8 +14,9 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::access::{Access, Role};
+use crate::client_hello::{Hello, UNRECOGNIZED_NAME};
 use crate::end::End;
-use crate::entrance::{Admitted, Entrance};
+use crate::entrance::{self, Admitted, Entrance};
 use crate::exchanges::Exchanges;
 use crate::first_bytes::{GREETING, Guess, Habits, Speaker};
 use crate::hop::dial::Refused;
@@ -31,9 +32,11 @@ use crate::origins::OriginName;
 use crate::outgoing::{self, Direct};
 use crate::proxy::header;
 use crate::relay::{Carry, Stop, carry, within};
+use crate::routes::{self, Route};
 use crate::service::{
     Arrived, Door, Phase, ServiceConfig, Serving, Summary, adopt, first_bytes, hop_tcp, reached, serve_until,
 };
+use crate::timeouts::Timeout;
 use crate::transport::{Fate, Way};
 use crate::upstream::{BackendSpec, Dialling, Health, Upstream, Upstreams};
 
@@ -342,6 +345,8 @@ struct Entry {
     origin: Option<OriginName>,
     /// The direct way for clients that do not ask where to go.
     direct: Option<Direct>,
+    /// Other origins for TLS clients by the name of the server.
+    routes: Vec<Route>,
 }
 
 impl FrontendConfig {
@@ -359,10 +364,11 @@ impl FrontendConfig {
             entrance: self.entrance.clone(),
             origin: None,
             direct: self.direct.clone(),
+            routes: Vec::new(),
         });
         let mut entries: HashMap<SocketAddr, Arc<Entry>> =
             self.listen.zip(plain.map(Arc::new)).into_iter().collect();
-        for Listener { listen, origin, direct } in &self.listeners {
+        for Listener { listen, origin, routes, direct } in &self.listeners {
             // Another origin than that of the other listeners is not to be reached by their way.
             let usual = self.direct.clone().filter(|_| origin.is_none());
             let entry = Arc::new(Entry {
@@ -370,6 +376,7 @@ impl FrontendConfig {
                 entrance: Entrance { proxy_from: self.entrance.proxy_from.clone(), ..Entrance::default() },
                 origin: origin.clone(),
                 direct: direct.clone().or(usual),
+                routes: routes.clone(),
             });
             entries.extend(listen.addresses().map(|address| (address, entry.clone())));
         }
@@ -486,6 +493,38 @@ async fn serve(
     Some(access)
 }
 
+/// The route of a TLS client, whose first bytes are read for at most `limit`; `None`: it goes to the origin of the listener. Clients
+/// without either are refused.
+async fn routed<'a>(
+    entry: &'a Entry,
+    client: &mut TcpStream,
+    first: &mut Vec<u8>,
+    limit: Duration,
+) -> Result<Option<&'a Route>, End> {
+    let hello = tokio::time::timeout(limit, entrance::client_hello(client, first)).await;
+    let hello = hello.map_err(|_| End::TimedOut(Timeout::Header))?;
+    let hello = hello.map_err(|error| End::ClientFailed(error.to_string()))?;
+    let route = match &hello {
+        Hello::Named(name) => routes::choose(&entry.routes, name),
+        Hello::Nameless | Hello::NotTls | Hello::More(_) => None,
+    };
+    if route.is_some() || entry.origin.is_some() {
+        return Ok(route);
+    }
+    let why = match hello {
+        Hello::Named(name) => format!("no route for the server name {name}"),
+        Hello::Nameless => "no route for a client hello without a server name".to_owned(),
+        Hello::NotTls | Hello::More(_) => {
+            reset(client);
+            return Err(End::ClientFailed("no route for a client that sends no TLS client hello".to_owned()));
+        }
+    };
+    // A client that has gone does not hear it.
+    let _ = client.write_all(&UNRECOGNIZED_NAME).await;
+    let _ = client.shutdown().await;
+    Err(End::ClientFailed(why))
+}
+
 impl Current {
     /// What a client says before the hop is opened: where it wants to go, and its first bytes if they come in time.
     async fn admit(
@@ -503,7 +542,14 @@ impl Current {
             (Some(asked), Some(_)) => Some(Direct { origin: asked.clone(), send_proxy: None }),
             (_, direct) => direct.clone(),
         };
-        if let Some(origin) = &entry.origin {
+        let route = match entry.routes.is_empty() {
+            true => None,
+            false => routed(entry, client, &mut admitted.first, limit).await?,
+        };
+        if let Some(Route { direct, .. }) = route {
+            admitted.direct.clone_from(direct);
+        }
+        if let Some(origin) = route.map(|route| &route.origin).or(entry.origin.as_ref()) {
             admitted.origin = Some(origin.to_string());
             access.origin = Some(origin.to_string());
         }

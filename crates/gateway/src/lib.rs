@@ -19,6 +19,7 @@
 //! | [`proxy`] | the PROXY protocol |
 //! | [`allow`], [`network`] | who may ask for which origin, who is trusted |
 //! | [`listen`], [`listeners`] | where clients connect |
+//! | [`routes`], [`client_hello`] | origins by the name of a TLS server |
 //! | [`origins`] | origins with names |
 //! | [`relay`] | copying both ways; half closes and resets are carried through |
 //! | `throttle` | a rate that connections share |
@@ -42,6 +43,7 @@ pub mod access;
 pub mod admin;
 pub mod allow;
 pub mod backend;
+pub mod client_hello;
 pub mod doctor;
 mod end;
 pub mod entrance;
@@ -63,6 +65,7 @@ pub mod peer;
 mod process;
 pub mod proxy;
 pub mod relay;
+pub mod routes;
 pub mod service;
 pub mod settings;
 pub mod status;
@@ -94,6 +97,7 @@ pub use origins::{NamedOrigin, OriginName, Origins};
 pub use outgoing::Direct;
 pub use peer::{PathReport, Redundancy};
 pub use proxy::ProxyVersion;
+pub use routes::{Route, ServerName};
 pub use service::{ServiceConfig, Summary};
 pub use settings::Settings;
 pub use status::{Facts, Status};

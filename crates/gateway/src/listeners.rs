@@ -15,18 +15,21 @@ use crate::listen::Listen;
 use crate::log::Log;
 use crate::origins::OriginName;
 use crate::outgoing::Direct;
+use crate::routes::Route;
 use crate::service::{Arrived, BACKLOG, Listening, accept_failed, on_each};
 
 /// Pause after a failed accept (usually: out of descriptors), so that it is not tried in a busy loop.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// A place where clients connect to reach a certain origin, whatever they send.
+/// A place where clients connect to reach certain origins.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Listener {
     /// Its name in reports is this as text.
     pub listen: Listen,
-    /// The name of the origin that backends are asked for; `None`: their own.
+    /// The name of the origin that backends are asked for; `None`: their own, or none if there are routes.
     pub origin: Option<OriginName>,
+    /// Origins for TLS clients by the name of the server; others go to `origin`.
+    pub routes: Vec<Route>,
     /// Where to go over the kernel's TCP while no backend is up.
     pub direct: Option<Direct>,
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use brisk_gateway::hop::{Opening, Purpose};
 use brisk_gateway::{
     Access, Backend, BackendConfig, BackendSpec, Direct, Entrance, Frontend, FrontendConfig, Health, Hop,
-    HopKey, KeyRing, Listener, Log, NamedOrigin, ProxyVersion, Role, ServiceConfig, Summary,
+    HopKey, KeyRing, Listener, Log, NamedOrigin, ProxyVersion, Role, Route, ServiceConfig, Summary, Timeouts,
 };
 use brisk_link::LinkSpec;
 use brisk_runtime::{Endpoint, memory};
@@ -348,7 +348,12 @@ async fn a_frontend_asks_for_an_origin_by_its_name() {
 }
 
 fn listener(listen: &str, origin: &str) -> Listener {
-    Listener { listen: listen.parse().unwrap(), origin: Some(origin.parse().unwrap()), direct: None }
+    Listener {
+        listen: listen.parse().unwrap(),
+        origin: Some(origin.parse().unwrap()),
+        routes: Vec::new(),
+        direct: None,
+    }
 }
 
 /// Three ports in a row that were free a moment ago, the first in `.0`, on an address of its own.
@@ -441,6 +446,81 @@ async fn listeners_lead_to_origins_of_their_own_and_a_reload_changes_them() {
     let seen: Vec<_> = front.map(|access| (access.listener.as_deref(), access.origin.as_deref())).collect();
     for expected in [(Some("127.0.0.1:0"), None), (Some(range.as_str()), Some("web"))] {
         assert!(seen.contains(&expected), "{expected:?}: {seen:?}");
+    }
+}
+
+/// A TLS client hello for `name`, in records of `fragment` bytes at most.
+fn hello(name: &str, fragment: usize) -> Vec<u8> {
+    let with_length = |bytes: &[u8]| [&u16::try_from(bytes.len()).unwrap().to_be_bytes()[..], bytes].concat();
+    let host = [&[0][..], &with_length(name.as_bytes())].concat();
+    let extension = [&[0, 0][..], &with_length(&with_length(&host))].concat();
+    let body = [&[3, 3][..], &[7; 32], &[0, 0, 2, 0x13, 1, 1, 0], &with_length(&extension)].concat();
+    let message = [&[1, 0][..], &with_length(&body)].concat();
+    message.chunks(fragment).flat_map(|part| [&[22, 3, 1][..], &with_length(part)].concat()).collect()
+}
+
+#[tokio::test]
+async fn tls_clients_are_routed_by_the_name_of_the_server_and_their_bytes_stay_as_they_are() {
+    let (a, b) = network("--rtt 4ms");
+    let (records, web, api) = (Records::default(), origin("web").await, origin("api").await);
+    let named = [format!("web={web}"), format!("api={api}")];
+    let origins = named.map(|named| named.parse::<NamedOrigin>().unwrap()).into_iter().collect();
+    backend(&b, BackendConfig { origins, ..BackendConfig::new(at(1), None, key(1)) }, &records);
+    let route = |sni: &str, origin: &str| Route {
+        sni: sni.parse().unwrap(),
+        origin: origin.parse().unwrap(),
+        direct: None,
+    };
+    let routes = vec![route("*.api.example", "api"), route("shop.example", "web")];
+    let refusing = Listener { origin: None, routes: routes.clone(), ..listener("127.0.0.9:0", "web") };
+    let timeouts = Timeouts { header: Duration::from_millis(500), ..Timeouts::default() };
+    let config = FrontendConfig {
+        service: ServiceConfig { timeouts, ..service(&records) },
+        listen: None,
+        listeners: vec![Listener { routes, ..listener("127.0.0.8:0", "web") }, refusing],
+        ..FrontendConfig::new(loopback(), at(1), key(1))
+    };
+    let frontend = Frontend::bind(config, a).await.unwrap();
+    let control = frontend.control();
+    let at: Vec<SocketAddr> = control.listening().iter().map(|(listen, _)| listen.parse().unwrap()).collect();
+    tokio::spawn(frontend.run(std::future::pending()));
+    for fragment in [1, 40, 1000] {
+        for (name, origin) in [("shop.example", "web"), ("a.API.example", "api")] {
+            let said = [&hello(name, fragment)[..], b"\r\n\r\n"].concat();
+            let expected = format!("{origin}|{}", String::from_utf8_lossy(&said));
+            assert_eq!(ask(at[0], &said).await.unwrap(), expected);
+            assert_eq!(ask(at[1], &said).await.unwrap(), expected);
+        }
+    }
+    // In several segments.
+    let mut slow = TcpStream::connect(at[1]).await.unwrap();
+    for part in [&hello("x.api.example", 30)[..], b"\r\n\r\n"].concat().chunks(25) {
+        slow.write_all(part).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let mut answer = Vec::new();
+    slow.read_to_end(&mut answer).await.unwrap();
+    assert!(answer.starts_with(b"api|"));
+    // Others go to the origin of the listener, or are refused.
+    let other = [&hello("other.example", 1000)[..], b"\r\n\r\n"].concat();
+    for said in [&other[..], REQUEST] {
+        assert!(ask(at[0], said).await.unwrap().starts_with("web|"));
+    }
+    let mut refused = TcpStream::connect(at[1]).await.unwrap();
+    refused.write_all(&hello("other.example", 1000)).await.unwrap();
+    let mut answer = Vec::new();
+    refused.read_to_end(&mut answer).await.unwrap();
+    assert_eq!(answer, [21, 3, 1, 0, 2, 2, 112]);
+    assert!(ask(at[1], REQUEST).await.is_err());
+    // A client that sends half of it is not waited for for ever.
+    let mut late = TcpStream::connect(at[1]).await.unwrap();
+    late.write_all(&hello("shop.example", 1000)[..20]).await.unwrap();
+    let _ = late.read_to_end(&mut answer).await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let records = records.lock().unwrap();
+    let ends: Vec<String> = records.iter().map(|access| access.end.to_string()).collect();
+    for expected in ["client: no route for the server name other.example", "header_timeout"] {
+        assert!(ends.iter().any(|end| end == expected), "{expected}: {ends:?}");
     }
 }
 

@@ -25,6 +25,7 @@ use crate::listen::Listen;
 use crate::network::Network;
 use crate::origins::{OriginName, Origins};
 use crate::proxy::ProxyVersion;
+use crate::routes::ServerName;
 use crate::throttle::BitRate;
 
 mod explain;
@@ -107,9 +108,28 @@ pub struct FrontendSettings {
 pub struct ListenerSettings {
     /// Where clients connect: an address with a port or a range of ports.
     pub listen: Listen,
-    /// The name of the origin at the backends; default their own.
+    /// The name of the origin at the backends; default their own, or none if there are routes.
     #[serde(default)]
     pub origin: Option<OriginName>,
+    /// Origins for TLS clients by the name of the server.
+    #[serde(default, rename = "route")]
+    pub routes: Vec<RouteSettings>,
+    /// That origin as this side reaches it, to go to while no backend is up; default nowhere.
+    #[serde(default, deserialize_with = "values::host_and_port")]
+    pub direct: Option<String>,
+    /// The PROXY header for that way.
+    #[serde(default, deserialize_with = "values::proxy_version")]
+    pub send_proxy: Option<ProxyVersion>,
+}
+
+/// `[[listener.route]]`.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RouteSettings {
+    /// The name of the server, or `*.DOMAIN`.
+    pub sni: ServerName,
+    /// The name of the origin at the backends.
+    pub origin: OriginName,
     /// That origin as this side reaches it, to go to while no backend is up; default nowhere.
     #[serde(default, deserialize_with = "values::host_and_port")]
     pub direct: Option<String>,

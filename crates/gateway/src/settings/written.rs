@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::{Fallback, FrontendLimitSettings, ListenerSettings, PeerSettings};
+use super::{Fallback, FrontendLimitSettings, ListenerSettings, PeerSettings, RouteSettings};
 use crate::allow::Allow;
 use crate::network::Network;
 use crate::origins::Origins;
@@ -80,10 +80,16 @@ impl Written for FrontendLimitSettings {
 
 impl Written for ListenerSettings {
     fn written(&self) -> String {
-        let ListenerSettings { listen, origin, direct, send_proxy } = self;
+        let ListenerSettings { listen, origin, routes, direct, send_proxy } = self;
         let mut text = listen.to_string();
         if let Some(origin) = origin {
             text += &format!(" to {origin}");
+        }
+        for RouteSettings { sni, origin, direct, send_proxy: _ } in routes {
+            text += &format!("; {sni} to {origin}");
+            if let Some(direct) = direct {
+                text += &format!(" (direct {direct})");
+            }
         }
         if let Some(direct) = direct {
             text += &format!(" (direct {direct})");

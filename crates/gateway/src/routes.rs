@@ -1,0 +1,104 @@
+//! Which origin a TLS client is for, by the name of the server that it asks for.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::Deserialize;
+
+use crate::origins::OriginName;
+use crate::outgoing::Direct;
+
+/// A route of a listener.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Route {
+    /// The names that it is for.
+    pub sni: ServerName,
+    /// The name of the origin that backends are asked for.
+    pub origin: OriginName,
+    /// Where to go over the kernel's TCP while no backend is up.
+    pub direct: Option<Direct>,
+}
+
+/// The name of a server, `shop.example`, or of all below a domain, `*.example`.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+#[serde(try_from = "String")]
+pub struct ServerName {
+    /// Lower case; with the leading dot if it is a domain.
+    text: String,
+}
+
+impl ServerName {
+    fn matches(&self, name: &str) -> bool {
+        match self.text.starts_with('.') {
+            true => name.len() > self.text.len() && name.ends_with(&self.text),
+            false => name == self.text,
+        }
+    }
+}
+
+/// The route for a server's `name`, in lower case: that with the name itself, or with the longest domain.
+pub(crate) fn choose<'a>(routes: &'a [Route], name: &str) -> Option<&'a Route> {
+    let matching = routes.iter().filter(|route| route.sni.matches(name));
+    matching.max_by_key(|route| (!route.sni.text.starts_with('.'), route.sni.text.len()))
+}
+
+impl FromStr for ServerName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<ServerName, String> {
+        let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+        let bare = text.strip_prefix("*.").unwrap_or(text);
+        let is_usual = !bare.is_empty() && bare.len() <= 253 && bare.chars().all(is_name);
+        match is_usual && !bare.starts_with('.') && !bare.ends_with('.') {
+            true => Ok(ServerName { text: text.strip_prefix('*').unwrap_or(text).to_ascii_lowercase() }),
+            false => {
+                Err(format!("'{text}' is no name of a server: write for instance shop.example or *.example"))
+            }
+        }
+    }
+}
+
+impl TryFrom<String> for ServerName {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<ServerName, String> {
+        text.parse()
+    }
+}
+
+impl fmt::Display for ServerName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let star = if self.text.starts_with('.') { "*" } else { "" };
+        write!(f, "{star}{}", self.text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_most_exact_route_is_chosen() {
+        let route = |(sni, origin): (&str, &str)| Route {
+            sni: sni.parse().unwrap(),
+            origin: origin.parse().unwrap(),
+            direct: None,
+        };
+        let routes = [("*.example", "any"), ("Shop.Example", "shop"), ("*.b.example", "b")].map(route);
+        for (name, origin) in [
+            ("shop.example", Some("shop")),
+            ("a.example", Some("any")),
+            ("x.b.example", Some("b")),
+            ("y.x.b.example", Some("b")),
+            ("b.example", Some("any")),
+            ("example", None),
+            ("badexample", None),
+            ("shop.example.org", None),
+        ] {
+            assert_eq!(choose(&routes, name).map(|route| route.origin.as_str()), origin, "{name}");
+        }
+        for bad in ["", "*", "*.", ".example", "a b", "*.*.example", "a*.example", "shop.example."] {
+            assert!(bad.parse::<ServerName>().is_err(), "{bad}");
+        }
+    }
+}
