@@ -280,7 +280,7 @@ fn the_page_says_what_the_record_says() {
 }
 
 /// Sentences of `docs/wire` that no test holds: never more than these.
-const WIRE_SENTENCES_WITHOUT_TEST: usize = 8;
+const WIRE_SENTENCES_WITHOUT_TEST: usize = 5;
 
 /// The pages of `docs/wire` except the table, one after the other.
 fn wire_pages() -> String {
