@@ -22,7 +22,7 @@ use crate::failure::Failure;
 /// The variable that may hold the key itself.
 const KEY_VARIABLE: &str = "BRISK_KEY";
 /// The mechanisms of the hop unless the operator chooses others.
-const DEFAULT_MECHANISMS: &str = "all,congestion=bbr,path=shared";
+const DEFAULT_MECHANISMS: &str = "all";
 
 /// What both sides take.
 #[derive(Clone, Debug, clap::Args)]

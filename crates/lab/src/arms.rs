@@ -4,8 +4,8 @@
 use brisk_link::units::{parse_duration, parse_proportion};
 use brisk_tcp::TcpConfig;
 use brisk_tcp::config::{
-    CopyScope, CorrectiveConfig, FecCode, HandshakeCopies, HandshakeTimers, PathStart, PlannerConfig,
-    ProactiveConfig, Reactive,
+    CongestionAlgorithm, CopyScope, CorrectiveConfig, FecCode, HandshakeCopies, HandshakeTimers, PathStart,
+    PlannerConfig, ProactiveConfig, Reactive,
 };
 use thiserror::Error;
 
@@ -134,14 +134,17 @@ fn proactive() -> TcpConfig {
     tcp
 }
 
-/// Everything, chosen by the planner, between two ends that know the path and each other: a response that is
-/// to be there within a round trip needs a window that takes it at once, and a request that may arrive twice.
+/// What a gateway pair uses as installed. Everything, chosen by the planner, between two ends that know the path and each other: a
+/// response that is to be there within a round trip needs a window that takes it at once, and a request that may arrive twice. BBR,
+/// since random loss does not slow it down.
 fn all() -> TcpConfig {
     TcpConfig {
         initial_window: 32,
         path_start: Some(PathStart::default()),
         handshake_timers: Some(HandshakeTimers::default()),
         handshake_copies: Some(HandshakeCopies { with_data: true, ..HandshakeCopies::default() }),
+        congestion: CongestionAlgorithm::Bbr,
+        share_path: true,
         ..planned()
     }
 }
@@ -201,8 +204,11 @@ pub fn parse_arm(text: &str) -> Result<Arm, ArmError> {
         None => Arm { name: name.to_owned(), tcp: TcpConfig::default(), fast_open: false, memory: false },
     };
     words.try_for_each(|word| mechanism(word, &mut asked))?;
-    if asked.tcp.share_path && asked.tcp.congestion != brisk_tcp::config::CongestionAlgorithm::Bbr {
-        return Err(ArmError::SharedWithoutBbr { arm: name.to_owned() });
+    if asked.tcp.share_path && asked.tcp.congestion != CongestionAlgorithm::Bbr {
+        if name.split(',').any(|word| word.trim() == "path=shared") {
+            return Err(ArmError::SharedWithoutBbr { arm: name.to_owned() });
+        }
+        asked.tcp.share_path = false;
     }
     Ok(asked)
 }
@@ -423,6 +429,12 @@ mod tests {
         assert_eq!(parse_arm("tcp,congestion=reno").unwrap().tcp.congestion, CongestionAlgorithm::Reno);
         assert_eq!(parse_arm("congestion=cubic").unwrap().tcp, parse_arm("tcp").unwrap().tcp);
         assert!(parse_arm("congestion=vegas").is_err() && parse_arm("congestion").is_err());
+        // Only BBR is shared, and it is what `all` brings.
+        assert!(
+            parse_arm("all").unwrap().tcp.share_path && !parse_arm("all,path=on").unwrap().tcp.share_path
+        );
+        assert!(!parse_arm("all,congestion=cubic").unwrap().tcp.share_path);
+        assert!(parse_arm("path=shared").is_err() && parse_arm("path=shared,congestion=bbr").is_ok());
     }
 
     #[test]

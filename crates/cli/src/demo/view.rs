@@ -85,8 +85,8 @@ pub(super) fn result(demo: &Demo, report: &DemoReport) -> String {
     if report.arms.iter().any(|arm| arm.measured.name == "all") {
         let _ = writeln!(
             text,
-            "'all' is a gateway pair as installed (max_overhead {DEFAULT_MAX_OVERHEAD}), but with CUBIC, on a path\n\
-             that it knows: {} s of warm-up were not counted.",
+            "'all' is a gateway pair as installed (max_overhead {DEFAULT_MAX_OVERHEAD}) on a path that it knows:\n\
+             {} s of warm-up were not counted.",
             demo.warm_up.as_secs(),
         );
     }

@@ -340,7 +340,7 @@ fn the_doctor_says_what_works_and_what_does_not() {
         "    planner          on (default max_overhead 25%)",
         "brisk whatif --rtt",
         "    congestion       bbr (default)",
-        "\"tcp; all,congestion=bbr,path=shared\" --max-overhead 25%",
+        "\"tcp; all\" --max-overhead 25%",
     ];
     for words in found.into_iter().chain(told) {
         assert!(said.contains(words), "{words} is not in\n{said}");

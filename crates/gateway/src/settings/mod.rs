@@ -222,7 +222,7 @@ pub struct HopSettings {
     pub gateway: Option<IpAddr>,
     /// Largest IP packet, bytes; 576 to 65535.
     pub mtu: Option<u16>,
-    /// The mechanisms, a list separated by commas; default `all,congestion=bbr,path=shared`.
+    /// The mechanisms, a list separated by commas; default `all`.
     pub mechanisms: Option<String>,
     /// Upper limit of the redundancy that the planner adds, as `25%`, 0 (none) to 200 %; default 25 %.
     pub max_overhead: Option<String>,
