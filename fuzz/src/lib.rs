@@ -14,6 +14,7 @@
 //! | [`capture`] | a packet capture | reading ends, with figures that fit together or one line of error |
 //! | [`handshake`] | what is said on the hop between two gateways | what is changed is refused, what is not is accepted |
 //! | [`proxy`] | the PROXY header in front of a connection | the same in any pieces; addresses are written and read as the same |
+//! | [`client_hello`] | the first bytes of a TLS client | the same in any pieces; it ends within its bound |
 //! | [`settings`] | text of a gateway's configuration | settings, or an error of one line that names a line |
 //! | [`connection`] | calls, time and forged segments at one stack | bounded memory, work and wake-ups |
 //! | [`controller`] | acknowledgements of any kind to connections with BBR, which share a path or do not | no stall, no window beyond what was acknowledged, a pacing rate within its bounds |
@@ -36,6 +37,7 @@
 
 pub mod barrage;
 pub mod capture;
+pub mod client_hello;
 pub mod configs;
 pub mod connection;
 pub mod controller;
@@ -66,7 +68,7 @@ pub struct Target {
 }
 
 /// Every target.
-pub const TARGETS: [Target; 12] = [
+pub const TARGETS: [Target; 13] = [
     Target { name: "segment", run: segment::run },
     Target { name: "options", run: options::run },
     Target { name: "link", run: link::run },
@@ -75,6 +77,7 @@ pub const TARGETS: [Target; 12] = [
     Target { name: "capture", run: capture::run },
     Target { name: "handshake", run: handshake::run },
     Target { name: "proxy", run: proxy::run },
+    Target { name: "client_hello", run: client_hello::run },
     Target { name: "settings", run: settings::run },
     Target { name: "connection", run: connection::run },
     Target { name: "controller", run: controller::run },

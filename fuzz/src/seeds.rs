@@ -22,6 +22,7 @@ pub fn of(target: &str) -> Vec<(String, Vec<u8>)> {
         "capture" => named(capture()),
         "handshake" => named(handshake()),
         "proxy" => named(proxy()),
+        "client_hello" => named(client_hello()),
         "settings" => named(settings()),
         "connection" => named(connection()),
         "controller" => named(controller()),
@@ -223,6 +224,23 @@ fn handshake() -> Vec<(&'static str, Vec<u8>)> {
         ("lasting-answer-bit", vec![10, 0, 0, 55, 7]),
         ("lasting-answer-unchanged", vec![10]),
         ("lasting-record-byte", vec![11, 1, 0, 9, 0]),
+    ]
+}
+
+/// A client hello with a name, whole and in small records, and one without.
+fn client_hello() -> Vec<(&'static str, Vec<u8>)> {
+    let sized = |bytes: &[u8]| [&[0, bytes.len() as u8][..], bytes].concat();
+    let hello = |extensions: &[u8], fragment: usize| {
+        let body = [&[3, 3][..], &[7; 32], &[0, 0, 2, 0x13, 1, 1, 0], &sized(extensions)].concat();
+        let message = [&[1, 0][..], &sized(&body)].concat();
+        message.chunks(fragment).flat_map(|part| [&[22, 3, 1][..], &sized(part)].concat()).collect()
+    };
+    let name = [&[0, 0][..], &sized(&sized(&[&[0][..], &sized(b"shop.example")].concat()))].concat();
+    let named = [&[0, 43, 0, 3, 2, 3, 4][..], &name].concat();
+    vec![
+        ("named", hello(&named, 255)),
+        ("fragments", hello(&named, 9)),
+        ("nameless", hello(&[0, 43, 0, 3, 2, 3, 4], 255)),
     ]
 }
 

@@ -123,6 +123,11 @@ fn any_bytes_are_a_proxy_header_or_none() {
 }
 
 #[test]
+fn any_bytes_are_a_client_hello_or_none() {
+    fuzz("client_hello", 100_000);
+}
+
+#[test]
 fn any_text_is_a_configuration_or_an_error() {
     fuzz("settings", 20_000);
 }
