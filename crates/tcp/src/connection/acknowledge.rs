@@ -312,7 +312,11 @@ impl Connection {
     fn undo(&mut self, ack: &AckOutcome, now: Instant) {
         self.tx.recovery.release_retransmissions();
         let scoreboard = &self.tx.scoreboard;
-        if self.handshake.agreed.sack && self.tx.recovery.shows_overtaken_segment(ack) {
+        if ack.reneged {
+            // The acknowledgement is an old one, or the receiver has discarded data: the state stays and nothing is sent again until
+            // the next one or the timer tells which (Linux: tcp_check_sack_reneging).
+            self.tx.recovery.hold_retransmissions();
+        } else if self.handshake.agreed.sack && self.tx.recovery.shows_overtaken_segment(ack) {
             // How far it was overtaken is seen from where it was sent (Linux: tcp_try_undo_partial).
             let highest = scoreboard.highest_sacked().unwrap_or(scoreboard.una());
             self.tx.rack.on_overtaken(highest.since(ack.una_before));

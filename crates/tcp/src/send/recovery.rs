@@ -160,6 +160,9 @@ impl Recovery {
         {
             self.undo_retrans = self.undo_retrans.saturating_sub(dsack.range.len());
         }
+        if ack.reneged {
+            return None;
+        }
         if let Some(first) = self.first_retransmit.filter(|_| !repairs_in_flight()) {
             if self.undo_retrans == 0 {
                 return Some(UndoCause::Dsack);
@@ -249,9 +252,12 @@ impl Recovery {
     ) -> Episode {
         self.una = ack.una_before + ack.advanced;
         self.probe = self.probe.filter(|(_, nxt)| self.una.lt(*nxt));
-        self.repairs_held &= self.state == CongestionState::Recovery;
+        self.repairs_held &= self.state == CongestionState::Recovery || ack.reneged;
         self.progressed |= ack.advanced > 0;
         self.follow();
+        if ack.reneged {
+            return if self.reducing() { Episode::Stayed } else { Episode::None };
+        }
         let over = self.reducing() && self.una.ge(self.recovery_point);
         let lost = lost_present || loss.newly_lost > 0;
         // In the open state an acknowledgement that only advances asks for no second look (Linux: the same).
