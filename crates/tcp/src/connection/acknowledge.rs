@@ -219,8 +219,9 @@ impl Connection {
 
     /// RACK on a connection with SACK; duplicate acknowledgements on one without.
     fn detect_loss(&mut self, ack: &AckOutcome, now: Instant) -> LossOutcome {
+        // What ends a recovery is judged as in the open state (Linux: the same).
         let in_recovery =
-            matches!(self.tx.recovery.state(), CongestionState::Recovery | CongestionState::Loss);
+            self.tx.recovery.in_recovery() && self.tx.scoreboard.una().lt(self.tx.recovery.recovery_point());
         let (srtt, min_rtt) = (self.tx.rtt.srtt(), self.tx.rtt.min_rtt());
         if ack.reneged {
             // The retransmission timer, which fires soon, decides. RACK takes note of reordering all the same.

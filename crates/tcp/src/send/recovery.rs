@@ -292,12 +292,15 @@ impl Recovery {
     pub(crate) fn on_loss(&mut self, nxt: SeqNum) -> Episode {
         self.release_retransmissions();
         match self.state {
-            CongestionState::Open | CongestionState::Disorder => self.enter_recovery(nxt),
+            // After a timeout it is another sign of congestion, as the loss of a retransmission is (Linux: tcp_rack_reo_timeout).
+            CongestionState::Open | CongestionState::Disorder | CongestionState::Loss => {
+                self.enter_recovery(nxt)
+            }
             CongestionState::Cwr => {
                 self.repair_within_cwr(nxt);
                 Episode::Stayed
             }
-            CongestionState::Recovery | CongestionState::Loss => Episode::Stayed,
+            CongestionState::Recovery => Episode::Stayed,
         }
     }
 
