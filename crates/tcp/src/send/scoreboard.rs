@@ -133,7 +133,7 @@ impl Initial for Repair {
 struct Reno {
     /// Bytes that duplicate acknowledgements account for.
     arrived: u32,
-    /// SND.NXT when loss was last declared: until SND.UNA is there, `arrived` outlives an advance.
+    /// SND.NXT when the first loss of a recovery was declared: until SND.UNA is there, `arrived` outlives an advance.
     recover: Option<SeqNum>,
     /// SND.NXT at the first duplicate since SND.UNA advanced, or at the last repair: what was sent later
     /// arrives later than the repair, so no duplicate can speak of it.

@@ -29,14 +29,14 @@ impl Scoreboard {
     /// Declares everything lost that is not sacked (a timeout without any better knowledge). Returns
     /// how many bytes were not lost before.
     pub(crate) fn mark_all_lost(&mut self) -> u32 {
-        self.reno.arrived = 0;
-        self.repairing();
+        // After a timeout each advance begins a new count (Linux: tcp_process_loss).
+        (self.reno.arrived, self.reno.recover, self.reno.announced_to) = (0, None, self.nxt);
         self.mark_lost(SeqRange::new(self.una, self.nxt))
     }
 
     /// Without SACK: what is outstanding now may be announced by duplicates, and is to be repaired.
     fn repairing(&mut self) {
-        self.reno.recover = Some(self.nxt);
+        self.reno.recover.get_or_insert(self.nxt);
         self.reno.announced_to = self.nxt;
     }
 
