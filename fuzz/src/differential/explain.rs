@@ -217,7 +217,8 @@ const EXPLANATIONS: &[Explanation] = &[
             let repair = [&difference.packets.0, &difference.packets.1].into_iter().flatten();
             let of_head = repair.into_iter().any(|sent| last.is_some_and(|last| sent.seq == last.ack));
             !has_option(ours, difference.step, SACK)
-                && threshold.is_some_and(|threshold| threshold != 3)
+                && threshold
+                    .map_or_else(|| has_late_original(ours, difference.step), |threshold| threshold != 3)
                 && matches!(difference.what, What::Surplus | What::Missing | What::Field("sequence number"))
                 && of_head
         },
@@ -806,6 +807,28 @@ fn shift(record: &Record) -> i64 {
     let shift =
         syn.and_then(|step| step.event.split_once("wscale ")?.1.split(['>', ',']).next()?.parse().ok());
     shift.unwrap_or(0)
+}
+
+/// True if an acknowledgement of more than three segments has echoed the first transmission of a segment that had been sent again.
+fn has_late_original(record: &Record, step: usize) -> bool {
+    (1..=step).any(|n| {
+        let before = acks_before(record, n);
+        let event = &record.steps[n].event;
+        let sends =
+            |until: usize| sent(record, until).filter(|packet| packet.len > 0 && packet.seq == before);
+        let advanced = Last::at(record, n).map_or(0, |last| {
+            let mut ends: Vec<i64> = sent(record, n - 1).map(|packet| packet.seq + packet.len).collect();
+            ends.sort_unstable();
+            ends.dedup();
+            ends.iter().filter(|end| before < **end && **end <= last.ack).count()
+        });
+        advanced > 3 && sends(n - 1).count() > 1 && event.contains(&format!("ecr @{before}/1"))
+    })
+}
+
+/// The highest acknowledgement number that arrived before a step.
+fn acks_before(record: &Record, step: usize) -> i64 {
+    arrivals(record, step - 1).map(|arrived| arrived.ack).max().unwrap_or(1)
 }
 
 /// When the last data left that no event called for before a step, and where it ended.

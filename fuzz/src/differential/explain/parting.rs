@@ -1,12 +1,19 @@
 //! Differences after which the two connections are in different states, for a known reason: nothing that follows is compared.
 
-use super::window::{acknowledged, data, end, field, is_about, is_window_full, mark, next_mark, value};
+use std::cmp::Ordering;
+
+use super::window::{
+    CAPTURE, Values, acknowledged, data, end, field, is_about, is_window_full, mark, next_mark,
+    recovery_points, value,
+};
 use super::{Explanation, Last, RTO_MIN, SACK, TIMESTAMPS, has_option, shift};
 use crate::differential::compare::{Difference, What};
 use crate::differential::record::{Deed, Packet, Record};
 
 /// `tcpi_ca_state` of CWR; of recoveries it is larger.
 const CWR: i64 = 2;
+/// That of the recovery after a timeout.
+const LOSS: i64 = 4;
 
 /// Sequence numbers of scripts that are beyond every window.
 const FAR: i64 = 500_000;
@@ -30,6 +37,12 @@ pub(super) const PARTINGS: &[Explanation] = &[
         reason: "Linux subtracts each reported duplicate from what it has sent again, whatever it reports, and believes none once more \
                  have been reported than were sent; ours takes those of segments that it has sent twice (RFC 3708 section 3)",
         matches: is_undone_by_count,
+    },
+    Explanation {
+        name: "repair that the peer's window held back",
+        reason: "Linux counts a repair that it could not send because the peer's window is closed as sent again (tcp_retransmit_skb), so \
+                 that the reports of all that it did send do not take the recovery back; ours counts what has left (RFC 3708 section 3)",
+        matches: is_held_back,
     },
     Explanation {
         name: "round trip of a part",
@@ -60,6 +73,12 @@ pub(super) const PARTINGS: &[Explanation] = &[
         reason: "Linux judges a timeout by F-RTO without SACK as well (RFC 5682 section 2); ours only with SACK (section 3), because what \
                  a cumulative acknowledgement covers may have arrived long before",
         matches: is_judged_without_sack,
+    },
+    Explanation {
+        name: "timeout judged after a duplicate",
+        reason: "Linux goes on judging a timeout by F-RTO after an acknowledgement that repeats the last number, until it has sent new \
+                 data; RFC 5682 section 3.1 step 2 a takes such a one for a sign that the timeout was not spurious, as ours",
+        matches: is_judged_after_duplicate,
     },
     Explanation {
         name: "FIN beyond the window",
@@ -202,10 +221,36 @@ fn is_undone_by_count(difference: &Difference, ours: &Record, kernel: &Record) -
             || threshold.0 > threshold.1 && of("dsack_dups") > of("total_retrans"))
 }
 
+/// True for a recovery that ours takes back, in which Linux had room in its window for what was lost and did not send it.
+fn is_held_back(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
+    let fields = ["ca_state", "snd_ssthresh", "snd_cwnd"];
+    let Some(last) = Last::up_to(ours, difference.step) else { return false };
+    let Some(dsack) = last.dsack() else { return false };
+    let threshold = |record| value(record, difference.step, "snd_ssthresh");
+    let was_held = |values: &Values| {
+        let of = |name| field(values, name).unwrap_or(0);
+        let flight = of("unacked") - of("sacked") - of("lost") + of("retrans");
+        of("ca_state") > CWR
+            && of("lost") > of("retrans")
+            && flight < of("snd_cwnd")
+            && of("snd_wnd") < (of("unacked") - of("sacked")) * of("snd_mss")
+    };
+    let marks = kernel.steps.iter().take(difference.step).filter_map(mark);
+    // The episode that is taken back: its threshold is the one that Linux still has.
+    let mut episode = marks.filter(|values| field(values, "snd_ssthresh") == threshold(kernel));
+    fields.iter().any(|field| is_about(difference, field))
+        && threshold(ours) > threshold(kernel)
+        && was_sent_twice(ours, difference.step, dsack)
+        && episode.any(was_held)
+}
+
 /// True if this range was sent more often than once and has been reported less often than it was sent again.
+/// The last report, at or before the step, is that of this range.
 pub(super) fn was_sent_twice(record: &Record, step: usize, range: (i64, i64)) -> bool {
+    let Some(step) = Last::up_to(record, step).map(|last| last.step) else { return false };
     let overlaps = |from: i64, to: i64| from < range.1 && range.0 < to;
-    let sent = data(record, step).filter(|packet| overlaps(packet.seq, end(packet))).count();
+    let sent =
+        data(record, step.saturating_sub(1)).filter(|packet| overlaps(packet.seq, end(packet))).count();
     let reports = (0..step).filter_map(|step| Last::at(record, step)?.dsack());
     sent > 1 + reports.filter(|before| overlaps(before.0, before.1)).count()
 }
@@ -268,17 +313,48 @@ fn is_from_late_repair(difference: &Difference, ours: &Record, kernel: &Record) 
             .last()
             .map(|packet| at - packet.at)
     };
-    let repairs = by_timer(ours, last.step);
+    let at_event = |at: i64| ours.steps.iter().any(|step| step.at == at);
+    let repairs = data(ours, last.step).filter(|packet| packet.len > 0 && !at_event(packet.at));
     let before = (0..last.step).rev().find_map(|step| Last::at(ours, step));
     let is_new =
         |packet: &&Packet| before.as_ref().is_none_or(|before| !before.reports(packet.seq, end(packet)));
-    let mut answered =
-        repairs.into_iter().filter(|packet| last.reports(packet.seq, end(packet))).filter(is_new);
+    let mut answered = repairs.filter(|packet| last.reports(packet.seq, end(packet))).filter(is_new);
+    // What each has waited for the answer, and for every other segment that has not arrived.
+    let least = value(kernel, last.step.saturating_sub(1), "min_rtt").unwrap_or(0);
+    let una = acknowledged(ours, last.step);
+    let open: Vec<i64> = data(ours, last.step)
+        .filter(|packet| packet.seq >= una && !last.reports(packet.seq, end(packet)))
+        .map(|packet| packet.seq)
+        .collect();
+    let disagree = |waited: i64, other: i64| {
+        let age = |seq: &i64| sent_last(ours, *seq).zip(sent_last(kernel, *seq));
+        let slacks = open.iter().filter_map(age).map(|(age, kernel_age)| (age - waited, kernel_age - other));
+        let slacks: Vec<(i64, i64)> = slacks.collect();
+        // Due in Linux and not yet in ours, or the other way round, also because Linux does not believe the round trip.
+        let kernel_more = slacks.iter().any(|(slack, other)| *other >= 0 && other > slack);
+        let ours_more =
+            other < least + CAPTURE || slacks.iter().any(|(slack, other)| *slack >= 0 && slack > other);
+        (ours_more, kernel_more)
+    };
     (is_value || is_sent)
         && has_option(ours, difference.step, SACK)
         && answered.any(|packet| {
             let waited = sent_last(ours, packet.seq).zip(sent_last(kernel, packet.seq));
-            waited.is_some_and(|(waited, other)| (500..50_000).contains(&(waited - other)))
+            waited.is_some_and(|(waited, other)| {
+                let (ours_more, kernel_more) = disagree(waited, other);
+                (500..45_000).contains(&(waited - other))
+                    && match &difference.what {
+                        What::Surplus => ours_more,
+                        What::Missing => kernel_more,
+                        What::Value(field)
+                            if field == "lost" && difference.values.0 > difference.values.1 =>
+                        {
+                            ours_more
+                        }
+                        What::Value(field) if field == "lost" => kernel_more,
+                        What::Field(_) | What::Value(_) | What::Returned => ours_more || kernel_more,
+                    }
+            })
         })
 }
 
@@ -311,6 +387,33 @@ fn is_judged_without_sack(difference: &Difference, ours: &Record, kernel: &Recor
         && !repeats(kernel, other)
 }
 
+/// True where ours is in the recovery of a timeout and Linux has left it with data that was sent once, after a repetition.
+fn is_judged_after_duplicate(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
+    let Some(last) = Last::up_to(ours, difference.step) else { return false };
+    let Some(after) = (last.step..ours.steps.len()).find(|step| mark(&ours.steps[*step]).is_some()) else {
+        return false;
+    };
+    let una = acknowledged(ours, last.step.saturating_sub(1));
+    let Some(timeout) = by_timer(ours, last.step).into_iter().rfind(|packet| packet.seq == una) else {
+        return false;
+    };
+    let mut between = (0..last.step).filter(|step| ours.steps[*step].at > timeout.at);
+    let once = |packet: &Packet| data(ours, last.step).filter(|other| other.seq == packet.seq).count() == 1;
+    let before = (0..last.step).rev().find_map(|step| Last::at(ours, step));
+    let new = |packet: &Packet| {
+        last.reports(packet.seq, end(packet))
+            && before.as_ref().is_none_or(|before| !before.reports(packet.seq, end(packet)))
+    };
+    let sent = matches!(difference.what, What::Surplus | What::Missing | What::Field("sequence number"));
+    (sent || ["ca_state", "snd_cwnd", "snd_ssthresh", "lost"].iter().any(|field| is_about(difference, field)))
+        && has_option(ours, after, SACK)
+        && value(ours, after, "ca_state") == Some(LOSS)
+        && value(kernel, after, "ca_state") != Some(LOSS)
+        && between
+            .any(|step| Last::at(ours, step).is_some_and(|other| other.ack == una && other.seq == other.end))
+        && data(ours, last.step).any(|packet| packet.at < timeout.at && once(packet) && new(packet))
+}
+
 /// True for a FIN without data that ours sends while Linux's window is full.
 fn is_fin_beyond_window(difference: &Difference, _: &Record, kernel: &Record) -> bool {
     difference.what == What::Surplus
@@ -332,14 +435,10 @@ fn is_probe_twice_in_flight(difference: &Difference, ours: &Record, kernel: &Rec
 fn is_sent_at_point(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
     let Some(last) = Last::up_to(ours, difference.step) else { return false };
     let held = (0..=difference.step).rev().find_map(|step| value(kernel, step, "ca_state"));
-    // SND.NXT after each event since something was sent again.
-    let again = data(ours, last.step.saturating_sub(1)).any(|packet| is_repeated(ours, packet));
-    let points: Vec<i64> = (0..last.step).map(|step| highest(ours, step)).collect();
-    again
-        && difference.what == What::Surplus
+    difference.what == What::Surplus
         && difference.packets.0.as_ref().is_some_and(|sent| sent.len > 0)
         && !has_option(ours, difference.step, SACK)
-        && points.contains(&last.ack)
+        && recovery_points(ours, last.step.saturating_sub(1)).contains(&last.ack)
         && held.is_none_or(|state| state > CWR)
 }
 
@@ -378,8 +477,13 @@ fn is_due_in_a_moment(difference: &Difference, ours: &Record, kernel: &Record) -
         difference.what == What::Surplus && is_repeated(ours, sent) && later.contains(&sent.seq)
     });
     let by_count = is_value || matches!(difference.what, What::Surplus | What::Missing);
-    has_option(ours, difference.step, SACK)
-        && (at_once || by_count && lost(ours) != lost(kernel) && (!sooner.is_empty() || !later.is_empty()))
+    // The one that has found fewer finds more by its timer.
+    let finds_more = match lost(ours).cmp(&lost(kernel)) {
+        Ordering::Less => !sooner.is_empty(),
+        Ordering::Equal => false,
+        Ordering::Greater => !later.is_empty(),
+    };
+    has_option(ours, difference.step, SACK) && (at_once || by_count && finds_more)
 }
 
 /// True for a backoff that Linux keeps from probes of a window that has opened.

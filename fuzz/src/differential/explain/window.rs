@@ -9,6 +9,9 @@ const CWR: i64 = 2;
 const RECOVERY: i64 = 3;
 const LOSS: i64 = 4;
 
+/// How much later than it takes place an event is in the kernel's record, microseconds at most.
+pub(super) const CAPTURE: i64 = 300;
+
 /// Segments of the initial window, of which Linux takes as many as used at least.
 const INITIAL_WINDOW: i64 = 10;
 
@@ -28,7 +31,7 @@ pub(super) fn is_held_at_point(difference: &Difference, ours: &Record, kernel: &
 }
 
 /// The highest number sent at each retransmission up to a step.
-fn recovery_points(record: &Record, step: usize) -> Vec<i64> {
+pub(super) fn recovery_points(record: &Record, step: usize) -> Vec<i64> {
     let mut highest = 1;
     let mut points = Vec::new();
     for packet in data(record, step) {
@@ -57,7 +60,9 @@ pub(super) fn is_from_flight(difference: &Difference, ours: &Record, kernel: &Re
     let other = other.into_iter().find(|values| field(values, "snd_ssthresh") != threshold);
     let in_flight_less = |values: &Values| {
         let of = |name| field(values, name).unwrap_or(0);
-        of("unacked") - of("sacked") < of("snd_cwnd")
+        // A recovery that ends leaves the window at its threshold, from which the next one begins.
+        let window = if of("ca_state") < CWR { of("snd_cwnd") } else { of("snd_ssthresh") };
+        of("unacked") - of("sacked") < window
     };
     matches!(&difference.what, What::Value(name) if name == "snd_cwnd")
         && reduces(ours)
@@ -169,7 +174,10 @@ pub(super) fn is_let_go(difference: &Difference, ours: &Record, kernel: &Record)
     if !more_of_ours && has_more && is_new(difference, kernel) {
         return true;
     }
-    if !more_of_ours && ends_recovery_of_orphan(ours, difference.step) && is_new(difference, kernel) {
+    if !more_of_ours
+        && is_new(difference, kernel)
+        && (ends_recovery_of_orphan(ours, difference.step) || has_grown_by_end(ours, difference.step))
+    {
         return true;
     }
     // The mark behind the event, or the one before it.
@@ -336,16 +344,14 @@ pub(super) fn is_sent_by_timer(difference: &Difference, ours: &Record, kernel: &
 
 /// True if Linux's timer sent a repair so late that the script's answer comes within its least round-trip time, and ours did not.
 pub(super) fn is_answered_too_soon(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
-    let Some(arrived) = arrivals(ours, difference.step).next() else { return false };
-    let Some(n) = (0..=difference.step).rev().find(|n| ours.steps[*n].event.starts_with("< ")) else {
-        return false;
-    };
+    let Some(arrived) = Last::up_to(ours, difference.step) else { return false };
+    let n = arrived.step;
     let repair = |record: &Record| {
         let at = record.steps[n].at;
         let mut highest = 1;
         let mut last = None;
         for packet in data(record, difference.step).filter(|packet| packet.at < at) {
-            if packet.seq < highest && end(packet) <= arrived.ack {
+            if packet.seq < highest && arrived.reports(packet.seq, end(packet)) {
                 last = Some((packet.seq, at - packet.at));
             }
             highest = highest.max(end(packet));
@@ -355,8 +361,7 @@ pub(super) fn is_answered_too_soon(difference: &Difference, ours: &Record, kerne
     let Some(least) = value(kernel, difference.step, "min_rtt") else { return false };
     matches!(difference.what, What::Surplus | What::Missing | What::Field("sequence number"))
         && repair(ours).zip(repair(kernel)).is_some_and(|((seq, waited), (other, kernel_waited))| {
-            // Linux counts in microseconds and tells of milliseconds.
-            seq == other && kernel_waited < waited && kernel_waited < least + 1_000 && least <= waited
+            seq == other && kernel_waited < waited && kernel_waited < least + CAPTURE && least <= waited
         })
 }
 
@@ -406,6 +411,33 @@ fn ends_recovery_of_orphan(record: &Record, step: usize) -> bool {
     marks.is_some_and(|values| field(values, "snd_cwnd").is_none())
         && record.steps[step].event.starts_with("< ")
         && recovery_points(record, step - 1).last().is_some_and(|point| before < *point && *point <= last)
+}
+
+/// True if the program has closed, and the window in segments is no more than what has been acknowledged since a recovery ended
+/// together with what ended it, but more without that: Linux's has grown.
+fn has_grown_by_end(record: &Record, step: usize) -> bool {
+    let una = |n: usize| acknowledged(record, n);
+    let ends = |n: &usize| {
+        *n > 0
+            && recovery_points(record, n - 1)
+                .last()
+                .is_some_and(|point| una(n - 1) < *point && *point <= una(*n))
+    };
+    let Some(ended) = (0..step).rev().find(ends) else { return false };
+    let segments = |from: i64, to: i64| {
+        let mut ends: Vec<i64> =
+            data(record, step).map(end).filter(|end| from < *end && *end <= to).collect();
+        ends.sort_unstable();
+        ends.dedup();
+        ends.len()
+    };
+    let window = segments(una(step), i64::MAX);
+    let since = segments(una(ended), una(step));
+    let marks = record.steps.iter().take(step).rev().find_map(mark);
+    marks.is_some_and(|values| field(values, "snd_cwnd").is_none())
+        && !is_cubic(record)
+        && record.steps[step].event.starts_with("< ")
+        && (since..since + segments(una(ended - 1), una(ended))).contains(&(window - 1))
 }
 
 /// True for a repair by our reordering timer, or at an acknowledgement, of what the kernel had taken for lost in a recovery that
