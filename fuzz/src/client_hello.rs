@@ -1,6 +1,6 @@
 //! Target: any bytes as the beginning of a TLS connection that is routed by the name of the server.
 //!
-//! What is read of a client hello does not depend on the pieces it arrives in, and it ends within its bound.
+//! The result of reading a client hello does not depend on the pieces it arrives in, and it ends within its bound.
 
 use brisk_gateway::client_hello::{Hello, LONGEST, parse};
 

@@ -443,7 +443,7 @@ fn listeners(settings: &Settings) -> Vec<Listener> {
     settings.listeners.iter().map(listener).collect()
 }
 
-/// Whether all listeners can be open at one time.
+/// Checks that all listeners can be open at one time.
 fn check_listeners(settings: &Settings) -> Result<(), Failure> {
     let wrong = |why: String| Err(Failure::usage(why).about("listener"));
     let all: Vec<Listen> = settings

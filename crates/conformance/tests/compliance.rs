@@ -301,7 +301,7 @@ fn wire_numbers(text: &str) -> Vec<String> {
     numbers.filter(|number| number.contains('.')).collect()
 }
 
-/// What is wrong between the sentences and the rows of their table.
+/// Mismatches between the sentences and the rows of their table.
 fn wire_faults(pages: &str, table: &str) -> (Vec<String>, usize) {
     let mut faults = Vec::new();
     let mut sentences = BTreeSet::new();

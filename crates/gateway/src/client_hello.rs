@@ -15,7 +15,7 @@ const CLIENT_HELLO: u8 = 1;
 const SERVER_NAME: u16 = 0;
 const HOST_NAME: u8 = 0;
 
-/// What the first bytes of a client are.
+/// The first bytes of a client, as far as they are known.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Hello {
     /// The beginning of a client hello; it is not decided before there are this many bytes.

@@ -59,7 +59,7 @@ pub(crate) struct Admitted {
     pub(crate) user: Option<Arc<str>>,
 }
 
-/// What a client has asked a proxy for.
+/// The request of a client to a proxy.
 #[derive(Debug)]
 struct ProxyRequest {
     origin: String,

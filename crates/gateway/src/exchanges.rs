@@ -34,7 +34,7 @@ impl<'a> Exchanges<'a> {
         now.asked.get_or_insert(at);
     }
 
-    /// The client has got something. What a server says first answers nobody.
+    /// The client has got something. Bytes that a server sends first answer nobody.
     pub(crate) fn answered(&self, at: Instant) {
         let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
         if now.asked.is_some() {

@@ -15,7 +15,7 @@ use crate::end::End;
 use crate::sums::Sums;
 use crate::throttle::{BitRate, Throttle};
 
-/// What the connections of a frontend may use together.
+/// Limits of the connections of a frontend together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FrontendLimits {
     /// Connections at one time; more are refused. Default: no limit but that of the backend.
@@ -28,7 +28,7 @@ pub struct FrontendLimits {
 #[derive(Debug, Default)]
 pub(crate) struct Frontends(Mutex<BTreeMap<Arc<str>, Arc<Account>>>);
 
-/// What is counted of a frontend.
+/// The counters of a frontend.
 #[derive(Debug, Default)]
 pub(crate) struct Account {
     /// Connections that are open now.
@@ -122,7 +122,7 @@ impl Account {
         self.open.load(Ordering::Relaxed)
     }
 
-    /// What they may use.
+    /// Their limits.
     pub(crate) fn limits(&self) -> FrontendLimits {
         *lock(&self.limits)
     }

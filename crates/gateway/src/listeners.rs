@@ -145,7 +145,7 @@ fn bound(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG.into())
 }
 
-/// What to do about an address that cannot be listened on.
+/// Advice about an address that cannot be listened on.
 fn remedy(why: io::ErrorKind) -> &'static str {
     match why {
         io::ErrorKind::AddrInUse => "another program has this port; choose another",

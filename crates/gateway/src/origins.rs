@@ -119,7 +119,7 @@ impl FromIterator<NamedOrigin> for Origins {
 /// `HOST:PORT`, checked for its form; names are looked up later.
 ///
 /// # Errors
-/// What to write.
+/// The advice to the user.
 pub fn name_and_port(text: &str) -> Result<String, String> {
     if let Some((scheme, rest)) = text.split_once("://") {
         let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());

@@ -1,4 +1,4 @@
-//! What the connections over the path to a backend come to: how long their exchanges take, and what they cost.
+//! Sums over the connections to a backend: how long their exchanges take, and what they cost.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -132,7 +132,7 @@ pub struct Upstream {
     failures: AtomicU32,
     /// When one of them was answered last.
     answered: Mutex<Option<Instant>>,
-    /// What they come to.
+    /// Their sums.
     pub(crate) traffic: Traffic,
 }
 

@@ -32,11 +32,11 @@ struct User {
     digest: Digest,
 }
 
-/// A digest of name and password. What is compared has one length, however long the two are.
+/// A digest of name and password: it has one length, however long the two are.
 #[derive(PartialEq, Eq)]
 struct Digest([u8; 32]);
 
-/// What is wrong with a file of users.
+/// A file of users cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum UsersError {
     /// It cannot be read.
@@ -44,7 +44,7 @@ pub enum UsersError {
     Unreadable {
         /// The file.
         path: String,
-        /// What the system said.
+        /// The error of the system.
         error: io::Error,
     },
     /// Others may use it.
@@ -55,7 +55,7 @@ pub enum UsersError {
     Malformed {
         /// File and line.
         place: String,
-        /// What is wrong.
+        /// The mistake.
         problem: &'static str,
     },
 }

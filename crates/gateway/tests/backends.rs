@@ -317,7 +317,7 @@ async fn a_frontend_that_starts_while_its_backend_drains_is_not_kept_waiting() {
     assert!(ask(entry, REQUEST).await.is_err_and(|error| error.kind() == ErrorKind::ConnectionReset));
 }
 
-/// What a frontend that asks for `origin` over a plain hop is answered; empty if it is refused.
+/// The answer to a frontend that asks for `origin` over a plain hop; empty if it is refused.
 async fn asked_by_name(endpoint: &Endpoint, origin: &str) -> String {
     let opening = Opening { origin: Some(origin.to_owned()), ..Opening::new(Purpose::Carry) };
     let mut message = Vec::new();

@@ -134,7 +134,7 @@ fn proactive() -> TcpConfig {
     tcp
 }
 
-/// What a gateway pair uses as installed. Everything, chosen by the planner, between two ends that know the path and each other: a
+/// The TCP of a gateway pair as installed. Everything, chosen by the planner, between two ends that know the path and each other: a
 /// response that is to be there within a round trip needs a window that takes it at once, and a request that may arrive twice. BBR,
 /// since random loss does not slow it down.
 fn all() -> TcpConfig {

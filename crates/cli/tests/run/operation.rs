@@ -197,7 +197,7 @@ fn a_reload_says_what_needs_a_restart_and_refuses_what_could_not_start() {
     assert_eq!(backend.stop().0, Some(0));
 }
 
-/// What comes back of one byte through a frontend, with the name of the origin before it; empty if it is refused.
+/// The answer to one byte through a frontend, with the name of the origin before it; empty if it is refused.
 fn whose(address: &str) -> String {
     let Ok(mut client) = TcpStream::connect(address) else { return String::new() };
     let mut answer = String::new();

@@ -22,7 +22,7 @@ const SCHEME: &[u8] = b"http://";
 const HOP_BY_HOP: [&str; 6] =
     ["connection", "proxy-connection", "keep-alive", "proxy-authorization", "te", "host"];
 
-/// What is asked for; `None` if this is no request to a proxy. What `buffer` holds afterwards is for the origin.
+/// Returns the destination; `None` if this is no request to a proxy. The bytes left in `buffer` are for the origin.
 pub(super) async fn asked(
     client: &mut TcpStream,
     buffer: &mut Vec<u8>,

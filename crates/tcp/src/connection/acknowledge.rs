@@ -219,7 +219,7 @@ impl Connection {
 
     /// RACK on a connection with SACK; duplicate acknowledgements on one without.
     fn detect_loss(&mut self, ack: &AckOutcome, now: Instant) -> LossOutcome {
-        // What ends a recovery is judged as in the open state (Linux: the same).
+        // An acknowledgement that ends a recovery is judged as in the open state (Linux: the same).
         let in_recovery =
             self.tx.recovery.in_recovery() && self.tx.scoreboard.una().lt(self.tx.recovery.recovery_point());
         let (srtt, min_rtt) = (self.tx.rtt.srtt(), self.tx.rtt.min_rtt());

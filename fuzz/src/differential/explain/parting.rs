@@ -319,7 +319,7 @@ fn is_from_late_repair(difference: &Difference, ours: &Record, kernel: &Record) 
     let is_new =
         |packet: &&Packet| before.as_ref().is_none_or(|before| !before.reports(packet.seq, end(packet)));
     let mut answered = repairs.filter(|packet| last.reports(packet.seq, end(packet))).filter(is_new);
-    // What each has waited for the answer, and for every other segment that has not arrived.
+    // The time that each has waited for the answer, and for every other segment that has not arrived.
     let least = value(kernel, last.step.saturating_sub(1), "min_rtt").unwrap_or(0);
     let una = acknowledged(ours, last.step);
     let open: Vec<i64> = data(ours, last.step)
