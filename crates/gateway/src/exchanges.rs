@@ -20,7 +20,7 @@ struct Exchange {
 }
 
 impl<'a> Exchanges<'a> {
-    /// Of a connection whose client `asked` already, or has still to do so.
+    /// The exchanges of a connection. `asked`: when its client sent the first bytes, if they have been read already.
     pub(crate) fn new(asked: Option<Instant>, done: &'a (dyn Fn(Duration) + Sync)) -> Exchanges<'a> {
         Exchanges { now: Mutex::new(Exchange { asked, answered: None }), done }
     }

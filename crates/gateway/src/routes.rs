@@ -1,4 +1,4 @@
-//! Which origin a TLS client is for, by the name of the server that it asks for.
+//! Routes of TLS clients to origins, by the name of the server that they ask for.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,7 +15,7 @@ pub struct Route {
     pub sni: ServerName,
     /// The name of the origin that backends are asked for.
     pub origin: OriginName,
-    /// Where to go over the kernel's TCP while no backend is up.
+    /// The destination over the kernel's TCP while no backend is up.
     pub direct: Option<Direct>,
 }
 

@@ -12,6 +12,7 @@ use crate::history::Second;
 use crate::metrics::{MechanismState, Metrics};
 use crate::origins::OriginName;
 use crate::peer::PathReport;
+use crate::sums::Sums;
 
 /// What does not change while a side runs.
 #[derive(Clone, Debug)]
@@ -104,12 +105,8 @@ struct FrontendStatus {
     failed: u64,
     /// Of these, refused ones.
     limited: u64,
-    up: u64,
-    down: u64,
-    wire_out: u64,
-    wire_in: u64,
-    retransmitted: u64,
-    redundant: u64,
+    #[serde(flatten)]
+    bytes: Bytes,
     /// Of the connection that ended last.
     rtt_ms: Option<f64>,
     min_rtt_ms: Option<f64>,
@@ -181,14 +178,7 @@ impl Status {
                 fast_open: counts(metrics.fast_open_outcomes()),
                 redundancy: counts(metrics.redundancy_outcomes()),
             },
-            bytes: Bytes {
-                up: sums.up,
-                down: sums.down,
-                wire_out: sums.wire_out,
-                wire_in: sums.wire_in,
-                retransmitted: sums.retransmitted,
-                redundant: sums.redundant,
-            },
+            bytes: Bytes::of(&sums),
             repaired: Repaired { probe: sums.by_probe, parity: sums.by_parity, copy: sums.by_copy },
             timeouts: sums.timeouts,
             first_byte_ms: Percentiles { p50, p95, p99 },
@@ -210,6 +200,13 @@ impl Mechanism {
     }
 }
 
+impl Bytes {
+    fn of(sums: &Sums) -> Bytes {
+        let Sums { up, down, wire_out, wire_in, retransmitted, redundant, .. } = *sums;
+        Bytes { up, down, wire_out, wire_in, retransmitted, redundant }
+    }
+}
+
 impl FrontendStatus {
     fn of((label, account): &(Arc<str>, Arc<Account>)) -> FrontendStatus {
         let (ended, limits) = (account.ended(), account.limits());
@@ -222,12 +219,7 @@ impl FrontendStatus {
             total: sums.connections,
             failed: sums.failed,
             limited: ended.limited(),
-            up: sums.up,
-            down: sums.down,
-            wire_out: sums.wire_out,
-            wire_in: sums.wire_in,
-            retransmitted: sums.retransmitted,
-            redundant: sums.redundant,
+            bytes: Bytes::of(&sums),
             rtt_ms: ended.round_trip.map(millis),
             min_rtt_ms: ended.min_round_trip.map(millis),
             extra: sums.extra().map(thousandths),
