@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use brisk_lab::arms::{DEFAULT_MAX_OVERHEAD, default_arms, parse_arms, parse_max_overhead};
 use brisk_lab::demo::{Demo, DemoReport, Snapshot};
 use brisk_link::LinkSpec;
 use brisk_link::units::parse_size;
+use brisk_runtime::profile::{DEFAULT_MAX_OVERHEAD, Profile, parse_max_overhead};
 
 use crate::Common;
 use crate::failure::Failure;
@@ -105,8 +105,10 @@ impl Args {
         let flow = parse_size(&self.flow)
             .map_err(|error| Failure::usage(format!("--flow {}: {error}", self.flow)))?;
         let mut arms = match &self.arms {
-            Some(text) => parse_arms(text).map_err(|error| Failure::usage(format!("--arms: {error}")))?,
-            None => default_arms(),
+            Some(text) => {
+                Profile::parse_list(text).map_err(|error| Failure::usage(format!("--arms: {error}")))?
+            }
+            None => brisk_lab::compare::default_arms(),
         };
         let max_overhead = parse_max_overhead(DEFAULT_MAX_OVERHEAD).map_err(Failure::failed)?;
         arms.iter_mut().for_each(|arm| arm.allow(max_overhead));

@@ -1,20 +1,12 @@
 //! `brisk doctor`: what the path to a backend is like, what would be on, and what to expect of it.
 //!
 //! It opens the hop as a frontend does, a number of times, and says what it saw: round trip, loss, packet size, whether data
-//! on the SYN and our options survive, whether the key fits. Nothing reaches an origin. What a response would take over such
-//! a path is found in virtual time.
-
-use std::sync::atomic::AtomicBool;
+//! on the SYN and our options survive, whether the key fits. Nothing reaches an origin. A simulation tells how long a response
+//! would take over such a path (feature `lab`).
 
 use brisk_gateway::doctor::{Examination, Finding, Measured, Report, examine};
-use brisk_gateway::settings::HopSettings;
-use brisk_gateway::settings::name_and_port;
+use brisk_gateway::settings::{HopSettings, name_and_port};
 use brisk_gateway::{ServiceConfig, Settings};
-use brisk_lab::arms::parse_arm;
-use brisk_lab::compare::{ArmReport, Comparison, compare};
-use brisk_lab::setting::Setting;
-use brisk_lab::sizes::Sizes;
-use brisk_link::LinkSpec;
 use brisk_packet_io::xdp::{self, Survey};
 use brisk_runtime::DeviceSpec;
 
@@ -23,6 +15,9 @@ use crate::failure::Failure;
 use crate::frontend::{Stacks, any_udp};
 use crate::hop_args::{self, SharedArgs};
 use crate::{Common, output, service};
+
+#[cfg(feature = "lab")]
+mod expected;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -74,9 +69,12 @@ pub(crate) fn run(args: &Args, common: &Common) -> Result<(), Failure> {
         output::print(&text(&report))?;
         if let Some(measured) = report.measured() {
             for state in hop_args::states(&settings.hop, &examination.tcp, fast_open) {
-                output::print(&told(state.name, &format!("{} ({})", state.state, state.reason)))?;
+                output::print(&entry(state.name, &format!("{} ({})", state.state, state.reason)))?;
             }
-            output::print(&expected(&measured, &settings.hop)?)?;
+            #[cfg(feature = "lab")]
+            output::print(&expected::lines(&measured, &settings.hop)?)?;
+            #[cfg(not(feature = "lab"))]
+            output::print(&entry("expected", &whatif(&measured, &settings.hop)?))?;
         }
         // What was sent last may still leave.
         let _ = tokio::time::timeout(service::LAST_WORDS, endpoint.wait_idle()).await;
@@ -87,43 +85,21 @@ pub(crate) fn run(args: &Args, common: &Common) -> Result<(), Failure> {
     })
 }
 
-/// Bytes of the response that an expectation is given for.
-const RESPONSE: u64 = 30_000;
-/// Transactions that it is taken from, and their seed: a blink of an eye, and the same each time.
-const TRANSACTIONS: u64 = 2000;
-const SEED: u64 = 1;
+/// The flags of a link like the measured path.
+fn link_flags(Measured { rtt, loss }: &Measured) -> String {
+    format!("--rtt {}us --loss {:.2}%", rtt.as_micros().max(1), 100.0 * loss)
+}
 
-/// How long a response takes over such a path, with our TCP alone and with the mechanisms in use.
-fn expected(measured: &Measured, hop: &HopSettings) -> Result<String, Failure> {
-    let Measured { rtt, loss } = *measured;
-    let link = format!("--rtt {}us --loss {:.2}%", rtt.as_micros().max(1), 100.0 * loss);
-    let with = hop_args::arm(hop)?;
-    let allowance = hop_args::max_overhead(hop);
-    let command =
-        format!("brisk whatif {link} --flow 30kB --arms \"tcp; {}\" --max-overhead {allowance}", with.name);
-    let tcp = parse_arm("tcp").map_err(Failure::usage)?;
-    let comparison = Comparison {
-        link: LinkSpec::parse(&link).map_err(Failure::usage)?,
-        request: 100,
-        sizes: Sizes::Fixed(RESPONSE),
-        sizes_text: String::new(),
-        page: None,
-        setting: Setting::default(),
-        n: TRANSACTIONS,
-        established: false,
-        seed: SEED,
-        arms: vec![tcp, with],
-    };
-    let report = compare(&comparison, &|_| (), &AtomicBool::new(false)).map_err(Failure::failed)?;
-    let [without, with] = report.arms.as_slice() else { return Ok(String::new()) };
-    let times = |arm: &ArmReport| format!("p50 {:.1} ms, p99 {:.1} ms", arm.ms.p50, arm.ms.p99);
-    let what = format!("30 kB on a new connection: {}, with these {}", times(without), times(with));
-    Ok(told("expected", &what) + &told("", &command))
+/// The command that simulates a response over such a path, with our TCP alone and with the mechanisms in use.
+fn whatif(measured: &Measured, hop: &HopSettings) -> Result<String, Failure> {
+    let (link, allowance) = (link_flags(measured), hop_args::max_overhead(hop));
+    let name = hop_args::profile(hop)?.name;
+    Ok(format!("brisk whatif {link} --flow 30kB --arms \"tcp; {name}\" --max-overhead {allowance}"))
 }
 
 /// A line that is no finding.
-fn told(what: &str, told: &str) -> String {
-    format!("    {:<16} {told}\n", what)
+fn entry(name: &str, text: &str) -> String {
+    format!("    {name:<16} {text}\n")
 }
 
 fn text(report: &Report) -> String {

@@ -10,9 +10,9 @@ use brisk_gateway::settings::{AdminSettings, HopSettings, Ignored, LimitSettings
 use brisk_gateway::{
     Admin, Hop, Log, MechanismState, Metrics, ProxyVersion, ServiceConfig, Settings, Timeouts,
 };
-use brisk_lab::arms::{Arm, DEFAULT_MAX_OVERHEAD, parse_arm, parse_max_overhead};
 use brisk_packet_io::interface::Interface;
 use brisk_runtime::attach::{AttachConfig, Attached};
+use brisk_runtime::profile::{DEFAULT_MAX_OVERHEAD, Profile, parse_max_overhead};
 use brisk_runtime::{CongestionAlgorithm, DeviceSpec, Endpoint, Prefix, TcpConfig};
 
 use crate::device_args::AddressArgs;
@@ -381,20 +381,20 @@ pub(crate) fn packet_endpoint(attach: Option<AttachConfig>) -> Result<Option<(En
 
 /// The mechanisms of the hop: its TCP, and whether Fast Open is on.
 pub(crate) fn mechanisms(hop: &HopSettings) -> Result<(TcpConfig, bool), Failure> {
-    let Arm { tcp, fast_open, .. } = arm(hop)?;
+    let Profile { tcp, fast_open, .. } = profile(hop)?;
     let TcpConfig { nodelay, keepalive, path_start, handshake_timers, .. } =
         brisk_gateway::service::hop_tcp();
     Ok((TcpConfig { nodelay, keepalive, path_start, handshake_timers, ..tcp }, fast_open))
 }
 
-/// The mechanisms of the hop as an arm.
-pub(crate) fn arm(hop: &HopSettings) -> Result<Arm, Failure> {
-    let mut arm = parse_arm(hop.mechanisms.as_deref().unwrap_or(DEFAULT_MECHANISMS))
+/// The mechanisms of the hop.
+pub(crate) fn profile(hop: &HopSettings) -> Result<Profile, Failure> {
+    let mut profile = Profile::parse(hop.mechanisms.as_deref().unwrap_or(DEFAULT_MECHANISMS))
         .map_err(|error| Failure::usage(format!("mechanisms: {error}")).about("hop.mechanisms"))?;
     let percent = parse_max_overhead(max_overhead(hop))
         .map_err(|error| Failure::usage(format!("max_overhead: {error}")).about("hop.max_overhead"))?;
-    arm.allow(percent);
-    Ok(arm)
+    profile.allow(percent);
+    Ok(profile)
 }
 
 /// The planner's allowance, as it is written.

@@ -1,7 +1,8 @@
 //! The program `brisk`: argument parsing only, one file per subcommand.
 //!
 //! Each subcommand is a module with an `Args` (clap) and a `run(args, &Common)`; what it does lives in
-//! the crates below. Exit status 0: it worked; 1: it failed; 2: the command line cannot be meant.
+//! the crates below. Without the feature `lab` the program is what a server needs: gateway, `serve`, `get` and keys, neither the
+//! simulator nor the laboratory. Exit status 0: it worked; 1: it failed; 2: the command line cannot be meant.
 
 use std::process::ExitCode;
 
@@ -9,14 +10,17 @@ use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 
 mod addresses;
 mod backend;
+#[cfg(feature = "lab")]
 mod bench;
 mod check;
 mod confine;
 mod cookie_keys;
+#[cfg(feature = "lab")]
 mod demo;
 mod device_args;
 mod doctor;
 mod duration;
+#[cfg(feature = "lab")]
 mod emulate;
 mod failure;
 mod fast_open_cache;
@@ -25,29 +29,40 @@ mod get;
 mod hop_args;
 mod interrupt;
 mod keygen;
+#[cfg(feature = "lab")]
 mod lab;
+#[cfg(feature = "lab")]
 mod link_args;
 mod manual;
 mod operation;
 mod output;
 mod rules;
 mod run;
+#[cfg(feature = "lab")]
 mod script;
 mod serve;
 mod service;
 mod systemd;
+#[cfg(feature = "lab")]
 mod text_file;
 mod tfo_key;
 mod top;
 mod usage;
+#[cfg(feature = "lab")]
 mod whatif;
 
 use failure::Failure;
 
+const AFTER_HELP: &str = if cfg!(feature = "lab") {
+    "Start with:  brisk demo\nFlags that say [env: BRISK_...] can also be set there."
+} else {
+    "Start with:  brisk keygen\nFlags that say [env: BRISK_...] can also be set there."
+};
+
 /// A user-space TCP for short transfers: one round trip to open and answer.
 #[derive(Debug, Parser)]
 #[command(name = "brisk", version, propagate_version = true, max_term_width = 100)]
-#[command(after_help = "Start with:  brisk demo\nFlags that say [env: BRISK_...] can also be set there.")]
+#[command(after_help = AFTER_HELP)]
 struct Cli {
     #[command(flatten)]
     common: Common,
@@ -90,16 +105,22 @@ pub(crate) enum LogFormat {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Show what it does: a lossy long link, a gateway pair and a load on this machine, no privileges
+    #[cfg(feature = "lab")]
     Demo(demo::Args),
     /// A link in real time between two network namespaces or devices
+    #[cfg(feature = "lab")]
     Emulate(emulate::Args),
     /// What each mechanism would do for a flow over a link, in virtual time, no privileges
+    #[cfg(feature = "lab")]
     Whatif(whatif::Args),
     /// The experiments of both papers, with the papers' figures beside ours
+    #[cfg(feature = "lab")]
     Lab(lab::Args),
     /// What our TCP costs beside the kernel's: processor time of both ends, in turns
+    #[cfg(feature = "lab")]
     Bench(bench::Args),
     /// Run packet scripts against the stack in virtual time
+    #[cfg(feature = "lab")]
     Script(script::Args),
     /// The gateway near the users: accepts TCP, carries it over the hop to the backend
     Frontend(frontend::Args),
@@ -142,11 +163,17 @@ fn main() -> ExitCode {
 fn dispatch(cli: Cli) -> Result<(), Failure> {
     let common = cli.common;
     match cli.command {
+        #[cfg(feature = "lab")]
         Command::Demo(args) => demo::run(args, &common),
+        #[cfg(feature = "lab")]
         Command::Emulate(args) => emulate::run(args, &common),
+        #[cfg(feature = "lab")]
         Command::Whatif(args) => whatif::run(args, &common),
+        #[cfg(feature = "lab")]
         Command::Lab(args) => lab::run(args, &common),
+        #[cfg(feature = "lab")]
         Command::Bench(args) => bench::run(args, &common),
+        #[cfg(feature = "lab")]
         Command::Script(args) => script::run(args, &common),
         Command::Frontend(args) => frontend::run(args, &common),
         Command::Backend(args) => backend::run(args, &common),

@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-use brisk_lab::arms::{DEFAULT_MAX_OVERHEAD, default_arms, parse_arms, parse_max_overhead};
 use brisk_lab::compare::{Comparison, compare};
 use brisk_lab::own::access_log;
 use brisk_lab::pages::har;
@@ -10,6 +9,7 @@ use brisk_lab::setting::Setting;
 use brisk_lab::sizes::Sizes;
 use brisk_link::LinkSpec;
 use brisk_link::units::parse_size;
+use brisk_runtime::profile::{DEFAULT_MAX_OVERHEAD, Profile, parse_max_overhead};
 use brisk_sim::page::Page;
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -133,8 +133,10 @@ impl Args {
         let link = self.link.spec(LinkSpec::parse(preset).map_err(Failure::usage)?)?;
         let max_overhead = self.max_overhead()?;
         let mut arms = match &self.arms {
-            Some(text) => parse_arms(text).map_err(|error| Failure::usage(format!("--arms: {error}")))?,
-            None => default_arms(),
+            Some(text) => {
+                Profile::parse_list(text).map_err(|error| Failure::usage(format!("--arms: {error}")))?
+            }
+            None => brisk_lab::compare::default_arms(),
         };
         arms.iter_mut().for_each(|arm| arm.allow(max_overhead));
         let page = self.workload.har.as_deref().map(read_har).transpose()?;

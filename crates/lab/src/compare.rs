@@ -14,11 +14,11 @@ use brisk_sim::world::Arena;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use crate::arms::Arm;
 use crate::row::Row;
 use crate::setting::Setting;
 use crate::sizes::Sizes;
 use crate::statistics::{Interval, Sample, Statistic};
+use brisk_runtime::profile::Profile;
 
 mod table;
 pub mod transaction;
@@ -47,7 +47,13 @@ pub struct Comparison {
     /// Seed of everything.
     pub seed: u64,
     /// What is compared.
-    pub arms: Vec<Arm>,
+    pub arms: Vec<Profile>,
+}
+
+/// The profiles that are compared if none are asked for.
+pub fn default_arms() -> Vec<Profile> {
+    let names = ["tcp", "tcp+tfo", "reactive", "corrective", "proactive", "all"];
+    names.into_iter().filter_map(|name| Profile::parse(name).ok()).collect()
 }
 
 /// A transaction and its number.
@@ -266,7 +272,7 @@ pub(crate) struct Totals {
 
 impl ArmReport {
     /// The report over the transactions of an arm.
-    pub(crate) fn of_rows(comparison: &Comparison, arm: &Arm, rows: &[Row]) -> ArmReport {
+    pub(crate) fn of_rows(comparison: &Comparison, arm: &Profile, rows: &[Row]) -> ArmReport {
         let total = |of: fn(&Row) -> u64| rows.iter().map(of).sum::<u64>();
         let totals = Totals {
             n: rows.len() as u64,
@@ -326,7 +332,7 @@ impl ArmReport {
 
 impl Report {
     /// The report of a comparison whose arms, by their place, are reported by `report_arm`.
-    pub(crate) fn of(comparison: &Comparison, report_arm: impl Fn(usize, &Arm) -> ArmReport) -> Report {
+    pub(crate) fn of(comparison: &Comparison, report_arm: impl Fn(usize, &Profile) -> ArmReport) -> Report {
         Report {
             link: LinkReport::of(&comparison.link),
             workload: Workload {
@@ -362,7 +368,7 @@ fn milliseconds(duration: Duration) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::arms::{default_arms, parse_arms};
+    use brisk_runtime::profile::Profile;
     use std::sync::atomic::AtomicU64;
 
     fn comparison(link: &str, bytes: u64, n: u64) -> Comparison {
@@ -430,13 +436,13 @@ mod tests {
     fn an_arm_does_not_notice_what_was_simulated_before_it() {
         let text = ["tcp", "tcp+tfo", "tcp2012", "reactive", "corrective", "proactive", "all"].join(";");
         let rich = "fast_open,corrective=f1;corrective=rs4,proactive=short;tcp,path=on,memory=on";
-        let arms = parse_arms(&format!("{text};{rich}")).unwrap();
+        let arms = Profile::parse_list(&format!("{text};{rich}")).unwrap();
         let comparison = Comparison { arms, ..comparison("--rtt 80ms --loss 4% --reorder 1%,5ms", 9_000, 1) };
         let known = comparison.acquaintances().unwrap();
         let mut used = Arena::default();
         for index in 0..20 {
             let drawn = comparison.drawn(index);
-            for (arm, Arm { name, .. }) in comparison.arms.iter().enumerate() {
+            for (arm, Profile { name, .. }) in comparison.arms.iter().enumerate() {
                 let result = |arena: &mut Arena| comparison.run_one(arm, &known, drawn, arena).unwrap();
                 assert_eq!(result(&mut used), result(&mut Arena::default()), "{name}, {index}");
             }
@@ -460,7 +466,7 @@ mod tests {
     #[test]
     fn the_text_fits_eighty_columns() {
         let short = comparison("--rtt 250ms --rate 1mbit/256kbit --loss 20%", 123_456, 20);
-        let long = crate::arms::parse_arms("tcp; corrective=off,proactive=off,planner=off").unwrap();
+        let long = Profile::parse_list("tcp; corrective=off,proactive=off,planner=off").unwrap();
         for comparison in [Comparison { arms: long, ..short.clone() }, short] {
             let text = report(&comparison).to_text();
             assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");

@@ -301,7 +301,7 @@ mod tests {
 
     fn drawn(arm: &str, link: &str) -> String {
         let link = LinkSpec::parse(link).unwrap();
-        let tcp = crate::arms::parse_arm(arm).unwrap().tcp;
+        let tcp = brisk_runtime::profile::Profile::parse(arm).unwrap().tcp;
         let spec = TransactionSpec {
             established: true,
             client: tcp.clone(),

@@ -2,7 +2,6 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`arms`] | what is compared: sets of mechanisms, by name or written out |
 //! | [`sizes`] | how large the responses are: one size or a distribution |
 //! | [`compare`] | many short transfers over one link, once for each arm |
 //! | [`setting`] | what surrounds a transaction: several paths, a second hop, neighbours |
@@ -20,7 +19,6 @@
 
 #![forbid(unsafe_code)]
 
-pub mod arms;
 pub mod bench;
 pub mod browse;
 pub mod compare;

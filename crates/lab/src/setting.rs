@@ -9,7 +9,7 @@ use brisk_sim::world::Arena;
 use brisk_wire::Instant;
 use rand_core::RngCore;
 
-use crate::arms::Arm;
+use brisk_runtime::profile::Profile;
 
 /// Time between two packets of a burst: those of a server behind a gigabit.
 const SPACING: Duration = Duration::from_micros(12);
@@ -41,7 +41,7 @@ pub struct Backend {
     /// The path between the server and its backend.
     pub link: LinkSpec,
     /// The TCP of that hop, for each arm of the comparison.
-    pub arms: Vec<Arm>,
+    pub arms: Vec<Profile>,
 }
 
 /// Flows of the arm beside plain bulk flows.

@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use brisk_lab::arms::parse_arms;
 use brisk_lab::demo::{Demo, Snapshot};
 use brisk_link::LinkSpec;
+use brisk_runtime::profile::Profile;
 
 fn demo(link: &str, seconds: u64) -> Demo {
     Demo {
         link: LinkSpec::parse(link).unwrap(),
         // Two stand for all: without optimisation the seals of the hop take their time.
-        arms: parse_arms("tcp; tcp+tfo").unwrap(),
+        arms: Profile::parse_list("tcp; tcp+tfo").unwrap(),
         flow: 5_000,
         flow_text: "5kB".to_owned(),
         per_second: 15.0,

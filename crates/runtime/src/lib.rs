@@ -10,6 +10,7 @@
 //! | `stream::split` | its two halves |
 //! | [`listener`] | [`TcpListener`] |
 //! | [`memory`] | two endpoints joined by an emulated link |
+//! | [`profile`] | [`Profile`](profile::Profile): a set of mechanisms by name |
 //! | [`prefix`] | an address with the length of its network |
 //! | [`socket`] | [`TcpSocket`]: a connection or listener in the making |
 //!
@@ -33,6 +34,7 @@ pub mod hedge;
 pub mod listener;
 pub mod memory;
 pub mod prefix;
+pub mod profile;
 mod shards;
 mod shared;
 pub mod socket;

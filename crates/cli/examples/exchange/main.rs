@@ -22,8 +22,8 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use brisk_lab::arms::parse_arm;
 use brisk_runtime::attach::AttachConfig;
+use brisk_runtime::profile::Profile;
 use brisk_runtime::{DeviceSpec, Prefix};
 use clap::Parser;
 
@@ -146,7 +146,7 @@ impl Stack {
         let Some(device) = &self.device else {
             return Ok(Side::Kernel { fast_open: self.fast_open, congestion: None });
         };
-        let mut arm = parse_arm(&self.arm).map_err(io::Error::other)?;
+        let mut arm = Profile::parse(&self.arm).map_err(io::Error::other)?;
         if let Some(percent) = self.max_overhead {
             arm.allow(percent);
         }

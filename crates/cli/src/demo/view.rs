@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use brisk_lab::arms::DEFAULT_MAX_OVERHEAD;
 use brisk_lab::demo::{Demo, DemoArm, DemoReport, Snapshot};
+use brisk_runtime::profile::DEFAULT_MAX_OVERHEAD;
 
 /// Widest bar of progress.
 const BAR: usize = 30;

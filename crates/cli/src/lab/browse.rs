@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
-use brisk_lab::arms::parse_arms;
 use brisk_lab::browse::{Browse, Progress};
 use brisk_lab::pages::outline::Outline;
 use brisk_lab::plan::{Plan, builtin};
 use brisk_link::LinkSpec;
+use brisk_runtime::profile::Profile;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::LARGEST_PAGES;
@@ -67,7 +67,8 @@ impl Args {
         let stop = interrupt::stop_flag()?;
         let preset = if self.link.is_empty() { USUAL_LINK } else { "" };
         let link = self.link.spec(LinkSpec::parse(preset).map_err(Failure::usage)?)?;
-        let mut arms = parse_arms(&self.arms).map_err(|error| Failure::usage(format!("--arms: {error}")))?;
+        let mut arms =
+            Profile::parse_list(&self.arms).map_err(|error| Failure::usage(format!("--arms: {error}")))?;
         if let Some(window) = self.initial_window {
             arms.iter_mut().for_each(|arm| arm.tcp.initial_window = window);
         }

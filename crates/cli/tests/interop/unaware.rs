@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use brisk_lab::arms::parse_arm;
+use brisk_runtime::profile::Profile;
 use brisk_runtime::{Endpoint, TcpSocket};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -96,7 +96,7 @@ fn long_header() -> String {
 /// sent, kept to what it knows.
 fn recorded(namespace: &Namespace, pages: &Pages, arm: &str, body: impl AsyncFnOnce(Endpoint)) -> Sent {
     let mut file = PathBuf::new();
-    let tcp = parse_arm(arm).expect("an arm").tcp;
+    let tcp = Profile::parse(arm).expect("an arm").tcp;
     get::with_endpoint_of(namespace, tcp, false, async |endpoint| {
         let capture = Capture::start(namespace, "brisk1", pages.path(arm));
         // Ours is the last handle: the device goes with it, and the capture with the device.

@@ -19,8 +19,8 @@ use tokio::task::{JoinSet, LocalSet};
 
 use super::allowed_cores;
 use super::talk::{Head, PATTERN, PIECE, end_with_input, say};
-use crate::arms::parse_arm;
 use crate::side::{Listener, Side, Stream};
+use brisk_runtime::profile::Profile;
 
 /// Connections that Fast Open may leave unacknowledged.
 const FAST_OPEN_QUEUE: u16 = 256;
@@ -146,7 +146,7 @@ impl End {
             attach.addresses.push(address.parse().map_err(io::Error::other)?);
         }
         let (builder, attached) = attach.open().map_err(io::Error::other)?;
-        let arm = parse_arm(arm).map_err(io::Error::other)?;
+        let arm = Profile::parse(arm).map_err(io::Error::other)?;
         let builder = builder.cores(cores);
         let endpoint = builder.tcp(arm.tcp).msl(Duration::from_secs(1)).max_connections(200_000).build()?;
         Ok((Side::Ours { endpoint, fast_open }, Some(attached)))

@@ -315,7 +315,7 @@ fn of_peers() -> Vec<Row> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::arms::parse_arm;
+    use brisk_runtime::profile::Profile;
 
     #[test]
     fn rows_have_names_of_their_own_and_arms_that_exist() {
@@ -325,7 +325,7 @@ mod tests {
         for row in rows {
             for way in [row.baseline, row.candidate] {
                 if let Way::Udp(arm) = way {
-                    parse_arm(arm).unwrap();
+                    Profile::parse(arm).unwrap();
                 }
             }
         }

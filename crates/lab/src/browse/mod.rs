@@ -21,9 +21,9 @@ use brisk_packet_io::netns::Namespace;
 use thiserror::Error;
 use tokio::sync::watch;
 
-use crate::arms::Arm;
 use crate::emulate::{Between, Emulation, EndError, Outcome};
 use crate::pages::outline::Outline;
+use brisk_runtime::profile::Profile;
 
 mod driver;
 mod origin;
@@ -52,7 +52,7 @@ pub struct Browse {
     /// Seed of the link.
     pub seed: u64,
     /// What is compared; the first is what gains are measured against.
-    pub arms: Vec<Arm>,
+    pub arms: Vec<Profile>,
     /// Loads of each arm that count; one more before them makes the arm acquainted with the path.
     pub loads: u32,
 }

@@ -29,7 +29,7 @@ use tokio::sync::watch;
 use super::BrowseError;
 use super::origin::{self, Tally};
 use super::site::Site;
-use crate::arms::Arm;
+use brisk_runtime::profile::Profile;
 
 /// The ends of the link, as [`crate::emulate::Between`] has them.
 const LEFT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
@@ -91,7 +91,7 @@ pub(super) fn prioritise() {
 
 /// The side of the web server: it and the backend of each arm, on the runtime of the calling task.
 pub(super) async fn right(
-    arms: &[Arm],
+    arms: &[Profile],
     hop: &Hop,
     site: &Arc<Site>,
     tally: &Arc<Tally>,
@@ -122,7 +122,7 @@ pub(super) async fn right(
 
 /// The side of the browser: the frontend of each arm, on the runtime of the calling task.
 pub(super) async fn left(
-    arms: &[Arm],
+    arms: &[Profile],
     hop: &Hop,
     tallies: &[Arc<HopTally>],
     stopped: &watch::Receiver<bool>,
@@ -146,7 +146,7 @@ pub(super) async fn left(
 }
 
 /// The arm's TCP as a gateway has it: Nagle's algorithm is off.
-fn tcp(arm: &Arm) -> TcpConfig {
+fn tcp(arm: &Profile) -> TcpConfig {
     TcpConfig { nodelay: true, ..arm.tcp.clone() }
 }
 

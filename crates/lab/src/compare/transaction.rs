@@ -15,9 +15,9 @@ use rayon::prelude::*;
 use thiserror::Error;
 
 use super::Comparison;
-use crate::arms::Arm;
 use crate::ladder;
 use crate::setting::Setting;
+use brisk_runtime::profile::Profile;
 
 /// Transactions after which a path is familiar.
 const FAMILIAR: u32 = 300;
@@ -55,7 +55,7 @@ impl Comparison {
 
     /// `None`: nothing. The planner needs to know how much the path loses, and an arm that starts from the path what it
     /// carries: they have seen many transactions like those that are compared, over the path as it is.
-    fn acquaint(&self, arm: &Arm, path: &LinkSpec) -> Result<Option<Acquaintance>, TransactionError> {
+    fn acquaint(&self, arm: &Profile, path: &LinkSpec) -> Result<Option<Acquaintance>, TransactionError> {
         let acquaintance = match (arm.memory, arm.fast_open) {
             (true, _) => self.met(arm, path)?,
             (false, true) => self.met(arm, path)?.forget_paths(),
@@ -64,7 +64,7 @@ impl Comparison {
         Ok(Some(acquaintance))
     }
 
-    fn met(&self, arm: &Arm, path: &LinkSpec) -> Result<Acquaintance, TransactionError> {
+    fn met(&self, arm: &Profile, path: &LinkSpec) -> Result<Acquaintance, TransactionError> {
         if let Some(page) = &self.page {
             return page::acquaintance(path, page);
         }

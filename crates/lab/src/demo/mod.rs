@@ -19,12 +19,12 @@ use brisk_sim::transaction::TransactionError;
 use serde::Serialize;
 use thiserror::Error;
 
-use crate::arms::Arm;
 use crate::compare::{ArmReport, Comparison, LinkReport, Repaired, Totals, Workload, compare};
 use crate::emulate::Outcome;
 use crate::setting::Setting;
 use crate::sizes::Sizes;
 use crate::statistics::Sample;
+use brisk_runtime::profile::Profile;
 
 mod load;
 mod origin;
@@ -40,7 +40,7 @@ pub struct Demo {
     /// The hop between the gateways.
     pub link: LinkSpec,
     /// What is compared, side by side, each over a link of its own with the same seed.
-    pub arms: Vec<Arm>,
+    pub arms: Vec<Profile>,
     /// Bytes of each response.
     pub flow: u64,
     /// How the size was asked for.

@@ -19,13 +19,13 @@ use brisk_tcp::TcpConfig;
 use tokio::sync::watch;
 
 use super::load::SharedTally;
-use crate::arms::Arm;
 use crate::emulate::{Emulation, Outcome, UdpEnd};
+use brisk_runtime::profile::Profile;
 
 /// One arm at work.
 #[derive(Debug)]
 pub(super) struct Stage {
-    pub(super) arm: Arm,
+    pub(super) arm: Profile,
     /// Where clients connect.
     pub(super) frontend: SocketAddr,
     pub(super) tally: SharedTally,
@@ -103,7 +103,12 @@ const ANY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 impl Stage {
     /// Starts everything for `arm`.
-    pub(super) async fn start(arm: Arm, link: &LinkSpec, seed: u64, origin: SocketAddr) -> io::Result<Stage> {
+    pub(super) async fn start(
+        arm: Profile,
+        link: &LinkSpec,
+        seed: u64,
+        origin: SocketAddr,
+    ) -> io::Result<Stage> {
         let hop = Arc::new(HopTotals::default());
         let (stop_gateway, stopped) = watch::channel(false);
         let tcp = as_installed(&arm);
@@ -181,7 +186,7 @@ impl Stage {
 
 /// The TCP of a gateway's hop with the mechanisms of `arm`. An arm that starts from the memory of the path does so as an
 /// installed gateway does.
-fn as_installed(arm: &Arm) -> TcpConfig {
+fn as_installed(arm: &Profile) -> TcpConfig {
     let TcpConfig { nodelay, keepalive, path_start, handshake_timers, .. } = hop_tcp();
     let hop = TcpConfig { nodelay, keepalive, ..arm.tcp.clone() };
     match arm.starts_from_path() {

@@ -11,7 +11,6 @@ use brisk_sim::transaction::TransactionError;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use serde::Serialize;
 
-use crate::arms::{Arm, parse_arm};
 use crate::compare::{Comparison, transactions};
 use crate::own::traffic::Group;
 use crate::plan::judge::{interval, short};
@@ -19,6 +18,7 @@ use crate::plan::metric::Metric;
 use crate::row::Row;
 use crate::setting::Setting;
 use crate::statistics::{Interval, Statistic};
+use brisk_runtime::profile::Profile;
 
 /// Mechanisms: name, arm without, arm with, and whether it is something to switch on. The kernel's Fast Open knows the
 /// cookie and nothing of the path, so that a lost SYN costs it the second that it costs everybody; ours knows the
@@ -133,7 +133,7 @@ impl Estimation {
     /// The exchanges of all groups, for each arm, in the same order.
     fn rows(
         &self,
-        arms: &[Arm],
+        arms: &[Profile],
         case: usize,
         progress: &(dyn Fn(u64) + Sync),
         stop: &AtomicBool,
@@ -162,14 +162,14 @@ impl Estimation {
 }
 
 /// Every arm that a mechanism names, once.
-fn arms(max_overhead: u32) -> Vec<Arm> {
+fn arms(max_overhead: u32) -> Vec<Profile> {
     let mut names: Vec<&str> = Vec::new();
     for name in MECHANISMS.iter().flat_map(|(_, without, with, _)| [*without, *with]) {
         if !names.contains(&name) {
             names.push(name);
         }
     }
-    let mut arms: Vec<Arm> = names.into_iter().filter_map(|name| parse_arm(name).ok()).collect();
+    let mut arms: Vec<Profile> = names.into_iter().filter_map(|name| Profile::parse(name).ok()).collect();
     arms.iter_mut().for_each(|arm| arm.allow(max_overhead));
     arms
 }

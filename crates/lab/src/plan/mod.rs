@@ -24,11 +24,11 @@ use thiserror::Error;
 use brisk_sim::neighbours::MAX_FLOWS;
 use brisk_sim::page::Page;
 
-use crate::arms::{Arm, ArmError, parse_arm};
 use crate::pages::synthetic::Recipe;
 use crate::real::contestant::OneOrMore;
 use crate::setting::{Backend, Beside, Burst, Setting};
 use crate::sizes::Sizes;
+use brisk_runtime::profile::{Profile, ProfileError};
 
 pub mod builtin;
 pub mod judge;
@@ -212,7 +212,7 @@ pub struct Workload {
     /// What surrounds a transaction.
     pub setting: Setting,
     /// What is compared.
-    pub arms: Vec<Arm>,
+    pub arms: Vec<Profile>,
 }
 
 impl Plan {
@@ -280,9 +280,10 @@ impl Cell {
     }
 
     /// Reads arms and gives them the cell's initial window.
-    fn arms(&self, names: &[String]) -> Result<Vec<Arm>, String> {
-        let arms = names.iter().map(|arm| parse_arm(arm));
-        let mut arms: Vec<Arm> = arms.collect::<Result<_, ArmError>>().map_err(|error| error.to_string())?;
+    fn arms(&self, names: &[String]) -> Result<Vec<Profile>, String> {
+        let arms = names.iter().map(|arm| Profile::parse(arm));
+        let mut arms: Vec<Profile> =
+            arms.collect::<Result<_, ProfileError>>().map_err(|error| error.to_string())?;
         if let Some(window) = self.initial_window {
             if !(1..=64).contains(&window) {
                 return Err(format!("initial_window = {window}: use 1 to 64 segments"));

@@ -1,5 +1,7 @@
-//! What is compared: an arm is a set of mechanisms, asked for by name (`tcp`, `all`), written out
-//! (`fast_open,corrective=f2`), or a name and what is different from it (`tcp2012,proactive=all`).
+//! Sets of mechanisms as words: a name (`tcp`, `all`), a list (`fast_open,corrective=f2`), or a name followed by the
+//! differences from it (`tcp2012,proactive=all`).
+//!
+//! `tcp2012` and the values `paper` and `f1` are the TCP and the mechanisms of 2012: they need the feature `historical`.
 
 use brisk_link::units::{parse_duration, parse_proportion};
 use brisk_tcp::TcpConfig;
@@ -11,7 +13,7 @@ use thiserror::Error;
 
 /// A set of mechanisms under the name it was asked by.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Arm {
+pub struct Profile {
     /// The text it was asked by.
     pub name: String,
     /// The TCP of both ends.
@@ -22,8 +24,45 @@ pub struct Arm {
     pub memory: bool,
 }
 
-impl Arm {
-    /// Lets the planner, if the arm has one, add at most so many percent; 0 switches it and all redundancy off.
+impl Profile {
+    /// Reads one profile.
+    ///
+    /// # Errors
+    /// The first word that is unknown, or has a value that it cannot have.
+    pub fn parse(text: &str) -> Result<Profile, ProfileError> {
+        let name = text.trim();
+        if name.is_empty() {
+            return Err(ProfileError::Empty);
+        }
+        let mut words = name.split(',').map(str::trim).peekable();
+        let mut asked = match words.peek().and_then(|word| named(word)) {
+            Some(profile) => {
+                words.next();
+                Profile { name: name.to_owned(), ..profile }
+            }
+            None => {
+                Profile { name: name.to_owned(), tcp: TcpConfig::default(), fast_open: false, memory: false }
+            }
+        };
+        words.try_for_each(|word| mechanism(word, &mut asked))?;
+        if asked.tcp.share_path && asked.tcp.congestion != CongestionAlgorithm::Bbr {
+            if name.split(',').any(|word| word.trim() == "path=shared") {
+                return Err(ProfileError::SharedWithoutBbr { profile: name.to_owned() });
+            }
+            asked.tcp.share_path = false;
+        }
+        Ok(asked)
+    }
+
+    /// Reads profiles separated by semicolons: `tcp; reactive; fast_open,corrective=f2`.
+    ///
+    /// # Errors
+    /// As [`Profile::parse`], for the first text that is no profile.
+    pub fn parse_list(text: &str) -> Result<Vec<Profile>, ProfileError> {
+        text.split(';').map(Profile::parse).collect()
+    }
+
+    /// Lets the planner, if the profile has one, add at most so many percent; 0 switches it and all redundancy off.
     pub fn allow(&mut self, max_overhead: u32) {
         let TcpConfig { mechanisms, handshake_copies, .. } = &mut self.tcp;
         match &mut mechanisms.planner {
@@ -48,7 +87,7 @@ pub const DEFAULT_MAX_OVERHEAD: &str = "25%";
 /// One percent in parts per billion.
 const PERCENT: u32 = 10_000_000;
 
-/// What [`Arm::allow`] takes, in percent, from a share such as `5%` or `0.05`.
+/// What [`Profile::allow`] takes, in percent, from a share such as `5%` or `0.05`.
 ///
 /// # Errors
 /// What is wrong with the text: it is no share, or more than 200 %.
@@ -60,37 +99,39 @@ pub fn parse_max_overhead(text: &str) -> Result<u32, String> {
     }
 }
 
-/// Why a text names no arm.
+/// Why a text names no profile.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
-pub enum ArmError {
+pub enum ProfileError {
     /// There is no text between two semicolons, or none at all.
-    #[error("an empty set of mechanisms; write them like \"tcp; all\"; arms: {}", names())]
+    #[error("an empty set of mechanisms; write them like \"tcp; all\"; profiles: {}", names())]
     Empty,
-    /// The word is neither an arm nor a mechanism.
-    #[error("unknown mechanism '{word}'{}; {}", in_arm(word, arm), instead_of(word))]
+    /// The word is neither a profile nor a mechanism.
+    #[error("unknown mechanism '{word}'{}; {}", in_profile(word, profile), instead_of(word))]
     Unknown {
-        /// The arm.
-        arm: String,
+        /// The profile.
+        profile: String,
         /// The word.
         word: String,
     },
     /// `loss_cap` without Proactive before it.
-    #[error("arm '{arm}': loss_cap is of Proactive, which is off up to there; put 'proactive' before it")]
+    #[error(
+        "profile '{profile}': loss_cap is of Proactive, which is off up to there; put 'proactive' before it"
+    )]
     WithoutProactive {
-        /// The arm.
-        arm: String,
+        /// The profile.
+        profile: String,
     },
     /// Connections can share a path with BBR only.
-    #[error("arm '{arm}': path=shared needs congestion=bbr")]
+    #[error("profile '{profile}': path=shared needs congestion=bbr")]
     SharedWithoutBbr {
-        /// The arm.
-        arm: String,
+        /// The profile.
+        profile: String,
     },
     /// The mechanism has no such variant.
-    #[error("arm '{arm}': {mechanism} cannot be '{value}'; use {allowed}")]
+    #[error("profile '{profile}': {mechanism} cannot be '{value}'; use {allowed}")]
     Value {
-        /// The arm.
-        arm: String,
+        /// The profile.
+        profile: String,
         /// The mechanism.
         mechanism: &'static str,
         /// The refused value.
@@ -100,7 +141,7 @@ pub enum ArmError {
     },
 }
 
-/// What stands behind the name of an arm.
+/// The TCP that the name of a profile stands for.
 #[derive(Clone, Copy)]
 enum Named {
     /// This TCP.
@@ -109,11 +150,13 @@ enum Named {
     FastOpen(fn() -> TcpConfig),
 }
 
-/// Arms that have a name of their own.
-const NAMED: [(&str, Named); 7] = [
+/// Profiles that have a name of their own.
+const NAMED: &[(&str, Named)] = &[
     ("tcp", Named::Tcp(TcpConfig::default)),
     ("tcp+tfo", Named::FastOpen(TcpConfig::default)),
+    #[cfg(feature = "historical")]
     ("tcp2012", Named::Tcp(TcpConfig::of_2012)),
+    #[cfg(feature = "historical")]
     ("reactive", Named::Tcp(TcpConfig::of_2012_with_reactive)),
     ("corrective", Named::Tcp(corrective)),
     ("proactive", Named::Tcp(proactive)),
@@ -158,10 +201,13 @@ fn copies(scope: CopyScope) -> ProactiveConfig {
 }
 
 /// Mechanisms and the values of each.
-const MECHANISMS: [(&str, &str); 12] = [
+const MECHANISMS: &[(&str, &str)] = &[
     ("fast_open", "on or off"),
     ("memory", "on or off"),
+    #[cfg(feature = "historical")]
     ("reactive", "off, paper or rack_tlp"),
+    #[cfg(not(feature = "historical"))]
+    ("reactive", "off or rack_tlp"),
     ("corrective", "off, f1, f2, rs1, rs2, rs3, rs4, rs5, rs6, rs7 or rs8"),
     ("proactive", "off, short or all"),
     ("loss_cap", "25, 50 or 100"),
@@ -173,79 +219,45 @@ const MECHANISMS: [(&str, &str); 12] = [
     ("congestion", "cubic, reno or bbr"),
 ];
 
-/// The arms that are compared when none are asked for: `tcp; tcp+tfo; reactive; corrective; proactive; all`.
-pub fn default_arms() -> Vec<Arm> {
-    ["tcp", "tcp+tfo", "reactive", "corrective", "proactive", "all"].into_iter().filter_map(named).collect()
-}
-
-/// Reads arms separated by semicolons: `tcp; reactive; fast_open,corrective=f2`.
-///
-/// # Errors
-/// The first arm that is none.
-pub fn parse_arms(text: &str) -> Result<Vec<Arm>, ArmError> {
-    text.split(';').map(parse_arm).collect()
-}
-
-/// Reads one arm.
-///
-/// # Errors
-/// As [`parse_arms`].
-pub fn parse_arm(text: &str) -> Result<Arm, ArmError> {
-    let name = text.trim();
-    if name.is_empty() {
-        return Err(ArmError::Empty);
-    }
-    let mut words = name.split(',').map(str::trim).peekable();
-    let mut asked = match words.peek().and_then(|word| named(word)) {
-        Some(arm) => {
-            words.next();
-            Arm { name: name.to_owned(), ..arm }
-        }
-        None => Arm { name: name.to_owned(), tcp: TcpConfig::default(), fast_open: false, memory: false },
-    };
-    words.try_for_each(|word| mechanism(word, &mut asked))?;
-    if asked.tcp.share_path && asked.tcp.congestion != CongestionAlgorithm::Bbr {
-        if name.split(',').any(|word| word.trim() == "path=shared") {
-            return Err(ArmError::SharedWithoutBbr { arm: name.to_owned() });
-        }
-        asked.tcp.share_path = false;
-    }
-    Ok(asked)
-}
-
-/// The arm that has this name.
-fn named(name: &str) -> Option<Arm> {
+/// The profile that has this name.
+fn named(name: &str) -> Option<Profile> {
     let (_, named) = NAMED.iter().find(|(named, _)| *named == name)?;
     let (tcp, fast_open) = match named {
         Named::Tcp(tcp) => (tcp(), false),
         Named::FastOpen(tcp) => (tcp(), true),
     };
-    Some(Arm { name: name.to_owned(), tcp, fast_open, memory: fast_open })
+    Some(Profile { name: name.to_owned(), tcp, fast_open, memory: fast_open })
 }
 
 /// What a word names: the mechanism, the value, and which values it may have.
-fn known<'a>(word: &'a str, arm: &str) -> Result<(&'static str, &'a str, &'static str), ArmError> {
+fn known<'a>(word: &'a str, profile: &str) -> Result<(&'static str, &'a str, &'static str), ProfileError> {
     let (key, value) = word.split_once('=').map_or((word, "on"), |(key, value)| (key.trim(), value.trim()));
     let found = MECHANISMS.iter().find(|(mechanism, _)| *mechanism == key);
     let Some((mechanism, allowed)) = found else {
-        return Err(ArmError::Unknown { arm: arm.to_owned(), word: word.to_owned() });
+        return Err(ProfileError::Unknown { profile: profile.to_owned(), word: word.to_owned() });
     };
     if !allowed.split([',', ' ']).any(|choice| choice == value) || value == "or" || value.is_empty() {
-        return Err(ArmError::Value { arm: arm.to_owned(), mechanism, value: value.to_owned(), allowed });
+        return Err(ProfileError::Value {
+            profile: profile.to_owned(),
+            mechanism,
+            value: value.to_owned(),
+            allowed,
+        });
     }
     Ok((mechanism, value, allowed))
 }
 
-/// Reads one `mechanism` or `mechanism=value` into the arm.
-fn mechanism(word: &str, asked: &mut Arm) -> Result<(), ArmError> {
-    let Arm { name: arm, tcp, fast_open, memory } = asked;
-    let (mechanism, value, allowed) = known(word, arm)?;
+/// Reads one `mechanism` or `mechanism=value` into the profile.
+fn mechanism(word: &str, asked: &mut Profile) -> Result<(), ProfileError> {
+    let Profile { name: profile, tcp, fast_open, memory } = asked;
+    let (mechanism, value, allowed) = known(word, profile)?;
     match (mechanism, value) {
         ("fast_open", "on") => (*fast_open, *memory) = (true, true),
         ("fast_open", _) => *fast_open = false,
         ("memory", value) => *memory = value == "on",
         ("reactive", "off") => tcp.mechanisms.reactive = Reactive::Off,
         ("reactive", "rack_tlp") => tcp.mechanisms.reactive = Reactive::default(),
+        #[cfg(feature = "historical")]
         ("reactive", "paper") => {
             // The paper's probes feed the loss detection of their time.
             let TcpConfig { loss_detection, mechanisms, .. } = TcpConfig::of_2012_with_reactive();
@@ -279,20 +291,29 @@ fn mechanism(word: &str, asked: &mut Arm) -> Result<(), ArmError> {
         ("corrective", "f1") => tcp.mechanisms.corrective = Some(CorrectiveConfig::of_the_paper()),
         ("corrective", "f2") => tcp.mechanisms.corrective = Some(CorrectiveConfig::default()),
         ("corrective", value) => {
-            let wrong =
-                || ArmError::Value { arm: arm.to_owned(), mechanism, value: value.to_owned(), allowed };
+            let wrong = || ProfileError::Value {
+                profile: profile.to_owned(),
+                mechanism,
+                value: value.to_owned(),
+                allowed,
+            };
             tcp.mechanisms.corrective = Some(reed_solomon(value).ok_or_else(wrong)?);
         }
         ("proactive", "off") => tcp.mechanisms.proactive = None,
         ("proactive", "short") => tcp.mechanisms.proactive = Some(copies(CopyScope::Short)),
         ("proactive", "all") => tcp.mechanisms.proactive = Some(copies(CopyScope::All)),
         ("loss_cap", percent) => {
-            let missing = || ArmError::WithoutProactive { arm: arm.to_owned() };
+            let missing = || ProfileError::WithoutProactive { profile: profile.to_owned() };
             let proactive = tcp.mechanisms.proactive.as_mut().ok_or_else(missing)?;
             proactive.loss_cap = percent.parse().unwrap_or(proactive.loss_cap);
         }
         _ => {
-            return Err(ArmError::Value { arm: arm.to_owned(), mechanism, value: value.to_owned(), allowed });
+            return Err(ProfileError::Value {
+                profile: profile.to_owned(),
+                mechanism,
+                value: value.to_owned(),
+                allowed,
+            });
         }
     }
     Ok(())
@@ -307,20 +328,23 @@ fn reed_solomon(value: &str) -> Option<CorrectiveConfig> {
 }
 
 fn names() -> String {
-    NAMED.map(|(name, _)| name).join(", ")
+    NAMED.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ")
 }
 
 /// Where an unknown word was found, unless it is all there is.
-fn in_arm(word: &str, arm: &str) -> String {
-    if word == arm { String::new() } else { format!(" in '{arm}'") }
+fn in_profile(word: &str, profile: &str) -> String {
+    if word == profile { String::new() } else { format!(" in '{profile}'") }
 }
 
 /// The name that was probably meant instead of `word`, or all that there are.
 fn instead_of(word: &str) -> String {
     let wanted = word.split('=').next().unwrap_or(word).trim();
-    let names = NAMED.map(|(name, _)| name);
-    let mechanisms = MECHANISMS.iter().map(|(name, _)| *name).filter(|name| !names.contains(name));
-    let known: Vec<&str> = names.into_iter().chain(mechanisms).collect();
+    let mut known: Vec<&str> = NAMED.iter().map(|(name, _)| *name).collect();
+    for (mechanism, _) in MECHANISMS {
+        if !known.contains(mechanism) {
+            known.push(mechanism);
+        }
+    }
     brisk_link::suggest("", wanted, &known)
 }
 
@@ -332,8 +356,9 @@ mod tests {
 
     #[test]
     fn the_brake_of_proactive_is_set_behind_it() {
-        let cap =
-            |name| parse_arm(name).map(|arm| arm.tcp.mechanisms.proactive.map(|config| config.loss_cap));
+        let cap = |name| {
+            Profile::parse(name).map(|profile| profile.tcp.mechanisms.proactive.map(|config| config.loss_cap))
+        };
         assert_eq!(cap("proactive,loss_cap=100").unwrap(), Some(100));
         assert_eq!(cap("proactive").unwrap(), Some(25));
         for early in ["loss_cap=100", "loss_cap=100,proactive"] {
@@ -343,27 +368,21 @@ mod tests {
     }
 
     #[test]
-    fn an_arm_keeps_the_text_it_was_asked_by() {
-        let arms = parse_arms(" tcp ;corrective=off, proactive=off").unwrap();
-        let names: Vec<&str> = arms.iter().map(|arm| arm.name.as_str()).collect();
+    fn a_profile_keeps_the_text_it_was_asked_by() {
+        let profiles = Profile::parse_list(" tcp ;corrective=off, proactive=off").unwrap();
+        let names: Vec<&str> = profiles.iter().map(|profile| profile.name.as_str()).collect();
         assert_eq!(names, ["tcp", "corrective=off, proactive=off"]);
-        assert_eq!(arms[0].tcp, arms[1].tcp);
-    }
-
-    #[test]
-    fn the_default_arms_are_those_that_exist() {
-        let names: Vec<String> = default_arms().into_iter().map(|arm| arm.name).collect();
-        assert_eq!(names, ["tcp", "tcp+tfo", "reactive", "corrective", "proactive", "all"]);
+        assert_eq!(profiles[0].tcp, profiles[1].tcp);
     }
 
     #[test]
     fn an_allowance_of_nothing_switches_redundancy_off_and_leaves_the_rest() {
-        let arm = |max_overhead| {
-            let mut arm = parse_arm("all,reactive=paper").unwrap();
-            arm.allow(max_overhead);
-            arm
+        let profile = |max_overhead| {
+            let mut profile = Profile::parse("all,reactive=paper").unwrap();
+            profile.allow(max_overhead);
+            profile
         };
-        let [without, with] = [arm(0), arm(25)];
+        let [without, with] = [profile(0), profile(25)];
         assert_eq!(with.tcp.mechanisms.planner.map(|planner| planner.max_overhead), Some(25));
         assert!(with.tcp.handshake_copies.is_some_and(|copies| copies.with_data));
         let mechanisms = &without.tcp.mechanisms;
@@ -375,16 +394,16 @@ mod tests {
 
     #[test]
     fn a_name_may_be_followed_by_what_is_different() {
-        let arm = parse_arm("tcp2012,proactive=all").unwrap();
-        assert_eq!(arm.name, "tcp2012,proactive=all");
-        assert_eq!(arm.tcp.loss_detection, parse_arm("tcp2012").unwrap().tcp.loss_detection);
-        assert!(arm.tcp.mechanisms.proactive.is_some());
-        assert!(parse_arm("proactive=all,tcp2012").is_err(), "the name comes first");
+        let profile = Profile::parse("tcp2012,proactive=all").unwrap();
+        assert_eq!(profile.name, "tcp2012,proactive=all");
+        assert_eq!(profile.tcp.loss_detection, Profile::parse("tcp2012").unwrap().tcp.loss_detection);
+        assert!(profile.tcp.mechanisms.proactive.is_some());
+        assert!(Profile::parse("proactive=all,tcp2012").is_err(), "the name comes first");
     }
 
     #[test]
     fn reactive_comes_in_three_forms() {
-        let of = |text| parse_arm(text).unwrap().tcp;
+        let of = |text| Profile::parse(text).unwrap().tcp;
         assert_eq!(of("reactive=rack_tlp"), of("tcp"));
         assert_eq!(of("reactive=off").mechanisms.reactive, Reactive::Off);
         assert_eq!(of("reactive=off").loss_detection, of("tcp").loss_detection);
@@ -395,14 +414,19 @@ mod tests {
 
     #[test]
     fn what_is_known_of_the_path_and_the_copy_of_the_syn_are_words_of_their_own() {
-        let arm = parse_arm("fast_open,path,copy_syn").unwrap();
-        assert!(arm.fast_open && arm.memory && arm.starts_from_path() && arm.tcp.handshake_copies.is_some());
-        assert_eq!(parse_arm("path=off,copy_syn=off").unwrap().tcp, parse_arm("tcp").unwrap().tcp);
+        let profile = Profile::parse("fast_open,path,copy_syn").unwrap();
+        assert!(
+            profile.fast_open
+                && profile.memory
+                && profile.starts_from_path()
+                && profile.tcp.handshake_copies.is_some()
+        );
+        assert_eq!(Profile::parse("path=off,copy_syn=off").unwrap().tcp, Profile::parse("tcp").unwrap().tcp);
     }
 
     #[test]
     fn who_has_the_cookie_knows_the_path_unless_told_otherwise() {
-        let of = |text| parse_arm(text).map(|arm| (arm.fast_open, arm.memory)).unwrap();
+        let of = |text| Profile::parse(text).map(|profile| (profile.fast_open, profile.memory)).unwrap();
         assert_eq!([of("tcp"), of("tcp+tfo"), of("fast_open")], [(false, false), (true, true), (true, true)]);
         assert_eq!([of("tcp,memory"), of("path"), of("planner")], [(false, true); 3]);
         assert_eq!([of("tcp+tfo,memory=off"), of("fast_open,memory=off")], [(true, false); 2]);
@@ -410,36 +434,39 @@ mod tests {
 
     #[test]
     fn the_copy_of_the_syn_may_keep_its_distance_and_the_timeout_a_floor() {
-        let of = |text| parse_arm(text).unwrap().tcp;
+        let of = |text| Profile::parse(text).unwrap().tcp;
         let gap = |text| of(text).handshake_copies.unwrap().gap.as_millis();
         assert_eq!((gap("copy_syn"), gap("copy_syn=on"), gap("copy_syn=5ms")), (0, 0, 5));
         assert_eq!(of("rto_floor=400ms").rto.var_floor.as_millis(), 400);
         assert_eq!(of("rto_floor=200ms"), of("tcp"));
-        assert!(parse_arm("rto_floor=on").is_err() && parse_arm("copy_syn=2ms").is_err());
+        assert!(Profile::parse("rto_floor=on").is_err() && Profile::parse("copy_syn=2ms").is_err());
     }
 
     #[test]
     fn an_acknowledgement_may_hardly_wait() {
-        assert_eq!(parse_arm("delack_max=1ms").unwrap().tcp.delack_max.as_millis(), 1);
-        assert_eq!(parse_arm("delack_max=40ms").unwrap().tcp, parse_arm("tcp").unwrap().tcp);
+        assert_eq!(Profile::parse("delack_max=1ms").unwrap().tcp.delack_max.as_millis(), 1);
+        assert_eq!(Profile::parse("delack_max=40ms").unwrap().tcp, Profile::parse("tcp").unwrap().tcp);
     }
 
     #[test]
     fn congestion_control_is_chosen_by_name() {
-        assert_eq!(parse_arm("tcp,congestion=reno").unwrap().tcp.congestion, CongestionAlgorithm::Reno);
-        assert_eq!(parse_arm("congestion=cubic").unwrap().tcp, parse_arm("tcp").unwrap().tcp);
-        assert!(parse_arm("congestion=vegas").is_err() && parse_arm("congestion").is_err());
+        assert_eq!(Profile::parse("tcp,congestion=reno").unwrap().tcp.congestion, CongestionAlgorithm::Reno);
+        assert_eq!(Profile::parse("congestion=cubic").unwrap().tcp, Profile::parse("tcp").unwrap().tcp);
+        assert!(Profile::parse("congestion=vegas").is_err() && Profile::parse("congestion").is_err());
         // Only BBR is shared, and it is what `all` brings.
         assert!(
-            parse_arm("all").unwrap().tcp.share_path && !parse_arm("all,path=on").unwrap().tcp.share_path
+            Profile::parse("all").unwrap().tcp.share_path
+                && !Profile::parse("all,path=on").unwrap().tcp.share_path
         );
-        assert!(!parse_arm("all,congestion=cubic").unwrap().tcp.share_path);
-        assert!(parse_arm("path=shared").is_err() && parse_arm("path=shared,congestion=bbr").is_ok());
+        assert!(!Profile::parse("all,congestion=cubic").unwrap().tcp.share_path);
+        assert!(
+            Profile::parse("path=shared").is_err() && Profile::parse("path=shared,congestion=bbr").is_ok()
+        );
     }
 
     #[test]
     fn corrective_comes_in_both_profiles_and_with_several_parities() {
-        let of = |text| parse_arm(text).unwrap().tcp.mechanisms.corrective;
+        let of = |text| Profile::parse(text).unwrap().tcp.mechanisms.corrective;
         assert_eq!(of("corrective"), of("corrective=f2"));
         assert_eq!(of("corrective=f1"), Some(CorrectiveConfig::of_the_paper()));
         assert_eq!(
@@ -450,21 +477,21 @@ mod tests {
 
     #[test]
     fn a_wrong_word_or_value_says_what_is_allowed() {
-        let error = parse_arm("tpc").unwrap_err().to_string();
+        let error = Profile::parse("tpc").unwrap_err().to_string();
         assert_eq!(error, "unknown mechanism 'tpc'; did you mean tcp?");
-        let error = parse_arm("fast_open,corective=f2").unwrap_err().to_string();
+        let error = Profile::parse("fast_open,corective=f2").unwrap_err().to_string();
         let meant = "did you mean corrective?";
         assert!(
             error.starts_with("unknown mechanism 'corective=f2' in ") && error.ends_with(meant),
             "{error}"
         );
-        assert!(parse_arm("quick").unwrap_err().to_string().contains("use tcp, tcp+tfo, tcp2012"));
-        let error = parse_arm("corrective=f3").unwrap_err().to_string();
+        assert!(Profile::parse("quick").unwrap_err().to_string().contains("use tcp, tcp+tfo, tcp2012"));
+        let error = Profile::parse("corrective=f3").unwrap_err().to_string();
         assert_eq!(
             error,
-            "arm 'corrective=f3': corrective cannot be 'f3'; use off, f1, f2, rs1, rs2, rs3, rs4, rs5, rs6, rs7 or rs8"
+            "profile 'corrective=f3': corrective cannot be 'f3'; use off, f1, f2, rs1, rs2, rs3, rs4, rs5, rs6, rs7 or rs8"
         );
-        assert!(matches!(parse_arm("corrective=or"), Err(ArmError::Value { .. })));
-        assert_eq!(parse_arms("tcp;"), Err(ArmError::Empty));
+        assert!(matches!(Profile::parse("corrective=or"), Err(ProfileError::Value { .. })));
+        assert_eq!(Profile::parse_list("tcp;"), Err(ProfileError::Empty));
     }
 }
