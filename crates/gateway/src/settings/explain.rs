@@ -108,38 +108,5 @@ fn wrong_value(at: &Range<usize>, text: &str) -> Option<String> {
 fn unknown_key(rest: &str) -> Option<String> {
     let (unknown, expected) = rest.split_once('`')?;
     let known: Vec<&str> = expected.split('`').skip(1).step_by(2).collect();
-    let nearest = known.iter().min_by_key(|known| distance(unknown, known));
-    Some(match nearest {
-        Some(nearest) if distance(unknown, nearest) <= 3 => {
-            format!("there is no key '{unknown}' here; did you mean '{nearest}'?")
-        }
-        _ => format!("there is no key '{unknown}' here; the keys are {}", known.join(", ")),
-    })
-}
-
-/// Letters to change, add or take away to make one word of the other (Levenshtein).
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, y) in b.iter().enumerate() {
-            let change = diagonal + usize::from(x != *y);
-            diagonal = row[j + 1];
-            row[j + 1] = change.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row[b.len()]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_key_that_is_far_from_all_is_answered_by_what_there_is() {
-        assert_eq!(distance("listn", "listen"), 1);
-        assert_eq!(distance("", "abc"), 3);
-        assert_eq!(distance("kitten", "sitting"), 3);
-    }
+    Some(format!("there is no key '{unknown}' here; {}", brisk_link::suggest("", unknown, &known)))
 }
