@@ -199,6 +199,7 @@ fn every_plan_is_listed_on_a_line_with_its_title() {
         "ga-fig11",
         "ga-overhead",
         "bar",
+        "bbr",
         "fairness",
         "coexistence",
         "path-members",

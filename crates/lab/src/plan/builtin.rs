@@ -27,6 +27,7 @@ pub const PLANS: &[(&str, &str)] = &[
     ("ga-fig11", include_str!("../../../../plans/ga-fig11.toml")),
     ("ga-overhead", include_str!("../../../../plans/ga-overhead.toml")),
     ("bar", include_str!("../../../../plans/bar.toml")),
+    ("bbr", include_str!("../../../../plans/bbr.toml")),
     ("fairness", include_str!("../../../../plans/fairness.toml")),
     ("coexistence", include_str!("../../../../plans/coexistence.toml")),
     ("path-members", include_str!("../../../../plans/path-members.toml")),
