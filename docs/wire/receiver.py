@@ -78,6 +78,8 @@ class Segment:
                 self.scale = min(value[0], 14)
             elif area[0] == 8:
                 self.tsval = int.from_bytes(value[:4], "big")
+            elif ours and self.flags & SYN and len(value) == 3 and value[2] & 0x30 > 0x10:
+                pass  # W-2.1, W-2.21
             elif ours:
                 form = value[2:]
                 both = self.gentle is not None and ENC & (form[:1] or b"\0")[0] | ENC & (self.gentle[:1] or b"\0")[0]

@@ -171,8 +171,14 @@ local function show(option, pinfo, tree)
       top:add_proto_expert_info(ignored)
       return
     end
-    top:add(f.form, value, "capability"):set_generated()
-    summary = capability(value, top)
+    local byte = value(0, 1):uint()
+    if byte > 0x30 and byte < 0x3f then
+      top:add(f.form, value, "window"):set_generated()
+      summary = string.format("window %u", 2 ^ (16 + byte - 0x30))
+    else
+      top:add(f.form, value, "capability"):set_generated()
+      summary = capability(value, top)
+    end
   else
     local flags = value and value(0, 1):uint() or 0
     local form, more

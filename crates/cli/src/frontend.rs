@@ -530,7 +530,9 @@ pub(crate) fn configured(
     let usual = FrontendConfig::between(backends, hop);
     // Nobody on the way looks into the datagrams: the rest of a long request need not wait for the SYN-ACK.
     let data_after_syn = if over_udp { DATA_AFTER_SYN } else { 0 };
-    let opens = |usual: FastOpenConnect| fast_open.then_some(FastOpenConnect { data_after_syn, ..usual });
+    let opens = |usual: FastOpenConnect| {
+        fast_open.then_some(FastOpenConnect { data_after_syn, early_window: over_udp, ..usual })
+    };
     Ok(FrontendConfig {
         listen: listen(settings)?,
         listeners: listeners(settings),

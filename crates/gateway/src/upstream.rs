@@ -368,8 +368,9 @@ impl Upstream {
         };
         let mut fast_open = dialling.fast_open;
         if let (Way::Packet, Some(fast_open)) = (way, &mut fast_open) {
-            // Devices on the way let nothing but SYNs pass before the SYN-ACK.
+            // Devices on the way let nothing but SYNs pass before the SYN-ACK, and nothing beyond the window of the SYN.
             fast_open.data_after_syn = 0;
+            fast_open.early_window = false;
         }
         if let (Way::Usual, Some(stream)) = (way, self.warm.take(Instant::now())) {
             if let Some(connected) = connected {

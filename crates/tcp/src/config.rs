@@ -461,8 +461,8 @@ impl TcpConfig {
         if let Some(thin) = self.thin_stream.filter(|thin| thin.linear_timeouts > 15) {
             return refuse("linear_timeouts", thin.linear_timeouts.to_string(), "0 to 15");
         }
-        if let Some(start) = self.path_start.filter(|start| !(1..=64).contains(&start.max_window)) {
-            return refuse("max_window", start.max_window.to_string(), "1 to 64 segments");
+        if let Some(start) = self.path_start.filter(|start| !(1..=1024).contains(&start.max_window)) {
+            return refuse("max_window", start.max_window.to_string(), "1 to 1024 segments");
         }
         if let Some(timers) = self.handshake_timers {
             timers.validate()?;
@@ -504,19 +504,19 @@ impl TcpConfig {
     }
 }
 
-/// What a connection over a known path begins with (RFC 9040): the variation of the round-trip time, the
-/// slow-start threshold, and half of the window that was in use, by few connections of the path at a time. The part beyond
-/// ten segments is paced, and given up at the first sign of loss. A larger [`TcpConfig::initial_window`] follows the same
-/// rules on a known path.
+/// What a connection over a known path begins with (RFC 9040): the variation of the round-trip time, and what one flight has
+/// carried, which the connections of the path share. It is paced, and given up if more of it is lost than chance explains. A
+/// larger [`TcpConfig::initial_window`] follows the same rules on a known path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PathStart {
-    /// Largest initial window, segments; no larger than half of what was in use on the path. 1..=64, default 64.
+    /// Largest initial window, segments. No more than one flight has carried, or twice that if the path holds it without a queue, and
+    /// more than 64 only as far as the path holds it. 1..=1024, default 1024.
     pub max_window: u32,
 }
 
 impl Default for PathStart {
     fn default() -> Self {
-        PathStart { max_window: 64 }
+        PathStart { max_window: 1024 }
     }
 }
 

@@ -7,6 +7,7 @@
 //! | form | Length | after the ExID | when |
 //! |---|---|---|---|
 //! | capability | 5 | the capability byte | SYN, SYN-ACK |
+//! | window | 5 | 0x30 and the shift | a SYN of Fast Open, in an option of its own |
 //! | part | 8 | flags `COPY`, offset (24 bits) | a SYN with a further part of its data |
 //! | short | 5 | flags | neither `ENC` nor `R_FAIL` |
 //! | fail | 8 | flags, lost_len (24 bits) | `R_FAIL` |
@@ -49,6 +50,13 @@ pub const CAP_VERSION_MASK: u8 = 0x30;
 pub const CAP_VERSION_F1: u8 = 0x00;
 /// Version F2.
 pub const CAP_VERSION_F2: u8 = 0x10;
+/// The form `window` in place of a version: the low four bits are the shift of [`EARLY_WINDOW`].
+pub const CAP_WINDOW: u8 = 0x30;
+/// The bytes that the form `window` shifts to the left by 1 to [`EARLY_SHIFT_MAX`]: the receive window of a SYN, which is not
+/// scaled itself (RFC 7323 section 2.2).
+pub const EARLY_WINDOW: u32 = 1 << 16;
+/// Largest shift of the form `window`: 1 GiB.
+pub const EARLY_SHIFT_MAX: u8 = 14;
 /// Capability bits of the encoding type; see [`encoding_type`].
 pub const CAP_ENCODING_MASK: u8 = 0x0f;
 /// Encoding type: none.
@@ -138,6 +146,8 @@ pub enum Gentle {
 pub enum Reading {
     /// A well-formed option.
     Option(Gentle),
+    /// The form `window` of a SYN, with its shift.
+    Window(u8),
     /// Not well formed, and harmless: process the segment as if it were absent.
     Ignore,
     /// Not well formed, and the payload may be a XOR: drop the segment if the connection has
@@ -207,6 +217,9 @@ fn read_capability(value: &[u8]) -> Reading {
     match *value {
         [byte] if matches!(byte & CAP_VERSION_MASK, CAP_VERSION_F1 | CAP_VERSION_F2) => {
             Reading::Option(Gentle::Capability(byte))
+        }
+        [byte] if byte > CAP_WINDOW && byte <= CAP_WINDOW + EARLY_SHIFT_MAX => {
+            Reading::Window(byte - CAP_WINDOW)
         }
         [COPY, a, b, c] if [a, b, c] != [0; 3] => {
             Reading::Option(Gentle::Part { offset: from_u24([a, b, c]) })
@@ -278,9 +291,16 @@ mod tests {
     fn reserved_versions_and_wrong_lengths_on_a_syn_are_ignored() {
         assert_eq!(Gentle::read(&[0x51], true), Reading::Option(Gentle::Capability(0x51)));
         assert_eq!(Gentle::read(&[0x01], true), Reading::Option(Gentle::Capability(0x01)));
-        for value in [&[0x21u8][..], &[0x31], &[], &[0x51, 0]] {
+        for value in [&[0x21u8][..], &[0x30], &[0x3f], &[0x71], &[0xb1], &[], &[0x51, 0]] {
             assert_eq!(Gentle::read(value, true), Reading::Ignore, "{value:02x?}");
         }
+    }
+
+    #[test]
+    fn a_syn_may_announce_a_window_beyond_16_bits() {
+        assert_eq!(Gentle::read(&[0x31], true), Reading::Window(1));
+        assert_eq!(Gentle::read(&[0x3e], true), Reading::Window(EARLY_SHIFT_MAX));
+        assert_ne!(Gentle::read(&[0x31], false), Reading::Window(1), "only on a SYN");
     }
 
     #[test]
@@ -380,6 +400,7 @@ mod tests {
             let says_encoded = value.first().is_some_and(|flags| flags & ENC != 0);
             match Gentle::read(&value, false) {
                 Reading::Option(option) => prop_assert_eq!(option.is_encoded(), says_encoded),
+                Reading::Window(_) => prop_assert!(false, "only on a SYN"),
                 Reading::Ignore => prop_assert!(!says_encoded),
                 Reading::Malformed => {}
             }

@@ -22,6 +22,7 @@ fn meaning(reading: Reading) -> String {
     match reading {
         Reading::Ignore => "ignore".to_owned(),
         Reading::Malformed => "malformed".to_owned(),
+        Reading::Window(shift) => format!("window {shift}"),
         Reading::Option(option) => match option {
             Gentle::Capability(byte) => format!("capability {byte:02x}"),
             Gentle::Part { offset } => format!("part {offset}"),

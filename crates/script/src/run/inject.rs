@@ -64,7 +64,7 @@ fn payload(packet: &TcpPacket) -> Vec<u8> {
     let before = packet.options.iter().flatten().find_map(|option| match option {
         TcpOption::Gentle(value) => match Gentle::read(value, syn) {
             Reading::Option(option) => Some(stream::part_offset(&option)),
-            Reading::Ignore | Reading::Malformed => None,
+            Reading::Window(_) | Reading::Ignore | Reading::Malformed => None,
         },
         _ => None,
     });

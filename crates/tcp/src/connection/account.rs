@@ -28,6 +28,9 @@ impl Connection {
             Choice::Control(control) => self.account_control(*control, &segment.header),
             Choice::Syn(gentle) => {
                 self.with_gentle(|of, parts| of.on_syn_sent(*gentle, parts));
+                if let Some(shift) = segment.header.options.early_window {
+                    self.rx.window.announce_early(shift);
+                }
                 self.account_syn(now);
             }
             Choice::SynCopy => self.account_syn_copy(now),

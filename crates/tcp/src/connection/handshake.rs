@@ -5,6 +5,7 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 
+use brisk_wire::gentle::{EARLY_SHIFT_MAX, EARLY_WINDOW};
 use brisk_wire::{Flags, Options, SeqNum, Timestamps as TimestampOption};
 
 use crate::config::{EcnMode, TcpConfig};
@@ -271,8 +272,14 @@ impl Connection {
             sack_permitted: offered.sack,
             timestamps: offered.timestamps.then(|| self.rx.timestamps.option(now)),
             window_scale: offered.window_scaling.then(|| self.rx.window.offered_scale()),
+            early_window: self.offered_early_window(),
             ..Options::default()
         }
+    }
+
+    /// True if a window beyond the 16 bits of the peer's SYN may be used.
+    fn takes_early_window(&self) -> bool {
+        self.state == State::SynReceived && self.config.path_start.is_some()
     }
 
     /// The options of the SYN or SYN-ACK that leaves next, but for that of Corrective and Proactive.
@@ -291,6 +298,9 @@ impl Connection {
         let shift = syn.options.window_scale.filter(|_| agreed.window_scaling).unwrap_or(0);
         self.tx.window.start(syn.seq, self.handshake.iss, syn.window);
         self.tx.window.set_scale(shift);
+        if let Some(early) = syn.options.early_window.filter(|_| self.takes_early_window()) {
+            self.tx.window.widen(EARLY_WINDOW << early.min(EARLY_SHIFT_MAX));
+        }
         if agreed.window_scaling {
             self.rx.window.agree_scaling();
         }

@@ -30,13 +30,16 @@ use crate::mechanism::plan::PARITIES_MAX;
 use crate::on_demand::{Initial, OnDemand};
 use crate::outcome::{AckOutcome, Arrived, CongestionState, Delivered};
 use crate::path::{
-    HandshakeResult, LossCount, MtuReport, PathFacts, PathReport, PathRtt, REPORT_INTERVAL, StartRequest,
+    HandshakeResult, LossCount, MtuReport, PathFacts, PathReport, PathRtt, PathVolume, REPORT_INTERVAL,
+    StartRequest,
 };
 use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant};
 
 /// Segments with which any connection may begin (RFC 6928).
 pub(crate) const STANDARD_WINDOW: u32 = 10;
+/// Segments with which a connection may begin on a path whose rate is not known, whatever it has carried.
+const UNMEASURED_WINDOW: u32 = 64;
 /// Segments that leave at once where the rate of the path is known.
 const BURST_SEGMENTS: u32 = 4;
 /// A round trip is as remembered up to so many percent of it.
@@ -237,18 +240,23 @@ impl Connection {
         let is_whole = self.handshake.syn.timeouts == 0 && self.tx.recovery.state() == CongestionState::Open;
         let of_path = |segments| initial_window(segments, self.tx.mss());
         let configured = of_path(self.config.initial_window);
+        let remembered = known.volume.map_or(0, |volume| self.remembered_window(&volume, known));
         let window = if self.state == State::SynReceived {
-            // Nobody has acknowledged anything: no round trip is measured, and what a cookie proves may be stolen.
+            // Nobody has acknowledged anything: no round trip is measured, and what a cookie proves may be stolen. A configured
+            // window says that the clients are known.
+            let is_known = self.config.initial_window > STANDARD_WINDOW;
             let is_free = !shows_queue(rtt.min_rtt, known.least_rtt?);
-            if is_free { configured } else { 0 }
+            match is_free {
+                true if is_known => remembered.max(configured),
+                true => configured,
+                false => 0,
+            }
         } else {
             let (own, smoothed) = (self.tx.rtt.min_rtt()?.into(), self.tx.rtt.srtt()?.into());
             let least = known.least_rtt.map_or(own, |least| least.min(own));
             let is_alike = own >= rtt.srtt / 2;
             // Neither this connection nor the last one began in a queue. Their own data may have made one later, which does
             // not matter to a volume that was carried; a window that is only configured has to fit what is smoothed, too.
-            let carried = known.volume.map_or(0, |volume| volume.bytes);
-            let remembered = carried.min(of_path(self.config.path_start?.max_window));
             match is_alike && !shows_queue(own.max(rtt.min_rtt), least) {
                 true if shows_queue(smoothed, least) => remembered,
                 true => remembered.max(configured),
@@ -260,6 +268,17 @@ impl Connection {
         let has = self.tx.rate.congestion.cwnd();
         let request = StartRequest { window, has, granted: self.path.granted, rtt: rtt.srtt };
         (is_whole && window > has).then_some(request)
+    }
+
+    /// Returns the bytes that a flight has carried, as far as a start may have them at once: what the path has under way without a
+    /// queue, if it is known how fast it is, else [`UNMEASURED_WINDOW`].
+    fn remembered_window(&self, volume: &PathVolume, known: &PathFacts) -> u32 {
+        let of_path = |segments| initial_window(segments, self.tx.mss());
+        let rate = volume.rate.filter(|_| volume.is_rate_limited).unwrap_or(0);
+        let holds = u128::from(rate) * known.least_rtt.unwrap_or_default().as_micros() / 1_000_000;
+        let holds = u32::try_from(holds).unwrap_or(u32::MAX).max(of_path(UNMEASURED_WINDOW));
+        let most = self.config.path_start.map_or(0, |start| of_path(start.max_window));
+        volume.bytes.min(holds).min(most)
     }
 
     /// The connection starts with `window` bytes: at the rate of the path, else of a window a round trip.
@@ -279,7 +298,10 @@ impl Connection {
         self.path.granted = window;
         self.path.before_trust = self.all_losses();
         self.tx.last_sent = now;
-        self.tx.rate.congestion.start(window, None);
+        // Where the window counts redundancy, that of a flight must not hold up the end of its data.
+        let percent = self.planner_config().filter(|_| self.tx.rate.delivery.is_some());
+        let redundancy = percent.map_or(0, |config| u64::from(window) * u64::from(config.max_overhead) / 100);
+        self.tx.rate.congestion.start(window.saturating_add(redundancy as u32), None);
         self.tx.rate.pacer.spread(rate, rtt.into(), mss, at_once, now);
     }
 

@@ -135,6 +135,11 @@ pub struct FastOpenConnect {
     /// Data segments that follow a SYN with data at once, before its answer. Only for hops inside UDP whose
     /// server takes them ([`super::FastOpenListen`]): elsewhere firewalls drop them. 0 (none)..=9, default 0.
     pub data_after_syn: u8,
+    /// Announce on a SYN with data the whole receive window beside the 65,535 bytes that its field holds, so that a response
+    /// to it may be longer than that before our next segment arrives. Takes effect with
+    /// [`TcpConfig::path_start`](crate::config::TcpConfig::path_start) and an offer of Corrective or Proactive. Devices that
+    /// watch windows may drop what exceeds the field. Default `false`; [`FastOpenConnect::insured`] has `true`.
+    pub early_window: bool,
     /// Send a request that is longer than a SYN in so many SYNs, the first included: devices that pass nothing else
     /// before the SYN-ACK take them for repetitions. Only with a server of this stack that takes them
     /// ([`super::FastOpenListen::data_after_syn`]). 1 (the first alone)..=4, default 1.
@@ -158,6 +163,7 @@ impl Default for FastOpenConnect {
             plain_copy_percent: 0,
             hold_early: true,
             data_after_syn: 0,
+            early_window: false,
             syn_parts: 1,
             defer: false,
         }
@@ -210,9 +216,9 @@ impl FastOpenConnect {
     }
 
     /// For paths of which nothing is known: as the default, with a plain copy of the SYN half a round trip
-    /// behind it until the path has taken data once.
+    /// behind it until the path has taken data once, and with the early window.
     pub fn insured() -> Self {
-        FastOpenConnect { plain_copy_percent: 50, ..FastOpenConnect::default() }
+        FastOpenConnect { plain_copy_percent: 50, early_window: true, ..FastOpenConnect::default() }
     }
 }
 

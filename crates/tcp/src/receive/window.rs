@@ -10,6 +10,7 @@
 //!   does.
 
 use brisk_wire::SeqNum;
+use brisk_wire::gentle::{EARLY_SHIFT_MAX, EARLY_WINDOW};
 
 use crate::config::{BufferConfig, WindowRules};
 use crate::short_path::{self, Trial};
@@ -32,6 +33,8 @@ pub(crate) struct RecvWindow {
     shift: u8,
     /// Bytes announced in the SYN.
     initial: u32,
+    /// Bytes that an option of our SYN announced beside that, or 0.
+    early: u32,
     /// Largest right edge ever announced.
     edge: SeqNum,
     sizing: RightSizing,
@@ -51,6 +54,7 @@ impl RecvWindow {
             mss,
             shift: 0,
             initial,
+            early: 0,
             edge: SeqNum::default(),
             sizing: RightSizing::new(config, initial.min(10 * mss)),
         }
@@ -73,6 +77,19 @@ impl RecvWindow {
         self.initial as u16
     }
 
+    /// The shift of [`EARLY_WINDOW`] that announces the most of the buffer; `None` if the window field of a SYN announces as much.
+    pub(crate) fn early_shift(&self) -> Option<u8> {
+        let most =
+            self.rules.clamp.map_or(self.config.initial, |clamp| self.config.initial.min(clamp as usize));
+        let units = u32::try_from(most).unwrap_or(u32::MAX) / EARLY_WINDOW;
+        units.checked_ilog2().map(|shift| (shift as u8).min(EARLY_SHIFT_MAX)).filter(|shift| *shift > 0)
+    }
+
+    /// Our SYN left with that shift.
+    pub(crate) fn announce_early(&mut self, shift: u8) {
+        self.early = EARLY_WINDOW << shift;
+    }
+
     /// Both ends sent the option: windows are scaled from here on (RFC 7323 section 2.2).
     pub(crate) fn agree_scaling(&mut self) {
         self.shift = self.offered_scale();
@@ -85,7 +102,7 @@ impl RecvWindow {
 
     /// The peer's ISN is known: what the SYN offered starts at `rcv_nxt` (IRS + 1).
     pub(crate) fn start(&mut self, rcv_nxt: SeqNum, now: Instant) {
-        self.edge = rcv_nxt + self.initial;
+        self.edge = rcv_nxt + self.initial.max(self.early);
         self.sizing.start(now);
     }
 
@@ -313,6 +330,24 @@ mod tests {
             RecvWindow::new(BufferConfig { initial: size, max: size }, WindowRules::default(), MSS);
         window.start(NXT, Instant::ZERO);
         window
+    }
+
+    #[test]
+    fn the_early_window_is_taken_from_the_peer() {
+        let shift = |initial| {
+            let buffer = BufferConfig { initial, ..BUFFER };
+            RecvWindow::new(buffer, WindowRules::default(), MSS).early_shift()
+        };
+        let shifts = [65_536, 131_071, 131_072, 262_143, 1 << 20].map(shift);
+        assert_eq!(shifts, [None, None, Some(1), Some(1), Some(4)]);
+        let mut window = RecvWindow::new(BUFFER, WindowRules::default(), MSS);
+        window.announce_early(1);
+        assert_eq!(window.syn_window(), 65_535, "a device on the way sees what every SYN announces");
+        window.agree_scaling();
+        window.start(NXT, Instant::ZERO);
+        assert_eq!(window.rcv_wnd(NXT), 131_072);
+        assert!(window.acceptable(NXT, NXT + 131_071, 1) && !window.acceptable(NXT, NXT + 131_072, 1));
+        assert_eq!(advertise(&mut window, NXT, 131_072, MSS), (131_072u32 >> window.shift()) as u16);
     }
 
     /// RFC 7323 section 2.3: the shift is limited to 14. The figures are Linux's for its two usual

@@ -73,6 +73,11 @@ impl SendWindow {
         self.snd_wnd = u32::from(wnd_raw);
     }
 
+    /// The peer's SYN announced so many bytes beside its window field.
+    pub(crate) fn widen(&mut self, bytes: u32) {
+        self.snd_wnd = self.snd_wnd.max(bytes);
+    }
+
     /// The window of the SYN counts as one that the peer has offered for data. Otherwise the first one that does comes
     /// with its acknowledgement (Linux: the same).
     pub(crate) fn count_offer(&mut self) {

@@ -227,6 +227,7 @@ fn is_usual(options: &Options) -> bool {
         sack,
         fast_open,
         gentle,
+        early_window,
         unknown,
         malformed_gentle,
     } = options;
@@ -234,6 +235,7 @@ fn is_usual(options: &Options) -> bool {
         && sack.is_empty()
         && fast_open.is_none()
         && gentle.is_none()
+        && early_window.is_none()
         && *unknown == UnknownOptions::default()
         && !malformed_gentle
 }

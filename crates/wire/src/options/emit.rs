@@ -3,7 +3,7 @@
 //! Aligned form, in the order that Linux uses, every option padded with NOPs to a multiple of four:
 //!
 //! - SYN, SYN-ACK: `MSS, SACKperm, TS, NOP, WS` (without TS: `MSS, NOP, NOP, SACKperm, NOP, WS`), Fast
-//!   Open, GA, others;
+//!   Open, early window, GA, others;
 //! - other segments: `NOP, NOP, TS`, GA, Fast Open, `NOP, NOP, SACK`, others.
 //!
 //! "Others" are the unknown options in their order, among them Accurate ECN, MD5 and AO, which this
@@ -11,7 +11,7 @@
 //! order without any NOP, zeros at the end. If that exceeds 40 too, something is left out and the
 //! choice starts again:
 //!
-//! - SYN, SYN-ACK, first dropped first: Accurate ECN (11, 8, 5, none), other unknown options from the
+//! - SYN, SYN-ACK, first dropped first: the early window, Accurate ECN (11, 8, 5, none), other unknown options from the
 //!   last, GA, Fast Open. MSS, window scale, SACK permitted and timestamps are never dropped, MD5 and
 //!   AO only if they do not fit beside those.
 //! - Other segments: the fourth and third SACK block, Accurate ECN, other unknown options, Fast Open,
@@ -23,7 +23,7 @@
 use arrayvec::ArrayVec;
 
 use super::{MAX_LEN, MAX_WINDOW_SCALE, OptionProfile, Options, Timestamps, kind};
-use crate::fast_open;
+use crate::{fast_open, gentle};
 
 /// What [`Options::emit`] left out.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -108,6 +108,7 @@ struct Choice<'a> {
     profile: &'a OptionProfile,
     syn: bool,
     gentle: bool,
+    early_window: bool,
     fast_open: bool,
     /// How many SACK blocks.
     sack: usize,
@@ -149,6 +150,7 @@ impl<'a> Choice<'a> {
             profile,
             syn,
             gentle: options.gentle.is_some() && !signature,
+            early_window: syn && options.gentle.is_some() && !signature && options.early_window.is_some(),
             fast_open: options.fast_open.is_some(),
             sack: if syn || encoded { 0 } else { options.sack.len() },
             signature,
@@ -161,6 +163,7 @@ impl<'a> Choice<'a> {
         if self.syn {
             self.write_handshake(area);
             self.write_fast_open(area);
+            self.write_early_window(area);
             self.write_gentle(area);
         } else {
             self.write_timestamps(area);
@@ -223,6 +226,14 @@ impl<'a> Choice<'a> {
         }
     }
 
+    fn write_early_window(&self, area: &mut Area<'_>) {
+        if let Some(shift) = self.options.early_window.filter(|_| self.early_window) {
+            let value = [gentle::CAP_WINDOW + shift.min(gentle::EARLY_SHIFT_MAX)];
+            area.option(self.profile.ga_kind, &[&self.profile.ga_exid.to_be_bytes(), &value]);
+            area.align();
+        }
+    }
+
     fn write_sack(&self, area: &mut Area<'_>) {
         if self.sack == 0 {
             return;
@@ -266,6 +277,7 @@ impl<'a> Choice<'a> {
         let longest = contents_of(self.options, Class::AccEcn).map(|content| content.len() + 2).max();
         let acc_ecn = longest.unwrap_or(0).min(self.acc_ecn);
         match self {
+            Choice { early_window: early_window @ true, .. } => *early_window = false,
             Choice { sack: sack @ 3.., .. } => *sack -= 1,
             _ if acc_ecn > 0 => self.acc_ecn = [8, 5].into_iter().find(|len| *len < acc_ecn).unwrap_or(0),
             Choice { unknown: unknown @ 1.., .. } => *unknown -= 1,
@@ -495,6 +507,21 @@ mod tests {
         expected.extend([7; 16]);
         expected.extend([1, 1]);
         assert_eq!(area, expected);
+    }
+
+    #[test]
+    fn the_early_window_goes_before_everything_else() {
+        let with = |options: Options| Options { early_window: Some(1), ..options };
+        let (area, dropped) = bytes(&with(base().fo(8).ga(OFFER)), true);
+        assert!(dropped.is_none() && area.len() == 40, "{area:02x?}");
+        assert_eq!(area[29..39], [254, 5, 0xdc, 0x60, 0x31, 254, 5, 0xdc, 0x60, 0x51]);
+        let read = Options::parse(&area, true, &OptionProfile::default());
+        assert_eq!(read, with(base().fo(8).ga(OFFER)));
+        for without in [base().fo(14).ga(OFFER), base().fo(8)] {
+            assert_eq!(bytes(&with(without.clone()), true), bytes(&without, true));
+        }
+        let data = Options { timestamps: None, ..Options::default() }.ga(Gentle::Short { flags: R_SUCC });
+        assert_eq!(bytes(&with(data.clone()), false), bytes(&data, false));
     }
 
     #[test]

@@ -120,6 +120,7 @@ impl Options {
                 }
                 self.gentle = Some(gentle);
             }
+            Reading::Window(shift) => self.early_window = Some(shift),
             Reading::Ignore => {}
             Reading::Malformed => self.malformed_gentle = true,
         }

@@ -161,6 +161,13 @@ impl Connection {
         mss.saturating_sub(OPTION_SPACE).min(plan.data_limit.into())
     }
 
+    /// The window that the SYN announces beside its 16 bits: the response to its data is under way before any other segment of ours.
+    pub(crate) fn offered_early_window(&self) -> Option<u8> {
+        let client = self.fast_client()?;
+        let offers = client.connect.early_window && self.config.path_start.is_some();
+        self.rx.window.early_shift().filter(|_| offers && !self.syn_data().is_empty())
+    }
+
     /// The Fast Open option of the SYN or SYN-ACK that leaves next: only the first has one.
     pub(crate) fn syn_fast_open_option(&self) -> Option<FastOpen> {
         match self.fast_open.as_deref()? {

@@ -1,7 +1,7 @@
 //! Fast Open and Corrective on one SYN, and paths that do not let one of the two options pass, or not both
 //! together: which of them each connection tries. Times as in the parent.
 
-use brisk_tcp::config::{CorrectiveConfig, MechanismConfig};
+use brisk_tcp::config::{CorrectiveConfig, MechanismConfig, PathStart};
 use brisk_tcp::mechanism::{GentleOff, GentleOutcome};
 
 use super::*;
@@ -90,4 +90,47 @@ fn a_path_that_takes_each_but_not_both_keeps_fast_open() {
     assert_eq!(one(&mut world), FAST_OPEN, "for a day");
     world.pair.a.flush_paths();
     assert_eq!(one(&mut world), BOTH, "unless the network changes");
+}
+
+/// The window beyond the 16 bits of a SYN: more than those announce leaves before the client has acknowledged anything.
+#[test]
+fn a_response_fills_the_early_window_before_the_handshake_is_over() {
+    let before_the_acknowledgement = |early_window, initial_window| {
+        let path_start = Some(PathStart::default());
+        let tcp = TcpConfig { path_start, initial_window, ..corrective() };
+        let listen = ListenConfig { tcp: tcp.clone(), ..serving(FastOpenListen::default()) };
+        let mut world = World::with(listen, |config| config);
+        world.learn();
+        let config = ConnectConfig {
+            tcp,
+            fast_open: Some(FastOpenConnect { early_window, ..FastOpenConnect::default() }),
+            ..asking()
+        };
+        let mut sent = 0;
+        for response in [0, 120_000] {
+            world.restart();
+            let id = world.open(&config, &pattern(100));
+            world.until(60);
+            let at_b = world.accept();
+            world.pair.write(B, at_b, &pattern(response)).expect("room");
+            world.until(149);
+            let is_data = |seen: &&Seen| {
+                seen.from == B && !seen.tcp.options.gentle.is_some_and(|gentle| gentle.is_encoded())
+            };
+            sent = world.pair.seen.iter().filter(is_data).map(|seen| seen.len).sum();
+            world.until(1000);
+            assert_eq!(world.read(A, id).len(), response);
+            world.pair.transfer(B, at_b, id, &pattern(500_000), Duration::from_secs(10));
+            for (side, id) in [(A, id), (B, at_b)] {
+                world.pair.abort(side, id);
+                world.pair.release(side, id);
+            }
+        }
+        sent
+    };
+    let early = before_the_acknowledgement(true, 32);
+    assert!(early > 70_000, "what a flight of the first one has carried: {early}");
+    let field = before_the_acknowledgement(false, 32);
+    assert!((64_000..=65_535).contains(&field), "the window field: {field}");
+    assert!(before_the_acknowledgement(true, 10) <= 14_480, "clients that nobody knows");
 }

@@ -1,0 +1,142 @@
+//! A pair of hosts that know each other and their path, as a gateway pair does: a response every so often, each over a connection
+//! of its own, and everything that one of them learns concerns the next.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use brisk_link::LinkSpec;
+use brisk_sim::application::{Client, ClientPlan, Connections, Exchange, Outcome, Server};
+use brisk_sim::world::{Side, World};
+use brisk_tcp::TcpConfig;
+use brisk_tcp::config::{
+    CongestionAlgorithm, ConnectConfig, FastOpenConfig, HandshakeCopies, HandshakeTimers, ListenConfig,
+    PathStart, StackConfig,
+};
+use brisk_tcp::fast_open::{CookieKey, FastOpenConnect, FastOpenListen, KeySource};
+use brisk_wire::Instant;
+
+/// Requests that are not counted: they fetch the cookie and teach both ends the path.
+const WARM: usize = 50;
+
+/// The TCP of a gateway pair as installed.
+fn installed() -> TcpConfig {
+    let planned = TcpConfig::planned(25);
+    let handshake_copies =
+        planned.handshake_copies.map(|copies| HandshakeCopies { with_data: true, ..copies });
+    TcpConfig {
+        initial_window: 32,
+        nodelay: true,
+        path_start: Some(PathStart::default()),
+        handshake_timers: Some(HandshakeTimers::default()),
+        handshake_copies,
+        congestion: CongestionAlgorithm::Bbr,
+        share_path: true,
+        ..planned
+    }
+}
+
+/// Completion times in ms, sorted, and IP bytes on the wire per byte of payload.
+struct Load {
+    times: Vec<f64>,
+    wire: f64,
+}
+
+impl Load {
+    fn at(&self, share: f64) -> f64 {
+        self.times[((share * self.times.len() as f64).ceil() as usize).max(1) - 1]
+    }
+}
+
+/// `count` responses of `bytes`, one every `every`.
+fn load(link: &str, bytes: u64, every: Duration, count: usize, seed: u64) -> Load {
+    let mut world = World::new(&LinkSpec::parse(link).unwrap(), seed);
+    let tcp = installed();
+    let client =
+        world.add_host(Side::A, "client", &["10.0.0.1".parse().unwrap()], StackConfig::default()).unwrap();
+    let primary = CookieKey::new(*b"brisk simulation");
+    let fast_open =
+        FastOpenConfig { keys: Some(KeySource::Fixed { primary, backup: None }), ..Default::default() };
+    let stack = StackConfig { fast_open, ..StackConfig::default() };
+    let server = world.add_host(Side::B, "server", &["10.0.0.2".parse().unwrap()], stack).unwrap();
+    let address: SocketAddr = "10.0.0.2:80".parse().unwrap();
+    let listen = ListenConfig {
+        tcp: tcp.clone(),
+        fast_open: Some(FastOpenListen::default()),
+        ..ListenConfig::default()
+    };
+    world.add_app(server, Instant::ZERO, Server::new(address, listen));
+    let connect =
+        ConnectConfig { tcp, fast_open: Some(FastOpenConnect::insured()), ..ConnectConfig::default() };
+    let mut begin = |at: Instant, bytes| {
+        let plan = ClientPlan {
+            server: address,
+            connect: connect.clone(),
+            connections: Connections::Fresh,
+            greeting: 0,
+            exchanges: vec![Exchange::of(bytes)],
+        };
+        world.add_app(client, at, Client::new(plan))
+    };
+    // As a load generator does: first responses of 30 kB.
+    let every = every.as_micros() as u64;
+    for n in 0..WARM as u64 {
+        begin(Instant::from_micros(n * 100_000), 30_000.min(bytes));
+    }
+    let from = WARM as u64 * 100_000 + 1_000_000;
+    let apps: Vec<_> =
+        (0..count as u64).map(|n| begin(Instant::from_micros(from + n * every), bytes)).collect();
+    let limit = Instant::ZERO + Duration::from_secs(3600);
+    world.run_until(Instant::from_micros(from));
+    let before = world.bytes_sent_by(Side::A) + world.bytes_sent_by(Side::B);
+    world.run_while(limit, |world| apps.iter().all(|id| world.app::<Client>(*id).unwrap().is_over()));
+    let rest = world.now() + Duration::from_secs(2);
+    world.run_until(rest);
+    let outcomes: Vec<&Outcome> =
+        apps.iter().flat_map(|id| world.app::<Client>(*id).unwrap().outcomes()).collect();
+    let took = |outcome: &&Outcome| (outcome.finished.unwrap() - outcome.started).as_secs_f64() * 1000.0;
+    let mut times: Vec<f64> = outcomes.iter().map(took).collect();
+    times.sort_by(f64::total_cmp);
+    let sent = world.bytes_sent_by(Side::A) + world.bytes_sent_by(Side::B) - before;
+    Load { times, wire: sent as f64 / (count as u64 * (bytes + 100)) as f64 }
+}
+
+/// The loads of several seeds as one.
+fn loads(link: &str, bytes: u64, every: u64, count: usize, seeds: u64) -> Load {
+    let loads: Vec<Load> =
+        (0..seeds).map(|seed| load(link, bytes, Duration::from_millis(every), count, seed)).collect();
+    let wire = loads.iter().map(|load| load.wire).sum::<f64>() / seeds as f64;
+    let mut times: Vec<f64> = loads.into_iter().flat_map(|load| load.times).collect();
+    times.sort_by(f64::total_cmp);
+    Load { times, wire }
+}
+
+#[test]
+#[ignore = "prints figures: cargo test --release -p brisk-sim --test steady_load figures -- --ignored --nocapture"]
+fn figures() {
+    for (bytes, every, losses) in [
+        (2_000, 50, &["2%", "5%"][..]),
+        (30_000, 50, &["2%"]),
+        (100_000, 100, &["0%", "2%", "5%"]),
+        (300_000, 400, &["2%"]),
+        (1_000_000, 1500, &["2%"]),
+    ] {
+        for loss in losses {
+            let link = format!("--rtt 100ms --rate 20mbit --queue 200p --loss {loss}");
+            let load = loads(&link, bytes, every, 200, 10);
+            println!(
+                "| {bytes} B, {loss} | {:.0} / {:.0} / {:.0}, {:.2} |",
+                load.at(0.5),
+                load.at(0.95),
+                load.at(0.99),
+                load.wire
+            );
+        }
+    }
+}
+
+#[test]
+fn a_response_of_100_kb_takes_one_round_trip_on_a_path_that_loses() {
+    let load = loads("--rtt 100ms --rate 20mbit --queue 200p --loss 2%", 100_000, 100, 100, 2);
+    assert!(load.at(0.5) <= 160.0, "{:?}", load.times);
+    assert!(load.wire <= 1.27, "{}", load.wire);
+}
