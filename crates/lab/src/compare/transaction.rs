@@ -19,8 +19,11 @@ use crate::ladder;
 use crate::setting::Setting;
 use brisk_runtime::profile::Profile;
 
-/// Transactions after which a path is familiar.
-const FAMILIAR: u32 = 300;
+/// Transactions after which a path is familiar, at most.
+const FAMILIAR: usize = 300;
+/// Bytes after which it is, and transactions that it takes even so: large ones show as much each as many small ones.
+const FAMILIAR_BYTES: u64 = 100_000_000;
+const FAMILIAR_MIN: usize = 4;
 
 /// Knowledge of the paths that the arms start with: for each arm, for each path.
 pub(crate) type Acquaintances = Vec<Vec<Option<Acquaintance>>>;
@@ -74,8 +77,12 @@ impl Comparison {
         let seed = seeds::of_transaction(self.seed, u64::MAX);
         let mut chance = brisk_link::seeds::rng(seed, "size");
         let exchange = |response| Exchange { request: self.request, ..Exchange::of(response) };
-        let exchanges: Vec<Exchange> =
-            (0..FAMILIAR).map(|_| exchange(self.sizes.draw(&mut chance))).collect();
+        let (mut exchanges, mut bytes) = (Vec::new(), 0);
+        while exchanges.len() < FAMILIAR_MIN || exchanges.len() < FAMILIAR && bytes < FAMILIAR_BYTES {
+            let response = self.sizes.draw(&mut chance);
+            bytes += response;
+            exchanges.push(exchange(response));
+        }
         Ok(Acquaintance::familiar(path, seed, &arm.tcp, &exchanges)?)
     }
 
