@@ -3,8 +3,9 @@
 //! The first is tried alone for [`HEAD_START`] at least. Where it has not come through the handshake by then, the next one
 //! is opened beside it and says **the same** first message. Of a sealed hop the backend acts once upon that, whichever way
 //! it comes ([`crate::hop::replay`]), so that the first answer can be taken and the other way be dropped. Where a later way
-//! won, connections begin with it, and those before it are tried again after [`AGAIN`], then after twice as long, up to
-//! [`AGAIN_MOST`].
+//! won, connections begin with it, and those before it are tried again after [`AGAIN`]: by the watch each time, so that a path
+//! that carries them again is noticed within three seconds; by connections, which pay for it with a head start, after twice as
+//! long each time, up to [`AGAIN_MOST`].
 
 use std::future::Future;
 use std::pin::pin;
@@ -44,11 +45,17 @@ impl Way {
 pub(crate) const HEAD_START: Duration = Duration::from_millis(400);
 /// How long others go on before a way is tried again.
 const AGAIN: Duration = Duration::from_secs(1);
-/// The longest pause between two trials.
+/// The longest pause between two trials by connections.
 const AGAIN_MOST: Duration = Duration::from_secs(60);
+/// A way that no trial has come through on for so long is given up.
+const CERTAIN: Duration = Duration::from_secs(15);
 
-/// Trials in a row have failed for so long when the pause has grown to this: about 15 s.
-const CERTAIN: Duration = Duration::from_secs(8);
+/// Who finds out whether the path carries a way again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Trials {
+    Watch,
+    Connections,
+}
 
 /// What is remembered of each of our ways. The kernel's TCP is the last one, and always worth a try.
 #[derive(Debug, Default)]
@@ -86,6 +93,7 @@ pub(crate) struct Memory(Mutex<Option<Lost>>);
 /// It does not, as far as we know.
 #[derive(Clone, Copy, Debug)]
 struct Lost {
+    since: Instant,
     again_at: Instant,
     pause: Duration,
 }
@@ -103,15 +111,19 @@ impl Memory {
 
     /// It did not come through. Answers whether that is certain enough to give up connections that began over it: a path,
     /// or a machine, that was busy for a moment must not cost them.
-    pub(crate) fn lost(&self, now: Instant) -> bool {
-        let trial = self.is_due(now);
-        let pause = self.get().map_or(AGAIN, |lost| match lost.again_at <= now {
-            true => (2 * lost.pause).min(AGAIN_MOST),
-            // Others have seen the same at the same time.
-            false => lost.pause,
-        });
-        self.set(Some(Lost { again_at: now + pause, pause }));
-        trial && pause >= CERTAIN
+    pub(crate) fn lost(&self, trials: Trials, now: Instant) -> bool {
+        let Some(Lost { since, again_at, pause }) = self.get() else {
+            self.set(Some(Lost { since: now, again_at: now + AGAIN, pause: AGAIN }));
+            return false;
+        };
+        let trial = again_at <= now;
+        let pause = match (trial, trials) {
+            (true, Trials::Connections) => (2 * pause).min(AGAIN_MOST),
+            // In a pause, others have seen the same at the same time.
+            (true, Trials::Watch) | (false, _) => pause,
+        };
+        self.set(Some(Lost { since, again_at: now + pause, pause }));
+        trial && now.saturating_duration_since(since) >= CERTAIN
     }
 
     /// It comes through.
@@ -302,21 +314,40 @@ mod tests {
         assert_eq!((told(left, Way::Usual).await, fates), (None, ()));
     }
 
-    #[test]
-    fn the_pause_doubles_with_each_trial_that_fails_up_to_a_minute() {
+    /// The pauses between eight trials that fail, in seconds, and of each whether it was certain.
+    fn pauses(trials: Trials) -> Vec<(u64, bool)> {
         let (memory, mut now) = (Memory::default(), Instant::now());
         assert!(!memory.is_lost() && !memory.is_due(now));
-        for pause in [1, 2, 4, 8, 16, 32, 60, 60] {
-            assert_eq!(memory.lost(now), pause >= CERTAIN.as_secs());
+        let mut pauses = Vec::new();
+        for _ in 0..8 {
+            let certain = memory.lost(trials, now);
             // Somebody else who sees the same does not count as another trial.
-            assert!(!memory.lost(now));
-            let pause = Duration::from_secs(pause);
-            assert!(memory.is_lost() && !memory.is_due(now + pause / 2));
-            now += pause;
-            assert!(memory.is_due(now), "{pause:?}");
+            assert!(!memory.lost(trials, now) && memory.is_lost());
+            let pause = (1..=60).find(|seconds| memory.is_due(now + Duration::from_secs(*seconds))).unwrap();
+            pauses.push((pause, certain));
+            // A trial of the watch waits for its answer.
+            now += Duration::from_secs(pause)
+                + if trials == Trials::Watch { 4 * PATIENCE } else { Duration::ZERO };
         }
         memory.works();
         assert!(!memory.is_lost() && !memory.is_due(now));
+        pauses
+    }
+
+    /// As long as the watch waits for a first answer, four times.
+    const PATIENCE: Duration = Duration::from_millis(600);
+
+    #[test]
+    fn trials_that_fail_are_rarer_each_time_where_connections_make_them() {
+        let seconds = |trials| pauses(trials).into_iter().map(|(pause, _)| pause).collect::<Vec<_>>();
+        assert_eq!(seconds(Trials::Connections), [1, 2, 4, 8, 16, 32, 60, 60]);
+        assert_eq!(seconds(Trials::Watch), [1; 8]);
+    }
+
+    #[test]
+    fn a_way_that_is_lost_for_15_seconds_is_given_up() {
+        let certain = |trials| pauses(trials).iter().position(|(_, certain)| *certain);
+        assert_eq!((certain(Trials::Connections), certain(Trials::Watch)), (Some(4), Some(5)));
     }
 
     #[test]
@@ -325,11 +356,11 @@ mod tests {
         let begin = |there: &[Way]| ways.starting_with_what_works(there, |_, memory| !memory.is_lost());
         let [usual, packet, kernel] = Way::ALL;
         assert_eq!(begin(&Way::ALL), Way::ALL);
-        ways.usual.lost(now);
+        ways.usual.lost(Trials::Watch, now);
         assert_eq!(begin(&Way::ALL), [packet, kernel]);
         assert_eq!(begin(&[usual, kernel]), [kernel]);
         assert_eq!(begin(&[usual]), [usual], "it is asked all the same");
-        ways.packet.lost(now);
+        ways.packet.lost(Trials::Watch, now);
         assert_eq!(begin(&Way::ALL), [kernel]);
         ways.usual.works();
         assert_eq!(begin(&Way::ALL), Way::ALL);

@@ -25,7 +25,7 @@ use crate::log::{Level, Log, Value};
 use crate::outgoing;
 use crate::peer::{self, Answer, PathReport, Peer, Redundancy};
 use crate::traffic::Traffic;
-use crate::transport::{Fate, Fates, HEAD_START, Memory, Way, Ways, first_of};
+use crate::transport::{Fate, Fates, HEAD_START, Memory, Trials, Way, Ways, first_of};
 use crate::warm::Warm;
 
 /// How often a watched backend is asked.
@@ -293,7 +293,8 @@ impl Upstream {
         let (way, answered) = asked.inspect_err(|_| self.clock.doubt())?;
         for tried in ways.into_iter().take_while(|tried| *tried != way) {
             if self.ways.memory(tried).is_some_and(|memory| works(tried, memory)) {
-                self.lost(tried, &dialling.log);
+                let trials = if dialling.watched { Trials::Watch } else { Trials::Connections };
+                self.lost(tried, trials, &dialling.log);
             }
         }
         self.works(way, &dialling.log);
@@ -464,12 +465,12 @@ impl Upstream {
         let trial = self.open_over(dialling, &opening, way);
         match tokio::time::timeout(4 * PATIENCE, trial).await {
             Ok(Ok(_)) => self.works(way, &dialling.log),
-            Ok(Err(_)) | Err(_) => self.lost(way, &dialling.log),
+            Ok(Err(_)) | Err(_) => self.lost(way, Trials::Watch, &dialling.log),
         }
     }
 
-    fn lost(&self, way: Way, log: &Log) {
-        if self.ways.memory(way).is_some_and(|memory| memory.lost(Instant::now())) {
+    fn lost(&self, way: Way, trials: Trials, log: &Log) {
+        if self.ways.memory(way).is_some_and(|memory| memory.lost(trials, Instant::now())) {
             self.fates.lost(way);
         }
         self.report_change(log);
@@ -776,8 +777,8 @@ mod tests {
         let upstream = Upstream::new(BackendSpec { kernel: Some(address), ..BackendSpec::new(address) });
         upstream.works(Way::Usual, &log);
         assert_eq!(logged(), "");
-        upstream.lost(Way::Usual, &log);
-        upstream.lost(Way::Usual, &log);
+        upstream.lost(Way::Usual, Trials::Watch, &log);
+        upstream.lost(Way::Usual, Trials::Watch, &log);
         let fallback = logged();
         assert_eq!(fallback.lines().count(), 1, "{fallback}");
         let fields = "event=transport backend=192.0.2.1:1 transport=kernel-tcp before=brisk";
@@ -787,7 +788,7 @@ mod tests {
         assert!(back.contains("level=info") && back.contains("transport=brisk before=kernel-tcp"), "{back}");
         // Without another way the hop stays where it is.
         let alone = Upstream::new(BackendSpec::new(address));
-        alone.lost(Way::Usual, &log);
+        alone.lost(Way::Usual, Trials::Watch, &log);
         assert_eq!(logged(), "");
     }
 
