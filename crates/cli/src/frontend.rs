@@ -135,6 +135,9 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
         let cores = service::gateway_cores(&limits)?;
         let stop = Stop::on_signals()?;
         let admin = operation::admin(&settings.admin)?;
+        let handed = handed(&settings, systemd::addresses()?)?;
+        let read = settings.clone();
+        let settings = with_listen(settings, handed);
         let addresses = look_up(&settings, &Addresses::default(), &log).await?;
         let device = device(&settings, &addresses);
         let Stacks { endpoint, packet, ways: attached } = Stacks::open(&settings.hop, device, &cores)?;
@@ -143,10 +146,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
         let usual = configured(&settings, &addresses, &attached, &log, &metrics)?;
         let service = ServiceConfig { cores: cores.handles().to_vec(), ..usual.service };
         let config = FrontendConfig { packet, service, ..usual };
-        let frontend = match systemd::listener()? {
-            Some(listener) => Frontend::on(listener, config.clone(), endpoint.clone())?,
-            None => Frontend::bind(config.clone(), endpoint.clone()).await?,
-        };
+        let frontend = Frontend::on(systemd::take_listeners()?, config.clone(), endpoint.clone())?;
         let facts = Facts {
             role: Role::Frontend,
             listen: frontend.control().addresses(),
@@ -166,8 +166,9 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
         tell_no_users(config.entrance.users.as_ref(), &log);
         let side = Arc::new(Reloadable {
             args,
-            started: settings.clone(),
-            last: Mutex::new((settings.clone(), config.hop.clone())),
+            last: Mutex::new((read.clone(), config.hop.clone())),
+            started: read,
+            handed,
             users: Mutex::new(config.entrance.users.clone()),
             now: tokio::sync::Mutex::new((settings.clone(), addresses)),
             attached,
@@ -219,6 +220,8 @@ struct Reloadable {
     args: Args,
     /// The settings that it began with.
     started: Settings,
+    /// The address that systemd listens on in the place of `frontend.listen`.
+    handed: Option<SocketAddr>,
     /// The settings and keys that were read last.
     last: Mutex<(Settings, Hop)>,
     /// The users that were read last.
@@ -296,12 +299,9 @@ impl Side for Arc<Reloadable> {
     async fn reload(&self) -> Result<Reloaded, Failure> {
         let read = self.args.settings()?;
         hop_args::tell_ignored(&read, &self.log);
-        let fixed: &[&str] = if systemd::is_activated() { &["frontend.listen"] } else { &[] };
+        let fixed: &[&str] = if self.handed.is_some() { &["frontend.listen"] } else { &[] };
         let waiting = hop_args::needs_restart(&read, &self.started, fixed);
-        let mut settings = hop_args::as_opened(read.clone(), &self.started);
-        if systemd::is_activated() {
-            settings.frontend.listen = self.started.frontend.listen;
-        }
+        let settings = with_listen(hop_args::as_opened(read.clone(), &self.started), self.handed);
         let mut now = self.now.lock().await;
         let addresses = look_up(&settings, &now.1, &self.log).await?;
         let addresses = addresses.only(|address| self.attached.reach(address));
@@ -396,7 +396,7 @@ impl Ways {
 /// Whether a frontend with these settings can start, as far as can be told before it asks the system for anything.
 pub(crate) fn check(settings: &Settings) -> Result<(), Failure> {
     let Settings { frontend, peers, hop, .. } = settings;
-    listen(settings)?;
+    check_listens(settings, systemd::addresses()?)?;
     if peers.is_empty() {
         return Err(no_peer());
     }
@@ -416,16 +416,39 @@ fn no_peer() -> Failure {
     .about("backends")
 }
 
-fn listen(settings: &Settings) -> Result<Option<SocketAddr>, Failure> {
-    let activated = systemd::is_activated().then(|| SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)));
-    match settings.frontend.listen.or(activated) {
-        None if settings.listeners.is_empty() => Err(Failure::usage(
+fn check_listens(settings: &Settings, handed: &[SocketAddr]) -> Result<(), Failure> {
+    match settings.frontend.listen.is_none() && settings.listeners.is_empty() && handed.is_empty() {
+        true => Err(Failure::usage(
             "a frontend needs to know where clients connect: --listen ADDR:PORT or --listener ADDR:PORT=NAME, or \
              frontend.listen or [[listener]]",
         )
         .about("frontend.listen")),
-        listen => Ok(listen),
+        false => Ok(()),
     }
+}
+
+/// The address among those `handed` over that takes the place of `frontend.listen`: the one that no other listener has.
+fn handed(settings: &Settings, handed: &[SocketAddr]) -> Result<Option<SocketAddr>, Failure> {
+    let is_of_listener = |address: &SocketAddr| {
+        settings.listeners.iter().flat_map(|listener| listener.listen.addresses()).any(|own| own == *address)
+    };
+    let left: Vec<SocketAddr> = handed.iter().copied().filter(|address| !is_of_listener(address)).collect();
+    match left[..] {
+        [] => Ok(None),
+        [address] => Ok(Some(address)),
+        _ => Err(Failure::usage(format!(
+            "LISTEN_FDS: the sockets {} are at no address of a [[listener]], and only one can take the place of \
+             frontend.listen; write a [[listener]] for each",
+            left.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(", ")
+        ))
+        .about("listener")),
+    }
+}
+
+/// These settings with what systemd listens on, if it does.
+fn with_listen(settings: Settings, handed: Option<SocketAddr>) -> Settings {
+    let listen = handed.or(settings.frontend.listen);
+    Settings { frontend: FrontendSettings { listen, ..settings.frontend }, ..settings }
 }
 
 /// The listeners for certain origins.
@@ -534,7 +557,7 @@ pub(crate) fn configured(
         fast_open.then_some(FastOpenConnect { data_after_syn, early_window: over_udp, ..usual })
     };
     Ok(FrontendConfig {
-        listen: listen(settings)?,
+        listen: settings.frontend.listen,
         listeners: listeners(settings),
         ephemeral_lifetime: settings.hop.ephemeral_lifetime.unwrap_or(usual.ephemeral_lifetime),
         tcp,

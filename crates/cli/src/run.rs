@@ -125,7 +125,7 @@ async fn serve(
     let listener = std::net::TcpListener::from(listener);
     listener.set_nonblocking(true)?;
     let listener = tokio::net::TcpListener::from_std(listener)?;
-    let frontend = Frontend::on(listener, config, endpoint.clone())?;
+    let frontend = Frontend::on(vec![listener], config, endpoint.clone())?;
     let relay = tokio::spawn(names::relay(std::net::UdpSocket::from(names))?);
     // An interrupt on the terminal is the command's; it decides what becomes of it.
     let _caught = signal(SignalKind::interrupt())?;

@@ -1,7 +1,10 @@
-//! What systemd is told (`Type=notify`), and the listener that it may have bound already (`LISTEN_FDS`).
+//! What systemd is told (`Type=notify`), and the listeners that it may have bound already (`LISTEN_FDS`).
 //!
 //! Outside systemd all of this does nothing.
 
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
 use brisk_runtime::inherited_listener;
@@ -42,19 +45,36 @@ pub(crate) async fn watchdog() {
     }
 }
 
-/// True if a listener was handed over.
-pub(crate) fn is_activated() -> bool {
-    sd_notify::listen_fds().is_ok_and(|descriptors| descriptors.len() > 0)
+/// The listeners that were handed over.
+#[derive(Debug)]
+struct Handed {
+    addresses: Vec<SocketAddr>,
+    /// Until the frontend takes them.
+    listeners: Mutex<Vec<TcpListener>>,
 }
 
-/// The listener that was handed over. More than one is more than a frontend has.
-pub(crate) fn listener() -> Result<Option<tokio::net::TcpListener>, Failure> {
-    let mut descriptors =
-        sd_notify::listen_fds().map_err(|error| Failure::failed(format!("LISTEN_FDS: {error}")))?;
-    let (Some(descriptor), None) = (descriptors.next(), descriptors.next()) else {
-        return Ok(None);
-    };
-    let listener =
-        inherited_listener(descriptor).map_err(|error| Failure::failed(format!("LISTEN_FDS: {error}")))?;
-    Ok(Some(tokio::net::TcpListener::from_std(listener)?))
+static HANDED: LazyLock<Result<Handed, String>> =
+    LazyLock::new(|| inherit().map_err(|error| format!("LISTEN_FDS: {error}")));
+
+fn inherit() -> io::Result<Handed> {
+    let listeners: Vec<TcpListener> =
+        sd_notify::listen_fds()?.map(inherited_listener).collect::<io::Result<_>>()?;
+    let addresses = listeners.iter().map(TcpListener::local_addr).collect::<io::Result<_>>()?;
+    Ok(Handed { addresses, listeners: Mutex::new(listeners) })
+}
+
+fn handed() -> Result<&'static Handed, Failure> {
+    HANDED.as_ref().map_err(Failure::failed)
+}
+
+/// The addresses of the listeners that were handed over.
+pub(crate) fn addresses() -> Result<&'static [SocketAddr], Failure> {
+    handed().map(|handed| handed.addresses.as_slice())
+}
+
+/// The listeners that were handed over, once; inside a tokio runtime.
+pub(crate) fn take_listeners() -> Result<Vec<tokio::net::TcpListener>, Failure> {
+    let mut listeners = handed()?.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+    let taken = std::mem::take(&mut *listeners).into_iter();
+    Ok(taken.map(tokio::net::TcpListener::from_std).collect::<io::Result<_>>()?)
 }

@@ -121,15 +121,24 @@ impl Frontend {
         Frontend::with(&Sockets::default(), config, endpoint)
     }
 
-    /// With a listener that somebody else has bound (systemd) in the place of [`FrontendConfig::listen`].
+    /// With listeners that somebody else has bound (systemd), each for the listener at its address; the one that is at none of
+    /// them takes the place of [`FrontendConfig::listen`]. The other addresses are bound.
     ///
     /// # Errors
-    /// If the listener is none, or as for [`bind`](Frontend::bind).
-    pub fn on(listener: TcpListener, config: FrontendConfig, endpoint: Endpoint) -> io::Result<Frontend> {
-        let address = listener.local_addr()?;
-        let config = FrontendConfig { listen: config.listen.or(Some(address)), ..config };
-        let mut sockets = Sockets::default();
-        sockets.inherit(listener, config.listen.unwrap_or(address), &config.service.cores);
+    /// If a listener is none, or as for [`bind`](Frontend::bind).
+    pub fn on(
+        listeners: Vec<TcpListener>,
+        config: FrontendConfig,
+        endpoint: Endpoint,
+    ) -> io::Result<Frontend> {
+        let (mut sockets, mut config) = (Sockets::default(), config);
+        for listener in listeners {
+            let address = listener.local_addr()?;
+            if !config.listeners.iter().flat_map(|own| own.listen.addresses()).any(|own| own == address) {
+                config.listen = Some(address);
+            }
+            sockets.inherit(listener, address, &config.service.cores);
+        }
         Frontend::with(&sockets, config, endpoint)
     }
 

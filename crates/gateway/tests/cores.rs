@@ -101,7 +101,7 @@ async fn requests_on_both(listener: Listener) {
     let frontend = match listener {
         Listener::Own => Frontend::bind(config.clone(), near.clone()).await,
         Listener::Given => {
-            Frontend::on(TcpListener::bind(loopback).await.unwrap(), config.clone(), near.clone())
+            Frontend::on(vec![TcpListener::bind(loopback).await.unwrap()], config.clone(), near.clone())
         }
     }
     .unwrap();

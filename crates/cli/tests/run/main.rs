@@ -7,4 +7,5 @@ mod http;
 mod operation;
 mod private;
 mod program;
+mod tls;
 mod tun;
