@@ -117,7 +117,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
         let origin = config.origin.clone().unwrap_or_else(|| "as asked".to_owned());
         started(&facts, ("origin", origin), &metrics.mechanisms(), &confined, &log);
         hop_args::tell_nobody(&config.hop, &log);
-        tell_unknown_labels(&config, &log);
+        tell_unknown_labels(&settings, &config, &log);
         let side = Reloadable {
             args,
             started: settings.clone(),
@@ -187,7 +187,7 @@ impl Side for Reloadable {
         settings.backend.as_client = self.started.backend.as_client;
         let config = config(&settings, &self.attached, &self.log, &self.metrics)?;
         hop_args::tell_nobody(&config.hop, &self.log);
-        tell_unknown_labels(&config, &self.log);
+        tell_unknown_labels(&settings, &config, &self.log);
         let read = (read, config.hop.clone());
         self.control.reload(config);
         let last = std::mem::replace(&mut *lock(&self.last), read.clone());
@@ -270,15 +270,20 @@ fn frontend_limits(settings: &Settings) -> BTreeMap<String, FrontendLimits> {
     settings.frontends.iter().map(of).collect()
 }
 
-/// Logs the limits of labels that no key has.
-fn tell_unknown_labels(config: &BackendConfig, log: &Log) {
-    let labels = config.hop.labels();
+/// What is wrong with the limits of labels that no key has.
+pub(crate) fn unknown_labels(settings: &Settings, hop: &Hop) -> Vec<String> {
+    let labels = hop.labels();
     if labels.is_empty() {
         // Without any key that has an owner all of them are ignored, which is said elsewhere.
-        return;
+        return Vec::new();
     }
-    for label in config.frontend_limits.keys().filter(|label| !labels.contains(label.as_str())) {
-        let why = format!("no public key of peer_keys has the label '{label}'");
+    let unknown = frontend_limits(settings).into_keys().filter(|label| !labels.contains(label.as_str()));
+    unknown.map(|label| format!("no public key of peer_keys has the label '{label}'")).collect()
+}
+
+/// Logs the limits of labels that no key has.
+fn tell_unknown_labels(settings: &Settings, config: &BackendConfig, log: &Log) {
+    for why in unknown_labels(settings, &config.hop) {
         let fields = [("key", Value::Text("frontends".into())), ("reason", Value::Text(why))];
         log.line(Level::Warning, "ignored", &fields);
     }

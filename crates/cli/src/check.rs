@@ -54,5 +54,7 @@ fn warnings(settings: &Settings) -> Vec<(&'static str, String)> {
         (key, format!("there is no interface {name} here; it must be there at the start"))
     });
     let ignored = settings.ignored().into_iter().map(|Ignored { key, why }| (key, why.to_owned()));
-    missing.chain(ignored).collect()
+    let hop = hop_args::protection(&settings.hop).ok();
+    let unknown = hop.map(|hop| backend::unknown_labels(settings, &hop)).unwrap_or_default();
+    missing.chain(ignored).chain(unknown.into_iter().map(|why| ("frontends", why))).collect()
 }

@@ -244,6 +244,17 @@ impl Door for FrontDoor {
     }
 }
 
+/// A place where clients connect.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Place {
+    /// The address, or the range of ports.
+    pub listen: String,
+    /// The name of the origin; `None`: the backend's own, where clients ask to go, or none beside the routes.
+    pub origin: Option<OriginName>,
+    /// The origins of TLS clients.
+    pub routes: Vec<Route>,
+}
+
 /// A handle to a frontend that runs.
 #[derive(Clone, Debug)]
 pub struct FrontendControl(Arc<Shared>);
@@ -254,8 +265,8 @@ impl FrontendControl {
         self.0.current().upstreams.clone()
     }
 
-    /// Where clients connect, with the ports that the kernel chose, and the origins of the listeners that have one.
-    pub fn listening(&self) -> Vec<(String, Option<OriginName>)> {
+    /// Where clients connect, with the ports that the kernel chose.
+    pub fn listening(&self) -> Vec<Place> {
         let current = self.0.current();
         let sockets = self.0.sockets.borrow();
         let local = |address| sockets.as_ref()?.local_addr(address).ok();
@@ -263,14 +274,19 @@ impl FrontendControl {
             listen.single().and_then(local).map_or_else(|| listen.to_string(), |address| address.to_string())
         };
         let FrontendConfig { listen, listeners, .. } = &current.config;
-        let plain = listen.map(|listen| (shown(&listen.into()), None));
-        let named = listeners.iter().map(|listener| (shown(&listener.listen), listener.origin.clone()));
+        let plain =
+            listen.map(|listen| Place { listen: shown(&listen.into()), origin: None, routes: Vec::new() });
+        let named = listeners.iter().map(|listener| Place {
+            listen: shown(&listener.listen),
+            origin: listener.origin.clone(),
+            routes: listener.routes.clone(),
+        });
         plain.into_iter().chain(named).collect()
     }
 
     /// The addresses of [`listening`](FrontendControl::listening), in one text.
     pub fn addresses(&self) -> String {
-        let addresses: Vec<String> = self.listening().into_iter().map(|(listen, _)| listen).collect();
+        let addresses: Vec<String> = self.listening().into_iter().map(|place| place.listen).collect();
         addresses.join(",")
     }
 

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use crate::access::Role;
-use crate::frontend::FrontendControl;
+use crate::frontend::{FrontendControl, Place};
 use crate::frontends::Account;
 use crate::history::Second;
 use crate::metrics::{MechanismState, Metrics};
-use crate::origins::OriginName;
 use crate::peer::PathReport;
+use crate::routes::Route;
 use crate::sums::Sums;
 
 /// What does not change while a side runs.
@@ -91,6 +91,15 @@ struct ListenerStatus {
     listen: String,
     /// The name of the origin; `None`: the backend's own, or where clients ask to go.
     origin: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    routes: Vec<RouteStatus>,
+}
+
+/// The origin of TLS clients that ask for a server.
+#[derive(Debug, Serialize)]
+struct RouteStatus {
+    sni: String,
+    origin: String,
 }
 
 /// A frontend of a backend that has a key of its own.
@@ -239,9 +248,11 @@ fn thousandths(value: f64) -> f64 {
 }
 
 fn listeners(frontend: &FrontendControl) -> Vec<ListenerStatus> {
-    let of = |(listen, origin): (String, Option<OriginName>)| ListenerStatus {
+    let route = |route: Route| RouteStatus { sni: route.sni.to_string(), origin: route.origin.to_string() };
+    let of = |Place { listen, origin, routes }| ListenerStatus {
         listen,
         origin: origin.map(|name| name.to_string()),
+        routes: routes.into_iter().map(route).collect(),
     };
     frontend.listening().into_iter().map(of).collect()
 }

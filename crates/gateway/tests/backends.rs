@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 
 use brisk_gateway::hop::{Opening, Purpose};
 use brisk_gateway::{
-    Access, Backend, BackendConfig, BackendSpec, Direct, Entrance, Frontend, FrontendConfig, Health, Hop,
-    HopKey, KeyRing, Listener, Log, NamedOrigin, ProxyVersion, Role, Route, ServiceConfig, Summary, Timeouts,
+    Access, Backend, BackendConfig, BackendSpec, Direct, Entrance, Facts, Frontend, FrontendConfig, Health,
+    Hop, HopKey, KeyRing, Listener, Log, Metrics, NamedOrigin, ProxyVersion, Role, Route, ServiceConfig,
+    Status, Summary, Timeouts,
 };
 use brisk_link::LinkSpec;
 use brisk_runtime::{Endpoint, memory};
@@ -397,7 +398,7 @@ async fn listeners_lead_to_origins_of_their_own_and_a_reload_changes_them() {
     let frontend = Frontend::bind(config.clone(), a).await.unwrap();
     let (entry, control) = (frontend.local_addr().unwrap(), frontend.control());
     tokio::spawn(frontend.run(std::future::pending()));
-    let refused: SocketAddr = control.listening()[2].0.parse().unwrap();
+    let refused: SocketAddr = control.listening()[2].listen.parse().unwrap();
     assert_eq!(control.addresses(), format!("{entry},{range},{refused}"));
 
     assert!(ask(entry, REQUEST).await.unwrap().starts_with("own|"));
@@ -487,7 +488,11 @@ async fn tls_clients_are_routed_by_the_name_of_the_server_and_their_bytes_stay_a
     };
     let frontend = Frontend::bind(config, a).await.unwrap();
     let control = frontend.control();
-    let at: Vec<SocketAddr> = control.listening().iter().map(|(listen, _)| listen.parse().unwrap()).collect();
+    let at: Vec<SocketAddr> = control.listening().iter().map(|place| place.listen.parse().unwrap()).collect();
+    let facts = Facts { role: Role::Frontend, listen: String::new(), origin: None, hop: "", security: "" };
+    let status = Status::of(&facts, &Metrics::default(), Some(&control)).json();
+    let routes = r#""routes":[{"sni":"*.api.example","origin":"api"},{"sni":"shop.example","origin":"web"}]"#;
+    assert_eq!(status.matches(routes).count(), 2, "{status}");
     tokio::spawn(frontend.run(std::future::pending()));
     for fragment in [1, 40, 1000] {
         for (name, origin) in [("shop.example", "web"), ("a.API.example", "api")] {
@@ -547,7 +552,7 @@ async fn a_listener_goes_straight_to_its_own_origin_while_no_backend_is_up() {
     };
     let frontend = Frontend::bind(config, a).await.unwrap();
     let control = frontend.control();
-    let at: Vec<SocketAddr> = control.listening().iter().map(|(listen, _)| listen.parse().unwrap()).collect();
+    let at: Vec<SocketAddr> = control.listening().iter().map(|place| place.listen.parse().unwrap()).collect();
     tokio::spawn(frontend.run(std::future::pending()));
     assert!(ask(at[0], REQUEST).await.unwrap().starts_with("own|"));
     assert!(ask(at[1], REQUEST).await.unwrap().starts_with("web|"));

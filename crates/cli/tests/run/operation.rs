@@ -161,6 +161,29 @@ fn what_has_no_effect_is_told_by_check_and_at_the_start() {
 }
 
 #[test]
+fn check_names_limits_of_a_label_that_no_key_has() {
+    let files = Scratch::with_files();
+    let key = files.path("key");
+    let made = format!("umask 077; {BRISK} keygen --static > {key}");
+    assert!(Command::new("sh").args(["-c", &made]).status().is_ok_and(|status| status.success()));
+    let public = text(&run(&["keygen", "--public", &key]).stdout);
+    let peers = files.path("peers");
+    std::fs::write(&peers, format!("{} berlin\n", public.trim())).expect("a file");
+    let file = files.path("backend.toml");
+    for (label, warned) in [("berlin", false), ("belrin", true)] {
+        let content = format!(
+            "[hop]\nkey_file = '{key}'\npeer_keys = '{peers}'\n[backend]\nlisten = '127.0.0.1:0'\nto = '127.0.0.1:80'\n\
+             [[frontends]]\nlabel = '{label}'\nmax_connections = 9\n"
+        );
+        std::fs::write(&file, content).expect("a file");
+        let checked = run(&["check", "-c", &file]);
+        let told = text(&checked.stderr);
+        assert!(checked.status.success(), "{told}");
+        assert_eq!(told.contains("no public key of peer_keys has the label 'belrin'"), warned, "{told}");
+    }
+}
+
+#[test]
 fn a_reload_says_what_needs_a_restart_and_refuses_what_could_not_start() {
     let Configured { files, mut backend, mut frontend, address, admin } = Configured::start();
     let good = std::fs::read_to_string(files.path("f.toml")).expect("the file");
