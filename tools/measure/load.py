@@ -116,8 +116,10 @@ def faults(name, path, at):
             flying.append((began - at, took, outcome))
     lost = lambda requests: sum(outcome != "ok" for _, _, outcome in requests)
     told = sorted({outcome for _, _, outcome in flying + new if outcome != "ok"})
-    # From then on every request was answered within a second.
-    recovered = max((began for began, took, outcome in new if outcome != "ok" or took > 1), default=0)
+    before = [took for began, took, outcome in read(path) if began + took < at and outcome == "ok"]
+    late = max(1, 1.5 * statistics.median(before or [0]))
+    # From then on every request was answered in time.
+    recovered = max((began for began, took, outcome in new if outcome != "ok" or took > late), default=0)
     slowest = max((took for _, took, outcome in new if outcome == "ok"), default=math.nan)
     print(f"{name:34} {len(flying):6} {lost(flying):5} {len(new):6} {lost(new):5} {slowest:8.2f} {recovered:9.2f}  "
           + ",".join(told))
