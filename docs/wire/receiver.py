@@ -221,6 +221,8 @@ class Receiver:
         lost, blocks = self.covered_missing(label), self.covered(label)
         if not lost and not arriving:
             return None
+        if start < 0 and lost:
+            return self.report_failure(end)  # W-5.11
         columns = {}
         for at in lost:
             columns.setdefault((at - start) % size, []).append((at - start) // size)

@@ -34,7 +34,7 @@ pub(super) struct Draw {
     /// The diagram, SVG
     #[arg(short, long, value_name = "FILE", default_value = "brisk-draw.svg")]
     output: PathBuf,
-    /// A capture of both ends, pcapng
+    /// Write a capture of both ends to this file, pcapng
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
     /// What happened inside and why, JSON lines

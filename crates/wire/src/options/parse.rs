@@ -304,7 +304,9 @@ mod tests {
             assert_eq!((options.gentle, options.malformed_gentle), (None, true));
         }
         let twice = after_handshake(&[short, [254, 5, 0xdc, 0x60, 0x80]].concat());
-        assert_eq!(twice.gentle, Some(Gentle::Short { flags: gentle::R_ACK }));
+        assert_eq!(twice.gentle, Some(Gentle::Short { flags: gentle::R_ACK }), "the last counts");
+        let second_is_none = after_handshake(&[short, [254, 5, 0xdc, 0x60, 0x20]].concat());
+        assert_eq!(second_is_none.gentle, Some(Gentle::Short { flags: gentle::R_SUCC }));
     }
 
     proptest! {

@@ -445,6 +445,111 @@ fn late_data_makes_parities_suffice_that_waited() {
 }
 
 #[test]
+fn a_checksum_that_fails_on_late_data_counts() {
+    let (peer, mut sent) = three_of_21();
+    sent[1].payload[500] ^= 1;
+    let mut decoder = Decoder::new(config(Code::ReedSolomon));
+    decode(&mut decoder, &peer, &sent[0]);
+    decode(&mut decoder, &peer, &sent[1]);
+    let peer = peer.without(&[(5000, 6000), (20_000, 21_000)]);
+    let failed = Outcome::Failed { lost_len: 16_000, why: Failure::Checksum };
+    assert_eq!(decoder.on_data(&peer.edges(), &peer, NOW), Some(failed));
+    assert_eq!((decoder.mismatches, decoder.memory()), (1, 0));
+}
+
+#[test]
+fn a_parity_that_arrives_twice_counts_once() {
+    let (peer, sent) = three_of_21();
+    let mut again = sent[0].clone();
+    again.payload[500] ^= 1;
+    let mut decoder = Decoder::new(config(Code::ReedSolomon));
+    for sent in [&sent[0], &again, &sent[1], &sent[0]] {
+        assert_eq!(decode(&mut decoder, &peer, sent), Outcome::Waiting);
+    }
+    assert_eq!(decoder.waiting.len(), 2);
+    assert_eq!(runs(&peer, &decode(&mut decoder, &peer, &sent[2])).len(), 3, "the first one was kept");
+}
+
+#[test]
+fn flags_that_a_profile_does_not_have_change_nothing() {
+    let peer = Peer::new(3000).without(&[(1000, 2000)]);
+    let sent = peer.sent(layout(Code::Xor, 3000, 1000), FIRST, 0, 1);
+    let Gentle::EncF2 { flags, enc_len, start_off, crc32c } = sent.option else { panic!("one parity") };
+    let foreign = flags | gentle::S_PAR | gentle::A_PAR | gentle::COPY;
+    let f1 = Gentle::EncF1 { flags: foreign | gentle::FIN_END, enc_len };
+    let f1 = Sent { seq: FIRST, option: f1, ..sent.clone() };
+    let f1_config = DecoderConfig { profile: Profile::F1, rule: FecRule::Contiguous, ..config(Code::Xor) };
+    assert_eq!(
+        runs(&peer, &decode(&mut Decoder::new(f1_config), &peer, &f1)),
+        [(1000, 2000, false)],
+        "no FIN"
+    );
+    let foreign = foreign | gentle::R_ACK | gentle::R_SUCC;
+    let f2 = Sent { option: Gentle::EncF2 { flags: foreign, enc_len, start_off, crc32c }, ..sent };
+    let outcome = decode(&mut Decoder::new(config(Code::Xor)), &peer, &f2);
+    assert_eq!(runs(&peer, &outcome), [(1000, 2000, false)]);
+}
+
+/// The missing ranges of a vector.
+fn ranges(word: &str) -> Vec<(u32, u32)> {
+    let number = |text: &str| text.parse().expect("a number");
+    let range =
+        |word: &str| word.split_once('-').map(|(from, to)| (number(from), number(to))).expect("a range");
+    if word == "-" { Vec::new() } else { word.split(',').map(range).collect() }
+}
+
+/// What the receiver does, in the words of `docs/wire/vectors.md`.
+fn answer(peer: &Peer, outcome: Option<&Outcome>) -> std::string::String {
+    match outcome {
+        None | Some(Outcome::Nothing) => "nothing".into(),
+        Some(Outcome::Waiting) => "wait".into(),
+        Some(Outcome::Failed { lost_len, .. }) => std::format!("fail:{lost_len}"),
+        Some(outcome) => {
+            let run = |(from, to, fin)| std::format!("{from}-{to}{}", if fin { "+fin" } else { "" });
+            let runs: Vec<_> = runs(peer, outcome).into_iter().map(run).collect();
+            std::format!("repair:{}", runs.join(","))
+        }
+    }
+}
+
+/// The list of repairs in `docs/wire/vectors.md`.
+#[test]
+fn wire_vectors_of_repairs() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/wire/vectors.md");
+    let page = std::fs::read_to_string(page).expect("the page is in the repository");
+    let lines = page.lines().skip_while(|line| *line != "```repair").skip(1);
+    let vectors: Vec<_> = lines.take_while(|line| *line != "```").collect();
+    assert!(vectors.len() > 15, "the list is found");
+    for line in vectors {
+        let words: Vec<_> = line.split_whitespace().collect();
+        let number = |at: usize| words[at].parse::<u32>().expect("a number");
+        let code = Code::from_encoding(number(0) as u8).expect("an encoding type");
+        let mut missing = ranges(words[4]);
+        let mut peer = Peer::new(number(1)).without(&missing);
+        let mut decoder = Decoder::new(config(code));
+        for event in words[5..].chunks(2) {
+            let (kind, what) = event[0].split_at(1);
+            let outcome = if kind == "d" {
+                let came = ranges(what);
+                missing.retain(|lost| !came.contains(lost));
+                peer = peer.without(&missing);
+                decoder.on_data(&peer.edges(), &peer, NOW)
+            } else {
+                let layout = layout(code, number(1), number(2));
+                let mut sent = peer.sent(layout, FIRST, what.parse().expect("j"), number(3) as u8);
+                if let Gentle::EncF2 { flags, .. } | Gentle::EncRs { flags, .. } = &mut sent.option
+                    && kind == "f"
+                {
+                    *flags |= gentle::FIN_END;
+                }
+                Some(decode(&mut decoder, &peer, &sent))
+            };
+            assert_eq!(answer(&peer, outcome.as_ref()), event[1], "{} in {line}", event[0]);
+        }
+    }
+}
+
+#[test]
 fn a_parity_that_was_rewritten_spoils_its_group_and_delivers_nothing() {
     let (peer, mut sent) = three_of_21();
     sent[1].payload[500] ^= 1;
