@@ -47,13 +47,13 @@ fn nothing_that_is_packaged_bypasses_the_encryption_unasked() {
 
 #[test]
 fn every_key_of_the_examples_is_in_the_handbook() {
-    let handbook = read("docs/operating.md");
+    let handbook = read("docs/operating/settings.md");
     for example in ["packaging/examples/frontend.toml", "packaging/examples/backend.toml"] {
         for line in uncommented(&read(example)).lines() {
             let Some((key, _)) = line.split_once(" = ").filter(|(key, _)| !key.contains(['#', ' '])) else {
                 continue;
             };
-            assert!(handbook.contains(&format!("`{key}`")), "{key} is not in docs/operating.md");
+            assert!(handbook.contains(&format!("`{key}`")), "{key} is not in docs/operating/settings.md");
         }
     }
 }

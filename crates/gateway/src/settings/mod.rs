@@ -1,7 +1,7 @@
 //! The configuration of a gateway as an operator writes it: a TOML file, flags, or both.
 //!
 //! Every key is optional here; what a side needs is asked for when it is started. Flags are settings too, and
-//! [`Settings::over`] lays them over those of a file. `docs/operating.md` has every key with unit, default and range.
+//! [`Settings::over`] lays them over those of a file. `docs/operating/settings.md` has every key with unit, default and range.
 //!
 //! | file | what it is |
 //! |---|---|
