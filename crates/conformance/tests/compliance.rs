@@ -229,7 +229,7 @@ fn what_the_sources_quote_of_these_rfcs_is_in_the_record() {
 fn page(record: &Record) -> String {
     let mut page = String::from(
         "# Compliance\n\n\
-         What the RFCs of TCP ask, and where it is met and tested: `crates/conformance/compliance.toml` as a table.\n\
+         The requirements of TCP's RFCs, and where each is met and tested: `crates/conformance/compliance.toml` as a table.\n\
          `cargo test -p brisk-conformance --test compliance` checks both against the sources. Words in quotation marks\n\
          are quoted in comments at the places named; the others are ours. The record holds what matters most and grows.\n\n\
          *can be met*: not by default, a setting does it; *not met*: with the reason.\n\n\
