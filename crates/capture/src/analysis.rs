@@ -40,7 +40,7 @@ pub enum Side {
     Unknown,
 }
 
-/// What a capture tells.
+/// The result of reading a capture.
 #[derive(Clone, Debug, Serialize)]
 pub struct Analysis {
     /// Packets in the file.
@@ -51,7 +51,7 @@ pub struct Analysis {
     pub unreadable: u64,
     /// Segments that another interface has already shown.
     pub repeated: u64,
-    /// What stopped the reading before the end of the file.
+    /// The reason why the reading stopped before the end of the file.
     pub stopped: Option<String>,
     /// Connections.
     pub connections: u64,
@@ -165,7 +165,7 @@ struct Table {
     sums: Sums,
 }
 
-/// What connections that are over leave.
+/// The remains of connections that are over.
 #[derive(Default)]
 struct Sums {
     connections: u64,

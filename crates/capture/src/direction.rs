@@ -34,7 +34,7 @@ struct Identification {
     gap: Option<(u16, u64, u16)>,
 }
 
-/// What is known of one direction.
+/// State of one direction.
 #[derive(Clone, Debug, Default)]
 pub struct Direction {
     /// Behind the highest byte seen, unwrapped.

@@ -42,7 +42,7 @@ pub struct Frame<'a> {
     pub interface: u32,
     /// How the bytes begin.
     pub linktype: Linktype,
-    /// What was kept of it.
+    /// The part of it that was kept.
     pub bytes: &'a [u8],
     /// Bytes it had on the wire.
     pub original: u32,
@@ -53,7 +53,7 @@ pub struct Frame<'a> {
 pub struct Reading {
     /// Packets read.
     pub packets: u64,
-    /// What stopped it before the end, if anything did.
+    /// The reason why it stopped before the end, if it did.
     pub stopped: Option<String>,
 }
 
@@ -66,7 +66,7 @@ struct Interface {
     offset: i64,
 }
 
-/// What blocks leave behind for those that follow.
+/// State that blocks leave for those that follow.
 #[derive(Default)]
 struct State {
     /// Interfaces of this section.

@@ -1,4 +1,4 @@
-//! What of a packet matters: addresses, sequence numbers, lengths, three options.
+//! The parts of a packet that matter: addresses, sequence numbers, lengths, three options.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -17,7 +17,7 @@ const SLL2_HEADER: usize = 20;
 pub struct Segment {
     /// Nanoseconds since the epoch.
     pub at: u64,
-    /// Who sent it.
+    /// The sender.
     pub source: SocketAddr,
     /// To whom.
     pub destination: SocketAddr,
@@ -43,7 +43,7 @@ pub struct Segment {
     pub sack: [Option<(u32, u32)>; 2],
 }
 
-/// What a packet is.
+/// The kind of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// TCP, and as much of it as is needed.
@@ -73,7 +73,7 @@ pub fn parse(frame: &Frame<'_>) -> Kind {
     let Some(TransportSlice::Tcp(tcp)) = &packet.transport else {
         return if is_tcp { Kind::Unreadable } else { Kind::Other };
     };
-    // What the capture cut off is payload, since the headers are whole.
+    // The bytes that the capture cut off are payload, since the headers are whole.
     let cut = frame.original.saturating_sub(frame.bytes.len() as u32);
     let mut segment = Segment {
         at: frame.at,

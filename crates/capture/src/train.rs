@@ -139,7 +139,7 @@ impl Train {
         self.first + self.open.len() as u64 - 1
     }
 
-    /// What was missing has turned up: it was late and not lost.
+    /// The missing segment has turned up: it was late and not lost.
     pub fn found(&mut self, number: u64) {
         let index = number.checked_sub(self.first).and_then(|index| usize::try_from(index).ok());
         if let Some(mark) = index.and_then(|index| self.open.get_mut(index)) {

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use brisk_capture::{Analysis, CaptureError, analyse};
 
-/// What stands in front of the IP packet.
+/// The header in front of the IP packet.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Layer {
     Ethernet,

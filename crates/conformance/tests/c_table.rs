@@ -69,7 +69,7 @@ fn stamps_of_sent_bytes_and_completions_come_through_the_error_queue() {
     assert_eq!(driver.errno(), libc::EAGAIN);
 }
 
-/// What the error queue holds: origin, code, info, data.
+/// The content of the error queue: origin, code, info, data.
 fn error_queue(driver: &Driver, fd: i32) -> Vec<(u8, u8, u32, u32)> {
     let mut told = Vec::new();
     while let (0, control, _) = driver.recvmsg(fd, 0, libc::MSG_ERRQUEUE) {
@@ -456,7 +456,7 @@ fn a_negative_backlog_is_the_largest() {
     assert!(accepted.iter().all(|fd| *fd > 0), "{accepted:?}");
 }
 
-/// What Linux 6.18 answered to the same calls on a socket of its own.
+/// The answers of Linux 6.18 to the same calls on a socket of its own.
 #[test]
 fn numbers_at_the_ends_of_their_ranges_are_given_back_as_linux_does() {
     const TCP_SAVE_SYN: i32 = 27;
@@ -500,7 +500,7 @@ fn numbers_at_the_ends_of_their_ranges_are_given_back_as_linux_does() {
         driver.set_int(fd, libc::SOL_SOCKET, name, value);
         assert_eq!(driver.get_int(fd, libc::SOL_SOCKET, name), got, "option {name}, {value}");
     }
-    // What is negative asks for as much as there is.
+    // A negative number asks for as much as there is.
     for (name, least) in
         [(libc::SO_RCVLOWAT, 1 << 20), (libc::SO_RCVBUF, 1 << 23), (libc::SO_SNDBUF, 1 << 23)]
     {

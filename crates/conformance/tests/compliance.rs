@@ -95,7 +95,7 @@ fn defines(source: &str, name: &str, test: bool) -> bool {
     })
 }
 
-/// What is wrong with one place, if anything is.
+/// Returns the error in one place, if there is one.
 fn wrong(place: &str, test: bool) -> Option<String> {
     let (file, name) = place.split_once("::").unwrap_or((place, ""));
     let Ok(source) = std::fs::read_to_string(crates().join(file)) else {

@@ -17,7 +17,7 @@ type Answer<T> = Result<T, Errno>;
 
 const INVALID: Errno = Errno(libc::EINVAL);
 
-/// What a C function returns, and errno.
+/// The return value of a C function, and errno.
 fn returned(answer: Answer<i32>) -> (i32, i32) {
     answer.map_or_else(|Errno(number)| (-1, number), |value| (value, 0))
 }

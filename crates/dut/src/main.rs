@@ -79,7 +79,7 @@ async fn serve(options: &Options) -> Result<(), String> {
     let (mut terminated, mut interrupted) =
         (ending(SignalKind::terminate())?, ending(SignalKind::interrupt())?);
     println!("Server listening on {at}");
-    // Whoever waits for this line may read a pipe.
+    // The program that waits for this line may read a pipe.
     std::io::stdout().flush().map_err(|error| format!("standard output: {error}"))?;
     tokio::select! {
         error = driver => Err(format!("the device {} failed: {error}", options.interface)),
@@ -93,7 +93,7 @@ fn ending(kind: SignalKind) -> Result<Signal, String> {
     signal(kind).map_err(|error| format!("signals cannot be taken: {error}"))
 }
 
-/// What sequence numbers and keys are made of.
+/// The source of sequence numbers and keys.
 fn seed() -> Result<u64, String> {
     let mut seed = [0; 8];
     match rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty()) {

@@ -122,7 +122,7 @@ messages! {
         /// The listener.
         sockfd: i32 = "1" (int32),
     }
-    /// What accept(2) answers.
+    /// The answer of accept(2).
     AcceptResponse {
         /// The new socket, or -1.
         fd: i32 = "1" (int32),
@@ -138,9 +138,9 @@ messages! {
         /// Where; port 0 asks for a free one.
         addr: Option<Sockaddr> = "2" (message, optional),
     }
-    /// What bind, close, connect, listen, send, sendto and setsockopt answer.
+    /// The answer of bind, close, connect, listen, send, sendto and setsockopt.
     Return {
-        /// What the C function returns.
+        /// The return value of the C function.
         ret: i32 = "1" (int32),
         /// Error number.
         errno: i32 = "2" (int32),
@@ -162,7 +162,7 @@ messages! {
         /// The socket.
         sockfd: i32 = "1" (int32),
     }
-    /// What getsockname(2) answers.
+    /// The answer of getsockname(2).
     GetSockNameResponse {
         /// 0 or -1.
         ret: i32 = "1" (int32),
@@ -184,7 +184,7 @@ messages! {
         /// In which form.
         kind: i32 = "5" (enumeration = "OptionKind"),
     }
-    /// What getsockopt(2) answers.
+    /// The answer of getsockopt(2).
     GetSockOptResponse {
         /// 0 or -1.
         ret: i32 = "1" (int32),
@@ -214,7 +214,7 @@ messages! {
         /// -1 waits for ever.
         timeout_millis: i32 = "2" (int32),
     }
-    /// What poll(2) answers.
+    /// The answer of poll(2).
     PollResponse {
         /// How many have something, or -1.
         ret: i32 = "1" (int32),
@@ -232,7 +232,7 @@ messages! {
         /// `MSG_...`.
         flags: i32 = "3" (int32),
     }
-    /// What recv(2) answers.
+    /// The answer of recv(2).
     RecvResponse {
         /// How many bytes, or -1.
         ret: i32 = "1" (int32),
@@ -268,7 +268,7 @@ messages! {
         /// Set or cleared.
         nonblocking: bool = "2" (bool),
     }
-    /// What fcntl(2) answers.
+    /// The answer of fcntl(2).
     SetNonblockingResponse {
         /// 0 or -1.
         ret: i32 = "1" (int32),
@@ -295,7 +295,7 @@ messages! {
         /// `SHUT_RD`, `SHUT_WR`, `SHUT_RDWR`.
         how: i32 = "2" (int32),
     }
-    /// What shutdown(2) answers.
+    /// The answer of shutdown(2).
     ShutdownResponse {
         /// Error number.
         errno: i32 = "1" (int32),
@@ -309,7 +309,7 @@ messages! {
         /// 0 or `IPPROTO_TCP`.
         protocol: i32 = "3" (int32),
     }
-    /// What socket(2) answers.
+    /// The answer of socket(2).
     SocketResponse {
         /// The socket, or -1.
         fd: i32 = "1" (int32),

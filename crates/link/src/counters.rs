@@ -1,4 +1,4 @@
-//! What happened on one direction of a link, counted.
+//! Counters of one direction of a link.
 //!
 //! The counts close: what was offered or made on the way was delivered, dropped, merged, or is still on the way.
 

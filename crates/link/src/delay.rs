@@ -10,7 +10,7 @@ use alloc::collections::{BinaryHeap, VecDeque};
 use core::cmp::Ordering;
 use core::time::Duration;
 
-/// What chance has decided for one packet.
+/// The delay that chance has drawn for one packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fate {
     /// Extra delay in nanoseconds.

@@ -20,7 +20,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use brisk_wire::Instant;
 
-/// What became of an offered packet.
+/// The outcome of an offered packet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Offered {
     /// It is on the way (or held by a middlebox that may join it with its successor).
@@ -63,21 +63,21 @@ pub struct Direction<P> {
     bottleneck: Option<(Queue, Serialiser)>,
     losses: Vec<Model>,
     line: DelayLine<P>,
-    /// What is counted as it happens; how many are on the way is looked up.
+    /// Events are counted as they happen; the packets on the way are looked up.
     counters: Counters,
     /// Packets between two middleboxes, kept for their capacity.
     entering: Vec<P>,
     leaving: Vec<P>,
 }
 
-/// What a direction has of its link.
+/// The part of a link that belongs to one direction.
 #[derive(Clone, Copy)]
 pub(crate) struct Setting<'a> {
     pub(crate) seed: u64,
     /// Separates its chance from that of other directions under the same seed.
     pub(crate) name: &'a str,
     pub(crate) way: Way,
-    /// What middleboxes know of connections, if one of them wants to.
+    /// The state of middleboxes for connections, if one of them wants it.
     pub(crate) flows: Option<&'a Arc<Flows>>,
     /// From when on outages and rate traces count.
     pub(crate) began: Instant,
@@ -183,7 +183,7 @@ impl<P: Parcel> Direction<P> {
         Some((instant_of(due), packet))
     }
 
-    /// What happened so far.
+    /// The counters so far.
     pub fn counters(&self) -> Counters {
         let held = self.middleboxes.iter().map(Middlebox::held).sum::<usize>();
         Counters { in_flight: (self.line.len() + held) as u64, ..self.counters }

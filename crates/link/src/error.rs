@@ -1,4 +1,4 @@
-//! What is wrong with a link description: where, what, and what to write instead, in one line.
+//! The error in a link description: where, what, and what to write instead, in one line.
 //!
 //! The person who reads it typed a flag or a line of a plan; the message names that flag and the nearest thing
 //! that would have been understood.
@@ -39,7 +39,7 @@ impl SpecError {
         &self.value
     }
 
-    /// What is wrong and what to do about it, without the place: `'mbt' is not a unit of rate; use ...`.
+    /// The error and its remedy, without the place: `'mbt' is not a unit of rate; use ...`.
     pub fn advice(&self) -> String {
         format!("{}; {}", self.problem, self.remedy)
     }

@@ -56,7 +56,7 @@ impl<P: Parcel> Link<P> {
     }
 }
 
-/// What the directions of a link have of it, the way down first.
+/// The share of each direction in the link, the way down first.
 fn settings(seed: u64, flows: Option<&Arc<Flows>>, began: Instant) -> [Setting<'_>; 2] {
     [("down", Way::Down), ("up", Way::Up)].map(|(name, way)| Setting { seed, name, way, flows, began })
 }

@@ -19,7 +19,7 @@ pub trait LossModel: fmt::Debug {
     fn lose(&mut self, now: Instant, len: usize) -> bool;
 }
 
-/// What to lose, as written in `--loss`; [`LossSpec::model`] makes it work.
+/// The losses to make, as written in `--loss`; [`LossSpec::model`] makes them work.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LossSpec {
     /// `2%`: each packet on its own.

@@ -31,7 +31,7 @@ impl fmt::Display for Depth {
     }
 }
 
-/// What the queue does with an arriving packet.
+/// The decision of the queue on an arriving packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Admission {
     /// There is room.
@@ -42,7 +42,7 @@ pub(crate) enum Admission {
     Full,
 }
 
-/// What is in the buffer: only lengths and departure times, the packets themselves are already further on.
+/// The content of the buffer: only lengths and departure times, the packets themselves are already further on.
 #[derive(Debug)]
 pub(crate) struct Queue {
     limit: Depth,

@@ -19,7 +19,7 @@ const DOMAIN: u64 = u64::from_le_bytes(*b"brisk/01");
 /// Bytes that a name has at most for which nothing is allocated.
 const SHORT: usize = 48;
 
-/// What an element is called: text, or text put together from parts.
+/// The name of an element: text, or text put together from parts.
 #[derive(Clone, Debug)]
 pub struct Name {
     short: [u8; SHORT],
@@ -110,7 +110,7 @@ pub fn draws(seed: u64, name: impl Into<Name>) -> Draws {
     Draws::new(key(seed, &name.into()))
 }
 
-/// What the element's generator is keyed with.
+/// The key of the element's generator.
 fn key(seed: u64, name: &Name) -> [u8; 32] {
     let mut key = [0; 32];
     for (half, counter) in key.chunks_exact_mut(16).zip([0, 1]) {

@@ -75,15 +75,15 @@ pub struct DirectionSpec {
     pub ecn_mark: Option<Depth>,
     /// Largest extra delay, uniform from zero.
     pub jitter: Option<Duration>,
-    /// What loses packets; a packet is lost if any of them says so.
+    /// The causes of loss; a packet is lost if any of them says so.
     pub losses: Vec<LossSpec>,
-    /// What lets packets overtake each other.
+    /// The causes of reordering.
     pub reorder: Option<Reorder>,
     /// Share of packets that arrive twice.
     pub duplicate: Option<Ratio>,
     /// Largest packet that passes.
     pub mtu: Option<Mtu>,
-    /// What stands in the way, in the order from A to B: packets down meet it in reverse.
+    /// The middleboxes, in the order from A to B: packets down meet them in reverse.
     pub middleboxes: Vec<MiddleboxSpec>,
 }
 
@@ -175,7 +175,7 @@ impl LinkSpec {
         })
     }
 
-    /// What is well written but has no effect, one sentence each, for a driver to print.
+    /// Settings that are well written but have no effect, one sentence each, for a driver to print.
     pub fn remarks(&self) -> Vec<String> {
         let mut remarks = Vec::new();
         for (name, direction) in [("down", &self.down), ("up", &self.up)] {

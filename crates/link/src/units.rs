@@ -50,7 +50,7 @@ impl Ratio {
         self.0
     }
 
-    /// What is missing to the whole; zero when nothing is.
+    /// The distance to the whole; zero when nothing is missing.
     pub const fn complement(self) -> Ratio {
         Ratio(Ratio::ONE.0.saturating_sub(self.0))
     }

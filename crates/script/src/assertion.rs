@@ -137,7 +137,7 @@ fn unary(cursor: &mut Cursor<'_>) -> Result<Expression, ScriptError> {
 }
 
 impl Assertion {
-    /// What the condition comes to, and the values of the names in it; the error says what cannot be.
+    /// Returns the value of the condition, and of the names in it; the error says what cannot be.
     pub(crate) fn check(
         &self,
         name: &dyn Fn(&str) -> Option<i128>,

@@ -12,7 +12,7 @@ pub(crate) struct Script {
     pub(crate) flags: Vec<Flag>,
     /// Commands before the first event.
     pub(crate) commands: Vec<(u32, String)>,
-    /// What happens, in order.
+    /// The events, in order.
     pub(crate) events: Vec<Event>,
 }
 
@@ -52,7 +52,7 @@ pub(crate) struct Moment {
     pub(crate) relative: bool,
 }
 
-/// What an event does.
+/// The effect of an event.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Action {
     /// `< …`: a segment arrives at the stack.
@@ -69,7 +69,7 @@ pub(crate) enum Action {
     Command(String),
 }
 
-/// What stands in brackets before a packet.
+/// The text in brackets before a packet.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Prefix {
     /// The two ECN bits, if they are told.
@@ -88,7 +88,7 @@ pub(crate) struct Prefix {
     pub(crate) bad_checksum: bool,
 }
 
-/// What a packet says, or must say, in the ECN field.
+/// The ECN field of a packet, as it is or must be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum EcnBits {
     /// Exactly this.

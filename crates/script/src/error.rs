@@ -1,4 +1,4 @@
-//! What is wrong with a script, or with the stack that it was run against: file, line and what to see.
+//! An error in a script, or in the stack that it was run against: file, line and what to see.
 
 use thiserror::Error;
 

@@ -58,7 +58,7 @@ pub struct Options {
     pub lenient: bool,
 }
 
-/// What a run did.
+/// The result of a run.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Report {
     /// One line per event and packet, with its time.
@@ -68,7 +68,7 @@ pub struct Report {
 /// Runs the text of a script; `name` stands for it in messages.
 ///
 /// # Errors
-/// What is wrong with the script, or what the stack did otherwise than the script says.
+/// The error in the script, or the difference between the stack and the script.
 pub fn run(name: &str, text: &str, options: &Options) -> Result<Report, ScriptError> {
     run_traced(name, text, options, &mut |_| {})
 }
@@ -93,7 +93,7 @@ pub fn run_traced(
     Ok(report)
 }
 
-/// What became of a script on the kernel.
+/// The outcome of a script on the kernel.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum KernelVerdict {
     /// The kernel does what the script says.

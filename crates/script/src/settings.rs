@@ -15,7 +15,7 @@ pub fn keys() -> impl Iterator<Item = (&'static str, &'static str)> {
 const REMOTE_ISN: (&str, &str) =
     ("remote_isn", "what is added to the sequence numbers of arriving segments, default 1000000");
 
-/// What holds for a run.
+/// Settings of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     /// The host: its stack and its sockets.
@@ -93,7 +93,7 @@ impl Settings {
             "bind_port" => self.bind_port = number(key, value)?,
             "connect_port" => self.connect_port = number(key, value)?,
             "ip_version" => self.ip_version(value)?,
-            // What concerns real devices, the wire and Python has no meaning in virtual time.
+            // Settings of real devices, the wire and Python have no meaning in virtual time.
             "define" | "verbose" | "dry_run" | "non_fatal" | "speed" | "gateway_ip" | "netmask_ip"
             | "init_scripts" | "code_command" | "code_sockopt" | "code_format" | "udp_encapsulation"
             | "persistent_tun_dev" | "debug" | "no_cleanup" | "so_filename" | "so_flags"

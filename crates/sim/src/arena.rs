@@ -1,4 +1,4 @@
-//! What outlives a [`World`](crate::World): hosts, links, lists and buffers.
+//! Memory that outlives a [`World`](crate::World): hosts, links, lists and buffers.
 //!
 //! A transaction of 5 kB takes no longer to simulate than to make and to free what it is simulated with. So who runs many
 //! hands the arena from one world to the next. What comes out of it is as new: a world cannot tell whether there was
@@ -21,18 +21,18 @@ const READ_CHUNK: usize = 64 << 10;
 /// Packet buffers that are kept.
 const SPARE_BUFFERS: usize = 512;
 
-/// What worlds hand on, so that a thousand small ones in a row allocate little.
+/// Memory that worlds hand on, so that a thousand small ones in a row allocate little.
 #[derive(Debug, Default)]
 pub struct Arena {
     packets: Vec<Vec<u8>>,
-    /// What applications read into.
+    /// The buffer that applications read into.
     pub(crate) scratch: Vec<u8>,
     /// Hosts of worlds that are over, the one to be used next at the end.
     idle: Vec<Host>,
     lists: Lists,
 }
 
-/// What a world consists of.
+/// The parts of a world.
 #[derive(Debug, Default)]
 pub(crate) struct Lists {
     pub(crate) hosts: Vec<Host>,

@@ -1,4 +1,4 @@
-//! What belongs to each connection of a host, found by the connection's place in its stack.
+//! Values for each connection of a host, found by the connection's place in its stack.
 
 use brisk_tcp::ConnId;
 
@@ -43,7 +43,7 @@ impl<T> ByConnection<T> {
         {
             *place = None;
         }
-        // Whoever goes through all need not go through those that were there at the busiest time.
+        // A walk through all need not visit those that were there at the busiest time.
         while self.places.pop_if(|place| place.is_none()).is_some() {}
     }
 

@@ -31,7 +31,7 @@ pub(crate) fn keys() -> FastOpenConfig {
     FastOpenConfig { keys: Some(KeySource::Fixed { primary, backup: None }), ..FastOpenConfig::default() }
 }
 
-/// What a client remembers of a server, and the server of the path to the client.
+/// The memory of a client for a server, and of the server for the path to the client.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Acquaintance {
     /// The client's cookies.
@@ -51,7 +51,7 @@ impl Acquaintance {
         Acquaintance::with(&[SERVER], link)
     }
 
-    /// What a client's stack has learnt by now; of the servers nothing is kept.
+    /// The knowledge of a client's stack by now; of the servers nothing is kept.
     pub(crate) fn of_client(client: &Stack, now: Instant) -> Acquaintance {
         Acquaintance {
             cookies: client.export_fast_open_cache(now),

@@ -34,7 +34,7 @@ pub(crate) struct Host {
     pub(crate) stack: Box<Stack>,
     apps: Vec<Running>,
     owners: Owners,
-    /// What applications noted, until the trace takes it; `None` without a trace.
+    /// The notes of applications, until the trace takes them; `None` without a trace.
     pub(crate) notes: Option<Vec<(usize, String)>>,
 }
 

@@ -25,7 +25,7 @@ const ONSET: u32 = 200;
 /// Most flows of a kind.
 pub const MAX_FLOWS: u32 = 100;
 
-/// What shares the link.
+/// The other traffic on the link.
 #[derive(Clone, Debug)]
 pub struct NeighbourSpec<'a> {
     /// The path.
@@ -36,7 +36,7 @@ pub struct NeighbourSpec<'a> {
     pub others: u32,
     /// Their TCP, at both ends.
     pub tcp: TcpConfig,
-    /// What their clients fetch, and the pause before each; `None`: bulk transfers.
+    /// The responses that their clients fetch, and the pause before each; `None`: bulk transfers.
     pub short: Option<Exchange>,
     /// How long it runs.
     pub takes: Duration,

@@ -35,13 +35,13 @@ const FIRST_SERVER: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 1);
 /// Something that must happen before the page is loaded.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Activity {
-    /// What it is.
+    /// The kind of activity.
     pub work: Work,
-    /// What must have happened before it begins; all of it.
+    /// The events that must have happened before it begins; all of them.
     pub waits: Vec<Wait>,
 }
 
-/// What an activity does.
+/// The work of an activity.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Work {
     /// Fetches an object.
@@ -59,7 +59,7 @@ pub enum Work {
     Compute(Duration),
 }
 
-/// What an activity waits for.
+/// The event that an activity waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wait {
     /// The end of another activity.
@@ -104,7 +104,7 @@ pub enum PageError {
         page: String,
         /// Counted from 0.
         activity: usize,
-        /// What it waits for.
+        /// The event that it waits for.
         on: usize,
     },
     /// Activities wait for each other.
@@ -145,7 +145,7 @@ impl Page {
         }
     }
 
-    /// What must happen.
+    /// The event that must happen.
     pub fn activities(&self) -> &[Activity] {
         &self.activities
     }
@@ -215,7 +215,7 @@ pub struct LoadSpec<'a> {
     pub client: TcpConfig,
     /// The servers' TCP.
     pub server: TcpConfig,
-    /// What the browser knows of the hosts ([`acquaintance`]); default `None`: it has never been there.
+    /// The browser's knowledge of the hosts ([`acquaintance`]); default `None`: it has never been there.
     pub known: Option<&'a Acquaintance>,
     /// Both ends use Fast Open. Default off.
     pub fast_open: bool,
@@ -242,7 +242,7 @@ impl<'a> LoadSpec<'a> {
     }
 }
 
-/// What became of a page load.
+/// The outcome of a page load.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LoadResult {
     /// To the end of the last activity; `None` if it never came.
@@ -257,7 +257,7 @@ pub struct LoadResult {
     pub wire_down: u64,
     /// Packets dropped on the path.
     pub dropped: u64,
-    /// What the connections counted, those together that were open at the end.
+    /// The counters of the connections, those together that were open at the end.
     pub counted: TransactionResult,
 }
 

@@ -50,7 +50,7 @@ impl<W: Write> PcapngWriter<W> {
     /// Begins a capture.
     ///
     /// # Errors
-    /// What the writer says.
+    /// Errors of the writer.
     pub fn new(to: W) -> io::Result<Self> {
         let mut writer = PcapngWriter { to, interfaces: 0, block: Vec::with_capacity(2048) };
         writer.begin(SECTION_HEADER);
@@ -65,7 +65,7 @@ impl<W: Write> PcapngWriter<W> {
     /// Adds an interface; packets are recorded at one.
     ///
     /// # Errors
-    /// What the writer says.
+    /// Errors of the writer.
     pub fn interface(&mut self, name: &str) -> io::Result<InterfaceId> {
         self.begin(INTERFACE_DESCRIPTION);
         self.u16(LINKTYPE_RAW);
@@ -82,7 +82,7 @@ impl<W: Write> PcapngWriter<W> {
     /// Records one IP packet.
     ///
     /// # Errors
-    /// What the writer says.
+    /// Errors of the writer.
     pub fn packet(
         &mut self,
         at: InterfaceId,
@@ -111,7 +111,7 @@ impl<W: Write> PcapngWriter<W> {
     /// Hands on what is buffered below.
     ///
     /// # Errors
-    /// What the writer says.
+    /// Errors of the writer.
     pub fn flush(&mut self) -> io::Result<()> {
         self.to.flush()
     }

@@ -1,4 +1,4 @@
-//! What happened and why, one JSON object per line.
+//! Events and their reasons, one JSON object per line.
 //!
 //! Every line has `t` (virtual microseconds). What a connection observed: `host`, `conn`, `what` and the
 //! fields of that [`Probe`]. What a link refused: `link`, `way`, `bytes`, `what`. What an application
@@ -35,7 +35,7 @@ impl Trace {
         self.to.flush()
     }
 
-    /// What a link did with a packet, if it did not take it.
+    /// The reason of a link that did not take a packet.
     pub(crate) fn offered(&mut self, now: Instant, link: usize, way: Way, bytes: usize, offered: &Offered) {
         let what = match offered {
             Offered::Queued => return,
@@ -51,7 +51,7 @@ impl Trace {
         self.line(json!({"t": now.as_micros(), "link": link, "way": way, "bytes": bytes, "what": what}));
     }
 
-    /// What a host's connections observed and its applications noted since the last call.
+    /// The observations of a host's connections and the notes of its applications since the last call.
     pub(crate) fn host(&mut self, now: Instant, host: &mut Host) {
         while let Some((conn, at, probe)) = host.stack.poll_probe() {
             let mut line = json!({"t": at.as_micros(), "host": host.name, "conn": conn.to_string()});

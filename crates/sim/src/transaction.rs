@@ -46,7 +46,7 @@ pub struct TransactionSpec<'a> {
     pub client: TcpConfig,
     /// The server's TCP.
     pub server: TcpConfig,
-    /// What both ends know of each other and of the path; default `None`: they have never met.
+    /// The knowledge of both ends of each other and of the path; default `None`: they have never met.
     pub known: Option<&'a Acquaintance>,
     /// Both ends use Fast Open; a client that has no cookie asks for one. Default off.
     pub fast_open: bool,

@@ -55,7 +55,7 @@ pub struct World {
     unrouted: u64,
 }
 
-/// What lies between the hosts, and when anything happens.
+/// The network between the hosts, and the times of events.
 #[derive(Debug)]
 struct Path {
     now: Instant,
@@ -103,7 +103,7 @@ impl World {
     /// `client`, `server` and `behind link N`. Between links, what goes from A to B counts as outbound.
     ///
     /// # Errors
-    /// What the writer says to the head of the capture.
+    /// Errors of the writer at the head of the capture.
     pub fn tap(&mut self, points: &[Point], to: Box<dyn Write>) -> io::Result<()> {
         let mut writer = PcapngWriter::new(to)?;
         let mut interfaces = Vec::new();
@@ -402,7 +402,7 @@ impl Path {
     }
 
     fn rearm_host(&mut self, index: usize, host: &Host) {
-        // What is overdue happens now: time does not go back.
+        // Overdue events happen now: time does not go back.
         let due = host.next_wake().map(|due| due.max(self.now));
         self.schedule.arm(self.source_of_host(index), due);
     }

@@ -54,7 +54,7 @@ impl Mix {
     }
 }
 
-/// What all transactions of an arm came to.
+/// The result of all transactions of an arm.
 struct Sum {
     took: Vec<Duration>,
     timeouts: u64,

@@ -10,7 +10,7 @@ use brisk_tcp::TcpConfig;
 use brisk_tcp::config::{HandshakeCopies, HandshakeTimers, PlannerConfig};
 use brisk_tcp::mechanism::plan::{self, Flight, Form, Losses, Means, Parity, Protection};
 
-/// What comes out of a cell: completion in round trips, and IP bytes per payload byte.
+/// The result of a cell: completion in round trips, and IP bytes per payload byte.
 #[derive(Clone, Copy, Debug)]
 struct Cell {
     p50: f64,
@@ -144,7 +144,7 @@ struct Question {
 }
 
 impl Question {
-    /// What a connection of the simulation sends: timestamps, and room left for the option of parity.
+    /// The packets of a connection of the simulation: timestamps, and room left for the option of parity.
     fn flight(&self) -> Flight {
         Flight { bytes: self.bytes, mss: 1432, headers: 52, last: true, at_once: true }
     }

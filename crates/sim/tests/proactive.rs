@@ -98,7 +98,7 @@ fn copies_leave_little_to_retransmit() {
     assert!(copies.2 > 50, "masked losses {}", copies.2);
 }
 
-/// What came of bulk and short flows beside each other.
+/// The result of bulk and short flows next to each other.
 #[derive(Default)]
 struct Crowd {
     /// Bytes of the bulk flows that arrived while the short ones came.

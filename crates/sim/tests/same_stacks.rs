@@ -33,7 +33,7 @@ fn all(max_overhead: u32) -> TcpConfig {
     }
 }
 
-/// What came out: completion in round trips, sorted, and IP bytes per payload byte.
+/// The result: completion in round trips, sorted, and IP bytes per payload byte.
 struct Cell {
     times: Vec<f64>,
     wire: f64,
@@ -118,7 +118,7 @@ fn the_bar() {
     }
 }
 
-/// What both ends have learnt of the path suffices and is not too much: the bar for 30 kB at 2 % loss.
+/// The knowledge of both ends suffices and is not too much: the bar for 30 kB at 2 % loss.
 #[test]
 fn the_tail_stays_short_while_the_memory_of_the_path_grows() {
     let cell = play("--rtt 100ms --loss 2%", 30_000, &all(25), 36, 1);

@@ -141,7 +141,7 @@ pub enum Gentle {
     },
 }
 
-/// What the value bytes of an option (after the ExID) turned out to be.
+/// The meaning of the value bytes of an option (after the ExID).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reading {
     /// A well-formed option.

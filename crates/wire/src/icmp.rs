@@ -22,9 +22,9 @@ const MAX_ERROR_V6: usize = 1280;
 /// An ICMP error about a TCP segment that we sent.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct IcmpError {
-    /// Who sent the error.
+    /// The sender of the error.
     pub from: IpAddr,
-    /// What it says.
+    /// The content of the error.
     pub kind: IcmpKind,
     /// Source of the quoted segment: our end.
     pub src: SocketAddr,
@@ -34,7 +34,7 @@ pub struct IcmpError {
     pub seq: SeqNum,
 }
 
-/// What an ICMP error says, the same for both versions of IP.
+/// The content of an ICMP error, the same for both versions of IP.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum IcmpKind {
     /// No route to the network.
@@ -72,7 +72,7 @@ pub(crate) fn parse(ip: &IpHeader, message: &[u8]) -> Result<Option<IcmpError>, 
         IpAddr::V6(_) => kind_v6(kind, code, u32::from_be_bytes([b4, b5, b6, b7])),
     };
     Ok(kind.zip(quoted_segment(quotation)).and_then(|(kind, (src, dst, seq))| {
-        // What we did not send we cannot have caused.
+        // We cannot have caused an error by a packet that we did not send.
         (src.ip() == ip.meta.dst).then_some(IcmpError { from: ip.meta.src, kind, src, dst, seq })
     }))
 }

@@ -66,7 +66,7 @@ impl Ecn {
     }
 }
 
-/// What the IP header of a packet says, lengths and protocol apart.
+/// The content of a packet's IP header, apart from lengths and protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct IpMeta {
     /// Source address.

@@ -47,7 +47,7 @@ impl Segment<'_> {
     }
 }
 
-/// What a packet is.
+/// The kind of a packet.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Packet<'a> {
     /// A TCP segment.
@@ -60,7 +60,7 @@ pub enum Packet<'a> {
         ip: IpMeta,
         /// The protocol number, after extension headers.
         protocol: u8,
-        /// What follows the IP header.
+        /// The part behind the IP header.
         payload: &'a [u8],
     },
 }
@@ -75,7 +75,7 @@ pub enum ChecksumCheck {
     Trust,
 }
 
-/// What goes into the TCP checksum field.
+/// The content of the TCP checksum field.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum ChecksumFill {
     /// The checksum.
@@ -102,7 +102,7 @@ pub fn parse_with<'a>(
     check: ChecksumCheck,
     profile: &OptionProfile,
 ) -> Result<Packet<'a>, ParseError> {
-    // What was read stays where it was put: it is large.
+    // The result stays where it was put: it is large.
     let read = IpHeader::parse(bytes, Strictness::Arrived);
     let ip = read.as_ref().map_err(|error| *error)?;
     let payload = bytes.get(ip.payload_at..ip.end).ok_or(ParseError::Truncated)?;
@@ -353,7 +353,7 @@ mod tests {
 
     #[test]
     fn a_partial_checksum_is_completed_by_summing_the_segment() {
-        // What a device does: sum from the TCP header on, the field included, and store the complement.
+        // A device sums from the TCP header on, the field included, and stores the complement.
         for ip in [ipv4(), ipv6()] {
             let full = written(&ip, &data_header(), b"odd", ChecksumFill::Full);
             let mut partial = written(&ip, &data_header(), b"odd", ChecksumFill::Partial);

@@ -44,7 +44,7 @@ pub fn split_headers(
     emit: &mut dyn FnMut(&[u8], Range<usize>),
 ) {
     let mut out = headers.to_vec();
-    // What is peeked at has to be as long as it says.
+    // A packet that is peeked at has to be as long as it says.
     put_length(&mut out, headers.len());
     let whole = out.clone();
     let Some(plan) = Plan::of(&whole) else { return emit(headers, 0..payload_len) };
@@ -288,7 +288,7 @@ mod tests {
         assert_eq!(all, [(vec![0x45; 30], 0..7)]);
     }
 
-    /// What `headers` say, written anew over `payload`.
+    /// Writes `headers` again over `payload`.
     fn super_packet_of(headers: &[u8], payload: &[u8]) -> Vec<u8> {
         let packet = [headers, payload].concat();
         let Ok(Packet::Tcp(read)) = crate::parse(&packet, ChecksumCheck::Trust) else {

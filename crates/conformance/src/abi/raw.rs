@@ -16,7 +16,7 @@ pub(super) fn set_errno(errno: Errno) {
     unsafe { *libc::__errno_location() = errno.0 }
 }
 
-/// What a system call answered, as a value or an error.
+/// The answer of a system call, as a value or an error.
 pub(super) fn answer(returned: c_long) -> Answer<isize> {
     if returned < 0 { Err(last_errno()) } else { Ok(returned as isize) }
 }

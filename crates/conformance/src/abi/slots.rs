@@ -565,7 +565,7 @@ fn await_pipe(world: &VirtualWorld, fd: c_int, events: i16, flags: c_uint) -> An
     ready.ok_or(Errno(libc::EAGAIN))
 }
 
-/// What the pipe takes is read; the rest stays in the socket.
+/// The pipe's share is read; the rest stays in the socket.
 fn splice_out(world: &VirtualWorld, from: c_int, to: c_int, len: usize, flags: c_uint) -> Answer<isize> {
     let nonblocking = if flags & libc::SPLICE_F_NONBLOCK != 0 { libc::MSG_DONTWAIT } else { 0 };
     await_pipe(world, to, libc::POLLOUT, flags)?;

@@ -84,7 +84,7 @@ pub(super) fn world() -> Option<&'static VirtualWorld> {
 
 /// Fills the table. `so_flags` is the value of `--so_flags`, or null.
 ///
-/// What is wrong with the flags ends the program with one line: the interface has no way to say it.
+/// Wrong flags end the program with one line: the interface has no way to report them.
 ///
 /// # Safety
 /// `ifc` points to a table, `so_flags` is null or a C string.

@@ -363,7 +363,7 @@ impl Driver {
         call!(self, 29, (i32, i32, i32, *mut libc::epoll_event) -> i32, epfd, what, fd, &mut event)
     }
 
-    /// What is there now: events by descriptor.
+    /// The present events by descriptor.
     pub(crate) fn epoll_wait(&self, epfd: i32) -> Vec<(i32, i32)> {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 8];
         let count =

@@ -1,4 +1,4 @@
-//! What stateful boxes remember of connections, for both directions.
+//! Memory of stateful boxes for connections, for both directions.
 //!
 //! The two directions of a link may live in different threads, so the table is made of atomics; each word has one
 //! writer. It has room for a fixed number of connections and forgets none; one that finds no room passes unjudged.
@@ -29,7 +29,7 @@ pub(crate) struct Flows {
 struct Slot {
     /// Hash of the connection; zero is free.
     key: AtomicU64,
-    /// What is known, as bits.
+    /// The known facts, as bits.
     known: AtomicU32,
     /// Sequence number of the client's SYN.
     isn: AtomicU32,

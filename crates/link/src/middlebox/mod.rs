@@ -32,7 +32,7 @@ use brisk_wire::{ChecksumFill, Instant};
 use coalesce::Coalesce;
 use header::Tcp;
 
-/// What a box that edits packets in place decided.
+/// The decision of a box that edits packets in place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Verdict {
     /// The packet goes on, edited or not.
@@ -43,7 +43,7 @@ pub(crate) enum Verdict {
     Reset,
 }
 
-/// What became of one packet at one box; packets that go on are in the list that was handed in.
+/// The outcome of one packet at one box; packets that go on are in the list that was handed in.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Passed {
     /// It went on, or is held.
@@ -57,7 +57,7 @@ pub(crate) enum Passed {
     Joined,
     /// It is gone.
     Dropped {
-        /// What its sender gets instead.
+        /// The packet that its sender gets instead.
         reply: Option<Vec<u8>>,
     },
 }

@@ -107,12 +107,12 @@ impl Sample {
         }
     }
 
-    /// What comes out of a link at the far end when this goes up at time zero.
+    /// Returns the packets that leave a link at the far end when this goes up at time zero.
     pub(super) fn travel_up(&self, text: &str) -> Vec<Sample> {
         self.travel(&mut link(text).up)
     }
 
-    /// What comes out of a direction when this goes in now.
+    /// Returns the packets that leave a direction when this goes in now.
     pub(super) fn travel(&self, direction: &mut Direction<Vec<u8>>) -> Vec<Sample> {
         direction.offer(self.bytes(), Instant::ZERO);
         let mut out = Vec::new();

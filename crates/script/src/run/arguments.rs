@@ -16,7 +16,7 @@ pub(super) fn field<'a>(fields: &'a [(Option<String>, Argument)], name: &str) ->
     fields.iter().find(|(known, _)| known.as_deref() == Some(name)).map(|(_, value)| value)
 }
 
-/// What an argument comes to; `None` for `...`.
+/// Returns the value of an argument; `None` for `...`.
 pub(super) fn value_of(argument: &Argument) -> Result<Option<i64>, Misuse> {
     match argument {
         Argument::Usual => Ok(None),
@@ -52,13 +52,13 @@ impl<'a> Arguments<'a> {
         self.call.arguments.get(index)
     }
 
-    /// What it comes to; `None` if it is left open.
+    /// Returns its value; `None` if it is left open.
     pub(super) fn value(self, index: usize) -> Result<Option<i64>, Misuse> {
         let found = self.at(index).map_or(Ok(None), value_of);
         found.map_err(|error| format!("{}: argument {}: {error}", self.call.name, index + 1))
     }
 
-    /// What it comes to; 0 if it is left open.
+    /// Returns its value; 0 if it is left open.
     pub(super) fn int(self, index: usize) -> Result<i32, Misuse> {
         self.value(index).map(|value| value.unwrap_or(0) as i32)
     }

@@ -1,4 +1,4 @@
-//! What a script runs against: our stack in virtual time, or the kernel in real time.
+//! The two targets of a script: our stack in virtual time, or the kernel in real time.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -75,7 +75,7 @@ pub(super) trait Backend {
     /// it lasts.
     fn await_call(&mut self, slot: &Slot, may_sleep: bool) -> Result<(), String>;
 
-    /// What was sent and nobody has looked at.
+    /// The packets that were sent and that nobody has looked at.
     fn sent(&mut self) -> &mut VecDeque<Sent>;
 
     /// The value of a name in an assertion about a socket; `None` if there is no such name.

@@ -87,7 +87,7 @@ pub(super) fn own_value(field: &str, stats: &ConnStats) -> Option<i128> {
     }))
 }
 
-/// What both ends agreed on of Corrective and Proactive, while it is at work.
+/// The agreement of both ends on Corrective and Proactive, while it is at work.
 fn agreed(stats: &ConnStats) -> Option<Agreed> {
     match stats.gentle {
         GentleOutcome::On(agreed) => Some(agreed),

@@ -234,7 +234,7 @@ impl Runner<'_> {
         }
     }
 
-    /// What the call that was begun returns; `None` as long as it sleeps.
+    /// Returns the result of the call that was begun; `None` as long as it sleeps.
     fn finish_call(
         &mut self,
         line: u32,

@@ -98,12 +98,12 @@ pub(super) enum Request {
     },
 }
 
-/// What a call brings.
+/// The data of a call.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Reply {
-    /// What it returns.
+    /// Its result.
     pub(super) value: i64,
-    /// What it reads.
+    /// The data that it reads.
     pub(super) bytes: Vec<u8>,
     pub(super) control: Vec<Control>,
     /// `msg_flags`.
@@ -122,7 +122,7 @@ impl Reply {
     }
 }
 
-/// Who carries out calls: our sockets or the kernel's.
+/// The side that carries out calls: our sockets or the kernel's.
 pub(super) trait System: Send + Sync {
     /// Makes a call, and waits as long as it waits.
     fn call(&self, request: Request) -> Answer<Reply>;
@@ -130,11 +130,11 @@ pub(super) trait System: Send + Sync {
     /// The thread that makes calls has stored what the last of them answered.
     fn returned(&self) {}
 
-    /// Whoever waits in a call shall come back.
+    /// A program that waits in a call shall come back.
     fn hang_up(&self);
 }
 
-/// What is known of the call that is being made.
+/// State of the call that is being made.
 #[derive(Default)]
 pub(super) struct Slot {
     answer: Mutex<Option<Answer<Reply>>>,
@@ -196,7 +196,7 @@ impl Caller {
         &self.slot
     }
 
-    /// What the call has answered, once it has.
+    /// Returns the answer of the call, once there is one.
     pub(super) fn take(&self) -> Option<Answer<Reply>> {
         self.slot.lock().take()
     }

@@ -35,7 +35,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Case> {
     CASES.iter().chain(&one_side::CASES)
 }
 
-/// What one case may cost as a share of another.
+/// The limit of one case as a share of another.
 pub(crate) struct Limit {
     pub(crate) name: &'static str,
     pub(crate) of: &'static str,

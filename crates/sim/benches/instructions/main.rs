@@ -1,4 +1,4 @@
-//! What the stack costs, in instructions: `cargo bench -p brisk-sim --bench instructions [-- NAME…]`.
+//! Cost of the stack in instructions: `cargo bench -p brisk-sim --bench instructions [-- NAME…]`.
 //!
 //! Each case runs twice under valgrind, once as often and once twice as often; the difference, divided by
 //! the number of additional runs, is what one run costs, set-up and program start not included. Counts
@@ -107,7 +107,7 @@ fn read_recorded() -> BTreeMap<String, u64> {
     text.lines().filter_map(line).collect()
 }
 
-/// What one run of a case costs.
+/// The cost of one run of a case.
 fn cost(case: &Case) -> u64 {
     let (once, twice) = (count(case.name, case.times), count(case.name, 2 * case.times));
     (twice - once) / case.times / case.of

@@ -1,4 +1,4 @@
-//! What one end does alone: what the other sends is there before anything is counted.
+//! One end alone: the packets of the other are there before anything is counted.
 
 use brisk_tcp::ConnId;
 use brisk_tcp::config::{

@@ -124,7 +124,7 @@ impl Pair {
         count
     }
 
-    /// What the server sends of so many segments that its program writes.
+    /// Returns the packets of the server for so many segments that its program writes.
     pub(crate) fn flight(&mut self, server: ConnId, segments: usize) -> Vec<(Origin, Vec<u8>)> {
         let data = vec![3; segments * SEGMENT];
         assert_eq!(self.server.write(server, &data, self.now), Ok(data.len()));
@@ -136,7 +136,7 @@ impl Pair {
         self.arrive_and_answer(packet, &mut |_| ())
     }
 
-    /// What the client answers to these packets.
+    /// Returns the answer of the client to these packets.
     pub(crate) fn answers<'a>(&mut self, packets: impl Iterator<Item = &'a [u8]>) -> Vec<Vec<u8>> {
         let mut answers = Vec::new();
         for packet in packets {

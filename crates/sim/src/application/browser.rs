@@ -49,7 +49,7 @@ struct Progress {
 #[derive(Debug)]
 struct Connection {
     host: usize,
-    /// What it fetches, if anything.
+    /// The URL that it fetches, if any.
     fetches: Option<usize>,
     request: Vec<u8>,
     written: usize,

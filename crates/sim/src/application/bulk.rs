@@ -152,7 +152,7 @@ impl Application for BulkSender {
     }
 }
 
-/// What arrived on one connection of a [`Sink`].
+/// The bytes that arrived on one connection of a [`Sink`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Flow {
     /// Bytes read.
@@ -179,7 +179,7 @@ impl Sink {
         Sink { local, config, refused: None, open: BTreeMap::new(), flows: Vec::new() }
     }
 
-    /// What arrived, in the order in which the connections were accepted.
+    /// The arrivals, in the order in which the connections were accepted.
     pub fn flows(&self) -> &[Flow] {
         &self.flows
     }

@@ -25,7 +25,7 @@ pub enum Connections {
     Established(Duration),
 }
 
-/// What a client is to do.
+/// The task of a client.
 #[derive(Clone, Debug)]
 pub struct ClientPlan {
     /// Where to.
@@ -40,7 +40,7 @@ pub struct ClientPlan {
     pub exchanges: Vec<Exchange>,
 }
 
-/// What became of one exchange.
+/// The outcome of one exchange.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Outcome {
     /// When `connect` was called, or the request written if the connection was open already.
@@ -109,7 +109,7 @@ impl Client {
         }
     }
 
-    /// What became of the exchanges that began, in order; the last one may still be under way.
+    /// The outcomes of the exchanges that began, in order; the last one may still be under way.
     pub fn outcomes(&self) -> &[Outcome] {
         &self.outcomes
     }
@@ -306,7 +306,7 @@ impl Application for Client {
             Event::Readable(_) => self.read(host),
             Event::Writable(_) => self.write(host),
             Event::Closed(id, reason) if self.connection == Some(id) => {
-                // What came before the end can still be read.
+                // Bytes that came before the end can still be read.
                 self.read(host);
                 if self.connection == Some(id) {
                     match self.phase {

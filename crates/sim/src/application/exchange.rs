@@ -43,7 +43,7 @@ impl Exchange {
         }
     }
 
-    /// What the header of a request asks for.
+    /// The request that a header asks for.
     pub(crate) fn decode(header: &[u8; HEADER]) -> Exchange {
         let [a, b, c, d, response @ .., e, f, g, h] = *header;
         Exchange {

@@ -1,4 +1,4 @@
-//! What runs on a host: small state machines that are told of events and act on the stack.
+//! Applications on a host: small state machines that react to events and act on the stack.
 
 use std::any::Any;
 use std::fmt::Debug;

@@ -25,7 +25,7 @@ use arrayvec::ArrayVec;
 use super::{MAX_LEN, MAX_WINDOW_SCALE, OptionProfile, Options, Timestamps, kind};
 use crate::{fast_open, gentle};
 
-/// What [`Options::emit`] left out.
+/// The options that [`Options::emit`] left out.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Dropped {
     /// The GA option.

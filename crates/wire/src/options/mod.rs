@@ -86,7 +86,7 @@ pub struct Options {
     /// The receive window of a SYN beyond its 16 bits: the shift of [`gentle::EARLY_WINDOW`], 1 to [`gentle::EARLY_SHIFT_MAX`].
     /// Written with [`Options::gentle`] only.
     pub early_window: Option<u8>,
-    /// What has no meaning here: unknown kinds, unknown experiments, options of a SYN elsewhere.
+    /// Options without a meaning here: unknown kinds, unknown experiments, options of a SYN elsewhere.
     pub unknown: UnknownOptions,
     /// A GA option that is not well formed and may say that the payload is a XOR. A connection on
     /// which GA was sent or received must drop the segment; others ignore this. Never written.

@@ -35,7 +35,7 @@ fn number(fields: &Fields, name: &str) -> Result<Option<i64>, Misuse> {
     field(fields, name).map_or(Ok(None), value_of)
 }
 
-/// What a script sends beside its data: one number in each control message.
+/// The control messages that a script sends beside its data: one number in each.
 pub(super) fn control(arguments: Arguments<'_>) -> Result<Vec<Control>, Misuse> {
     let message = |fields: &Fields| {
         let number = |name: &str| number(fields, name).map(|value| value.unwrap_or(0) as i32);
@@ -45,7 +45,7 @@ pub(super) fn control(arguments: Arguments<'_>) -> Result<Vec<Control>, Misuse> 
     entries(arguments)?.unwrap_or_default().into_iter().map(message).collect()
 }
 
-/// What recvmsg() brings beside its data.
+/// The control messages that recvmsg() returns beside its data.
 pub(super) fn check(arguments: Arguments<'_>, reply: &Reply, scene: &Scene<'_>) -> Result<(), Misuse> {
     if let Some(expected) =
         number(arguments.message(), "msg_flags")?.filter(|flags| *flags as i32 != reply.flags)

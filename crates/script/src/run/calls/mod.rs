@@ -22,7 +22,7 @@ use crate::settings::Settings;
 /// `tcpi_state` of a socket without a connection.
 const TCP_CLOSE: u8 = 7;
 
-/// What a call returns.
+/// The result of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Return {
     /// A value.
@@ -31,11 +31,11 @@ pub(super) enum Return {
     Errno(i32),
 }
 
-/// What a script knows beside its calls.
+/// The state of a script beside its calls.
 pub(super) struct Scene<'a> {
     /// The connections that its packets belong to.
     pub(super) flows: &'a mut Flows,
-    /// What it has set.
+    /// The settings that it has made.
     pub(super) settings: &'a Settings,
     /// Microseconds since 1970 at the start of the script.
     pub(super) start_of_day: u64,
@@ -82,7 +82,7 @@ impl Calls {
         Ok(())
     }
 
-    /// What the call that was begun returns, once it has come back.
+    /// Returns the result of the call that was begun, once it has come back.
     pub(super) fn finish(&mut self, call: &Call, scene: &mut Scene<'_>) -> Result<Option<Return>, Misuse> {
         let Some(answer) = self.caller.take() else { return Ok(None) };
         self.take(Arguments { call }, answer, scene).map(Some)

@@ -68,7 +68,7 @@ fn unescaped(text: &str) -> Vec<u8> {
     bytes
 }
 
-/// What getsockopt() hands out: numbers, or text.
+/// The value that getsockopt() returns: numbers, or text.
 pub(super) fn check(arguments: Arguments<'_>, bytes: &[u8]) -> Result<(), Misuse> {
     let wanted = match arguments.at(3) {
         None | Some(Argument::Usual) => return Ok(()),

@@ -23,12 +23,12 @@ fn records<'a>(arguments: Arguments<'a>, index: usize) -> Result<Vec<&'a Fields>
     list.iter().map(record).collect()
 }
 
-/// What a field comes to; `None` if it is not there, or left open.
+/// Returns the value of a field; `None` if it is not there, or left open.
 fn number(fields: &Fields, name: &str) -> Result<Option<i64>, Misuse> {
     field(fields, name).map_or(Ok(None), value_of)
 }
 
-/// What the program has put beside the events: `fd`, `ptr`, `u32` or `u64`.
+/// Returns the value that the program has put beside the events: `fd`, `ptr`, `u32` or `u64`.
 fn data(fields: &Fields) -> Result<Option<u64>, Misuse> {
     for name in ["fd", "ptr", "u32", "u64"] {
         if let Some(number) = number(fields, name)? {
@@ -45,7 +45,7 @@ impl Calls {
             "poll" => {
                 let entries = records(arguments, 0)?.into_iter().map(|fields| {
                     let named = number(fields, "fd")?.ok_or("poll: an entry needs fd=N")?;
-                    // What is not open is told by poll(), what is negative is passed over.
+                    // poll() reports descriptors that are not open, and passes over negative ones.
                     let fd = self
                         .table
                         .get(&named)

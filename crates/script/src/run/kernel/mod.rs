@@ -78,7 +78,7 @@ impl Kernel {
         }
     }
 
-    /// What is not TCP (neighbour discovery, multicast reports) is nobody's business.
+    /// Packets other than TCP (neighbour discovery, multicast reports) are ignored.
     fn record(&mut self, packet: &[u8]) -> bool {
         let Ok(sent) = Sent::read(self.now(), packet, &OptionProfile::default()) else { return false };
         self.sent.push_back(sent);
@@ -112,7 +112,7 @@ impl Backend for Kernel {
     fn step(&mut self, to: i64, _inclusive: bool) -> Result<bool, String> {
         let left = to - self.now();
         if left <= 0 {
-            // What has left by now has left in time.
+            // The packets that have left by now have left in time.
             return self.take_packets();
         }
         self.wait(SLICE.min(Duration::from_micros(left as u64)))?;

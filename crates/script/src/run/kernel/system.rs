@@ -82,7 +82,7 @@ impl KernelSystem {
 
     fn poll(&self, asked: &[(i32, i16)], timeout: i32) -> Answer<Reply> {
         let fds: Vec<Option<Arc<OwnedFd>>> = asked.iter().map(|(fd, _)| self.get(*fd).ok()).collect();
-        // What is not open is the script's affair: the kernel must not look at other descriptors of this process.
+        // Descriptors that are not open are the script's affair: the kernel must not look at others of this process.
         let open = fds.iter().zip(asked).filter_map(|(fd, (_, events))| Some((fd.as_ref()?, *events)));
         let mut entries: Vec<PollFd<'_>> =
             open.map(|(fd, events)| PollFd::new(fd, PollFlags::from_bits_retain(events as u16))).collect();
@@ -220,7 +220,7 @@ impl System for KernelSystem {
         }
     }
 
-    /// Whoever waits on a socket that is shut down comes back.
+    /// A call that waits on a socket that is shut down comes back.
     fn hang_up(&self) {
         for fd in self.lock().values() {
             let _ = SockRef::from(fd.as_ref()).shutdown(Shutdown::Both);
