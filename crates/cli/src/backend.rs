@@ -61,7 +61,7 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// What the flags of this side say.
+    /// The flags of this side.
     fn own(&self) -> Settings {
         let backend = BackendSettings {
             listen: self.listen,
@@ -165,7 +165,7 @@ const FIXED: [&str; 6] = [
     "hop.kernel_tcp",
 ];
 
-/// What SIGHUP changes.
+/// The changes of SIGHUP.
 struct Reloadable {
     args: Args,
     /// The settings that it began with.

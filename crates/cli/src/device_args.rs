@@ -34,7 +34,7 @@ pub(crate) struct AddressArgs {
 }
 
 impl DeviceArgs {
-    /// What the flags ask for.
+    /// The request of the flags.
     pub(crate) fn attach_config(&self) -> AttachConfig {
         self.addresses.on(self.device.clone())
     }

@@ -89,7 +89,7 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// What the flags of this side say.
+    /// The flags of this side.
     fn own(&self) -> Settings {
         let given = |flag: bool| flag.then_some(true);
         let frontend = FrontendSettings {
@@ -215,7 +215,7 @@ pub(crate) fn started(
     confined.tell(log);
 }
 
-/// What SIGHUP changes.
+/// The changes of SIGHUP.
 struct Reloadable {
     args: Args,
     /// The settings that it began with.

@@ -148,7 +148,7 @@ fn given(flag: bool) -> Option<bool> {
 }
 
 impl SharedArgs {
-    /// What the flags say, as settings.
+    /// The flags as settings.
     fn settings(&self) -> Settings {
         let SharedArgs {
             config: _,

@@ -127,7 +127,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
             }
         }
         while acceptors.join_next().await.is_some() {}
-        // What is lost after this was not acknowledged in time; the peer times out.
+        // Data lost after this was not acknowledged in time; the peer times out.
         let _ = tokio::time::timeout(service::LAST_WORDS, endpoint.wait_idle()).await;
         server.stop.verdict()
     })
@@ -162,7 +162,7 @@ fn listen(
     v4.into_iter().chain(v6).map(bind).collect()
 }
 
-/// What all connections share.
+/// State that all connections share.
 struct Server {
     files: Files,
     attached: Attached,

@@ -99,7 +99,7 @@ fn raise_descriptors() {
 /// Lets a gateway's last words leave, and says what the hop's device could not take: whoever wonders about a second of
 /// delay finds here whether a socket buffer was too small.
 pub(crate) async fn last_words(endpoint: &Endpoint, log: &Log) {
-    // What is lost after this was not acknowledged in time; the peer times out.
+    // Data lost after this was not acknowledged in time; the peer times out.
     let _ = tokio::time::timeout(LAST_WORDS, endpoint.wait_idle()).await;
     let device = endpoint.device_counters();
     let mut fields = vec![

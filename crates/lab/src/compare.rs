@@ -38,7 +38,7 @@ pub struct Comparison {
     pub sizes_text: String,
     /// A page that each transaction loads, instead of one response. Default `None`.
     pub page: Option<Page>,
-    /// What surrounds a transaction. Default: nothing.
+    /// The surroundings of a transaction. Default: nothing.
     pub setting: Setting,
     /// Transactions of each arm.
     pub n: u64,
@@ -46,7 +46,7 @@ pub struct Comparison {
     pub established: bool,
     /// Seed of everything.
     pub seed: u64,
-    /// What is compared.
+    /// The variants to compare.
     pub arms: Vec<Profile>,
 }
 
@@ -69,7 +69,7 @@ const TURNS: u64 = 16;
 pub struct Report {
     /// The path.
     pub link: LinkReport,
-    /// What was transferred.
+    /// The transfer.
     pub workload: Workload,
     /// Seed of everything.
     pub seed: u64,
@@ -93,7 +93,7 @@ impl LinkReport {
     }
 }
 
-/// What was transferred.
+/// The transfer.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Workload {
     /// The response size, as it was asked for.
@@ -187,7 +187,7 @@ pub struct Repaired {
 /// done; once `stop` is set, the report is over what is done by then.
 ///
 /// # Errors
-/// What keeps a transaction from being simulated; the first one in order.
+/// The reason why a transaction cannot be simulated; the first one in order.
 pub fn compare(
     comparison: &Comparison,
     progress: &(dyn Fn(u64) + Sync),

@@ -34,7 +34,7 @@ const STYLE: &str = "text{font:10.5px ui-monospace,monospace;fill:var(--fg,#222)
 pub struct Buffer(Arc<Mutex<Vec<u8>>>);
 
 impl Buffer {
-    /// What was written so far.
+    /// The bytes written so far.
     pub fn bytes(&self) -> Vec<u8> {
         self.0.lock().map(|bytes| bytes.clone()).unwrap_or_default()
     }

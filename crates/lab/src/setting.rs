@@ -16,7 +16,7 @@ const SPACING: Duration = Duration::from_micros(12);
 /// Bytes of a packet of a burst.
 const PACKET: usize = 1500;
 
-/// What surrounds a transaction. By default nothing does.
+/// The surroundings of a transaction. By default nothing does.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Setting {
     /// Paths of which each transaction meets one, drawn from its seed; none: always that of the comparison.

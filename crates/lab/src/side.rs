@@ -138,7 +138,7 @@ fn kernel_socket(address: SocketAddr, congestion: Option<&'static str>) -> io::R
     Ok(socket)
 }
 
-/// What `curl --tcp-fastopen` does.
+/// Does as `curl --tcp-fastopen`.
 async fn fast_open_by_kernel(
     to: SocketAddr,
     request: &[u8],

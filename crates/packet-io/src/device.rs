@@ -1,4 +1,4 @@
-//! What every device does: [`Device`], and the few facts that travel beside a packet.
+//! The interface of every device: [`Device`], and the few facts that travel beside a packet.
 //!
 //! The driver's loop is `poll_readable`, `receive` with a budget, feed the stack, `send` what the stack
 //! emits, `flush`. A packet may be a *super-packet*: one IP and one TCP header over up to 64 kB of payload (where
@@ -187,7 +187,7 @@ impl Capabilities {
 /// The longest IP packet that the 16-bit length fields can describe, and so the longest super-packet of most devices.
 pub const MAX_SUPER: usize = 65_535;
 
-/// What is known of the TCP checksum of a received packet.
+/// Knowledge of the TCP checksum of a received packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ChecksumState {
     /// The stack must verify it.

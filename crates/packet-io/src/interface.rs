@@ -436,7 +436,7 @@ pub(crate) fn next_message(messages: &[u8]) -> io::Result<(u16, &[u8], &[u8])> {
     take().ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// What an NLMSG_ERROR says: nothing went wrong if its code is 0.
+/// The meaning of an NLMSG_ERROR: nothing went wrong if its code is 0.
 pub(crate) fn refusal(payload: &[u8]) -> io::Result<()> {
     let code = payload.get(..4).and_then(|code| code.try_into().ok()).map(i32::from_ne_bytes);
     match code.ok_or(io::ErrorKind::InvalidData)? {

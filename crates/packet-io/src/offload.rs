@@ -1,4 +1,4 @@
-//! What a device without offload does in software: cut a super-packet into segments and finish its checksums.
+//! The work of a device without offload, in software: cut a super-packet into segments and finish its checksums.
 
 use brisk_wire::ChecksumFill;
 

@@ -87,7 +87,7 @@ const PACKET_VNET_HDR: i32 = 15;
 const PACKET_IGNORE_OUTGOING: i32 = 23;
 pub(crate) const ETH_P_ALL: u16 = 3;
 
-/// What [`open`] has opened.
+/// The device that [`open`] has opened.
 pub struct Opened {
     /// The queues, each a device.
     pub queues: Vec<Box<dyn Device>>,
@@ -244,7 +244,7 @@ impl Device for PacketDevice {
         offload::cut(packet, tx, &mut |segment| self.backlog.push_back(segment.to_vec()));
         self.counters.on_sent(packet.len());
         match self.drain() {
-            // What waits is taken.
+            // Waiting packets are taken.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
             other => other,
         }

@@ -58,7 +58,7 @@ pub(crate) struct Neighbour {
 
 impl Routes {
     /// # Errors
-    /// What the kernel refuses.
+    /// An error of the kernel.
     pub(crate) fn open() -> io::Result<Routes> {
         Ok(Routes { socket: rtnetlink()?, number: 0, answer: vec![0; ANSWER_ROOM] })
     }
@@ -82,7 +82,7 @@ impl Routes {
     /// Whether `to` is an address of this host.
     ///
     /// # Errors
-    /// What the kernel refuses.
+    /// An error of the kernel.
     pub(crate) fn ends_here(&mut self, to: IpAddr) -> io::Result<bool> {
         let (family, octets) = encode(to);
         let header = [family, 8 * octets.len() as u8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -93,7 +93,7 @@ impl Routes {
     /// Who is at `hop`; `None` if the kernel has not found out.
     ///
     /// # Errors
-    /// What the kernel refuses.
+    /// An error of the kernel.
     pub(crate) fn neighbour(&mut self, hop: Hop) -> io::Result<Option<Neighbour>> {
         let question = about_neighbour(Request::question(RTM_GETNEIGH), hop, 0);
         match self.ask(question) {
@@ -111,7 +111,7 @@ impl Routes {
         self.ask(about_neighbour(Request::new(RTM_NEWNEIGH, 0), hop, NTF_USE)).map(drop)
     }
 
-    /// What the kernel answers: empty for an acknowledgement.
+    /// The answer of the kernel: empty for an acknowledgement.
     fn ask(&mut self, request: Request) -> io::Result<&[u8]> {
         self.number = self.number.wrapping_add(1);
         rustix::net::send(&self.socket, &request.numbered(self.number), SendFlags::empty())?;

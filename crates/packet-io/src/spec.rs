@@ -57,7 +57,7 @@ pub enum SpecError {
     UnknownKind {
         /// The whole text.
         text: String,
-        /// What stands before the first colon.
+        /// The text before the first colon.
         kind: String,
     },
     /// The interface name cannot exist on Linux.
@@ -67,7 +67,7 @@ pub enum SpecError {
     BadName {
         /// The whole text.
         text: String,
-        /// What is wrong with the name.
+        /// The error in the name.
         problem: &'static str,
     },
     /// The local UDP address does not parse.
@@ -75,9 +75,9 @@ pub enum SpecError {
     BadAddress {
         /// The whole text.
         text: String,
-        /// What stands after `udp:`.
+        /// The text after `udp:`.
         address: String,
-        /// What to write.
+        /// The remedy.
         hint: &'static str,
     },
 }

@@ -400,7 +400,7 @@ impl Device for TunDevice {
                     left.push_back((segment.to_vec(), TxMeta::default()))
                 });
                 match self.drain() {
-                    // What waits is taken.
+                    // Waiting packets are taken.
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
                     other => other,
                 }

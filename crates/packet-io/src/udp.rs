@@ -186,7 +186,7 @@ impl UdpDevice {
     }
 }
 
-/// What came of one attempt to send from a chain.
+/// The result of one attempt to send from a chain.
 enum Step {
     Went(usize),
     /// Nothing was sent; once more, and the kernel chooses our address.

@@ -92,7 +92,7 @@ const VLAN_TAG: usize = 4;
 /// Queues of an interface that are used; `ethtool -L` makes them fewer.
 const MOST_QUEUES: u32 = 64;
 
-/// What [`open`] has opened.
+/// The device that [`open`] has opened.
 pub struct Opened {
     /// The queues, each a device: as many as were asked for, or as the interface has if these are fewer.
     pub queues: Vec<Box<dyn Device>>,
@@ -148,7 +148,7 @@ pub fn open(
             interface.name()
         ));
     }
-    // Whatever is not for us is for the kernel, or on its way through this host.
+    // All other packets are for the kernel, or on their way through this host.
     if addresses.is_empty() || addresses.len() > MOST_ADDRESSES {
         return unsupported(format!(
             "the stack shares 1 to {MOST_ADDRESSES} addresses with the host, and these are {}; name them with --addr",

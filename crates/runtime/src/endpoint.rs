@@ -121,12 +121,12 @@ impl Endpoint {
     /// Takes in what [`export_fast_open_cache`](Endpoint::export_fast_open_cache) wrote.
     ///
     /// # Errors
-    /// What is wrong with the text; nothing of it was taken then.
+    /// The error in the text; nothing of it was taken then.
     pub fn import_fast_open_cache(&self, text: &str) -> Result<(), ImportError> {
         self.shards.try_tell(|stack, now| stack.import_fast_open_cache(text, now))
     }
 
-    /// What is known of the path between these addresses.
+    /// Knowledge of the path between these addresses.
     pub fn path(&self, local: IpAddr, remote: IpAddr) -> PathFacts {
         self.shards.ask(|stack, now| stack.path(local, remote, now))
     }
@@ -136,7 +136,7 @@ impl Endpoint {
         self.shards.tell(|stack, _| stack.flush_paths());
     }
 
-    /// What is known of paths as text for a file.
+    /// Knowledge of paths as text for a file.
     pub fn export_paths(&self) -> String {
         self.shards.ask(|stack, now| stack.export_paths(now))
     }
@@ -144,7 +144,7 @@ impl Endpoint {
     /// Takes in what [`export_paths`](Endpoint::export_paths) wrote; the text may hold more than that.
     ///
     /// # Errors
-    /// What is wrong with the text; nothing of it was taken then.
+    /// The error in the text; nothing of it was taken then.
     pub fn import_paths(&self, text: &str) -> Result<(), ImportError> {
         self.shards.try_tell(|stack, now| stack.import_paths(text, now))
     }
@@ -311,7 +311,7 @@ impl Builder {
         self
     }
 
-    /// What is remembered of paths from one connection to the next.
+    /// Memory of paths from one connection to the next.
     pub fn paths(mut self, paths: PathMemoryConfig) -> Builder {
         self.stack.path = paths;
         self

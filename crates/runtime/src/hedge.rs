@@ -54,7 +54,7 @@ struct Race {
     /// Of the second connection.
     plain: ConnectConfig,
     first: TcpStream,
-    /// What was written.
+    /// The bytes written.
     request: Vec<u8>,
     /// The writer has no more to say.
     closed: bool,

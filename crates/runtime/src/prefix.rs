@@ -24,7 +24,7 @@ pub enum PrefixError {
     Length {
         /// The whole text.
         text: String,
-        /// What stands before the slash.
+        /// The text before the slash.
         address: IpAddr,
         /// The longest length of the family.
         most: u8,

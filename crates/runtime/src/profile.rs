@@ -90,7 +90,7 @@ const PERCENT: u32 = 10_000_000;
 /// What [`Profile::allow`] takes, in percent, from a share such as `5%` or `0.05`.
 ///
 /// # Errors
-/// What is wrong with the text: it is no share, or more than 200 %.
+/// The error in the text: it is no share, or more than 200 %.
 pub fn parse_max_overhead(text: &str) -> Result<u32, String> {
     let most = parse_proportion(text).map_err(|error| format!("{text}: {error}"))?.ppb() / PERCENT;
     match most {
@@ -136,7 +136,7 @@ pub enum ProfileError {
         mechanism: &'static str,
         /// The refused value.
         value: String,
-        /// What is allowed.
+        /// The allowance.
         allowed: &'static str,
     },
 }

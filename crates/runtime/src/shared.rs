@@ -1,4 +1,4 @@
-//! What the handles of an endpoint and its driver share: the stack and who waits for it, behind one lock.
+//! State that the handles of an endpoint and its driver share: the stack and who waits for it, behind one lock.
 //!
 //! Handles act on the stack directly, under the lock and without awaiting, and then wake the driver, which alone touches
 //! the device and the timer. Tasks are woken after the lock is let go. What is kept per connection is bounded by the
@@ -30,7 +30,7 @@ pub(crate) struct Shared {
 /// Behind the lock.
 pub(crate) struct Inner {
     pub(crate) stack: Stack,
-    /// What the device counted when the driver last looked.
+    /// The counters of the device when the driver last looked.
     pub(crate) device: Counters,
     /// Each at the place of its connection in the stack.
     connections: Vec<Option<(ConnId, Waiting)>>,

@@ -145,7 +145,7 @@ impl TcpStream {
         self.connection.abort();
     }
 
-    /// What the connection did so far: round-trip time, window, counters. `None` once the stack has forgotten it.
+    /// Statistics of the connection so far: round-trip time, window, counters. `None` once the stack has forgotten it.
     pub fn stats(&self) -> Option<ConnStats> {
         self.connection.stats()
     }

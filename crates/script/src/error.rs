@@ -10,7 +10,7 @@ pub struct ScriptError {
     pub file: String,
     /// The line, from 1.
     pub line: u32,
-    /// What is wrong. Of a packet that differs: the fields, then the expected and the actual packet one
+    /// The error. Of a packet that differs: the fields, then the expected and the actual packet one
     /// above the other.
     pub message: String,
 }

@@ -73,7 +73,7 @@ impl<'a> TransactionSpec<'a> {
     }
 }
 
-/// What became of a transaction. Times and counters of the connections are those at the completion; bytes
+/// The outcome of a transaction. Times and counters of the connections are those at the completion; bytes
 /// on the wire include the closing of the connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct TransactionResult {

@@ -148,7 +148,7 @@ pub fn receive(world: &impl World, fd: i32, len: usize, flags: i32) -> Answer<Re
     });
     match (received, so_far) {
         (Ok(Some(received)), _) => Ok(received),
-        // What has arrived before the wait was over, or before an error, is not lost.
+        // Bytes that have arrived before the wait was over, or before an error, are not lost.
         (Ok(None) | Err(_), Some(partial)) if partial.count > 0 => Ok(partial),
         (Ok(None), _) => Err(Errno(libc::EAGAIN)),
         (Err(error), _) => Err(error),

@@ -6,7 +6,7 @@ use brisk_tcp::error::{CloseReason, ConnectError, ListenError};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Errno(pub i32);
 
-/// What a call answers.
+/// The answer of a call.
 pub type Answer<T = i32> = Result<T, Errno>;
 
 /// What the end of a connection is to a program that asks; `None` if it is no error. `closing`: it was in

@@ -36,7 +36,7 @@ pub(crate) struct ExtendedError {
 /// An ICMP error beside its numbers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Quoted {
-    /// Who sent the error.
+    /// The sender of the error.
     pub(crate) offender: IpAddr,
     /// Where the segment was to go that it quotes.
     pub(crate) destination: SocketAddr,

@@ -36,7 +36,7 @@ const LEAST_WINDOW: usize = 2 * SEGMENT;
 /// Packets at one instant beyond which the stack is stuck.
 const MOST_AT_ONCE: u32 = 100_000;
 
-/// What a descriptor stands for.
+/// The object behind a descriptor.
 #[derive(Debug)]
 pub(crate) enum Descriptor {
     Socket(Box<Socket>),
@@ -175,7 +175,7 @@ impl Host {
     /// Changes a setting of Linux.
     ///
     /// # Errors
-    /// What is wrong with the value.
+    /// The error in the value.
     pub fn sysctl(&mut self, name: &str, value: &str) -> Result<(), String> {
         self.settings.sysctl(name, value)
     }
@@ -301,7 +301,7 @@ impl Host {
         self.runs_away || self.next_timeout().is_some_and(|due| due <= self.now)
     }
 
-    /// What is known of the connection of a socket, and its `struct tcp_info`; also after its program has closed it, as
+    /// Knowledge of the connection of a socket, and its `struct tcp_info`; also after its program has closed it, as
     /// long as the stack has it.
     pub fn connection(&mut self, fd: i32) -> Option<(ConnStats, Vec<u8>)> {
         let now = self.now;

@@ -16,7 +16,7 @@ use crate::flags::SoFlags;
 use crate::host::{Host, OnDevice};
 use crate::world::real_time::{Caller, GRANULARITY, RealWorld};
 
-/// What a call answers: a value, or the error number that Linux would give.
+/// The answer of a call: a value, or the error number that Linux would give.
 pub type Answer<T> = Result<T, Errno>;
 
 /// A stack on a device, and the sockets on it.

@@ -112,7 +112,7 @@ const KEYS: &[(&str, &str)] = &[
     ("syn_cookies", "off, under_flood or always"),
 ];
 
-/// What holds for a run.
+/// Settings of a run.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The stack.
@@ -177,7 +177,7 @@ impl Settings {
     /// Takes `key=value` with one of the [`keys`].
     ///
     /// # Errors
-    /// What is wrong with the key or the value.
+    /// The error in the key or the value.
     pub fn set(&mut self, key: &str, value: &str) -> Result<(), Refused> {
         let known = self.set_host(key, value)?
             || self.set_transfer(key, value)?

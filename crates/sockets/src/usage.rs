@@ -6,7 +6,7 @@ use std::time::Duration;
 use brisk_tcp::connection::{ConnInfo, ConnStats, State};
 use brisk_wire::{Ecn, Instant};
 
-/// What a connection waits for.
+/// The event that a connection waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Waits {
     /// For the program: there is nothing to send.

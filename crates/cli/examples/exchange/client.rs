@@ -16,7 +16,7 @@ use brisk_lab::side::{Side, Stream};
 /// What is not finished by then has failed.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// What all workers share.
+/// State that all workers share.
 struct Shared {
     side: Side,
     workload: Workload,

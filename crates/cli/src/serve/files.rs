@@ -16,7 +16,7 @@ use super::content::Content;
 /// The largest body that `--synthetic` makes up: 1 TB.
 const MOST_SYNTHETIC: u64 = 1_000_000_000_000;
 
-/// What is served.
+/// The content served.
 #[derive(Debug)]
 pub(crate) struct Files {
     root: PathBuf,

@@ -192,7 +192,7 @@ fn on_an_ethernet_the_kernel_redirects_the_frames_and_keeps_what_is_its_own() {
         assert_same(&copy, &page);
     }
     assert_eq!(resets(&far), before, "the kernel has answered for us");
-    // What comes after a process has ended its kernel answers, and may.
+    // The kernel answers segments that come after a process has ended, and may.
     assert!(resets(&near) <= 2, "the kernel has answered for us");
     // Nothing is left behind, not even by who is killed: the kernel answers for the port again.
     server.signal("-KILL");

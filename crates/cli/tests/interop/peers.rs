@@ -19,7 +19,7 @@ const PEERS: [&[(&str, &str)]; 5] = [
     &[("tcp_sack", "0"), ("tcp_timestamps", "0"), ("tcp_window_scaling", "0")],
     &[("tcp_ecn", "1")],
 ];
-/// What a namespace begins with.
+/// The initial state of a namespace.
 const USUAL: [(&str, &str); 4] =
     [("tcp_sack", "1"), ("tcp_timestamps", "1"), ("tcp_window_scaling", "1"), ("tcp_ecn", "2")];
 

@@ -1,4 +1,4 @@
-//! What our stack puts on the wire, in both roles, as tshark sees it on a link without offloads.
+//! The packets of our stack on the wire, in both roles, as tshark sees it on a link without offloads.
 
 use std::path::Path;
 

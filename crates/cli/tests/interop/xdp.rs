@@ -126,7 +126,7 @@ fn fetching_over_af_xdp_finds_its_neighbour_and_is_not_disturbed_by_its_kernel()
         run(near.brisk(&["get", url, "--device", "xdp:eth", "--repeat", "3", "-o"]).arg(&copy));
         assert_same(&copy, &page);
     }
-    // What comes after a process has ended its kernel answers, and may.
+    // The kernel answers segments that come after a process has ended, and may.
     assert!(resets(&near) <= 2, "the kernel has answered for us");
     assert_eq!(program(&near), None);
 }

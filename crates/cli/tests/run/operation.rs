@@ -1,4 +1,4 @@
-//! What an operator does with a gateway that runs: configure it, look at it, change it, kill one side of it.
+//! The work of an operator with a gateway that runs: configure it, look at it, change it, kill one side of it.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -24,7 +24,7 @@ use brisk_runtime::profile::Profile;
 
 /// Connections that Fast Open may leave unacknowledged.
 const FAST_OPEN_QUEUE: u16 = 256;
-/// What the process does.
+/// The role of the process.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct End {
     /// Whose TCP.
@@ -69,7 +69,7 @@ pub enum Role {
     Ask(SocketAddr, Work),
 }
 
-/// What is asked for.
+/// The request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Work {
     /// One connection on which the client sends as fast as it can. Unit: a byte.
@@ -93,7 +93,7 @@ pub enum Work {
     PingPong,
 }
 
-/// What came of one line.
+/// The result of one line.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Done {
     /// Units of the work.

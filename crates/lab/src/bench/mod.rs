@@ -38,7 +38,7 @@ use stage::{Process, Stage, Usage};
 /// Both TCPs learn the path, fetch cookies and fill caches for so long before it counts, seconds.
 const WARM: f64 = 0.3;
 
-/// What is to be measured.
+/// The measurements to make.
 #[derive(Clone, Debug)]
 pub struct Bench {
     /// The program whose `bench --end` is an end.

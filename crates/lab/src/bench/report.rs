@@ -8,7 +8,7 @@ use super::end::Work;
 use super::rows::{Goal, Row, Way};
 use crate::statistics::Sample;
 
-/// What came of all rows.
+/// The results of all rows.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct BenchReport {
     /// How often each was measured.
@@ -21,18 +21,18 @@ pub struct BenchReport {
     pub rows: Vec<RowReport>,
 }
 
-/// What came of one.
+/// The result of one.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct RowReport {
     /// Its name.
     pub name: &'static str,
-    /// What is done.
+    /// The work.
     pub what: &'static str,
     /// `byte`, `transaction` or `round trip`: costs are nanoseconds of one.
     pub unit: &'static str,
-    /// What is measured against.
+    /// The baseline.
     pub baseline: WayReport,
-    /// What is measured.
+    /// The quantity to measure.
     pub candidate: WayReport,
     /// `baseline/candidate` or `candidate/baseline`: which way round the ratios are.
     pub ratio_of: &'static str,

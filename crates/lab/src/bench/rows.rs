@@ -1,4 +1,4 @@
-//! What is measured: the rows of the table.
+//! The measurements: the rows of the table.
 
 use std::net::SocketAddr;
 
@@ -19,16 +19,16 @@ const TUN_ADDRESS: &str = "10.98.0.2/24";
 /// Two ways to do the same work, and what is hoped of their ratio.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// What it is called on the command line.
+    /// Its name on the command line.
     pub name: &'static str,
-    /// What is done.
+    /// The work.
     pub what: &'static str,
     pub(super) work: Work,
     /// Between what hosts.
     pub(super) setting: Setting,
-    /// What is measured against.
+    /// The baseline.
     pub(super) baseline: Way,
-    /// What is measured.
+    /// The quantity to measure.
     pub(super) candidate: Way,
     /// The goal.
     pub goal: Goal,

@@ -183,7 +183,7 @@ impl Process {
         Ok(writeln!(stdin, "{seconds}")?)
     }
 
-    /// What came of it.
+    /// The result.
     pub(super) fn done(&mut self) -> Result<Done, BenchError> {
         let line = self.hear()?;
         serde_json::from_str(&line).map_err(|error| BenchError::End(format!("said '{line}': {error}")))

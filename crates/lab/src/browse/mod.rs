@@ -51,7 +51,7 @@ pub struct Browse {
     pub link: LinkSpec,
     /// Seed of the link.
     pub seed: u64,
-    /// What is compared; the first is what gains are measured against.
+    /// The variants to compare; the first is what gains are measured against.
     pub arms: Vec<Profile>,
     /// Loads of each arm that count; one more before them makes the arm acquainted with the path.
     pub loads: u32,

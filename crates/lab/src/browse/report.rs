@@ -24,7 +24,7 @@ pub struct Load {
     pub connections: u64,
 }
 
-/// What became of a page.
+/// The outcome of a page.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct PageReport {
     /// Its name.
@@ -43,11 +43,11 @@ pub struct PageReport {
     pub arms: Vec<ArmReport>,
     /// Whether the link kept its times.
     pub valid: bool,
-    /// What there is to say about that.
+    /// Remarks on that.
     pub verdict: String,
 }
 
-/// What became of an arm.
+/// The outcome of an arm.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct ArmReport {
     /// Its name.

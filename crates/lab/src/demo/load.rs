@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 /// How long one request may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What became of the requests so far.
+/// The outcome of the requests so far.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tally {
     /// Completion times, ms.

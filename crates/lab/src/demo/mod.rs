@@ -90,7 +90,7 @@ pub struct ArmSnapshot {
 pub struct DemoReport {
     /// The hop between the gateways.
     pub link: LinkReport,
-    /// What was asked for.
+    /// The request.
     pub workload: Workload,
     /// Requests per second to each arm.
     pub per_second: f64,
@@ -105,14 +105,14 @@ pub struct DemoReport {
 /// The result of one arm.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct DemoArm {
-    /// What was measured.
+    /// The measurements.
     #[serde(flatten)]
     pub measured: ArmReport,
     /// What the simulation expects of the same link, ms.
     pub simulated_ms: Expected,
     /// True if the link kept its times.
     pub valid: bool,
-    /// What there is to say about that.
+    /// Remarks on that.
     pub verdict: String,
     /// How late packets left the link, microseconds, 99th percentile.
     pub lateness_p99_us: f64,

@@ -21,7 +21,7 @@ pub type Prefix = (IpAddr, u8);
 /// Reads `10.77.0.1/24`; without a length, the address alone is the network.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The error in it.
 pub fn parse_prefix(text: &str) -> Result<Prefix, EndError> {
     let wrong = || EndError::Address(text.to_owned());
     let (address, len) = text.split_once('/').ok_or_else(wrong)?;
@@ -95,7 +95,7 @@ impl EndSpec {
     /// Opens the device, creating it if there is none, gives it its addresses and switches it on.
     ///
     /// # Errors
-    /// What the system refused, and what would help.
+    /// The refusal of the system, and its remedy.
     pub fn open(&self) -> Result<TunEnd, EndError> {
         // A link carries packets as they are on a wire: no super-packets, checksums complete.
         let options = TunOptions { offload: false, ..TunOptions::default() };
@@ -155,7 +155,7 @@ impl Between {
     /// Creates those of the two namespaces that do not exist; they are deleted when the value is dropped.
     ///
     /// # Errors
-    /// What the system refused, and what would help.
+    /// The refusal of the system, and its remedy.
     pub fn create_missing(&self) -> Result<Created, EndError> {
         let mut created = Created::default();
         for name in [&self.a, &self.b] {
@@ -223,7 +223,7 @@ impl UdpEnd {
     /// Binds a socket. Without a `peer`, the sender of the last datagram is the peer.
     ///
     /// # Errors
-    /// What the system says.
+    /// An error of the system.
     pub fn bind(local: SocketAddr, peer: Option<SocketAddr>) -> io::Result<UdpEnd> {
         let socket = UdpSocket::bind(local)?;
         socket.set_nonblocking(true)?;
@@ -233,7 +233,7 @@ impl UdpEnd {
     /// Where the socket is.
     ///
     /// # Errors
-    /// What the system says.
+    /// An error of the system.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
     }

@@ -34,13 +34,13 @@ pub trait End {
     /// Takes one packet, or says [`io::ErrorKind::WouldBlock`].
     ///
     /// # Errors
-    /// What the device says.
+    /// An error of the device.
     fn receive(&mut self, packet: &mut Vec<u8>) -> io::Result<()>;
 
     /// Gives one packet away. Never blocks.
     ///
     /// # Errors
-    /// What the device says; the packet is then lost.
+    /// An error of the device; the packet is then lost.
     fn send(&mut self, packet: &[u8]) -> io::Result<()>;
 
     /// Bytes that each packet has on the wire beyond those that [`End::receive`] gives.

@@ -54,7 +54,7 @@ pub struct Estimation {
     pub max_overhead: u32,
 }
 
-/// What came out.
+/// The result.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Estimate {
     /// Exchanges simulated for each arm and each of the three losses.
@@ -101,7 +101,7 @@ impl Estimation {
     /// Simulates. `progress` hears of transactions done; `None` once `stop` is set.
     ///
     /// # Errors
-    /// What keeps a transaction from being simulated.
+    /// The reason why a transaction cannot be simulated.
     pub fn run(
         &self,
         progress: &(dyn Fn(u64) + Sync),

@@ -75,7 +75,7 @@ pub struct Facts {
     pub response_bytes: [f64; 3],
     /// Mean time of an exchange at the capture point.
     pub mean_ms: f64,
-    /// What the estimate rests on, and what it does not know.
+    /// The basis of the estimate, and what it does not know.
     pub rests_on: Vec<String>,
 }
 
@@ -224,7 +224,7 @@ impl Facts {
     }
 }
 
-/// What the estimate rests on, a line each.
+/// The basis of the estimate, a line each.
 fn rests_on(analysis: &Analysis, traffic: &Traffic) -> Vec<String> {
     let mut lines = Vec::new();
     if let Some(stopped) = &analysis.stopped {

@@ -30,7 +30,7 @@ pub enum PagesError {
     Shape {
         /// Counted from 1.
         line: usize,
-        /// What is wrong.
+        /// The error.
         what: String,
     },
     /// What it describes cannot be loaded.

@@ -18,7 +18,7 @@ use crate::statistics::{Interval, below, resampler};
 /// Draws of the bootstrap for one figure.
 const RESAMPLES: usize = 300;
 
-/// What became of a plan.
+/// The outcome of a plan.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct PlanReport {
     /// Name of the plan.
@@ -33,7 +33,7 @@ pub struct PlanReport {
     pub cells: Vec<CellReport>,
 }
 
-/// What became of a cell. In JSON the keys of `whatif --json` stand beside those of the plan.
+/// The outcome of a cell. In JSON the keys of `whatif --json` stand beside those of the plan.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct CellReport {
     /// Name of the plan.
@@ -61,7 +61,7 @@ pub struct CellReport {
 pub struct Finding {
     /// The arm.
     pub arm: String,
-    /// What is measured.
+    /// The quantity to measure.
     pub metric: String,
     /// Its unit.
     pub unit: &'static str,

@@ -1,4 +1,4 @@
-//! What is measured of an arm, as a plan writes it.
+//! A quantity measured of an arm, as a plan writes it.
 //!
 //! | text | what |
 //! |---|---|
@@ -32,7 +32,7 @@ use thiserror::Error;
 use crate::row::Row;
 use crate::statistics::Statistic;
 
-/// What is measured.
+/// The quantity to measure.
 #[derive(Clone, Copy, PartialEq, Debug, Deserialize)]
 #[serde(try_from = "String")]
 pub enum Metric {

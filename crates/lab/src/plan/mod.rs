@@ -70,7 +70,7 @@ pub struct Plan {
     pub quick_n: u64,
     /// Transactions of each arm behind the paper's figures, 100 or more: they have an error of their own.
     pub paper_n: Option<u64>,
-    /// What is run.
+    /// The runs.
     #[serde(rename = "cell")]
     pub cells: Vec<Cell>,
 }
@@ -122,9 +122,9 @@ pub struct Cell {
     pub draw: bool,
     /// Commands that take part when the cell is run in real time.
     pub contestant: Option<OneOrMore>,
-    /// What is compared; the first is what gains are measured against.
+    /// The variants to compare; the first is what gains are measured against.
     pub arms: Vec<String>,
-    /// What is expected.
+    /// The expectations.
     #[serde(default, rename = "expect")]
     pub expectations: Vec<Expectation>,
 }
@@ -159,7 +159,7 @@ pub struct BesideText {
 pub struct Expectation {
     /// One of the cell's arms.
     pub arm: String,
-    /// What is measured.
+    /// The quantity to measure.
     pub metric: Metric,
     /// The paper's figure, if it has one.
     pub paper: Option<f64>,
@@ -183,7 +183,7 @@ pub enum PlanError {
         plan: String,
         /// Counted from 1.
         line: usize,
-        /// What is wrong.
+        /// The error.
         what: String,
     },
     /// A cell cannot be meant.
@@ -193,7 +193,7 @@ pub enum PlanError {
         plan: String,
         /// Name of the cell.
         cell: String,
-        /// What is wrong, and what would be right.
+        /// The error, and what would be right.
         what: String,
     },
 }
@@ -209,9 +209,9 @@ pub struct Workload {
     pub sizes_text: String,
     /// The page, if one is loaded.
     pub page: Option<Page>,
-    /// What surrounds a transaction.
+    /// The surroundings of a transaction.
     pub setting: Setting,
-    /// What is compared.
+    /// The variants to compare.
     pub arms: Vec<Profile>,
 }
 

@@ -93,7 +93,7 @@ pub enum StoreError {
     Damaged {
         /// The file.
         path: String,
-        /// What is wrong.
+        /// The error.
         what: String,
     },
     /// The directory holds another run.
@@ -109,7 +109,7 @@ pub enum StoreError {
     Shards {
         /// Name of the plan.
         plan: String,
-        /// What is wrong.
+        /// The error.
         what: String,
     },
 }

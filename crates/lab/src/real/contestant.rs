@@ -1,4 +1,4 @@
-//! Who takes part: the kernel's own TCP, and commands on one side of the link or both.
+//! The contestants: the kernel's own TCP, and commands on one side of the link or both.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};

@@ -46,10 +46,10 @@ const WARM: u64 = 10;
 /// How long a contestant may take until its first answer.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What is to be measured.
+/// The measurements to make.
 #[derive(Clone, Debug)]
 pub struct Real {
-    /// What it is called.
+    /// Its name.
     pub name: String,
     /// The link.
     pub link: LinkSpec,
@@ -63,7 +63,7 @@ pub struct Real {
     pub parallel: usize,
     /// How long a bulk flow of each contestant runs beside one of the kernel's; zero: not at all.
     pub beside: Duration,
-    /// Who takes part, in this order.
+    /// The contestants, in this order.
     pub contestants: Vec<Contestant>,
 }
 

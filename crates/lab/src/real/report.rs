@@ -12,10 +12,10 @@ use crate::emulate::Outcome;
 use crate::plan::metric::Metric;
 use crate::statistics::{Interval, Sample, Statistic};
 
-/// What became of all contestants.
+/// The outcome of all contestants.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct RealReport {
-    /// What it is called.
+    /// Its name.
     pub name: String,
     /// The link.
     pub link: LinkReport,
@@ -29,7 +29,7 @@ pub struct RealReport {
     pub contestants: Vec<ContestantReport>,
 }
 
-/// What became of one.
+/// The outcome of one.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct ContestantReport {
     /// Its name.

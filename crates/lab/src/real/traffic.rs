@@ -240,7 +240,7 @@ async fn fetch(asked: &Asked, go_on: &(dyn Fn(u64) -> bool + Sync)) -> io::Resul
     read(stream, go_on).await
 }
 
-/// What `curl --tcp-fastopen` does.
+/// Does as `curl --tcp-fastopen`.
 async fn fast_open(to: SocketAddr, request: &[u8]) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_nonblocking(true)?;

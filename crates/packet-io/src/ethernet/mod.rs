@@ -233,7 +233,7 @@ impl Device for EthernetDevice {
         self.counters.on_sent(packet.len());
         for segment in segments {
             match self.send_one(&segment) {
-                // What is queued is taken.
+                // Queued packets are taken.
                 Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
                 _ => {}
             }

@@ -49,7 +49,7 @@ impl RedirectDevice {
         guards: &Arc<Guards>,
         count: usize,
     ) -> Result<Vec<RedirectDevice>, OpenError> {
-        // Whatever is not for us is for the kernel, or on its way through this host.
+        // All other packets are for the kernel, or on their way through this host.
         if addresses.is_empty() || addresses.len() > MOST_ADDRESSES {
             return Err(OpenError::unsupported(format!("packet:{interface}"), "that many addresses"));
         }

@@ -188,7 +188,7 @@ mod tests {
         let mut read = vec![0; payloads.len()];
         stream_of_ours.read_exact(&mut read).unwrap();
         assert!(read == payloads);
-        // What is taken is not sent again.
+        // Packets that were taken are not sent again.
         device.send_batch(&mut together).unwrap();
         let counters = device.counters();
         assert_eq!((counters.sent - before, counters.send_refused), (packets.len() as u64, 0));

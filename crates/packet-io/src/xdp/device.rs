@@ -30,7 +30,7 @@ use crate::reactor::Reactor;
 /// How long is waited for a full interface, which does not tell when it has room.
 pub(super) const PAUSE: Duration = Duration::from_millis(1);
 
-/// What is known of the interface.
+/// Knowledge of the interface.
 #[derive(Clone, Debug)]
 pub(super) struct Host {
     pub(super) interface: Interface,

@@ -27,7 +27,7 @@ impl Mapping {
     /// `bytes` that `socket` shares at `offset`, which says what they are.
     ///
     /// # Errors
-    /// What the kernel refuses.
+    /// An error of the kernel.
     pub(super) fn of(socket: BorrowedFd<'_>, offset: libc::off_t, bytes: usize) -> io::Result<Mapping> {
         Mapping::new(bytes, libc::MAP_SHARED | libc::MAP_POPULATE, socket.as_raw_fd(), offset)
     }

@@ -22,7 +22,7 @@ const SAME_V6: [std::ops::Range<usize>; 2] = [0..4, 6..40];
 /// Those of a TCP header: all but sequence number, flags and checksum, which are looked at by themselves.
 const SAME_TCP: [std::ops::Range<usize>; 3] = [0..4, 8..13, 14..16];
 
-/// What waits for its continuation.
+/// A run that waits for its continuation.
 #[derive(Debug)]
 pub(super) struct Merge {
     buffers: Buffers,

@@ -191,7 +191,7 @@ impl Which {
     /// Maps a ring that the socket was asked to make, and says where its parts lie.
     ///
     /// # Errors
-    /// What the kernel refuses.
+    /// An error of the kernel.
     pub(super) fn map<T>(
         self,
         socket: BorrowedFd<'_>,

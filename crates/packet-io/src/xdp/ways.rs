@@ -37,7 +37,7 @@ struct Way {
 
 impl Ways {
     /// # Errors
-    /// What the kernel refuses.
+    /// An error of the kernel.
     pub(super) fn of(interface: &Interface) -> io::Result<Ways> {
         Ok(Ways { routes: Routes::open()?, interface: interface.index(), known: HashMap::new() })
     }

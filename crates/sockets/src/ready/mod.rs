@@ -19,7 +19,7 @@ const NVAL: Flags = libc::POLLNVAL as Flags;
 const RDNORM: Flags = libc::POLLRDNORM as Flags;
 const WRNORM: Flags = libc::POLLWRNORM as Flags;
 const RDHUP: Flags = libc::POLLRDHUP as Flags;
-/// What is ready at a descriptor now.
+/// The events that are ready at a descriptor now.
 pub(crate) fn of(host: &mut Host, fd: i32) -> Flags {
     if let Ok((socket, stack, _)) = host.parts(fd) {
         return of_socket(socket, stack);

@@ -27,7 +27,7 @@ impl Settings {
     /// for is passed over.
     ///
     /// # Errors
-    /// What is wrong with the value.
+    /// The error in the value.
     pub fn sysctl(&mut self, key: &str, value: &str) -> Result<(), Refused> {
         let last = |value: &str| value.split_whitespace().last().unwrap_or("").to_owned();
         let triple = || -> Result<BufferConfig, Refused> {

@@ -9,7 +9,7 @@ use brisk_wire::Instant;
 use super::{Role, Socket};
 use crate::errno::{Answer, Errno};
 
-/// What close() has still to do.
+/// The rest of the work of close().
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Closing {
     /// Nothing.

@@ -33,7 +33,7 @@ pub(crate) enum Family {
     V6,
 }
 
-/// What a socket does.
+/// The role of a socket.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Role {
     /// Nothing yet.
@@ -114,7 +114,7 @@ pub(crate) struct SocketOptions {
     pub(crate) receive_timeout: Option<Duration>,
     pub(crate) send_timeout: Option<Duration>,
     pub(crate) receive_low_water: usize,
-    /// What the system gives as receive buffer, bytes.
+    /// Size of the receive buffer that the system gives, bytes.
     pub(crate) system_receive_buffer: usize,
     /// SO_RCVBUF was set.
     pub(crate) receive_buffer_set: bool,

@@ -44,7 +44,7 @@ impl Socket {
             return Err(Errno(libc::EINVAL));
         }
         // As in Linux, one more than the backlog may wait.
-        // What is negative asks for as much as there is.
+        // A negative number asks for as much as there is.
         self.backlog = (backlog as u32).min(MOST_WAITING as u32) as usize + 1;
         self.open_listeners(stack, settings, now)
     }

@@ -15,14 +15,14 @@ use crate::error_queue::{Entry, ExtendedError, Quoted};
 /// `TCP_CM_INQ` of linux/tcp.h.
 const TCP_CM_INQ: i32 = libc::TCP_INQ;
 
-/// What a read brings.
+/// The result of a read.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Received {
     /// The data.
     pub bytes: Vec<u8>,
     /// What the call answers; more than `bytes` if they were thrown away (MSG_TRUNC).
     pub count: usize,
-    /// What stands beside it.
+    /// The data beside it.
     pub control: Vec<Control>,
     /// `msg_flags`.
     pub flags: i32,

@@ -146,7 +146,7 @@ unsafe fn descriptor<T>(number: libc::c_long, attributes: &T) -> io::Result<Owne
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// What a command of `bpf(2)` answers.
+/// The answer of a command of `bpf(2)`.
 ///
 /// # Safety
 /// As [`descriptor`].

@@ -13,7 +13,7 @@ use brisk_wire::Instant;
 use std::sync::PoisonError;
 use std::time::Duration;
 
-/// What the stack does that it never should.
+/// Faults of the stack.
 const RUNS_AWAY: &str = "the stack sends, or wants to be woken, for ever at one instant: a bug of the stack";
 
 impl VirtualWorld {
