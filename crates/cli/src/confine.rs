@@ -11,10 +11,10 @@ use landlock::{
 };
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
-/// What is written to when a TUN device is opened.
+/// The file that is written to when a TUN device is opened.
 const TUN: &str = "/dev/net/tun";
 
-/// What is left, for the log.
+/// The remaining rights, for the log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Confined {
     capabilities: String,

@@ -40,7 +40,7 @@ pub(crate) struct CookieKeyArgs {
     fast_open_rotate: Duration,
 }
 
-/// What a source holds.
+/// The content of a source.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 enum Mode {
     /// One key or two.

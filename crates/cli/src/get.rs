@@ -108,7 +108,7 @@ struct Target {
     url: String,
     host: String,
     port: u16,
-    /// What the `Host` header says.
+    /// The value of the `Host` header.
     authority: String,
     path: String,
 }
@@ -167,7 +167,7 @@ impl Target {
     }
 }
 
-/// What one transfer took.
+/// The times of one transfer.
 #[derive(Debug)]
 struct Transfer {
     bytes: u64,

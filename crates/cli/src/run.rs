@@ -201,7 +201,7 @@ impl Meeting {
 
 impl Drop for Meeting {
     fn drop(&mut self) {
-        // What is left is an empty directory.
+        // An empty directory is left.
         let _ = std::fs::remove_dir_all(Path::new(&self.directory));
     }
 }

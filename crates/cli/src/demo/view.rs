@@ -56,7 +56,7 @@ pub(super) fn live(demo: &Demo, snapshot: &Snapshot) -> String {
     text
 }
 
-/// What it showed.
+/// The result that it showed.
 pub(super) fn result(demo: &Demo, report: &DemoReport) -> String {
     let mut text =
         "arm               answered   p50 ms   p95 ms   p99 ms   p50/RTT  p99/RTT  wire\n".to_owned();

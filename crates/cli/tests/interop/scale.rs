@@ -19,7 +19,7 @@ pub(crate) struct Scale {
 pub(crate) const SCALE_VARIABLE: &str = "BRISK_INTEROP_SCALE";
 
 impl Scale {
-    /// What the environment asks for.
+    /// The request of the environment.
     pub(crate) fn chosen() -> Scale {
         match std::env::var(SCALE_VARIABLE).as_deref() {
             Ok("full") => Scale {
