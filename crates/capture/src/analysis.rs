@@ -1,8 +1,8 @@
 //! All connections of a capture together.
 //!
 //! Memory is bounded: so many connections are open at a time, so many packets of them are remembered, so many
-//! exchanges are kept. What goes beyond closes the connections that have been silent longest, and thins the
-//! exchanges out evenly.
+//! exchanges are kept. Beyond that the connections that have been silent longest are closed, and the exchanges are
+//! thinned out evenly.
 
 use std::collections::HashMap;
 use std::io::Read;
@@ -83,7 +83,7 @@ pub struct Analysis {
     pub segment_size: u32,
 }
 
-/// Reads a capture. What follows damage, or is cut off, is left out and told in [`Analysis::stopped`].
+/// Reads a capture. Packets behind damage, or cut off, are left out and reported in [`Analysis::stopped`].
 ///
 /// # Errors
 /// [`CaptureError`], if there is nothing to say about it.

@@ -80,7 +80,7 @@ struct State {
     last: u64,
 }
 
-/// Hands every packet of a capture to `frame`. What follows damage is left out and told in [`Reading::stopped`].
+/// Hands every packet of a capture to `frame`. Packets behind damage are left out and reported in [`Reading::stopped`].
 ///
 /// # Errors
 /// [`CaptureError::Read`] and [`CaptureError::Format`], if not even the beginning can be read.

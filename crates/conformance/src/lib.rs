@@ -10,7 +10,7 @@
 //! directions, and the clock. The same library stands in `LD_PRELOAD` because three calls go past that
 //! table (`close` at exit, `getsockopt` for `TCP_INFO`, `sendfile`).
 //!
-//! What the calls do is [`brisk_sockets`]; here is everything C: the table, the caller's memory, the preloaded
+//! [`brisk_sockets`] does the work of the calls; here is everything C: the table, the caller's memory, the preloaded
 //! symbols, and all `unsafe` of both.
 //!
 //! Time is virtual: it advances in `usleep`, by a microsecond with each `gettimeofday`, and from timer to

@@ -8,11 +8,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Highest permitted share of comment lines in `crates/` with a headless opening, in hundredths of a percent.
-const COMMENTS: usize = 483;
+const COMMENTS: usize = 469;
 /// Highest permitted share of lines of text in `docs/` and at the root, in hundredths of a percent.
-const PAGES: usize = 50;
+const PAGES: usize = 32;
 /// Words that have a plainer one, with the number of lines that may still contain them.
-const WORDS: &[(&str, &str, usize)] = &[("anew", "again", 30), ("own up", "report", 0)];
+const WORDS: &[(&str, &str, usize)] = &[("anew", "again", 29), ("own up", "report", 0)];
 
 /// Pages of `docs/` that are longer than 300 lines. The list may only become shorter.
 const LONG: &[&str] =

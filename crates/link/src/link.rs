@@ -40,8 +40,8 @@ impl<P: Parcel> Link<P> {
         self.up.renew(&spec.up, up);
     }
 
-    /// Gives back all that is on the way; of what is over nobody counts anything any more. What a middlebox holds is not
-    /// among it.
+    /// Gives back all packets on the way; nothing is counted of those that are over any more. Packets that a middlebox holds
+    /// are not among them.
     pub fn clear(&mut self, to: &mut impl FnMut(P)) {
         self.down.clear(to);
         self.up.clear(to);

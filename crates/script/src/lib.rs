@@ -2,7 +2,7 @@
 //!
 //! A script says which segments arrive, which system calls the application makes, and which segments
 //! must leave, each with its time. The runner is one more driver of [`brisk_tcp::Stack`]: it owns the
-//! clock, hands in what arrives and compares what leaves, field by field. What is not listed must not
+//! clock, hands in what arrives and compares what leaves, field by field. No other packet may
 //! be sent.
 //!
 //! ```

@@ -1,7 +1,7 @@
 //! Memory that outlives a [`World`](crate::World): hosts, links, lists and buffers.
 //!
 //! A transaction of 5 kB takes no longer to simulate than to make and to free what it is simulated with. So who runs many
-//! hands the arena from one world to the next. What comes out of it is as new: a world cannot tell whether there was
+//! hands the arena from one world to the next. Its parts are as new: a world cannot tell whether there was
 //! another one before.
 
 use brisk_link::{Link, LinkSpec};

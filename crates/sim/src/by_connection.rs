@@ -20,7 +20,7 @@ impl<T> ByConnection<T> {
         self.places.clear();
     }
 
-    /// Sets the value of a connection. What its predecessor in the same place had is gone.
+    /// Sets the value of a connection. The value of its predecessor in the same place is dropped.
     pub(crate) fn insert(&mut self, id: ConnId, value: T) {
         if self.places.len() <= id.place() {
             self.places.resize_with(id.place() + 1, || None);

@@ -355,7 +355,7 @@ fn counted(
     sum
 }
 
-/// What earlier visits have taught a browser about the hosts of a page: the cookies, and the round-trip times of
+/// Knowledge of a browser from earlier visits about the hosts of a page: the cookies, and the round-trip times of
 /// a load of the same page over the path without its losses, queues included.
 ///
 /// # Errors

@@ -2,7 +2,7 @@
 //!
 //! The path is a chain of links: side A, where clients are, then link 0, 1, ..., then side B. A packet from
 //! a host crosses the whole chain and reaches the host of the other side that has its destination
-//! address. Whatever happens, happens at an event; between events there is nothing but the clock.
+//! address. Everything happens at an event; between events there is nothing but the clock.
 
 use std::any::Any;
 use std::io::{self, Write};

@@ -1,6 +1,6 @@
 //! ICMP errors that quote a TCP segment (RFC 792, RFC 1191, RFC 4443).
 //!
-//! An error is a rumour: anybody can send one. What is read here says which connection and which
+//! An error is a rumour: anybody can send one. The fields read here say which connection and which
 //! sequence number it claims to be about; the stack decides what to believe (RFC 5927).
 
 use core::net::{IpAddr, SocketAddr};

@@ -327,7 +327,7 @@ pub(crate) fn emit_header(meta: &IpMeta, protocol: u8, payload_len: usize, out: 
     }
 }
 
-/// What a header says of a length: 0 of one that its field cannot say
+/// Returns the value of a header's length field: 0 for a length that its field cannot say
 /// ([`MAX_SUPER_LEN`](crate::MAX_SUPER_LEN)).
 pub(crate) fn length_field(len: usize) -> u16 {
     u16::try_from(len).unwrap_or(0)

@@ -16,7 +16,7 @@ use crate::tcp::Flags;
 /// order, with its checksums as `sum` says, whatever the packet's own checksum field held.
 ///
 /// A packet that fits one segment, one with SYN, RST or URG (which are never super-packets) and any
-/// with a `segment_size` of zero goes out as one. What is not a TCP packet goes out unchanged.
+/// with a `segment_size` of zero goes out as one. Packets of other protocols go out unchanged.
 ///
 /// With Accurate ECN, CWR is part of a counter: hand in runs that have it on none of their segments
 /// or cut them before this call.

@@ -1,6 +1,6 @@
 //! Symbols that take the place of the C library's when this library stands in `LD_PRELOAD`: packetdrill
-//! closes leftover descriptors, reads `TCP_INFO` and calls `sendfile` without the table. What is not a
-//! descriptor of ours goes to the kernel as it came.
+//! closes leftover descriptors, reads `TCP_INFO` and calls `sendfile` without the table. Calls for
+//! other descriptors go to the kernel unchanged.
 
 use std::ffi::{c_int, c_void};
 

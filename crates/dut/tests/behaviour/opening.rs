@@ -80,7 +80,7 @@ fn a_reset_takes_a_half_open_connection_from_its_listener() {
         end.seq = ISN + 1;
         end.learn(&answer);
         bench.peer.put(&end.segment(RST, &[]));
-        // Whoever acknowledges afterwards belongs to nothing.
+        // A later acknowledgement belongs to no connection.
         bench.peer.put(&end.segment(ACK, &[]));
         let reset = bench.peer.expect("a reset", |segment| segment.has(RST)).await;
         assert_eq!(reset.seq, end.ack);

@@ -73,7 +73,7 @@ fn data_out_of_order_waits_is_told_by_sack_and_delivered_in_order() {
         let all = bench.peer.expect("the ACK of all", |segment| segment.ack == end.seq).await;
         assert_eq!(all.option(5), None);
         assert_eq!(bench.dut.recv(fd, 100, 0).await.unwrap(), b"first second");
-        // What has arrived already is told again as a duplicate (RFC 2883).
+        // Data that arrives again is reported as a duplicate (RFC 2883).
         bench.peer.put(&first);
         let twice = bench.peer.expect("a D-SACK", |segment| segment.option(5).is_some()).await;
         assert_eq!(twice.option(5), Some([first.seq.to_be_bytes(), gap.to_be_bytes()].concat()));

@@ -21,7 +21,7 @@ pub(super) struct Sent {
 }
 
 impl Sent {
-    /// What a packet is; the error is what it is instead of a TCP segment.
+    /// Reads a packet; the error says what it is instead of a TCP segment.
     pub(super) fn read(at: i64, packet: &[u8], profile: &OptionProfile) -> Result<Sent, String> {
         let parsed = parse_with(packet, ChecksumCheck::Verify, profile);
         let Ok(Packet::Tcp(segment)) = parsed else { return Err(format!("{parsed:?}")) };

@@ -265,7 +265,7 @@ impl<'a> Choice<'a> {
         }
     }
 
-    /// What is left of an Accurate ECN option: RFC 9768 section 3.2.3 lets a sender leave out counters
+    /// Returns the rest of an Accurate ECN option: RFC 9768 section 3.2.3 lets a sender leave out counters
     /// from the end.
     fn acc_ecn_content<'c>(&self, content: &'c [u8]) -> Option<&'c [u8]> {
         self.acc_ecn.checked_sub(2).map(|room| content.get(..room).unwrap_or(content))

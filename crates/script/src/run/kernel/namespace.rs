@@ -17,7 +17,7 @@ pub(crate) struct World {
     pub(crate) device: TunDevice,
 }
 
-/// What the namespace has whatever a script says: our defaults are those of Linux, these are the rest.
+/// Settings of the namespace for every script: our defaults are those of Linux, these are the rest.
 const COMMON: &[(&str, &str)] = &[
     // Twice our buffer: Linux counts its own records as well, and announces half.
     ("tcp_rmem", "4096 262144 6291456"),
