@@ -51,7 +51,8 @@ const EXPLANATIONS: &[Explanation] = &[
     Explanation {
         name: "recovery without SACK ends at its point",
         reason: "Linux stays in recovery until more than the recovery point is acknowledged where SACK was not agreed on; RFC 6582 \
-                 section 3.2 step 3 ends it with a full acknowledgement, and step 2 keeps duplicates of old data from another",
+                 section 3.2 step 3 ends it with a full acknowledgement, and step 2 keeps duplicates of old data from another. Linux stays \
+                 there also when it has taken a timeout back (tcp_try_undo_loss)",
         matches: window::is_held_at_point,
     },
     Explanation {

@@ -35,7 +35,8 @@ pub(super) const PARTINGS: &[Explanation] = &[
     Explanation {
         name: "undo by reports of what was not sent twice",
         reason: "Linux subtracts each reported duplicate from what it has sent again, whatever it reports, and believes none once more \
-                 have been reported than were sent; ours takes those of segments that it has sent twice (RFC 3708 section 3)",
+                 have been reported than were sent; ours takes those of segments that it has sent twice (RFC 3708 section 3). Until then \
+                 Linux counts them as delivered, too",
         matches: is_undone_by_count,
     },
     Explanation {
@@ -102,6 +103,12 @@ pub(super) const PARTINGS: &[Explanation] = &[
         reason: "Linux measures microseconds of real time, ours the script's: a segment that is due at the acknowledgement in one is due \
                  at the reordering timer, two milliseconds later at most, in the other",
         matches: is_due_in_a_moment,
+    },
+    Explanation {
+        name: "segments due one after the other, and together at Linux's late timer",
+        reason: "Linux's timer is late by up to 45 ms, and finds at once what becomes due for ours at two times: PRR lets a segment go \
+                 when the recovery begins (RFC 9937 section 6.3), and the next one only when the first is found lost before it",
+        matches: is_due_together,
     },
     Explanation {
         name: "backoff of probes where the window opens for a part",
@@ -216,6 +223,12 @@ fn is_undone_by_count(difference: &Difference, ours: &Record, kernel: &Record) -
     let threshold =
         (value(ours, difference.step, "snd_ssthresh"), value(kernel, difference.step, "snd_ssthresh"));
     let of = |name| value(kernel, difference.step, name).unwrap_or(0);
+    if is_about(difference, "delivered") {
+        let segments = (dsack.1 - dsack.0 + of("snd_mss") - 1) / of("snd_mss").max(1);
+        return difference.values.1 - difference.values.0 == segments
+            && !was_sent_twice(ours, difference.step, dsack)
+            && of("dsack_dups") <= of("total_retrans");
+    }
     fields.iter().any(|field| is_about(difference, field))
         && (threshold.0 < threshold.1 && !was_sent_twice(ours, difference.step, dsack)
             || threshold.0 > threshold.1 && of("dsack_dups") > of("total_retrans"))
@@ -244,15 +257,16 @@ fn is_held_back(difference: &Difference, ours: &Record, kernel: &Record) -> bool
         && episode.any(was_held)
 }
 
-/// True if this range was sent more often than once and has been reported less often than it was sent again.
+/// True if more bytes of this range were sent again than have been reported as duplicates before.
 /// The last report, at or before the step, is that of this range.
 pub(super) fn was_sent_twice(record: &Record, step: usize, range: (i64, i64)) -> bool {
     let Some(step) = Last::up_to(record, step).map(|last| last.step) else { return false };
-    let overlaps = |from: i64, to: i64| from < range.1 && range.0 < to;
-    let sent =
-        data(record, step.saturating_sub(1)).filter(|packet| overlaps(packet.seq, end(packet))).count();
+    let overlap = |from: i64, to: i64| (to.min(range.1) - from.max(range.0)).max(0);
+    let sent: i64 =
+        data(record, step.saturating_sub(1)).map(|packet| overlap(packet.seq, end(packet))).sum();
     let reports = (0..step).filter_map(|step| Last::at(record, step)?.dsack());
-    sent > 1 + reports.filter(|before| overlaps(before.0, before.1)).count()
+    let reported: i64 = reports.map(|before| overlap(before.0, before.1)).sum();
+    sent > range.1 - range.0 + reported
 }
 
 /// True for a round trip or a state at an acknowledgement of a part of a segment.
@@ -484,6 +498,22 @@ fn is_due_in_a_moment(difference: &Difference, ours: &Record, kernel: &Record) -
         Ordering::Greater => !later.is_empty(),
     };
     has_option(ours, difference.step, SACK) && (at_once || by_count && finds_more)
+}
+
+/// True for a repair of ours by the reordering timer, after another one that Linux's timer has sent no sooner than ours this one.
+fn is_due_together(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
+    let Some(sent) = difference.packets.0.as_ref().filter(|sent| sent.len > 0) else { return false };
+    let repairs = by_timer(ours, difference.step);
+    let first = repairs.iter().rfind(|packet| packet.at < sent.at && is_repeated(ours, packet));
+    let late = first.and_then(|first| {
+        let mut same = by_timer(kernel, difference.step).into_iter();
+        same.rfind(|other| other.seq == first.seq).map(|other| (first.at, other.at))
+    });
+    difference.what == What::Surplus
+        && has_option(ours, difference.step, SACK)
+        && repairs.contains(&sent)
+        && is_repeated(ours, sent)
+        && late.is_some_and(|(at, other)| sent.at <= other && (500..45_000).contains(&(other - at)))
 }
 
 /// True for a backoff that Linux keeps from probes of a window that has opened.

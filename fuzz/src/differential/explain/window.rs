@@ -16,7 +16,7 @@ pub(super) const CAPTURE: i64 = 300;
 const INITIAL_WINDOW: i64 = 10;
 
 /// True for a difference of the state, or of the window that follows from it, where an acknowledgement without SACK is
-/// exactly at the recovery point.
+/// exactly at the recovery point, or below that of a timeout that both have taken back.
 pub(super) fn is_held_at_point(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
     let step = difference.step;
     let (Some(state), Some(other)) = (value(ours, step, "ca_state"), value(kernel, step, "ca_state")) else {
@@ -27,7 +27,17 @@ pub(super) fn is_held_at_point(difference: &Difference, ours: &Record, kernel: &
         && !has_option(ours, step, SACK)
         && state < CWR
         && (other == RECOVERY || other == LOSS)
-        && arrivals(ours, step).next().is_some_and(|last| recovery_points(ours, step).contains(&last.ack))
+        && arrivals(ours, step).next().is_some_and(|last| {
+            let points = recovery_points(ours, step);
+            let is_below = points.last().is_some_and(|point| last.ack < *point);
+            points.contains(&last.ack) || other == LOSS && is_below && is_taken_back(ours, kernel, step)
+        })
+}
+
+/// True if nothing counts as lost and both have the same threshold.
+fn is_taken_back(ours: &Record, kernel: &Record, step: usize) -> bool {
+    let same = |name| value(ours, step, name) == value(kernel, step, name);
+    value(kernel, step, "lost") == Some(0) && same("lost") && same("snd_ssthresh")
 }
 
 /// The highest number sent at each retransmission up to a step.
