@@ -270,7 +270,7 @@ fn frontend_limits(settings: &Settings) -> BTreeMap<String, FrontendLimits> {
     settings.frontends.iter().map(of).collect()
 }
 
-/// What is wrong with the limits of labels that no key has.
+/// Returns a message for each label with limits that no key has.
 pub(crate) fn unknown_labels(settings: &Settings, hop: &Hop) -> Vec<String> {
     let labels = hop.labels();
     if labels.is_empty() {

@@ -1,4 +1,4 @@
-//! What systemd is told (`Type=notify`), and the listeners that it may have bound already (`LISTEN_FDS`).
+//! Notifications to systemd (`Type=notify`), and the listeners that it may have bound already (`LISTEN_FDS`).
 //!
 //! Outside systemd all of this does nothing.
 

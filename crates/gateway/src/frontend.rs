@@ -244,9 +244,9 @@ impl Door for FrontDoor {
     }
 }
 
-/// A place where clients connect.
+/// A listener of a running frontend.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct OpenListener {
     /// The address, or the range of ports.
     pub listen: String,
     /// The name of the origin; `None`: the backend's own, where clients ask to go, or none beside the routes.
@@ -266,7 +266,7 @@ impl FrontendControl {
     }
 
     /// Where clients connect, with the ports that the kernel chose.
-    pub fn listening(&self) -> Vec<Place> {
+    pub fn listening(&self) -> Vec<OpenListener> {
         let current = self.0.current();
         let sockets = self.0.sockets.borrow();
         let local = |address| sockets.as_ref()?.local_addr(address).ok();
@@ -274,9 +274,12 @@ impl FrontendControl {
             listen.single().and_then(local).map_or_else(|| listen.to_string(), |address| address.to_string())
         };
         let FrontendConfig { listen, listeners, .. } = &current.config;
-        let plain =
-            listen.map(|listen| Place { listen: shown(&listen.into()), origin: None, routes: Vec::new() });
-        let named = listeners.iter().map(|listener| Place {
+        let plain = listen.map(|listen| OpenListener {
+            listen: shown(&listen.into()),
+            origin: None,
+            routes: Vec::new(),
+        });
+        let named = listeners.iter().map(|listener| OpenListener {
             listen: shown(&listener.listen),
             origin: listener.origin.clone(),
             routes: listener.routes.clone(),

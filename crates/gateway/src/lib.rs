@@ -85,7 +85,7 @@ pub use backend::{Backend, BackendConfig, BackendControl};
 pub use end::End;
 pub use entrance::Entrance;
 pub use first_bytes::Speaker;
-pub use frontend::{Frontend, FrontendConfig, FrontendControl, Place};
+pub use frontend::{Frontend, FrontendConfig, FrontendControl, OpenListener};
 pub use frontends::FrontendLimits;
 pub use hop::{Hop, HopKey, KeyRing};
 pub use listen::Listen;

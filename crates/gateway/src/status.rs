@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use crate::access::Role;
-use crate::frontend::{FrontendControl, Place};
+use crate::frontend::{FrontendControl, OpenListener};
 use crate::frontends::Account;
 use crate::history::Second;
 use crate::metrics::{MechanismState, Metrics};
@@ -85,7 +85,7 @@ struct RoundTrips {
     p99: f64,
 }
 
-/// A place where clients connect.
+/// A listener of a running frontend.
 #[derive(Debug, Serialize)]
 struct ListenerStatus {
     listen: String,
@@ -249,7 +249,7 @@ fn thousandths(value: f64) -> f64 {
 
 fn listeners(frontend: &FrontendControl) -> Vec<ListenerStatus> {
     let route = |route: Route| RouteStatus { sni: route.sni.to_string(), origin: route.origin.to_string() };
-    let of = |Place { listen, origin, routes }| ListenerStatus {
+    let of = |OpenListener { listen, origin, routes }| ListenerStatus {
         listen,
         origin: origin.map(|name| name.to_string()),
         routes: routes.into_iter().map(route).collect(),

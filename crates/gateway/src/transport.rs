@@ -47,10 +47,10 @@ pub(crate) const HEAD_START: Duration = Duration::from_millis(400);
 const AGAIN: Duration = Duration::from_secs(1);
 /// The longest pause between two trials by connections.
 const AGAIN_MOST: Duration = Duration::from_secs(60);
-/// A way that no trial has come through on for so long is given up.
+/// A transport is given up if no trial has come through for this time.
 const CERTAIN: Duration = Duration::from_secs(15);
 
-/// Who finds out whether the path carries a way again.
+/// The task that tries a lost transport again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Trials {
     Watch,

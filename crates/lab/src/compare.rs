@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use brisk_link::LinkSpec;
+use brisk_runtime::profile::Profile;
 use brisk_sim::page::Page;
 use brisk_sim::transaction::{TransactionError, TransactionResult};
 use brisk_sim::world::Arena;
@@ -18,7 +19,6 @@ use crate::row::Row;
 use crate::setting::Setting;
 use crate::sizes::Sizes;
 use crate::statistics::{Interval, Sample, Statistic};
-use brisk_runtime::profile::Profile;
 
 mod table;
 pub mod transaction;

@@ -3,13 +3,12 @@
 use std::time::Duration;
 
 use brisk_link::{Link, LinkSpec, Offered};
+use brisk_runtime::profile::Profile;
 use brisk_sim::seeds;
 use brisk_sim::transaction::{TransactionError, TransactionResult, TransactionSpec, transaction_in};
 use brisk_sim::world::Arena;
 use brisk_wire::Instant;
 use rand_core::RngCore;
-
-use brisk_runtime::profile::Profile;
 
 /// Time between two packets of a burst: those of a server behind a gigabit.
 const SPACING: Duration = Duration::from_micros(12);

@@ -40,8 +40,7 @@ impl<P: Parcel> Link<P> {
         self.up.renew(&spec.up, up);
     }
 
-    /// Gives back all packets on the way; nothing is counted of those that are over any more. Packets that a middlebox holds
-    /// are not among them.
+    /// Hands all packets on the way to `to`, without counting them. Packets that a middlebox holds are not among them.
     pub fn clear(&mut self, to: &mut impl FnMut(P)) {
         self.down.clear(to);
         self.up.clear(to);

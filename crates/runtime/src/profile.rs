@@ -87,7 +87,7 @@ pub const DEFAULT_MAX_OVERHEAD: &str = "25%";
 /// One percent in parts per billion.
 const PERCENT: u32 = 10_000_000;
 
-/// What [`Profile::allow`] takes, in percent, from a share such as `5%` or `0.05`.
+/// Reads a share such as `5%` or `0.05` into the percent that [`Profile::allow`] takes.
 ///
 /// # Errors
 /// The error in the text: it is no share, or more than 200 %.

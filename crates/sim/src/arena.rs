@@ -1,8 +1,8 @@
 //! Memory that outlives a [`World`](crate::World): hosts, links, lists and buffers.
 //!
 //! A transaction of 5 kB takes no longer to simulate than to make and to free what it is simulated with. So who runs many
-//! hands the arena from one world to the next. Its parts are as new: a world cannot tell whether there was
-//! another one before.
+//! hands the arena from one world to the next. Its parts are reset in between: no state
+//! of one world reaches the next.
 
 use brisk_link::{Link, LinkSpec};
 use brisk_tcp::error::ConfigError;

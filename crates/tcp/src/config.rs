@@ -504,9 +504,9 @@ impl TcpConfig {
     }
 }
 
-/// What a connection over a known path begins with (RFC 9040): the variation of the round-trip time, and what one flight has
-/// carried, which the connections of the path share. It is paced, and given up if more of it is lost than chance explains. A
-/// larger [`TcpConfig::initial_window`] follows the same rules on a known path.
+/// Start of a connection over a known path (RFC 9040): it takes over the variation of the round-trip time, and a window of the bytes
+/// that one flight has carried, which the connections of the path share. The window is paced, and given up if more of it is lost than
+/// chance explains. A larger [`TcpConfig::initial_window`] follows the same rules on a known path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PathStart {
     /// Largest initial window, segments. No more than one flight has carried, or twice that if the path holds it without a queue, and

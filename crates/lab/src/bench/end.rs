@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use brisk_runtime::Cores;
 use brisk_runtime::attach::{AttachConfig, Attached, Queues};
+use brisk_runtime::profile::Profile;
 use bytes::Bytes;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use serde::{Deserialize, Serialize};
@@ -20,7 +21,6 @@ use tokio::task::{JoinSet, LocalSet};
 use super::allowed_cores;
 use super::talk::{Head, PATTERN, PIECE, end_with_input, say};
 use crate::side::{Listener, Side, Stream};
-use brisk_runtime::profile::Profile;
 
 /// Connections that Fast Open may leave unacknowledged.
 const FAST_OPEN_QUEUE: u16 = 256;
@@ -69,7 +69,7 @@ pub enum Role {
     Ask(SocketAddr, Work),
 }
 
-/// The request.
+/// The transfers that an end is asked to make, and the unit in which they are counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Work {
     /// One connection on which the client sends as fast as it can. Unit: a byte.

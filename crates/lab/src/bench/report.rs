@@ -26,13 +26,13 @@ pub struct BenchReport {
 pub struct RowReport {
     /// Its name.
     pub name: &'static str,
-    /// The work.
+    /// The transfers in words.
     pub what: &'static str,
     /// `byte`, `transaction` or `round trip`: costs are nanoseconds of one.
     pub unit: &'static str,
-    /// The baseline.
+    /// The TCP that the candidate is compared with.
     pub baseline: WayReport,
-    /// The quantity to measure.
+    /// The TCP under test.
     pub candidate: WayReport,
     /// `baseline/candidate` or `candidate/baseline`: which way round the ratios are.
     pub ratio_of: &'static str,

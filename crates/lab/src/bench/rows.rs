@@ -21,14 +21,14 @@ const TUN_ADDRESS: &str = "10.98.0.2/24";
 pub struct Row {
     /// Its name on the command line.
     pub name: &'static str,
-    /// The work.
+    /// The transfers in words.
     pub what: &'static str,
     pub(super) work: Work,
     /// Between what hosts.
     pub(super) setting: Setting,
-    /// The baseline.
+    /// The TCP that the candidate is compared with.
     pub(super) baseline: Way,
-    /// The quantity to measure.
+    /// The TCP under test.
     pub(super) candidate: Way,
     /// The goal.
     pub goal: Goal,

@@ -183,7 +183,7 @@ impl Process {
         Ok(writeln!(stdin, "{seconds}")?)
     }
 
-    /// The result.
+    /// Waits for the end and returns what it measured.
     pub(super) fn done(&mut self) -> Result<Done, BenchError> {
         let line = self.hear()?;
         serde_json::from_str(&line).map_err(|error| BenchError::End(format!("said '{line}': {error}")))

@@ -18,12 +18,12 @@ use brisk_gateway::{Hop, HopKey, KeyRing};
 use brisk_link::LinkSpec;
 use brisk_packet_io::OpenError;
 use brisk_packet_io::netns::Namespace;
+use brisk_runtime::profile::Profile;
 use thiserror::Error;
 use tokio::sync::watch;
 
 use crate::emulate::{Between, Emulation, EndError, Outcome};
 use crate::pages::outline::Outline;
-use brisk_runtime::profile::Profile;
 
 mod driver;
 mod origin;

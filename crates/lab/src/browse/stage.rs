@@ -22,6 +22,7 @@ use brisk_packet_io::realtime::request_fifo;
 use brisk_runtime::DeviceSpec;
 use brisk_runtime::attach::{AttachConfig, AttachError, Attached};
 use brisk_runtime::endpoint::{Builder, Endpoint};
+use brisk_runtime::profile::Profile;
 use brisk_tcp::TcpConfig;
 use brisk_tcp::fast_open::FastOpenOutcome;
 use tokio::sync::watch;
@@ -29,7 +30,6 @@ use tokio::sync::watch;
 use super::BrowseError;
 use super::origin::{self, Tally};
 use super::site::Site;
-use brisk_runtime::profile::Profile;
 
 /// The ends of the link, as [`crate::emulate::Between`] has them.
 const LEFT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);

@@ -1,6 +1,7 @@
 //! One transaction of a comparison: what chance gives it, what its arm knows of the path, and how it runs in its setting.
 
 use brisk_link::LinkSpec;
+use brisk_runtime::profile::Profile;
 use brisk_sim::application::Exchange;
 use brisk_sim::fast_open::Acquaintance;
 use brisk_sim::neighbours::{self, NeighbourSpec};
@@ -17,7 +18,6 @@ use thiserror::Error;
 use super::Comparison;
 use crate::ladder;
 use crate::setting::Setting;
-use brisk_runtime::profile::Profile;
 
 /// Transactions after which a path is familiar, at most.
 const FAMILIAR: usize = 300;

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use brisk_link::LinkSpec;
+use brisk_runtime::profile::Profile;
 use brisk_sim::transaction::TransactionError;
 use serde::Serialize;
 use thiserror::Error;
@@ -24,7 +25,6 @@ use crate::emulate::Outcome;
 use crate::setting::Setting;
 use crate::sizes::Sizes;
 use crate::statistics::Sample;
-use brisk_runtime::profile::Profile;
 
 mod load;
 mod origin;
@@ -85,12 +85,12 @@ pub struct ArmSnapshot {
     pub times: Sample,
 }
 
-/// The result.
+/// Report of a demonstration: a row for each profile.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct DemoReport {
     /// The hop between the gateways.
     pub link: LinkReport,
-    /// The request.
+    /// Sizes of the requests and responses.
     pub workload: Workload,
     /// Requests per second to each arm.
     pub per_second: f64,

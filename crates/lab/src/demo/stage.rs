@@ -15,12 +15,12 @@ use brisk_link::{Counters, LinkSpec};
 use brisk_runtime::DeviceSpec;
 use brisk_runtime::attach::{AttachConfig, AttachError, Attached};
 use brisk_runtime::endpoint::{Builder, Endpoint};
+use brisk_runtime::profile::Profile;
 use brisk_tcp::TcpConfig;
 use tokio::sync::watch;
 
 use super::load::SharedTally;
 use crate::emulate::{Emulation, Outcome, UdpEnd};
-use brisk_runtime::profile::Profile;
 
 /// One arm at work.
 #[derive(Debug)]

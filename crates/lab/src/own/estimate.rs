@@ -7,6 +7,7 @@
 use std::sync::atomic::AtomicBool;
 
 use brisk_link::LinkSpec;
+use brisk_runtime::profile::Profile;
 use brisk_sim::transaction::TransactionError;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use serde::Serialize;
@@ -18,7 +19,6 @@ use crate::plan::metric::Metric;
 use crate::row::Row;
 use crate::setting::Setting;
 use crate::statistics::{Interval, Statistic};
-use brisk_runtime::profile::Profile;
 
 /// Mechanisms: name, arm without, arm with, and whether it is something to switch on. The kernel's Fast Open knows the
 /// cookie and nothing of the path, so that a lost SYN costs it the second that it costs everybody; ours knows the
@@ -54,7 +54,7 @@ pub struct Estimation {
     pub max_overhead: u32,
 }
 
-/// The result.
+/// Gains that the simulator expects of each mechanism for captured traffic.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Estimate {
     /// Exchanges simulated for each arm and each of the three losses.

@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use brisk_link::LinkSpec;
 use brisk_link::units::parse_duration;
+use brisk_runtime::profile::{Profile, ProfileError};
 use serde::Deserialize;
 use thiserror::Error;
 
@@ -28,7 +29,6 @@ use crate::pages::synthetic::Recipe;
 use crate::real::contestant::OneOrMore;
 use crate::setting::{Backend, Beside, Burst, Setting};
 use crate::sizes::Sizes;
-use brisk_runtime::profile::{Profile, ProfileError};
 
 pub mod builtin;
 pub mod judge;

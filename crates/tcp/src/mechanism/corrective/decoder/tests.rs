@@ -498,7 +498,7 @@ fn ranges(word: &str) -> Vec<(u32, u32)> {
     if word == "-" { Vec::new() } else { word.split(',').map(range).collect() }
 }
 
-/// What the receiver does, in the words of `docs/wire/vectors.md`.
+/// Returns the receiver's answer in the words of `docs/wire/vectors.md`.
 fn answer(peer: &Peer, outcome: Option<&Outcome>) -> std::string::String {
     match outcome {
         None | Some(Outcome::Nothing) => "nothing".into(),
