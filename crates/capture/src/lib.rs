@@ -1,5 +1,5 @@
-//! What a packet capture tells of TCP: who asked for how much, how far apart the ends are, what was lost and
-//! in what runs.
+//! Reads from a packet capture which TCP connections asked for how much, the round-trip time of their paths,
+//! and the runs of packets that were lost.
 //!
 //! | module | what it is |
 //! |---|---|

@@ -150,7 +150,7 @@ impl Candidates {
     }
 }
 
-/// What the backends are called.
+/// Returns the names of the backends.
 pub(crate) fn names(peers: &[PeerSettings]) -> impl Iterator<Item = String> {
     peers.iter().map(|peer| peer.peer.clone())
 }

@@ -154,8 +154,8 @@ fn bind(config: BackendConfig, endpoint: &brisk_runtime::Endpoint, log: &Log) ->
     }
 }
 
-/// What it takes at the start only, beside what no side changes while it runs: its listeners are made with the mechanisms, and
-/// the capability for clients' addresses is given up by who does not need it.
+/// Settings that are read only at the start, besides those that no side can reload: the listeners are made
+/// with the mechanisms, and a side without need gives up the capability for clients' addresses.
 const FIXED: [&str; 6] = [
     "backend.listen",
     "backend.as_client",
@@ -301,7 +301,7 @@ fn attach(settings: &Settings, listen: SocketAddr) -> Result<AttachConfig, Failu
     }
 }
 
-/// What to listen on inside the stack.
+/// Returns the address to listen on inside the stack.
 fn inside(attached: &Attached, listen: SocketAddr) -> SocketAddr {
     match attached {
         Attached::Native { .. } => listen,

@@ -22,8 +22,8 @@ pub(crate) struct Args {
     config: PathBuf,
 }
 
-/// Reads the file and checks it for the side that it describes, as the start of that side does. What may be different where
-/// it will run, or has no effect, is a warning.
+/// Reads the file and checks it for the side that it describes, as the start of that side does. Settings
+/// without effect, or whose validity depends on the machine, give a warning.
 pub(crate) fn run(args: &Args, _common: &Common) -> Result<(), Failure> {
     let name = args.config.display().to_string();
     let settings = Settings::load(&args.config).map_err(Failure::failed)?;
@@ -48,7 +48,7 @@ pub(crate) fn run(args: &Args, _common: &Common) -> Result<(), Failure> {
     output::print_line(&format!("{name}: good for a {side}"))
 }
 
-/// What does not keep it from starting, or may be different where it will run, each with its key.
+/// Returns warnings, each with its key: settings that do not prevent the start, or depend on the machine.
 fn warnings(settings: &Settings) -> Vec<(&'static str, String)> {
     let missing = hop_args::missing_interfaces(&settings.hop).into_iter().map(|(key, name)| {
         (key, format!("there is no interface {name} here; it must be there at the start"))

@@ -1,5 +1,5 @@
-//! What a gateway gives up before it takes its first connection: capabilities that it does not need, the right to get new
-//! ones, and the file system as a place to write to and to execute from.
+//! Confines a gateway before it takes its first connection: it gives up capabilities that it does not need,
+//! the right to get new ones, and the right to write to the file system or execute from it.
 //!
 //! All of it belongs to threads and goes on to those that they make: [`confine`] is called while there is only one.
 
@@ -32,8 +32,8 @@ impl Confined {
     }
 }
 
-/// Gives up what a side with these settings does not need. What the system refuses to take is kept: it is a second line of
-/// defence, and nobody shall be without a gateway for it.
+/// Gives up rights that a side with these settings does not need. A right that the system refuses to take
+/// away is kept: this is a second line of defence, and its failure must not prevent the start.
 pub(crate) fn confine(settings: &Settings) -> Confined {
     let needed = needed(settings);
     // Fails only where there are no such things.

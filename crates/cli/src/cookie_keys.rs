@@ -31,8 +31,8 @@ pub(crate) struct CookieKeyArgs {
     /// credential:NAME for a systemd credential. Read again when they change
     #[arg(long, value_name = "SOURCE", env = "BRISK_FAST_OPEN_KEY", value_parser = Place::parse)]
     fast_open_key: Option<Place>,
-    /// What the source holds: keys (fixed), or a secret from which keys follow by the time of day (derived; in a directory
-    /// the file "master")
+    /// Content of the source: keys (fixed), or a secret from which keys follow by the time of day (derived;
+    /// in a directory the file "master")
     #[arg(long, value_name = "MODE", requires = "fast_open_key", default_value = "fixed")]
     fast_open_key_mode: Mode,
     /// How long a derived key makes cookies; a cookie lives for one to two of these. 1m to 30d
@@ -82,7 +82,7 @@ struct Keys {
 }
 
 impl Keys {
-    /// What the source holds now, or in one line why not.
+    /// Reads the current keys; an error is one line.
     fn read(&self) -> Result<KeySource, String> {
         let told = |why: String| format!("{}: {why}", self.place);
         match self.mode {

@@ -49,7 +49,7 @@ pub(crate) struct Args {
     /// Requests per second to each arm, at random times, each on a fresh connection
     #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u32).range(1..=2000), env = "BRISK_PER_SECOND")]
     per_second: u32,
-    /// What to compare, separated by semicolons; default: all that exist
+    /// Profiles to compare, separated by semicolons; default: all that exist
     #[arg(long, value_name = "ARMS", env = "BRISK_ARMS")]
     arms: Option<String>,
     /// Print one JSON object instead of a table

@@ -76,7 +76,7 @@ pub(crate) fn run(args: &Args, common: &Common) -> Result<(), Failure> {
             #[cfg(not(feature = "lab"))]
             output::print(&entry("expected", &whatif(&measured, &settings.hop)?))?;
         }
-        // What was sent last may still leave.
+        // The last packets may still leave.
         let _ = tokio::time::timeout(service::LAST_WORDS, endpoint.wait_idle()).await;
         match report.usable() {
             true => Ok(()),
@@ -111,7 +111,7 @@ fn line(finding: &Finding) -> String {
     format!("{mark} {:<16} {}\n", finding.what, finding.told)
 }
 
-/// What an `xdp:` device will meet: what is in the way is said even if the device cannot be opened because of it.
+/// Reports the obstacles of an `xdp:` device, even if the device cannot be opened because of them.
 fn before_opening(interface: &str, survey: &Survey) -> String {
     let Survey { refused, program, mtu, kind } = survey;
     let af_xdp = match refused {

@@ -1,5 +1,4 @@
-//! What a client remembers in a file, from one run of the program to the next: Fast Open cookies, and what the
-//! paths are like.
+//! A client's memory in a file, from one run of the program to the next: Fast Open cookies and path metrics.
 
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Write};

@@ -229,7 +229,7 @@ async fn fetch(
     }
     let total = started.elapsed();
     drop(response);
-    // What the server has not acknowledged by then it does not need: it has said all it had to say.
+    // The server has answered in full, so unacknowledged bytes of the request do not matter.
     drop(first);
     let used = handle.stream();
     let _ = used.shutdown();

@@ -24,7 +24,7 @@ const KEY_VARIABLE: &str = "BRISK_KEY";
 /// The mechanisms of the hop unless the operator chooses others.
 const DEFAULT_MECHANISMS: &str = "all";
 
-/// What both sides take.
+/// Options of both sides.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct SharedArgs {
     /// Configuration in TOML; precedence: flags, then environment variables, then this file
@@ -221,7 +221,7 @@ impl SharedArgs {
     }
 }
 
-/// What frontend and backend check alike: at the start, at a reload and in `brisk check`.
+/// Checks the options common to frontend and backend: at the start, at a reload and in `brisk check`.
 pub(crate) fn check(settings: &Settings) -> Result<(), Failure> {
     let Settings { hop, admin: AdminSettings { listen, token_file }, .. } = settings;
     protection(hop)?;
@@ -231,7 +231,7 @@ pub(crate) fn check(settings: &Settings) -> Result<(), Failure> {
     Admin::check(listen, token_file.as_deref()).map_err(|error| Failure::failed(error).about(about))
 }
 
-/// What the device contradicts before it is opened.
+/// Checks for contradictions with the device before it is opened.
 pub(crate) fn check_device(attach: &AttachConfig) -> Result<(), Failure> {
     attach.check().map_err(|error| Failure::from(error).about("hop.device"))
 }

@@ -53,7 +53,7 @@ fn protect_stdout() {
     let Ok(descriptor) = std::io::stdout().as_fd().try_clone_to_owned() else { return };
     let file = std::fs::File::from(descriptor);
     if file.metadata().is_ok_and(|metadata| metadata.is_file()) {
-        // Who may write a file without owning it is told by the gateway, which refuses the key.
+        // The gateway refuses a key that others than its owner may write, so a failure shows there.
         let _ = file.set_permissions(PermissionsExt::from_mode(0o600));
     }
 }

@@ -185,7 +185,7 @@ impl Run {
                 Ok(()) => bar.suspend(|| show(store, self.json))?,
                 Err(error) => {
                     bar.finish_and_clear();
-                    // What is complete by now is still shown.
+                    // Complete cells are still shown.
                     if matches!(error, RunError::Interrupted) {
                         show(store, self.json)?;
                     }

@@ -70,7 +70,7 @@ struct Cli {
     command: Command,
 }
 
-/// What every subcommand takes.
+/// Options of every subcommand.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Common {
     /// Increase verbosity (repeat for debug output)
@@ -110,13 +110,13 @@ enum Command {
     /// A link in real time between two network namespaces or devices
     #[cfg(feature = "lab")]
     Emulate(emulate::Args),
-    /// What each mechanism would do for a flow over a link, in virtual time, no privileges
+    /// Simulate each mechanism for a flow over a link, in virtual time, no privileges
     #[cfg(feature = "lab")]
     Whatif(whatif::Args),
     /// The experiments of both papers, with the papers' figures beside ours
     #[cfg(feature = "lab")]
     Lab(lab::Args),
-    /// What our TCP costs beside the kernel's: processor time of both ends, in turns
+    /// Compare the processor time of our TCP with the kernel's: both ends, in turns
     #[cfg(feature = "lab")]
     Bench(bench::Args),
     /// Run packet scripts against the stack in virtual time

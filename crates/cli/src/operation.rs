@@ -1,4 +1,4 @@
-//! What runs beside a gateway: the admin listener, the signals of an operator, and what systemd is told.
+//! Services next to a gateway: the admin listener, the signals of an operator, and messages to systemd.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What the subcommands that run until they are told to stop have in common.
+//! Parts common to the subcommands that run until they are stopped.
 
 use std::io;
 use std::num::NonZeroUsize;
@@ -86,8 +86,9 @@ fn runtime(builder: &mut Builder) -> Result<Runtime, Failure> {
         .map_err(|error| Failure::failed(format!("cannot start: the system gave no threads: {error}")))
 }
 
-/// As many descriptors as the system permits: each client and each origin of a gateway takes one, and many shells give a
-/// program 1,024 though it may have more. What the program starts has been started before, with the limit that it had.
+/// Raises the limit of descriptors to the maximum that the system permits: each client and each origin of a
+/// gateway takes one, and many shells give a program 1,024. Child processes have been started earlier, with
+/// the old limit.
 fn raise_descriptors() {
     let limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {
@@ -155,7 +156,7 @@ impl Stop {
         Ok(Stop(stopped))
     }
 
-    /// What to answer at the end of a service: without an order it ends only if it has lost its device.
+    /// Returns the result at the end of a service: without an order it ends only if it has lost its device.
     pub(crate) fn verdict(&self) -> Result<(), Failure> {
         match *self.0.borrow() {
             true => Ok(()),

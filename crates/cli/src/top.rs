@@ -139,7 +139,7 @@ fn status(admin: SocketAddr, token: Option<&str>) -> Result<Value, Failure> {
     let response = fetch().map_err(|error| failed(error.to_string()))?;
     let (head, body) = response.split_once("\r\n\r\n").ok_or_else(|| failed("no HTTP answer".to_owned()))?;
     if !head.starts_with("HTTP/1.1 200") {
-        // What ours says is a line of text; of anything else its status is enough.
+        // Our own answers are a line of text; for anything else the status is enough.
         let status = head.lines().next().unwrap_or_default();
         let told = Some(body.trim()).filter(|body| !body.starts_with('<') && body.lines().count() == 1);
         return Err(Failure::failed(format!("{admin}: {}", told.unwrap_or(status))));
@@ -225,7 +225,7 @@ fn page(status: &Value) -> String {
     page + &mechanisms(list("/mechanisms")) + &backends(list("/backends")) + &frontends(list("/frontends"))
 }
 
-/// What is on, what is off, and why.
+/// Formats the mechanisms: on, off, and the reason.
 fn mechanisms(list: &[Value]) -> String {
     let mut page = String::new();
     for mechanism in list {

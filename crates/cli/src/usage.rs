@@ -1,6 +1,6 @@
 //! How a command line that cannot be meant is answered: in one line, as every failure is.
 //!
-//! clap says it in a paragraph. What it says is kept, its layout is not; help and version are shown as they are.
+//! clap writes a paragraph. Its content is kept, its layout is not; help and version are shown as they are.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -17,7 +17,7 @@ pub(crate) fn parse<C: Parser>() -> Result<C, ExitCode> {
         ErrorKind::DisplayHelp
         | ErrorKind::DisplayVersion
         | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            // Who has closed the output does not want to read it.
+            // A closed output has no reader.
             let _ = error.print();
             ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(1))
         }
@@ -40,7 +40,7 @@ fn subcommand<'a>(mut command: Command, words: impl Iterator<Item = &'a OsString
     (!names.is_empty()).then(|| names.join(" "))
 }
 
-/// What clap's paragraph says, and where the help is.
+/// Returns the content of clap's paragraph in one line, with the command for help.
 fn one_line(paragraph: &str, subcommand: Option<&str>) -> String {
     let told =
         paragraph.lines().take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"));

@@ -46,8 +46,8 @@ pub(crate) struct Args {
     link: LinkArgs,
     #[command(flatten)]
     workload: Workload,
-    /// What to compare, separated by semicolons: "tcp; all" or "fast_open,corrective=f2"; default: all that
-    /// exist
+    /// Profiles to compare, separated by semicolons: "tcp; all" or "fast_open,corrective=f2"; default: all
+    /// that exist
     #[arg(long, value_name = "ARMS", env = "BRISK_ARMS")]
     arms: Option<String>,
     /// Upper limit of the redundancy that the planner adds, in variants that have it

@@ -1,5 +1,5 @@
-//! Whatever a user gets wrong is answered by one line on stderr that says what is wrong and what to do, nothing on stdout,
-//! and status 2 if the command line cannot be meant, 1 if it failed at work.
+//! Every mistake of a user is answered by one line on stderr with the fault and the remedy, nothing on
+//! stdout, and status 2 for an invalid command line, 1 for a failure at work.
 
 use std::net::{TcpListener, UdpSocket};
 use std::process::{Command, Output};

@@ -1,4 +1,5 @@
-//! What scripts rely on: the keys of every JSON object, the same bytes for the same seed, an example in every help.
+//! Output that scripts rely on: the keys of every JSON object, the same bytes for the same seed, an example
+//! in every help.
 
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};

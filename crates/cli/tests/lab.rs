@@ -93,7 +93,7 @@ fn the_report_is_one_file_that_refers_to_nothing_outside() {
     std::fs::remove_dir_all(place).unwrap();
 }
 
-/// What `lab run --real` keeps, of a kernel that answered and a contestant that did not.
+/// Output of `lab run --real` for a kernel that answered and a contestant that did not.
 const REAL: &str = r#"{"name":"small, lossy","link":{"spec":"--rtt 100ms --loss 3%","base_rtt_ms":100.0},"seed":1,"bytes":5000,
 "parallel":4,"contestants":[
 {"name":"kernel cubic","answered":20,"failed":0,"last_failure":null,"ms":{"mean":210.0,"mean_ci95":[200.0,220.0],"p50":202.0,"p95":300.0,
@@ -162,7 +162,7 @@ fn what_cannot_be_meant_is_one_line() {
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(said.contains(expected), "{words:?}: {said}");
         assert_eq!(output.status.code(), Some(status), "{words:?}: {said}");
-        // What the command line itself refuses is explained with its usage.
+        // An error of the command line itself is explained with its usage.
         let lines = said.trim_end().lines().count();
         assert!(lines == 1 || words.contains(&"3/2"), "{words:?}: {said}");
     }

@@ -38,7 +38,8 @@ pub struct AttachConfig {
     /// Largest IP packet on a `tun:` device, or on the path of the datagrams of a `udp:` device; bytes, 576 to 65535.
     /// `None`: 1500.
     pub mtu: Option<u16>,
-    /// What is listened on, for `packet:` and `xdp:`: the port is kept from the kernel. `[::]` means every address.
+    /// Address to listen on, for `packet:` and `xdp:`: the port is kept from the kernel. `[::]` means every
+    /// address.
     pub serve: Option<SocketAddr>,
     /// Ports for connections that the stack opens, for `packet:` and `xdp:`; see [`PacketOptions::local_ports`].
     pub local_ports: u16,
@@ -58,7 +59,7 @@ pub enum Queues {
 /// Why a device could not be attached, in one line that says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
-    /// What was asked for does not go together.
+    /// The options contradict each other.
     #[error("{0}")]
     Usage(String),
     /// The device could not be opened.
@@ -162,7 +163,7 @@ impl AttachConfig {
         }
     }
 
-    /// What [`open`](AttachConfig::open) refuses before it asks the system for anything.
+    /// Checks everything that [`open`](AttachConfig::open) refuses before it asks the system for anything.
     ///
     /// # Errors
     /// [`AttachError::Usage`] if the request contradicts itself.
@@ -206,7 +207,8 @@ impl AttachConfig {
             queues.first_mut().ok_or_else(|| AttachError::Usage(format!("tun:{name} without a queue")))?;
         for own in &self.addresses {
             match self.set_up(device, own, mtu) {
-                // Who may not configure the device may still use it: somebody else has set it up for this user.
+                // Without the right to configure the device, a device that somebody else has set up for this
+                // user still works.
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
                 other => other?,
             }
@@ -314,7 +316,7 @@ fn boxed(queues: Vec<impl Device + 'static>) -> Vec<Box<dyn Device>> {
 }
 
 impl Attached {
-    /// What the stack connects to in order to reach `outside`.
+    /// Returns the address inside the stack that leads to `outside`.
     ///
     /// # Errors
     /// If the stack has no address of its family.
@@ -345,8 +347,8 @@ impl Attached {
         }
     }
 
-    /// What the peer that the stack knows as `inside` is called outside. A peer with an IPv6 address on a `udp:` device
-    /// keeps the name that it has inside, which cannot be inverted.
+    /// Returns the outside address of the peer that the stack knows as `inside`. A peer with an IPv6 address
+    /// on a `udp:` device keeps its inside address, which cannot be inverted.
     pub fn peer(&self, inside: SocketAddr) -> SocketAddr {
         match (self, inside.ip()) {
             (Attached::Udp { .. }, IpAddr::V6(v6)) => {

@@ -1,10 +1,12 @@
 //! The driver: the one task that moves packets between a stack and its device.
 //!
-//! A round is what it is everywhere (`brisk_tcp::stack`): packets in, timers that are due, events to those who wait, packets
-//! out; then sleep until the device is readable, a handle did something, or the next timer. Who has been told something has a
-//! turn before what can wait is sent: see [`READERS_TURN`]. The device is called outside the lock, but for super-packets that it
-//! takes from where their payload lies. Packets to an address of the stack itself do not reach it: they arrive in the next round. If the device says `WouldBlock` the packets wait here and the stack is
-//! not asked for more: what applications write then fills the send buffers, and the back-pressure reaches them.
+//! A round is the one of `brisk_tcp::stack`: packets in, timers that are due, events to waiting tasks,
+//! packets out; then sleep until the device is readable, a handle did something, or the next timer. Woken
+//! tasks have a turn before any transmission that can wait: see [`READERS_TURN`]. The device is called
+//! outside the lock, except for super-packets that it takes from where their payload lies. Packets to an
+//! address of the stack itself do not reach it: they arrive in the next round. If the device returns
+//! `WouldBlock`, the packets wait here and the stack is not asked for more: writes of applications then fill
+//! the send buffers, and the back-pressure reaches them.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -248,7 +250,7 @@ struct Readers {
     untouched: usize,
     /// When the first of the turns began that have followed one another since all was sent.
     first: Option<Instant>,
-    /// What can wait does so until the turn is over.
+    /// Deferrable transmissions wait until the turn is over.
     all_wait: bool,
 }
 
@@ -273,7 +275,7 @@ impl Readers {
     }
 }
 
-/// What a round under the lock found.
+/// Result of a round under the lock.
 struct Round {
     /// The device was read: whoever wants to hear of what comes next has to ask it again.
     was_read: bool,
@@ -361,7 +363,7 @@ impl Driver {
         let now = self.shared.clock.now();
         if inner.is_driver_roused() {
             self.readers.end();
-            // What applications themselves have brought about gives nobody else a turn.
+            // Events that applications themselves caused start no turn for others.
             inner.take_events(&mut self.woken);
         }
         let known = self.woken.len();
@@ -375,7 +377,7 @@ impl Driver {
         }
         self.readers.untouched += received;
         self.outgoing.deliver_looped(&mut inner.stack, now);
-        // What has become due earlier since is seen at the end of this round.
+        // A timer that has become due earlier since is seen at the end of this round.
         if self.due.is_some_and(|due| due <= now) {
             inner.stack.on_timeout(now);
         }
@@ -399,7 +401,8 @@ impl Driver {
             inner.idle().take_into(&mut self.woken);
         }
         let stack_has_more = self.outgoing.is_full();
-        // Who is waited for is about to touch what was touched now; the end of the turn is early enough to look at timers.
+        // The readers are about to touch the same connections: it is early enough to look at timers when the
+        // turn ends.
         if self.readers.all_wait {
             self.due = self.due.filter(|due| *due > now);
         } else {
@@ -410,7 +413,7 @@ impl Driver {
         let is_needed = !idle || inner.has_handles();
         drop(inner);
         self.woken.drain(..).for_each(Waker::wake);
-        // What was received may have been handed over to another queue.
+        // A received packet may have been handed over to another queue.
         let moved = readable || self.outgoing.bytes > 0;
         if let Some(counters) = self.counting.look(&*self.device, moved, now) {
             self.shared.lock().device = counters;

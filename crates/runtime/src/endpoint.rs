@@ -113,7 +113,8 @@ impl Endpoint {
         self.shards.tell(|stack, _| stack.flush_fast_open_cache(partition));
     }
 
-    /// The Fast Open cookies and failures as text for a file. Whoever reads it can pretend to come back: let nobody else.
+    /// Returns the Fast Open cookies and failures as text for a file. Keep it secret: its reader can pretend
+    /// to be this client.
     pub fn export_fast_open_cache(&self) -> String {
         self.shards.ask(|stack, now| stack.export_fast_open_cache(now))
     }
@@ -164,7 +165,7 @@ impl Endpoint {
         self.shards.sum(|inner| *inner.stack.stats())
     }
 
-    /// What went through the device, and what did not. As of the last time that anything happened.
+    /// Counters of the packets that the device carried and dropped, as of the last activity.
     pub fn device_counters(&self) -> Counters {
         self.shards.sum(|inner| inner.device)
     }
@@ -238,9 +239,9 @@ impl Builder {
         self.queues.len()
     }
 
-    /// Adds a queue of the same device, which gets a stack of its own. Connections are spread over the stacks by their
-    /// four-tuple; what is set here and for a listener as a limit of connections or bytes is divided among them. What a stack
-    /// remembers of paths and servers the others hear.
+    /// Adds a queue of the same device, which gets a stack of its own. Connections are spread over the stacks
+    /// by their four-tuple; limits of connections or bytes, set here or for a listener, are divided among
+    /// them. The stacks share their knowledge of paths and servers.
     #[must_use]
     pub fn queue(mut self, queue: Box<dyn Device>) -> Builder {
         self.queues.push(queue);
@@ -317,7 +318,8 @@ impl Builder {
         self
     }
 
-    /// What Fast Open remembers and how much may be pending. Connections and listeners ask for it themselves.
+    /// Memory of Fast Open and limit of pending requests. Connections and listeners ask for Fast Open
+    /// themselves.
     #[must_use]
     pub fn fast_open(mut self, fast_open: FastOpenConfig) -> Builder {
         self.stack.fast_open = fast_open;
@@ -372,7 +374,7 @@ impl Builder {
         Ok(Endpoint { shards: Arc::new(Shards::new(all, steering)), addresses, tcp: Arc::new(self.tcp) })
     }
 
-    /// What the stack must know of its device; the queues of one are alike.
+    /// Gives the stack the limits of its device; the queues of a device are alike.
     fn fit_to_device(&mut self) {
         let Some(device) = self.queues.first() else { return };
         let capabilities = device.capabilities();
@@ -385,7 +387,8 @@ impl Builder {
     }
 }
 
-/// What is left of the longest super-packet for headers, bytes: 40 of IPv6 and 60 of TCP, rounded so that 65,535 leave 65,000.
+/// Bytes that the longest super-packet leaves for headers: 40 of IPv6 and 60 of TCP, rounded so that 65,535
+/// leave 65,000.
 const MOST_HEADERS: usize = 535;
 
 /// The stack of a host, or one for each queue that `steering` knows.

@@ -87,7 +87,7 @@ pub struct HedgedHandle {
 #[derive(Debug)]
 struct Current {
     stream: StreamHandle,
-    /// What became of Fast Open on the first connection, if the second has won.
+    /// Outcome of Fast Open on the first connection, if the second has won.
     outcome: Option<FastOpenOutcome>,
 }
 
@@ -139,7 +139,8 @@ impl HedgedStream {
         self.handle.clone()
     }
 
-    /// What the connection did so far. If the second one has won, its figures, with what became of Fast Open on the first.
+    /// Counters of the connection. If the second one has won, its counters, with the outcome of Fast Open on
+    /// the first.
     pub fn stats(&self) -> Option<ConnStats> {
         self.handle.stats()
     }

@@ -174,7 +174,7 @@ impl Part {
 
     fn hand_out(&self, mut inner: MutexGuard<'_, Inner>, id: ConnId, remote: SocketAddr) -> TcpStream {
         let connection = Connection::register(&self.shared, &mut inner, id, remote);
-        // Who finds something to read reads it now, and the driver has something to do then.
+        // A connection with data is read now, and the driver has something to do then.
         let driver = if inner.stack.readable(id) == 0 { inner.rouse_driver() } else { None };
         drop(inner);
         if let Some(driver) = driver {
@@ -213,7 +213,7 @@ fn share_replays(parts: &[Part]) {
     }
 }
 
-/// What several stacks remember together. It is asked for SYNs with data and a good cookie only.
+/// Replay memory that several stacks share. It is asked only for SYNs with data and a good cookie.
 #[derive(Clone, Debug)]
 struct SharedReplays(Arc<Mutex<Box<dyn ReplayMemory>>>);
 
@@ -223,7 +223,8 @@ impl ReplayMemory for SharedReplays {
     }
 }
 
-/// The limits of one of `count` stacks. What a client may have pending is not divided: its few connections may fall to one.
+/// Returns the limits of one of `count` stacks. The limit per client is not divided: its few connections may
+/// fall to one stack.
 fn part_of(config: ListenConfig, count: usize) -> io::Result<ListenConfig> {
     if count == 1 {
         return Ok(config);

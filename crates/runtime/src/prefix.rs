@@ -28,7 +28,7 @@ pub enum PrefixError {
         address: IpAddr,
         /// The longest length of the family.
         most: u8,
-        /// What people use.
+        /// The usual value.
         usual: u8,
     },
     /// The address is not one that a host can have.

@@ -229,7 +229,7 @@ fn named(name: &str) -> Option<Profile> {
     Some(Profile { name: name.to_owned(), tcp, fast_open, memory: fast_open })
 }
 
-/// What a word names: the mechanism, the value, and which values it may have.
+/// Returns the mechanism and the value that a word names, and the permitted values.
 fn known<'a>(word: &'a str, profile: &str) -> Result<(&'static str, &'a str, &'static str), ProfileError> {
     let (key, value) = word.split_once('=').map_or((word, "on"), |(key, value)| (key.trim(), value.trim()));
     let found = MECHANISMS.iter().find(|(mechanism, _)| *mechanism == key);

@@ -1,7 +1,8 @@
 //! The stacks of an endpoint: one, or one for each queue of its device.
 //!
-//! Each has a lock, a driver and a share of all four-tuples of its own. What concerns all of them, such as keys and
-//! statistics, is done one after another; what a stack has learnt it tells the others by [`Exchange`](crate::exchange::Exchange).
+//! Each has its own lock, driver and share of all four-tuples. Requests that concern all of them, such as
+//! keys and statistics, go to one after another; the stacks exchange learnt paths by
+//! [`Exchange`](crate::exchange::Exchange).
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -40,7 +41,7 @@ impl Shards {
         self.all.len()
     }
 
-    /// What all of them know: the first one, after it has heard the others.
+    /// Asks the first stack, after it has heard the others.
     pub(crate) fn ask<T>(&self, question: impl FnOnce(&Stack, Instant) -> T) -> T {
         let first = &self.all[0];
         let now = first.clock.now();
@@ -64,7 +65,7 @@ impl Shards {
         self.all.iter().try_for_each(|shared| action(&mut shared.lock().stack, shared.clock.now()))
     }
 
-    /// What each answers, added up.
+    /// Returns the sum over all stacks.
     pub(crate) fn sum<T: Default + std::ops::AddAssign>(&self, of: impl Fn(&Inner) -> T) -> T {
         let mut sum = T::default();
         for shared in &self.all {
@@ -73,8 +74,8 @@ impl Shards {
         sum
     }
 
-    /// Who opens a connection: the stack whose share the port that was asked for falls into, else that of the core which
-    /// asks, else each in turn. `addresses` are those of the host.
+    /// Returns the stack that opens a connection: the one whose share contains the requested port, else the
+    /// one of the calling core, else each in turn. `addresses` are those of the host.
     pub(crate) fn opener(
         &self,
         wanted: Option<SocketAddr>,

@@ -1,8 +1,8 @@
 //! State that the handles of an endpoint and its driver share: the stack and who waits for it, behind one lock.
 //!
-//! Handles act on the stack directly, under the lock and without awaiting, and then wake the driver, which alone touches
-//! the device and the timer. Tasks are woken after the lock is let go. What is kept per connection is bounded by the
-//! stack's `max_connections`.
+//! Handles act on the stack directly, under the lock and without awaiting, and then wake the driver, which
+//! alone touches the device and the timer. Tasks are woken after the lock is let go. State per connection is
+//! bounded by the stack's `max_connections`.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -54,7 +54,7 @@ pub(crate) struct Inner {
 /// and both in the same turn of its task.
 const FIRST_WRITE: Duration = Duration::from_millis(10);
 
-/// Who waits for a connection, and what its events have told.
+/// Tasks that wait for a connection, and its events so far.
 #[derive(Default)]
 pub(crate) struct Waiting {
     pub(crate) readers: Wakers,
@@ -224,7 +224,7 @@ impl Inner {
         self.stack.connections() == self.stack.time_waits()
     }
 
-    /// Who waits for [`Inner::is_idle`].
+    /// Tasks that wait for [`Inner::is_idle`].
     pub(crate) fn idle(&mut self) -> &mut Wakers {
         &mut self.idle
     }

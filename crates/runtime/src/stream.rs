@@ -72,9 +72,9 @@ impl TcpStream {
         self.connection.poll_peek(cx, buffer)
     }
 
-    /// Takes received bytes, at most `most`, waiting for at least one; empty is the end of the stream, or what a `most` of 0
-    /// asks for. Long runs come in the buffer that the device read them into, without the copy that reading into a buffer of
-    /// one's own is; others are copied. What lies in one piece comes, which may be less than there is.
+    /// Takes received bytes, at most `most`, waiting for at least one; empty is the end of the stream, or the
+    /// result for a `most` of 0. Long runs come in the buffer that the device read them into, without a copy;
+    /// others are copied. A call returns one contiguous piece, which may be less than there is.
     ///
     /// They keep that buffer for as long as they live, beside what [`max_buffer_bytes`](crate::Builder::max_buffer_bytes)
     /// bounds: some 64 kB, and after losses as much as the connection's receive buffer held. It is for who passes them on, or
@@ -123,8 +123,8 @@ impl TcpStream {
         self.connection.set_nodelay(nodelay);
     }
 
-    /// What dropping the stream does: `Some(0 s)` resets the connection and discards what was not sent; `None` and any
-    /// other time close it gracefully without waiting, which is what the stack does by itself.
+    /// Sets the effect of dropping the stream: `Some(0 s)` resets the connection and discards unsent data;
+    /// `None` and any other time close it gracefully without waiting, as the stack does by itself.
     pub fn set_linger(&self, linger: Option<Duration>) {
         self.connection.set_reset_on_drop(linger == Some(Duration::ZERO));
     }

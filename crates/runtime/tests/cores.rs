@@ -39,7 +39,7 @@ struct Waiting {
 
 type Inbox = Arc<Mutex<Waiting>>;
 
-/// One queue of a device. What it sends goes to the queues of the other side in turn, whatever it is.
+/// One queue of a device. It sends packets to the queues of the other side in turn, whatever they contain.
 struct Queue {
     own: Inbox,
     others: Vec<Inbox>,

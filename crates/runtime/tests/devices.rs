@@ -388,7 +388,7 @@ async fn and_without_offload_too() {
     against_the_kernel(false).await;
 }
 
-/// What arrives from the kernel in long packets is taken in them.
+/// Long packets from the kernel are read whole.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_megabytes_of_the_kernel_are_taken_in_the_packets_that_brought_them() {
     let Some((namespace, device)) = tun(true) else { return };

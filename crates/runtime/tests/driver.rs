@@ -1,4 +1,4 @@
-//! What the driver sends and in which order, where readers have their turn first, and what it counts.
+//! Order of the driver's transmissions where readers have their turn first, and its counters.
 
 mod watched;
 
@@ -14,7 +14,7 @@ use brisk_wire::{ChecksumCheck, Flags, Packet, parse};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use watched::{Watched, endpoint};
 
-/// What a packet is to whoever looks at the wire.
+/// Kind of a packet as seen on the wire.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Sent {
     SynAck,
@@ -41,8 +41,8 @@ fn tapped(device: MemoryDevice) -> (Watched, Arc<Mutex<Vec<Sent>>>) {
     (Watched { inner: device, on_look: Box::new(|| Ok(())), on_send }, sent)
 }
 
-/// What a server sends of a request on an open connection that arrives together with the SYN of another, if its program takes
-/// `thinking` before it answers.
+/// Returns what a server sends for a request on an open connection that arrives together with the SYN of
+/// another, if its program takes `thinking` before it answers.
 async fn answers(thinking: Duration) -> Vec<Sent> {
     let (near, far) = MemoryDevice::pair();
     let (far, sent) = tapped(far);

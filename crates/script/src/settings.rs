@@ -1,5 +1,5 @@
-//! What a script can set: flags as packetdrill has them, `--set key=value` for the configuration of the
-//! stack, and the sysctls that set-up commands write.
+//! Settings of a script: flags as packetdrill has them, `--set key=value` for the configuration of the stack,
+//! and the sysctls that set-up commands write.
 //!
 //! Everything is collected before the first event: one configuration holds for the whole script.
 

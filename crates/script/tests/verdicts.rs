@@ -1,5 +1,5 @@
-//! What a script says must be what happens: every kind of difference is found, and told with the line and
-//! what was expected beside what came.
+//! Every kind of difference from a script is found, and reported with the line, the expectation and the
+//! event.
 
 use brisk_script::{Options, run, run_traced};
 

@@ -74,8 +74,8 @@ impl Acquaintance {
         Acquaintance::make(servers, &quiet(link), 1, &TcpConfig::default(), &[Exchange::of(100); 2])
     }
 
-    /// What many transactions over the path as it is, losses and all, have taught both ends: how long it is, how
-    /// large a window it carries, and how much it loses.
+    /// The state of both ends after many transactions over this path, losses included: its round-trip time,
+    /// the window it carries and its loss rate.
     ///
     /// # Errors
     /// The configuration is out of range.

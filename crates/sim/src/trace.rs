@@ -1,8 +1,8 @@
 //! Events and their reasons, one JSON object per line.
 //!
-//! Every line has `t` (virtual microseconds). What a connection observed: `host`, `conn`, `what` and the
-//! fields of that [`Probe`]. What a link refused: `link`, `way`, `bytes`, `what`. What an application
-//! noted: `host`, `app`, `what`.
+//! Every line has `t` (virtual microseconds). An event of a connection has `host`, `conn`, `what` and the
+//! fields of that [`Probe`]; a packet refused by a link `link`, `way`, `bytes`, `what`; a note of an
+//! application `host`, `app`, `what`.
 
 use std::io::{self, Write};
 

@@ -38,9 +38,9 @@ pub struct TransactionSpec<'a> {
     pub think: Duration,
     /// Begin on a connection that is open and has been silent for a second.
     pub established: bool,
-    /// Transactions like this one that the open connection had before, one after the other: its window and its
-    /// timeout remember their losses. What is counted of the connections includes them; times, bytes and packets
-    /// dropped do not. Default 0; needs `established`.
+    /// Number of earlier transactions like this one on the open connection, one after the other: its window
+    /// and its timeout remember their losses. Counters of the connections include them; times, bytes and
+    /// dropped packets do not. Default 0; needs `established`.
     pub earlier: u32,
     /// The client's TCP.
     pub client: TcpConfig,

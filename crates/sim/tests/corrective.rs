@@ -1,4 +1,4 @@
-//! What Corrective costs where nothing is lost, and what it leaves to others: in virtual time. `cargo test -p
+//! The cost of Corrective on a path without loss, and towards cross traffic, in virtual time. `cargo test -p
 //! brisk-sim --test corrective -- --nocapture` prints the figures of docs/corrective.md.
 
 use std::time::Duration;
@@ -68,8 +68,8 @@ fn without_loss_a_page_comes_later_by_the_bytes_of_parity_alone() {
     }
 }
 
-/// What became of two bulk flows through one link: their counters, the bytes that each delivered, and the
-/// packets that the link was given and dropped.
+/// Result of two bulk flows through one link: their counters, the bytes that each delivered, and the packets
+/// that the link was given and dropped.
 #[derive(Default)]
 struct Shared {
     /// Of the senders.
@@ -232,9 +232,9 @@ fn exchanges(link: &str, bytes: u64, tcp: &TcpConfig, runs: u64) -> ([f64; 4], f
     ([mean, at(50), at(95), at(99)], again as f64 / runs as f64, wire as f64 / payload as f64)
 }
 
-/// What `hold` is worth with one parity: whether three segments above a hole send it again at once, or the answer to
-/// parity is waited for.
-/// `cargo test --release -p brisk-sim --test corrective what_full_hold_is_worth -- --ignored --nocapture`
+/// Measures `hold` with one parity: three segments above a hole either retransmit it at once or wait for the
+/// answer to the parity. `cargo test --release -p brisk-sim --test corrective what_full_hold_is_worth --
+/// --ignored --nocapture`
 #[test]
 #[ignore = "prints figures: run it by hand, in release"]
 fn what_full_hold_is_worth() {

@@ -1,5 +1,5 @@
-//! What Reactive is for: a response whose last segments are lost. `cargo test -p brisk-sim --test reactive
-//! -- --nocapture` prints the tables of docs/reactive.md.
+//! Reactive on a response whose last segments are lost. `cargo test -p brisk-sim --test reactive --
+//! --nocapture` prints the tables of docs/reactive.md.
 
 use std::time::Duration;
 

@@ -1,8 +1,9 @@
 //! The system calls, as functions of values: what waits and what does not, and for how long.
 //!
-//! Each is the call of its name in Linux (section 2 of the manual): what it takes, what it answers, and the error numbers, of
-//! which every one comes as [`Errno`]. Times are milliseconds where the call has them so. What waits, waits in the
-//! [`World`] that it is made in. A descriptor is a number from [`FIRST_FD`](crate::FIRST_FD) on; others are `EBADF`.
+//! Each is the call of its name in Linux (section 2 of the manual), with its arguments, results and error
+//! numbers; every error number comes as [`Errno`]. Times are milliseconds where the call has them so. A
+//! blocking call waits in the [`World`] that it is made in. A descriptor is a number from
+//! [`FIRST_FD`](crate::FIRST_FD) on; others are `EBADF`.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -23,7 +24,7 @@ const SOCK_TYPE_MASK: i32 = 15;
 const SIOCOUTQNSD: u64 = 0x894B;
 /// `SIOCATMARK` of asm/sockios.h: whether the next byte is the urgent one.
 const SIOCATMARK: u64 = 0x8905;
-/// What fcntl(F_GETFL) says of a socket: O_RDWR.
+/// The result of fcntl(F_GETFL) for a socket: O_RDWR.
 const READ_WRITE: i32 = libc::O_RDWR;
 
 fn duration(millis: i32) -> Option<Duration> {
@@ -175,7 +176,7 @@ fn merge(so_far: &mut Option<Received>, more: Received) -> Received {
     merged
 }
 
-/// What stands beside the data of a write.
+/// Options of a write besides its data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SendOptions {
     /// `MSG_MORE` and so on.

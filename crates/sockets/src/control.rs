@@ -3,7 +3,7 @@
 use crate::errno::{Answer, Errno};
 use crate::socket::Control;
 
-/// What a control message begins with: a length of 8 bytes, level and type.
+/// Header of a control message: a length of 8 bytes, level and type.
 const HEADER: usize = 16;
 
 /// Bytes that a control message with so much data takes.

@@ -9,8 +9,8 @@ pub struct Errno(pub i32);
 /// The answer of a call.
 pub type Answer<T = i32> = Result<T, Errno>;
 
-/// What the end of a connection is to a program that asks; `None` if it is no error. `closing`: it was in
-/// CLOSE-WAIT.
+/// Returns the error number that a program sees for the end of a connection; `None` if it is no error.
+/// `closing`: it was in CLOSE-WAIT.
 pub(crate) fn of_close(reason: CloseReason, closing: bool) -> Option<Errno> {
     let number = match reason {
         CloseReason::Finished => return None,

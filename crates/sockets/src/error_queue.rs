@@ -22,7 +22,8 @@ const OPT_ID_TCP: u32 = 1 << 16;
 /// All flags that Linux knows.
 pub(crate) const ALL_FLAGS: u32 = (1 << 19) - 1;
 
-/// What an entry says (`ee_origin`, `ee_type`, `ee_code`, `ee_info`, `ee_data` of `struct sock_extended_err`).
+/// Contents of an entry (`ee_origin`, `ee_type`, `ee_code`, `ee_info`, `ee_data` of `struct
+/// sock_extended_err`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ExtendedError {
     pub(crate) errno: u32,
@@ -113,7 +114,7 @@ impl ErrorQueue {
         true
     }
 
-    /// What `SO_TIMESTAMPING` is.
+    /// Returns the value of `SO_TIMESTAMPING`.
     pub(crate) fn flags(&self) -> u32 {
         self.flags
     }

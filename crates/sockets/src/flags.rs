@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use crate::settings::Settings;
 
-/// What `--so_flags` says.
+/// Meaning of `--so_flags`.
 #[derive(Clone, Debug)]
 pub struct SoFlags {
     /// Where the settings of the network namespace are read.

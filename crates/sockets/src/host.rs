@@ -26,7 +26,7 @@ use crate::tcp_info;
 pub const FIRST_FD: i32 = 1 << 24;
 /// Where the clock starts: not at the origin, so that nothing is "long ago" by accident.
 pub(crate) const START: Instant = Instant::from_millis(1_000_000);
-/// What the time of day is when the clock shows zero, seconds since 1970.
+/// Time of day when the clock shows zero, seconds since 1970.
 const EPOCH_SECS: u64 = 1_700_000_000;
 /// Ports that are given out (Linux: `ip_local_port_range`).
 const PORTS: RangeInclusive<u16> = 32_768..=60_999;
@@ -73,7 +73,7 @@ pub struct Host {
     next_port: u16,
     /// The settings of the namespace and `--so_flags`, as of the last [`Host::refresh`].
     pub(crate) settings: Settings,
-    /// What SO_RCVBUF says where a program has not set it: the window is a part of it.
+    /// SO_RCVBUF of a socket whose program has not set it: the window is a part of it.
     system_receive_buffer: usize,
     pub(crate) stack: Option<Stack>,
     pub(crate) now: Instant,
@@ -497,7 +497,7 @@ impl Host {
     }
 }
 
-/// What the network namespace and the flags say, and the receive buffer that the system gives.
+/// Returns the settings of the network namespace and the flags, and the receive buffer that the system gives.
 fn of_namespace(flags: &SoFlags) -> Answer<(Settings, usize)> {
     let mut settings = Settings { like_linux: true, ..Settings::default() };
     settings.tcp.push_bursts = true;

@@ -1,8 +1,8 @@
 //! Linux's socket calls over our stack, as functions of values.
 //!
-//! What a program may ask of a TCP socket of Linux, from `socket()` to `epoll_wait()` and the error queue, with Linux's
-//! answers and error numbers. Three programs share it: packet scripts (`brisk-script`), the library for packetdrill
-//! (`brisk-conformance`), and the device under test for packetimpact (`brisk-conformance-dut`).
+//! The calls of a Linux TCP socket, from `socket()` to `epoll_wait()` and the error queue, with Linux's
+//! results and error numbers. Three programs share it: packet scripts (`brisk-script`), the library for
+//! packetdrill (`brisk-conformance`), and the device under test for packetimpact (`brisk-conformance-dut`).
 //!
 //! | module | what |
 //! |---|---|

@@ -1,5 +1,5 @@
-//! `setsockopt` and `getsockopt`. What the stack has no use for is kept and given back; what Linux would
-//! refuse is refused with Linux's number.
+//! `setsockopt` and `getsockopt`. Options without a use in the stack are kept and given back; options that
+//! Linux would refuse are refused with Linux's number.
 
 use std::time::Duration;
 
@@ -81,8 +81,8 @@ fn timeval(value: &[u8]) -> Answer<Option<Duration>> {
     Ok(Some(span).filter(|span| !span.is_zero()))
 }
 
-/// Linux doubles what a program asks for, as room for its own records: the program's share is half. What is negative
-/// asks for as much as there is.
+/// Linux doubles the requested size, as room for its own records: the program's share is half. A negative
+/// size requests the maximum.
 fn send_buffer(value: i32, most: usize) -> BufferConfig {
     let bytes = (value as u32 as usize).min(most).saturating_mul(2).clamp(4608, 1 << 30);
     BufferConfig { initial: bytes, max: bytes }
@@ -268,7 +268,7 @@ fn set_tcp(
     Ok(())
 }
 
-/// What Linux gives back of a number that has no effect here.
+/// Returns the value that Linux gives back for a number that has no effect here.
 fn without_effect(name: i32, number: i32) -> Answer<i32> {
     Ok(match name {
         libc::TCP_QUICKACK => i32::from(number != 0),
@@ -536,7 +536,7 @@ fn get_socket(socket: &mut Socket, stack: &Stack, name: i32) -> Answer<Vec<u8>> 
         }),
         libc::SO_ACCEPTCONN => number(matches!(socket.role, Role::Listening(_))),
         libc::SO_SNDBUF => number(socket.tcp.send_buffer.initial as i64),
-        // What the system gives is told as it is, what a program asked for doubled.
+        // A size that the system chose is returned as it is, a size that a program asked for doubled.
         libc::SO_RCVBUF => match socket.options.receive_buffer_set {
             true => number(2 * socket.tcp.receive_buffer.initial as i64),
             false => number(socket.options.system_receive_buffer as i64),
@@ -598,7 +598,7 @@ fn get_tcp(socket: &mut Socket, stack: &Stack, name: i32, now: Instant) -> Answe
         TCP_CC_INFO => Vec::new(),
         libc::TCP_MAXSEG => {
             let connected = stats.filter(|_| socket.connected).map(|stats| stats.mss as i64);
-            // What Linux assumes of a peer that has not answered has the time stamps taken off.
+            // Linux assumes that an unanswered peer supports time stamps, and subtracts them.
             let stamps = if socket.conn().is_some() && socket.tcp.timestamps { 12 } else { 0 };
             number(connected.unwrap_or(socket.tcp.max_segment.map_or(536 - stamps, i64::from)))
         }
@@ -654,7 +654,7 @@ fn get_ip(socket: &Socket, stack: &Stack, level: i32, name: i32) -> Answer<Vec<u
             let info = socket.conn().and_then(|id| stack.conn_info(id));
             number(i64::from(info.ok_or(Errno(libc::ENOTCONN))?.path_mtu))
         }
-        // Whoever says nothing wants the path MTU to be found (IP_PMTUDISC_WANT).
+        // The default finds the path MTU (IP_PMTUDISC_WANT).
         (libc::SOL_IP, libc::IP_MTU_DISCOVER) => kept(socket, level, name).unwrap_or_else(|| number(1)),
         _ => kept(socket, level, name).unwrap_or_else(|| number(0)),
     })

@@ -1,5 +1,5 @@
-//! What a host is set to: `key=value` pairs for the configuration of the stack, and the settings of Linux that stand
-//! for them.
+//! Settings of a host: `key=value` pairs for the configuration of the stack, and the sysctls of Linux with
+//! the same meaning.
 
 use std::time::Duration;
 
@@ -133,14 +133,14 @@ pub struct Settings {
     pub fast_open_client_allowed: bool,
     /// Listeners may ask for it: bit 2 of Linux's `tcp_fastopen`.
     pub fast_open_server_allowed: bool,
-    /// What a send buffer may hold unsent, bytes: Linux's `tcp_notsent_lowat`.
+    /// Maximum of unsent bytes in a send buffer: Linux's `tcp_notsent_lowat`.
     pub notsent_lowat: u32,
     /// `profile=linux_suite`: buffers, retries and the restart after idle are those of the suites that are written for Linux.
     pub linux_suite: bool,
     /// As in Linux a SYN with data waits for the program's write and is sent again after a second, a listener has no
     /// limit of Fast Open for each client, and nothing is written or shut before the handshake is complete.
     pub like_linux: bool,
-    /// What keepalive is when a program switches it on.
+    /// Keepalive when a program switches it on.
     pub keepalive: KeepaliveConfig,
     /// Set by `--set backlog`: what listen() says does not count then.
     pub fixed_backlog: bool,

@@ -47,8 +47,8 @@ const NAMES: &[&str] = &[
     "tcp_wmem",
 ];
 
-/// Reads the settings below `dir` into `settings`. What the stack cannot take (a congestion control that
-/// it does not have) is left out: a script that needs it will say so.
+/// Reads the settings below `dir` into `settings`. Settings that the stack cannot take (such as another
+/// congestion control) are left out: a script that needs one will say so.
 pub(crate) fn read(dir: &Path, settings: &mut Settings) {
     for name in NAMES {
         let Ok(value) = std::fs::read_to_string(dir.join(name)) else { continue };

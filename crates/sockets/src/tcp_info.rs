@@ -53,7 +53,7 @@ impl Fields {
     }
 }
 
-/// What `getsockopt(TCP_INFO)` hands out.
+/// Returns the bytes of `getsockopt(TCP_INFO)`.
 pub(crate) fn bytes(socket: &mut Socket, stack: &Stack, now: Instant) -> Vec<u8> {
     let conn = socket.conn();
     match conn.and_then(|id| Some((stack.conn_stats(id)?, stack.conn_info(id)?))) {
@@ -166,8 +166,8 @@ fn write_counters(fields: &mut Fields, stats: &ConnStats, info: &ConnInfo, socke
     let (counters, usage) = (&stats.counters, &socket.usage);
     fields.u64(info.pacing_rate.unwrap_or(u64::MAX));
     fields.u64(u64::MAX);
-    // Linux counts the SYN of an active open and the FIN among the bytes that were acknowledged, the peer's FIN among
-    // those that were received. What a passive open sends before it is accepted is not the connection's.
+    // Linux counts the SYN of an active open and the FIN among the bytes that were acknowledged, the peer's
+    // FIN among those that were received. The count of a passive open begins when it is accepted.
     let active = socket.opens_actively();
     let fin_acked = matches!(stats.state, State::FinWait2 | State::TimeWait);
     let syn_acked = active && stats.established.is_some();

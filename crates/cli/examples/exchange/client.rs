@@ -13,7 +13,7 @@ use crate::Workload;
 use crate::server::Request;
 use brisk_lab::side::{Side, Stream};
 
-/// What is not finished by then has failed.
+/// A request that is not finished by then has failed.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// State that all workers share.
@@ -140,7 +140,7 @@ impl Shared {
             }
             Err(error) => format!("failed {error}"),
         };
-        // Whoever does not read has no use for the rest either.
+        // A reader that has closed the output has no use for the rest either.
         let _ = writeln!(io::stdout(), "{line}");
     }
 }

@@ -1,6 +1,6 @@
 //! An attacker: SYNs with data at a steady rate, from a TUN device whose network is the attacker's.
 //!
-//! What the server answers is read only as far as it takes to steal one cookie, and then left to overflow.
+//! The server's answers are read only until one cookie is stolen, and then left to overflow.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -11,7 +11,7 @@ use brisk_wire::{
     ChecksumCheck, ChecksumFill, Cookie, FastOpen, Flags, IpMeta, Packet, SeqNum, TcpHeader, emit, parse,
 };
 
-/// What is sent.
+/// Kind of packet to send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub(crate) enum Kind {
     /// SYNs with data and drawn cookies from drawn addresses.
@@ -31,7 +31,7 @@ pub(crate) struct Flood {
     /// The attackers' network: its first three numbers; an address of the kernel in it is .1
     #[arg(long, default_value = "10.66.0.0", value_name = "ADDR")]
     network: Ipv4Addr,
-    /// Whom to attack
+    /// Address to attack
     #[arg(long)]
     to: SocketAddr,
     /// SYNs a second

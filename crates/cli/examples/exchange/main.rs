@@ -52,7 +52,7 @@ struct Stack {
     /// Our TCP in one of the forms that `whatif --arms` knows
     #[arg(long, default_value = "tcp", requires = "device", value_name = "ARM")]
     arm: String,
-    /// What the planner may add, percent of the bytes, if the arm has one
+    /// Overhead limit of the planner, percent of the bytes, if the profile has one
     #[arg(long, requires = "device", value_name = "PERCENT")]
     max_overhead: Option<u32>,
     /// Use Fast Open; the kernel's server wants `net.ipv4.tcp_fastopen` with 0x400

@@ -65,7 +65,7 @@ pub(crate) async fn serve(side: &Side, local: SocketAddr, queue: u16) -> io::Res
 /// Requests on one connection, until the client has had enough or asked for the end.
 async fn converse(mut stream: Stream) {
     static PIECE: [u8; 1 << 16] = [b'x'; 1 << 16];
-    // Whatever fails, the client sees and counts it.
+    // The client sees and counts every failure.
     while let Ok(request) = Request::read(&mut stream).await {
         let mut left = request.bytes;
         while left > 0 {

@@ -1,4 +1,4 @@
-//! What the demonstration shows on a terminal of 80 columns: before, meanwhile, afterwards.
+//! The demonstration's text on a terminal of 80 columns: introduction, progress, result.
 
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ use brisk_runtime::profile::DEFAULT_MAX_OVERHEAD;
 /// Widest bar of progress.
 const BAR: usize = 30;
 
-/// What is about to happen.
+/// Introduction of the demonstration.
 pub(super) fn introduction(demo: &Demo) -> String {
     let link = demo.link.to_string();
     let link = if link.is_empty() { "no delay, no limit" } else { &link };

@@ -42,7 +42,7 @@ pub(super) struct Args {
     pages: Option<PathBuf>,
     #[command(flatten)]
     link: LinkArgs,
-    /// What the gateways use, separated by semicolons; the first is what gains are measured against
+    /// Profiles of the gateways, separated by semicolons; gains are relative to the first
     #[arg(long, value_name = "ARMS", default_value = "tcp; tcp+tfo", env = "BRISK_ARMS")]
     arms: String,
     /// The initial window of every arm instead of its own, segments

@@ -37,7 +37,7 @@ pub(super) struct Draw {
     /// Write a capture of both ends to this file, pcapng
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
-    /// What happened inside and why, JSON lines
+    /// Events inside the stack with their reasons, JSON lines
     #[arg(long, value_name = "FILE")]
     events: Option<PathBuf>,
 }

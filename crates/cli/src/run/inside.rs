@@ -19,7 +19,7 @@ use crate::failure::Failure;
 
 /// The address that connections come from; nobody sees it outside.
 const OWN: Ipv4Addr = Ipv4Addr::new(10, 255, 255, 254);
-/// What a shell answers for a command that it cannot run.
+/// Exit status of a shell for a command that it cannot run.
 const CANNOT_RUN: u8 = 127;
 
 /// Becomes the command. Returns only if that fails.
@@ -88,7 +88,7 @@ fn redirect(tcp: u16, names: u16) -> Result<(), Failure> {
     }
 }
 
-/// What a program that is executed from here has of the capabilities in the namespace; the command has none.
+/// Sets the capabilities that an executed program inherits in the namespace; the command has none.
 fn inherit(capabilities: CapabilitySet) -> Result<(), Failure> {
     let failed = |error: rustix::io::Errno| Failure::failed(format!("capabilities: {error}"));
     rustix::thread::clear_ambient_capability_set().map_err(failed)?;

@@ -34,7 +34,7 @@ pub(super) fn relay(inside: std::net::UdpSocket) -> io::Result<impl Future<Outpu
             let Ok((length, asker)) = inside.recv_from(&mut question).await else { continue };
             let (question, inside) = (question[..length].to_vec(), inside.clone());
             tokio::spawn(async move {
-                // Who gets no answer asks again, or gives up.
+                // A client without an answer asks again, or gives up.
                 if let Ok(Ok(answer)) = tokio::time::timeout(PATIENCE, ask(resolver, &question)).await {
                     let _ = inside.send_to(&answer, asker).await;
                 }

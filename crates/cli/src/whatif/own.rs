@@ -55,7 +55,7 @@ pub(super) fn run(args: &Args, file: &Path, common: &Common) -> Result<(), Failu
     print(&facts.to_text())?;
     match estimate {
         Some(estimate) => print(&format!("\n{}", estimate.to_text()))?,
-        // What the capture has is worth something without it.
+        // The figures of the capture are useful without an estimate.
         None => print_line("interrupted before there was an estimate")?,
     }
     print_line("\nIt rests on:")?;

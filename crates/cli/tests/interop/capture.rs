@@ -13,9 +13,9 @@ pub(crate) struct Capture {
     file: PathBuf,
 }
 
-/// What makes a packet one that no TCP should send: undecodable, or with a checksum that is wrong.
-/// 0xFFFF for 0 is not: Linux writes it when it completes a checksum in software for a device that has no
-/// offload (`skb_checksum_help`), once in 65,536 packets, and every receiver takes it (RFC 1624).
+/// Filter for packets that no TCP should send: undecodable, or with a wrong checksum. 0xFFFF in place of 0 is
+/// permitted: Linux writes it when it completes a checksum in software for a device without offload
+/// (`skb_checksum_help`), once in 65,536 packets, and every receiver accepts it (RFC 1624).
 const WRONG: &str = "_ws.malformed || (tcp.checksum.status == 0 && !tcp.checksum.ffff) || ip.checksum.status == 0 \
                      || tcp.option.len.invalid || tcp.bogus_header_length";
 

@@ -228,7 +228,7 @@ fn as_client_the_origin_sees_the_clients_own_address_and_port() {
     client.write_all(b"hello").expect("it is sent");
     let (mut served, peer) = listener.accept().expect("a connection");
     assert_eq!(peer, client.local_addr().expect("an address"));
-    // What is not read when a socket is closed makes the close a reset.
+    // Unread data at the close of a socket makes the close a reset.
     served.read_exact(&mut [0; 5]).expect("what the client said");
     served.write_all(b"welcome").expect("it is sent");
     drop(served);

@@ -1,4 +1,4 @@
-//! What this machine lets us do, and the tests that are skipped because of it.
+//! Rights that this machine gives the tests, and the tests that are skipped without them.
 
 use std::io::Write;
 use std::path::Path;

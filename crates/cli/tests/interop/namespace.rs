@@ -44,7 +44,7 @@ impl Namespace {
         ip(&[&["-n", &self.name], words].concat());
     }
 
-    /// What `body` returns on a thread inside; sockets made there stay there.
+    /// Runs `body` on a thread inside and returns its result; sockets created there stay there.
     pub(crate) fn inside<T: Send>(&self, body: impl FnOnce() -> T + Send) -> T {
         let namespace = netns::Namespace::open(&self.name).expect("the namespace exists");
         namespace.run(body).expect("it can be entered")
@@ -79,7 +79,7 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        // What still runs inside keeps it alive without a name; nobody is left to tell.
+        // Processes inside keep it alive without a name; nobody is left to report a failure to.
         let _ = Command::new("ip").args(["netns", "delete", &self.name]).output();
     }
 }

@@ -21,7 +21,7 @@ fn fetching_on_the_hosts_own_address_is_not_disturbed_by_its_kernel() {
         run(link.near.brisk(&words).arg(&copy));
         assert_same(&copy, &page);
     }
-    // What comes after a process has ended, its last segment lost, the kernel answers, and may.
+    // After a process has ended with its last segment lost, the kernel answers later packets, and may.
     let ended = FAR.len() as u64;
     assert!(resets(&link.near) <= ended, "the kernel has answered for us");
     assert!(guarded(&link.near) > 0, "the guards were not needed?");

@@ -11,7 +11,7 @@ use crate::nginx;
 use crate::pages::{Pages, fetches};
 use crate::serve;
 
-/// What is changed in `net.ipv4` for one transfer; the names hold for both families.
+/// Changes in `net.ipv4` for one transfer; the names hold for both families.
 const PEERS: [&[(&str, &str)]; 5] = [
     &[("tcp_sack", "0")],
     &[("tcp_timestamps", "0")],

@@ -27,7 +27,7 @@ const STACK: &str = "10.8.0.2";
 /// A segment with payload, without what depends on the moment: acknowledgement, window, times and PSH.
 type Segment = Vec<String>;
 
-/// What was sent in one connection.
+/// Packets that were sent in one connection.
 #[derive(PartialEq, Eq, Debug)]
 struct Sent {
     /// Options of our SYN or SYN-ACK, by kind.
@@ -92,8 +92,8 @@ fn long_header() -> String {
     (0..6).map(|line| format!("X-Filling-{line}: {}\r\n", "x".repeat(980))).collect()
 }
 
-/// What our stack with the TCP of `arm` sent in the connection that `body` makes, and whether the other end, whatever it
-/// sent, kept to what it knows.
+/// Returns what our stack with the TCP of `arm` sent in the connection that `body` makes, and whether the
+/// other end kept to the options that it knows.
 fn recorded(namespace: &Namespace, pages: &Pages, arm: &str, body: impl AsyncFnOnce(Endpoint)) -> Sent {
     let mut file = PathBuf::new();
     let tcp = Profile::parse(arm).expect("an arm").tcp;

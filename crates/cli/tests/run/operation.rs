@@ -100,7 +100,7 @@ fn a_pair_from_files_is_checked_started_looked_at_and_reloaded() {
     assert_eq!(backend.stop().0, Some(0));
 }
 
-/// What `check` says of a frontend with this beside what it needs.
+/// Runs `check` on a frontend with these settings in addition to the required ones.
 fn checked(files: &Scratch, more: &str) -> (Option<i32>, String) {
     let needed = "[frontend]\nlisten = '127.0.0.1:0'\n[[backends]]\npeer = '127.0.0.1:7443'\n";
     let file = files.path("checked.toml");

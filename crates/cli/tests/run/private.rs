@@ -1,4 +1,4 @@
-//! What a gateway gives up, and `brisk run`: a command in namespaces of its own.
+//! Rights that a gateway gives up, and `brisk run`: a command in namespaces of its own.
 
 use crate::gateway::{echo, key};
 use crate::program::{Running, Scratch};

@@ -1,5 +1,5 @@
-//! What sockets take from the packets themselves, before or beside the stack: the least hop limit (`IP_MINTTL`), the
-//! SYN of a connection (`TCP_SAVE_SYN`), and what ICMP errors say.
+//! Takes data for sockets from the packets themselves, before or next to the stack: the smallest hop limit
+//! (`IP_MINTTL`), the SYN of a connection (`TCP_SAVE_SYN`), and ICMP errors.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -143,7 +143,7 @@ impl Host {
         known.into_iter().find(|id| stack.local_addr(*id).zip(stack.remote_addr(*id)) == Some(ends))
     }
 
-    /// Whom a segment between these ends is for: the connection, or who listens.
+    /// Returns the socket that a segment between these ends is for: the connection, or the listener.
     fn addressee(&mut self, ends: Ends) -> Option<&mut Socket> {
         if let Some(id) = self.conn_of(ends) {
             return self.of_conn(id);
@@ -190,7 +190,7 @@ fn icmp_parts(packet: &[u8]) -> Option<([u8; 2], &[u8])> {
     Some(([*message.first()?, *message.get(1)?], inner.get(header..)?))
 }
 
-/// What Linux makes of an ICMP error that says something cannot be reached.
+/// Returns the error number that Linux gives to an ICMP error for an unreachable destination.
 pub(crate) fn icmp_errno(packet: &[u8]) -> Option<i32> {
     let at = icmp_at(packet)?;
     match (packet.first()? >> 4, *packet.get(at)?, *packet.get(at + 1)?) {

@@ -34,7 +34,7 @@ pub(crate) fn wait(host: &mut Host, epfd: i32, most: usize) -> Answer<Vec<(Flags
                 watch.spent = watch.events & ONESHOT != 0;
             }
             Some(_) => continue,
-            // What is no longer ready makes an edge when it is ready again.
+            // An event that ceases makes an edge when it returns.
             None => watch.told = watch.told.map(|(before, then)| (before & ready, then)),
         }
         host.epoll(epfd)?.watches.insert(fd, watch);

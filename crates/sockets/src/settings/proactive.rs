@@ -4,7 +4,7 @@ use brisk_tcp::config::{CopyMark, CopyReport, CopyRule, CopyScope, ProactiveConf
 
 use super::{Refused, number, refused, span};
 
-/// What the key takes.
+/// Values of the key.
 pub(super) const TAKES: &str = "off, short, all or paper, with parts behind it: option (the mark), \
     max:BYTES, gap:TIME, acks, retransmissions, charge, cap:PERCENT, unreported, literal (the paper's rule), aggregate:SEGMENTS, \
     shared (with Corrective), as in all:acks,gap:5ms";

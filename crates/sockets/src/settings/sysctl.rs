@@ -23,8 +23,8 @@ impl Settings {
         Ok(())
     }
 
-    /// Takes over a setting of Linux, as it stands in `/proc/sys/net/ipv4`. What the stack has no setting
-    /// for is passed over.
+    /// Takes over a setting of Linux, in the format of `/proc/sys/net/ipv4`. Settings that the stack does not
+    /// have are ignored.
     ///
     /// # Errors
     /// The error in the value.
@@ -114,7 +114,7 @@ fn seconds(key: &str, value: &str) -> Result<Duration, Refused> {
     Ok(Duration::from_secs(number(key, value)?))
 }
 
-/// What Linux does for a thin stream when asked to: timeouts that do not double, six at most.
+/// Linux's behaviour for a thin stream on request: timeouts that do not double, six at most.
 pub(crate) const LINEAR_TIMEOUTS: ThinStreamConfig =
     ThinStreamConfig { linear_timeouts: 6, rto_restart: false };
 
@@ -169,7 +169,7 @@ pub(crate) fn retransmissions_in(seconds: i32) -> (u8, i32) {
 mod tests {
     use super::*;
 
-    /// What Linux 6.18 gives back of TCP_DEFER_ACCEPT.
+    /// Linux 6.18 returns these values for TCP_DEFER_ACCEPT.
     #[test]
     fn seconds_are_counted_in_retransmissions() {
         let given_back = [-1, 0, 1, 2, 5, 100, 1000, i32::MAX].map(|seconds| retransmissions_in(seconds).1);

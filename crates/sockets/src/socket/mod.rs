@@ -1,5 +1,5 @@
-//! What a socket is: the settings that a program makes, the connection behind it, and what is noted of
-//! it while the clock runs.
+//! A socket: the settings that a program makes, the connection behind it, and the notes that are taken while
+//! the clock runs.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -23,7 +23,7 @@ pub(crate) use open::MOST_WAITING;
 pub use read::{Control, Received};
 pub(crate) use write::Sending;
 
-/// What SO_SNDBUF and SO_RCVBUF may ask for where nobody says otherwise, bytes (Linux since 6.17).
+/// Highest SO_SNDBUF and SO_RCVBUF by default, bytes (Linux since 6.17).
 const MOST_BUFFER: usize = 4 << 20;
 
 /// The family that the program asked for: it decides how addresses look to it.
@@ -49,7 +49,7 @@ pub(crate) enum Role {
 pub(crate) struct Socket {
     pub(crate) family: Family,
     pub(crate) role: Role,
-    /// What its connection takes, or the connections of its listener.
+    /// Configuration of its connection, or of the connections of its listener.
     pub(crate) tcp: TcpConfig,
     /// The settings of the system that are in `tcp` where no option replaced them.
     system: TcpConfig,
@@ -84,7 +84,8 @@ pub(crate) struct Socket {
     pub(crate) closes_on_exec: bool,
     /// It opened its connection itself.
     active: bool,
-    /// What an ICMP error said of a connection that goes on: SO_ERROR tells it once (Linux: sk_err_soft).
+    /// Error number of an ICMP error on a connection that goes on: SO_ERROR returns it once (Linux:
+    /// sk_err_soft).
     pub(crate) soft_error: Option<Errno>,
     /// The SYN that opened its connection, if the listener kept it and nobody has asked for it.
     pub(crate) saved_syn: Option<Vec<u8>>,
@@ -125,7 +126,7 @@ pub(crate) struct SocketOptions {
     pub(crate) min_ttl: u8,
     /// TCP_DEFER_ACCEPT, in retransmissions of the SYN-ACK.
     pub(crate) defer_accept: u8,
-    /// What is written before the handshake is complete waits in the queue instead of its program: RFC 9293, not Linux.
+    /// A write before the handshake is complete is queued and does not block: RFC 9293, not Linux.
     pub(crate) queues_in_handshake: bool,
     /// TCP_SAVE_SYN.
     pub(crate) save_syn: bool,
@@ -272,7 +273,7 @@ impl Socket {
         self.options.kept.iter().any(|(level, name, value)| asks.contains(&(*level, *name)) && set(value))
     }
 
-    /// What everybody who watches the socket hears of, counted.
+    /// Counts the changes that every watcher of the socket is notified of.
     pub(crate) fn changes(&self) -> u64 {
         self.errors.count() + self.shutdowns + u64::from(self.usage.peer_closed())
     }

@@ -271,7 +271,7 @@ impl Socket {
         self.error = None;
     }
 
-    /// What an active open to `remote` takes; `fast` if the call itself asks for Fast Open.
+    /// Returns the configuration of an active open to `remote`; `fast` if the call itself asks for Fast Open.
     fn connect_config(&self, remote: SocketAddr, fast: bool, settings: &Settings) -> ConnectConfig {
         let local =
             self.local.map(plain).filter(|local| local.is_ipv4() == remote.is_ipv4() || local.port() != 0);

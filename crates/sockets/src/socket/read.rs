@@ -20,7 +20,7 @@ const TCP_CM_INQ: i32 = libc::TCP_INQ;
 pub struct Received {
     /// The data.
     pub bytes: Vec<u8>,
-    /// What the call answers; more than `bytes` if they were thrown away (MSG_TRUNC).
+    /// Result of the call; more than `bytes` if they were thrown away (MSG_TRUNC).
     pub count: usize,
     /// The data beside it.
     pub control: Vec<Control>,
@@ -54,7 +54,7 @@ impl Socket {
         if flags & libc::MSG_ERRQUEUE != 0 {
             let entry = self.errors.pop().ok_or(Errno(libc::EAGAIN))?;
             if entry.quoted.is_some() {
-                // Who has read it knows the error.
+                // The error is returned once.
                 self.error = None;
             }
             return Ok(Some(self.told(&entry, len)));
@@ -102,7 +102,7 @@ impl Socket {
         }
     }
 
-    /// What goes with data: when it arrived, and how much is left.
+    /// Returns the control data of a read: when the data arrived, and how much is left.
     fn control(&self, stack: &mut Stack, count: usize, stamp: &impl Fn(Instant) -> Duration) -> Vec<Control> {
         let mut control = Vec::new();
         if self.errors.stamps_arrivals()

@@ -39,7 +39,7 @@ struct Inner {
     ended: bool,
 }
 
-/// Who makes calls. What it waits for is over when it is gone.
+/// A thread that makes calls. Its waits end when it is gone.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
     pub(crate) world: Arc<RealWorld>,
@@ -166,7 +166,7 @@ impl World for Caller {
             }
             let answer = attempt(&mut inner.host);
             inner.host.drain();
-            // What an attempt does is done: a read opens the window, a write fills the buffer.
+            // The attempt changed the connection: a read opens the window, a write fills the buffer.
             self.world.acted.notify_one();
             let left = until.map(|until| until.saturating_since(inner.host.now));
             if left.is_some_and(|left| left.is_zero()) || !matches!(answer, Ok(None)) {

@@ -57,7 +57,8 @@ impl VirtualWorld {
         if failed { Err(RUNS_AWAY.to_owned()) } else { Ok(true) }
     }
 
-    /// Nothing happens any more before `to` after the start: it is now. What is due just then is not done.
+    /// Moves the clock to `to` after the start, before any more events. Events that are due just then stay
+    /// pending.
     pub fn set_clock(&self, to: Duration) {
         let mut inner = self.lock();
         inner.host.now = inner.host.now.max(START + to);
