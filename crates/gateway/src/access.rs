@@ -31,7 +31,7 @@ impl Role {
         }
     }
 
-    /// What it means that the ordinary TCP on the outside of this side failed.
+    /// Returns the end of a connection for a failure of the ordinary TCP on the outside of this side.
     pub(crate) fn kernel_failed(self, error: &io::Error) -> End {
         match self {
             Role::Frontend => End::ClientFailed(error.to_string()),
@@ -45,7 +45,7 @@ impl Role {
 pub struct Access {
     /// Which side this is.
     pub role: Role,
-    /// Who connected: the client at the frontend, the frontend at the backend.
+    /// Peer that connected: the client at the frontend, the frontend at the backend.
     pub peer: SocketAddr,
     /// The client, as the frontend told the backend; at the frontend it is the peer, or who a trusted proxy named.
     pub client: Option<SocketAddr>,
@@ -59,7 +59,7 @@ pub struct Access {
     pub route: Option<String>,
     /// The name of the origin that was asked for; `None`: the backend's own, or one that was asked for by address.
     pub origin: Option<String>,
-    /// Who spoke first; `None` if nobody has said anything.
+    /// Side that sent first; `None` if neither has sent anything.
     pub spoke_first: Option<Speaker>,
     /// How long the client's first bytes were waited for in vain before the hop was opened without them; `None` if they came
     /// in time, and at the backend.

@@ -1,7 +1,7 @@
 //! Where a side can be looked at: `/metrics`, `/healthz`, `/readyz`, `/status`.
 //!
-//! A listener of its own, on loopback unless a token protects it. Whoever floods it gets no more than `MOST` connections
-//! and a few seconds each.
+//! A listener of its own, on loopback unless a token protects it. A flood gets no more than `MOST`
+//! connections and a few seconds each.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -46,7 +46,7 @@ pub enum AdminError {
     Unreadable {
         /// The file.
         path: String,
-        /// What the system said.
+        /// Error of the system.
         error: io::Error,
     },
     /// The token is none.
@@ -66,12 +66,12 @@ pub struct Admin {
     token: Option<String>,
 }
 
-/// What is shown.
+/// Contents of the status page.
 #[derive(Clone, Debug)]
 pub struct Shown {
-    /// What the side is.
+    /// Fixed facts of the side.
     pub facts: Facts,
-    /// What it counts.
+    /// Counters of the side.
     pub metrics: Arc<Metrics>,
     /// A frontend, with its backends.
     pub frontend: Option<FrontendControl>,
@@ -87,7 +87,7 @@ impl Admin {
         Ok(Admin { listener: listen_at(listen)?, token })
     }
 
-    /// What [`bind`](Admin::bind) refuses before it listens.
+    /// Checks everything that [`bind`](Admin::bind) refuses before it listens.
     ///
     /// # Errors
     /// If the address is open to others and there is no token; if the token is none.
@@ -120,7 +120,7 @@ impl Admin {
                     .keep_alive(false)
                     .max_buf_size(16 << 10)
                     .serve_connection(TokioIo::new(stream), service);
-                // Who goes away has seen enough.
+                // A slow reader is cut off.
                 let _ = tokio::time::timeout(PATIENCE, serving).await;
                 drop(place);
             });

@@ -19,7 +19,7 @@ enum Host {
     Any,
     /// Lower case.
     Name(String),
-    /// What the name must end with, with its leading dot, lower case.
+    /// Suffix of the name, with its leading dot, lower case.
     Domain(String),
     Network(Network),
 }

@@ -51,7 +51,7 @@ const FAREWELL: Duration = Duration::from_secs(1);
 /// How long a refusal may take to leave.
 const LAST_WORD: Duration = Duration::from_secs(1);
 
-/// What a backend needs to know.
+/// Configuration of a backend.
 #[derive(Clone, Debug)]
 pub struct BackendConfig {
     /// Address and port on the hop's stack that frontends connect to.
@@ -65,9 +65,10 @@ pub struct BackendConfig {
     pub ephemeral_lifetime: Duration,
     /// The hop's connections. Default: [`hop_tcp`].
     pub tcp: TcpConfig,
-    /// Takes the first bytes of a connection with its SYN. What a SYN brings is acted upon once
-    /// ([`crate::hop::replay`]); over a plain hop a SYN that comes again is recognised while its connection lives and
-    /// for two minutes. Default on, with room for 4096 connections that are not acknowledged yet, also from one frontend.
+    /// Takes the first bytes of a connection with its SYN. Data of a SYN is acted upon once
+    /// ([`crate::hop::replay`]); over a plain hop a repeated SYN is recognised while its connection lives and
+    /// for two minutes. Default on, with room for 4096 connections that are not acknowledged yet, also from
+    /// one frontend.
     pub fast_open: Option<FastOpenListen>,
     /// How long a first message may have been on its way; one that comes later costs a round trip to be confirmed.
     /// Messages are remembered for twice as long. 1 s to 1 h, default 10 s.
@@ -215,7 +216,7 @@ struct BackDoor {
     shared: Arc<Shared>,
     listeners: Vec<Listening<TcpListener>>,
     kernel: Option<Listening<tokio::net::TcpListener>>,
-    /// Who is asked first, and the core that serves what comes from a stack for all.
+    /// Index of the listener to ask first, and the core that serves connections of a stack common to all.
     turn: usize,
 }
 
@@ -299,7 +300,7 @@ impl BackendControl {
     }
 }
 
-/// What the connections of a backend share.
+/// State that the connections of a backend share.
 #[derive(Debug)]
 struct Shared {
     current: Mutex<Arc<BackendConfig>>,
@@ -382,7 +383,8 @@ impl Shared {
     }
 }
 
-/// What the origin hears first: who the client is, if it wants to know, and what the client has said so far.
+/// Returns the first bytes for the origin: the PROXY header with the client's address if it wants one, and
+/// the client's bytes so far.
 fn greeting<'a>(config: &BackendConfig, asked: &'a Asked) -> Cow<'a, [u8]> {
     match config.send_proxy {
         None => Cow::Borrowed(&asked.first),
@@ -428,7 +430,7 @@ async fn carry_on(
         Ok(opened) => opened,
         Err((verdict, end)) => {
             access.hop = asked.line().stats();
-            // Who does not hear it sees the connection end.
+            // A frontend that does not hear the verdict sees the connection end.
             if let Ok(mut hop) = asked.tell(verdict, run).await {
                 let (_, mut write) = hop.split();
                 let _ = tokio::time::timeout(LAST_WORD, write.shutdown()).await;

@@ -18,7 +18,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// Connections after the first: the second one can use the cookie of the first, the third one shows that it lasts.
 const AGAIN: usize = 2;
 
-/// What to examine, and how.
+/// Subject and parameters of an examination.
 #[derive(Clone, Debug)]
 pub struct Examination {
     /// The stack to do it with.
@@ -42,15 +42,15 @@ pub struct Examination {
 /// One thing that was found.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Finding {
-    /// What was looked at.
+    /// Name of the check.
     pub what: &'static str,
-    /// What was seen, for people.
+    /// Finding, for people.
     pub told: String,
     /// False if somebody should do something about it.
     pub good: bool,
 }
 
-/// What the questions said of the path.
+/// Measurements of the path.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Measured {
     /// Median of their round trips.
@@ -59,7 +59,7 @@ pub struct Measured {
     pub loss: f64,
 }
 
-/// What was found.
+/// Result of an examination.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     findings: Vec<Finding>,

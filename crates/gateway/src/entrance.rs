@@ -382,7 +382,7 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(60);
 
-    /// What becomes of a client that sends `said`: who and where, and what it was answered.
+    /// Returns the result for a client that sends `said`, its destination included, and the answer to it.
     async fn admitted(entrance: Entrance, said: &[u8]) -> (Result<Admitted, End>, Vec<u8>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();

@@ -1,5 +1,5 @@
-//! Who speaks first towards an origin, and so how long a client's first bytes are waited for: they ride on the opening of the
-//! hop (RFC 7413) only if they are there before it is opened.
+//! Predicts which side sends first towards an origin, and so how long to wait for a client's first bytes:
+//! they ride on the opening of the hop (RFC 7413) only if they are there before it is opened.
 //!
 //! Browsers connect before they know what to ask for. Where clients speak first, as in HTTP and TLS, waiting costs nothing,
 //! because nobody else says anything; where servers do, as in SMTP, it delays the greeting. So each origin's habit is
@@ -49,7 +49,7 @@ const ASSIGNED: [(u16, Speaker); 7] = [
 /// An end of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Speaker {
-    /// Who connected.
+    /// The side that connected.
     Client,
     /// The origin.
     Server,
@@ -65,10 +65,10 @@ impl Speaker {
     }
 }
 
-/// What the connections to an origin were like.
+/// Recent connections to an origin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Habit {
-    /// Who spoke first the last time; `None` before the first time.
+    /// Side that sent first the last time; `None` before the first time.
     last: Option<Speaker>,
     /// How often in a row.
     times: u8,
@@ -92,7 +92,7 @@ impl Habit {
         })
     }
 
-    /// Who is expected to speak first.
+    /// Returns the side that is expected to send first.
     fn expected(&self) -> Option<Speaker> {
         let enough = match self.last? {
             Speaker::Client => self.enough,
@@ -115,7 +115,7 @@ impl Habit {
     }
 }
 
-/// What was guessed about a connection.
+/// A guess about a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Guess {
     origin: u64,
@@ -140,7 +140,7 @@ pub(crate) struct Habits {
     table: Mutex<Table>,
 }
 
-/// Whoever was not asked for while the first half filled up is in the second, and is forgotten with it.
+/// An entry that was not looked up while the first half filled is in the second, and is forgotten with it.
 #[derive(Debug, Default)]
 struct Table {
     recent: HashMap<u64, Habit>,
@@ -226,7 +226,7 @@ impl Habits {
     }
 }
 
-/// What a habit is remembered by.
+/// Key of a habit.
 #[derive(Hash)]
 enum Key<'a> {
     /// `HOST:PORT`, or wherever everybody goes.

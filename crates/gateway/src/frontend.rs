@@ -40,7 +40,7 @@ use crate::timeouts::Timeout;
 use crate::transport::{Fate, Way};
 use crate::upstream::{BackendSpec, Dialling, Health, Upstream, Upstreams};
 
-/// What a frontend needs to know.
+/// Configuration of a frontend.
 #[derive(Clone, Debug)]
 pub struct FrontendConfig {
     /// Where clients connect that go where they ask to go ([`entrance`](FrontendConfig::entrance)), or to the backend's own
@@ -317,7 +317,7 @@ impl FrontendControl {
     }
 }
 
-/// What a frontend is now, and who watches its backends.
+/// Current state of a frontend, and the watchers of its backends.
 #[derive(Debug)]
 struct Shared {
     current: Mutex<Arc<Current>>,
@@ -347,12 +347,12 @@ impl Shared {
     }
 }
 
-/// Whoever panicked has left a whole value: it is only ever replaced.
+/// A panic leaves a whole value: it is only ever replaced.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What a connection is served with.
+/// State that serves a connection.
 #[derive(Debug)]
 struct Current {
     config: FrontendConfig,
@@ -445,7 +445,7 @@ async fn serve(
     let (admitted, guess) = match shared.admit(&entry, &mut client, peer, &mut signal, &mut access).await {
         Ok(admitted) => admitted,
         Err(end) => {
-            // Who connects and says nothing (a health check, a scanner) is closed as it closed.
+            // A connection without data (a health check, a scanner) is closed as it closed.
             access.end = end;
             access.duration = access.began.elapsed();
             return Some(access);
@@ -454,7 +454,7 @@ async fn serve(
     access.user = admitted.user.clone();
     access.client = Some(admitted.addresses.source).filter(|source| *source != plain(peer));
     let asked_at = (!admitted.first.is_empty()).then(Instant::now);
-    // What is needed to open the hop is not held while the connection lives.
+    // State for opening the hop is not held while the connection lives.
     let routed = Box::pin(shared.route(&admitted, &client, &mut signal, &mut access)).await;
     let (first, awaits) = (admitted.first.len(), admitted.awaits);
     let asked = admitted.origin.is_some();
@@ -554,7 +554,8 @@ async fn routed<'a>(
 }
 
 impl Current {
-    /// What a client says before the hop is opened: where it wants to go, and its first bytes if they come in time.
+    /// Reads from a client before the hop is opened: its destination, and its first bytes if they come in
+    /// time.
     async fn admit(
         &self,
         entry: &Entry,
@@ -728,7 +729,7 @@ impl Current {
     }
 }
 
-/// What became of asking a backend that did not take the connection.
+/// Outcome of a request to a backend that did not take the connection.
 struct Attempt {
     why: String,
     /// No origin can have got anything.

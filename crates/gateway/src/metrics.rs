@@ -1,4 +1,4 @@
-//! What a side counts: Prometheus metrics, and the last two minutes for people who look.
+//! Counters of a side: Prometheus metrics, and the last two minutes for people.
 //!
 //! Labels are bounded: results, outcomes and directions are fixed sets, backends and frontends are configured. Nothing is labelled
 //! by client.
@@ -33,15 +33,15 @@ type Fraction = Gauge<f64, AtomicU64>;
 const BOUNDS: [f64; 16] =
     [0.005, 0.01, 0.02, 0.035, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 15.0];
 
-/// What becomes of parity segments: those that left, those that came, and of these such that nothing was missing, that were
-/// dropped without an answer, and that could not repair, by the cause.
+/// Outcomes of parity segments: sent, received, and of the received ones those that found nothing missing,
+/// that were dropped without an answer, and that could not repair, by cause.
 const PARITY: [&str; 7] =
     ["sent", "received", "needless", "dropped", "too_much_lost", "no_history", "wrong_checksum"];
 
-/// What may have become of Fast Open, as long as it is on or off for all.
+/// Outcomes of Fast Open, as long as it is on or off for all.
 const FAST_OPEN: [&str; 7] = ["used", "no-cookie", "refused", "stripped", "syn-lost", "blackholed", "off"];
 
-/// Who may have spoken first on a connection.
+/// Sides that may have sent first on a connection.
 const SPOKE_FIRST: [&str; 4] = ["client", "client_late", "server", "nobody"];
 
 fn spoke_first(access: &Access) -> &'static str {

@@ -1,13 +1,14 @@
 //! Opening the kernel's TCP to an origin, or to a backend whose path carries nothing else.
 //!
-//! Who closes first waits in TIME-WAIT for a minute, and towards the origin that is us. To find a free port among many that
-//! wait, the kernel asks one after the other: at 300 connections a second to one address that was two thirds of what the
-//! whole machine did. So each connection is offered a few ports only, those that have rested for longest: one round through
-//! the range takes longer than a TIME-WAIT as long as there is a free port at all.
+//! The side that closes first waits in TIME-WAIT for a minute, and towards the origin that is us. To find a
+//! free port among many that wait, the kernel tries one after the other: at 300 connections a second to one
+//! address that took two thirds of the machine's processor time. So each connection is offered a few ports
+//! only, those that have been idle for longest: one round through the range takes longer than a TIME-WAIT as
+//! long as there is a free port at all.
 //!
-//! What is to be said first takes the acknowledgement of the handshake along (RFC 9293, 3.10.7.3, lets a SYN-ACK be answered
-//! so), which saves a packet; and it leaves before anybody waits for the handshake if that is through at once, as it is within
-//! a host.
+//! First bytes for the origin take the acknowledgement of the handshake along (RFC 9293, 3.10.7.3, lets a
+//! SYN-ACK be answered so), which saves a packet; they leave before any wait for the handshake if that
+//! completes at once, as it does within a host.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -28,7 +29,7 @@ use crate::proxy::ProxyVersion;
 const WINDOW: u32 = 32;
 /// Attempts before the kernel looks through all there are.
 const ATTEMPTS: u32 = 3;
-/// What Linux uses unless told otherwise.
+/// Linux's default.
 const USUAL: RangeInclusive<u16> = 32_768..=60_999;
 
 /// The ports of this host for connections, in the order in which they are taken.

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::hop::opening::{ClientAddresses, plain};
 
-/// What version 2 begins with.
+/// Signature of version 2.
 const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
 /// Longest header of version 1, "worst case" of section 2.1.
 const LONGEST_V1: usize = 107;
@@ -20,7 +20,7 @@ pub enum ProxyVersion {
     V2,
 }
 
-/// What stands at the beginning of a connection.
+/// Result of parsing the beginning of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Parsed {
     /// A header of so many bytes; the addresses, unless it was sent for a health check of the proxy itself.

@@ -34,7 +34,7 @@ enum Side {
 }
 
 impl Role {
-    /// Who is behind a side.
+    /// Returns the speaker on this side.
     fn speaker(self, side: Side) -> Speaker {
         match (self, side) {
             (Role::Frontend, Side::Kernel) | (Role::Backend, Side::Hop) => Speaker::Client,
@@ -58,7 +58,7 @@ enum Stopped {
     TimedOut(Timeout),
 }
 
-/// What was copied, and why it stopped.
+/// Bytes that were copied, and the reason for the end.
 #[derive(Debug)]
 struct Relayed {
     from_kernel: Copied,
@@ -66,9 +66,9 @@ struct Relayed {
     stopped: Stopped,
 }
 
-/// What a connection is carried with.
+/// Parameters that carry a connection.
 pub(crate) struct Carry<'a, L> {
-    /// What the origin has said already, for the hop.
+    /// Bytes of the origin so far, for the hop.
     pub(crate) first: Vec<u8>,
     /// Resolves, with the reason, if the other gateway will never answer again.
     pub(crate) lost: L,
@@ -103,7 +103,7 @@ impl Drop for Ends {
     }
 }
 
-/// Copies both ways, and closes both connections as they ended. What was copied is added to the record.
+/// Copies both ways, and closes both connections as they ended. Adds the copied bytes to the record.
 pub(crate) async fn carry(
     kernel: TcpStream,
     hop: HopStream,
@@ -184,7 +184,7 @@ async fn relay(
     Relayed { from_kernel, from_hop, stopped }
 }
 
-/// What one direction has copied so far.
+/// Bytes that one direction has copied so far.
 #[derive(Clone, Copy, Debug, Default)]
 struct Copied {
     bytes: u64,
@@ -192,9 +192,9 @@ struct Copied {
     first: Option<Instant>,
 }
 
-/// What both directions tell of themselves.
+/// Progress of both directions.
 struct Doings<'a> {
-    /// Who spoke first.
+    /// Side that sent first.
     first: OnceLock<Side>,
     told: &'a (dyn Fn(Side) + Sync),
     activity: Activity,
@@ -274,7 +274,7 @@ async fn pump(
                 exchanges.answered(Instant::now());
             }
         }
-        // What had to wait until the other side took it has moved only now.
+        // Bytes that waited for the other side have moved only now.
         if !rest.is_empty() {
             doings.activity.moved();
         }
@@ -313,7 +313,7 @@ async fn pump(
     Ok(())
 }
 
-/// What is known of a connection behind what was read from it.
+/// State of a connection behind the bytes that were read from it.
 enum Behind {
     /// More may come.
     Open,
@@ -549,7 +549,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_socket_is_prepared_only_when_it_is_waited_for_or_written_to() {
-        // What the origin and the client have said, and whether the origin has ended.
+        // Bytes from the origin and from the client, and whether the origin has ended.
         for (answer, more, has_ended) in [("all", "", true), ("all", "more", true), ("", "", false)] {
             let ((mut kernel, mut origin), (hop, mut client)) = (sockets().await, duplex(1024));
             origin.write_all(answer.as_bytes()).await.unwrap();

@@ -1,4 +1,4 @@
-//! What frontend and backend have in common: a bounded number of connections, and an end that drains them.
+//! Common to frontend and backend: a bounded number of connections, and an end that drains them.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -45,7 +45,8 @@ pub fn hop_tcp() -> TcpConfig {
 /// comes a second later: a burst is to find room.
 pub(crate) const BACKLOG: u16 = 4096;
 
-/// What the other side says within `wait`, 16 kB at most; nothing if it says nothing. Holds nothing while it waits.
+/// Returns the first bytes of the other side, 16 kB at most; nothing if none come within `wait`. Holds no
+/// buffer while it waits.
 pub(crate) async fn first_bytes(socket: &mut TcpStream, wait: Duration) -> io::Result<Vec<u8>> {
     if wait.is_zero() {
         return Ok(Vec::new());
@@ -76,7 +77,7 @@ pub struct ServiceConfig {
     pub timeouts: Timeouts,
     /// Where lines go. Default: text on stderr.
     pub log: Log,
-    /// What is counted. Default: new counters that nobody looks at.
+    /// Counters. Default: new ones, which are not shown.
     pub metrics: Arc<Metrics>,
     /// Called with every access record, beside the log. Default: nobody.
     pub on_access: Option<AccessObserver>,
@@ -132,7 +133,7 @@ pub(crate) async fn reached(phase: Phase, signal: &mut watch::Receiver<Phase>) {
     }
 }
 
-/// What a side did from start to stop.
+/// Summary of a side from start to stop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Summary {
     /// Connections that were accepted.
@@ -172,7 +173,7 @@ pub(crate) struct Listening<L> {
 }
 
 impl<L> Listening<L> {
-    /// What came in here when it was the turn of core `turn`.
+    /// Returns a connection that was accepted when it was the turn of core `turn`.
     pub(crate) fn arrived<G>(&self, guest: G, turn: usize) -> Arrived<G> {
         Arrived { guest, core: self.is_only.then_some(turn) }
     }
@@ -262,7 +263,8 @@ async fn keep(mut door: impl Door, side: Arc<Side>) -> u64 {
     let mut closed = pin!(reached(Phase::Closed, &mut phase));
     loop {
         while tasks.try_join_next().is_some() {}
-        // Who has come in waits for a slot, not the door: an idle one would hold what another needs.
+        // The accepted connection waits for a slot, not the listener: an idle listener would hold a slot that
+        // another needs.
         let next = async {
             let Some(arrived) = door.next().await else {
                 side.broken.notify_one();

@@ -1,4 +1,4 @@
-//! What a side is and does, as one JSON object: for `/status`, for `brisk top` and for SIGUSR1.
+//! State of a side as one JSON object: for `/status`, for `brisk top` and for SIGUSR1.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use crate::peer::PathReport;
 use crate::routes::Route;
 use crate::sums::Sums;
 
-/// What does not change while a side runs.
+/// Facts that are constant while a side runs.
 #[derive(Clone, Debug)]
 pub struct Facts {
     /// Which side.
@@ -23,7 +23,7 @@ pub struct Facts {
     pub listen: String,
     /// Its origin, for a backend.
     pub origin: Option<String>,
-    /// What the hop runs over.
+    /// Device of the hop.
     pub hop: &'static str,
     /// `sealed` or `plain`.
     pub security: &'static str,

@@ -1,4 +1,4 @@
-//! What carries the hop to a backend: the ways ([`Way`]) that there are, and the memory of which of them do.
+//! Transports of the hop to a backend ([`Way`]), and the memory of which of them work.
 //!
 //! The first is tried alone for [`HEAD_START`] at least. Where it has not come through the handshake by then, the next one
 //! is opened beside it and says **the same** first message. Of a sealed hop the backend acts once upon that, whichever way
@@ -16,7 +16,7 @@ use tokio::sync::watch;
 
 use crate::hop::dial::Refused;
 
-/// What carries a connection of the hop, in the order in which it is tried.
+/// Transport of a connection of the hop, in the order in which they are tried.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Way {
     /// Our TCP on the usual device: inside UDP, unless somebody has chosen another.
@@ -57,7 +57,7 @@ pub(crate) enum Trials {
     Connections,
 }
 
-/// What is remembered of each of our ways. The kernel's TCP is the last one, and always worth a try.
+/// Memory of each of our transports. The kernel's TCP is the last one, and always worth a try.
 #[derive(Debug, Default)]
 pub(crate) struct Ways {
     usual: Memory,
@@ -65,7 +65,7 @@ pub(crate) struct Ways {
 }
 
 impl Ways {
-    /// What is remembered of a way; nothing of the kernel's TCP.
+    /// Returns the memory of a transport; `None` for the kernel's TCP.
     pub(crate) fn memory(&self, way: Way) -> Option<&Memory> {
         match way {
             Way::Usual => Some(&self.usual),
@@ -152,11 +152,11 @@ struct Told {
     packet: u64,
 }
 
-/// What a connection will be told.
+/// Latest path state for a connection.
 #[derive(Debug)]
 pub(crate) struct Fate {
     told: watch::Receiver<Told>,
-    /// What had been told when it began.
+    /// Path state when the connection began.
     before: Told,
 }
 

@@ -1,9 +1,9 @@
 //! The backends of a frontend: which one is asked, and which are alive.
 //!
-//! Each backend is watched over a connection of its own: a record goes there every quarter of a second and one comes back.
-//! A backend that is silent for longer than it can be, to every other connection too, or that resets the watch, is down
-//! within a second, and up again with its next answer. One that says it is draining gets no new connections. What is not
-//! watched counts as up. The transports are in `transport.rs`.
+//! Each backend is watched over a connection of its own: a record goes there every quarter of a second and
+//! one comes back. A backend that is silent for longer than it can be, to every other connection too, or that
+//! resets the watch, is down within a second, and up again with its next answer. A draining backend gets no
+//! new connections. A backend without a watch counts as up. The transports are in `transport.rs`.
 
 use std::future::Future;
 use std::io;
@@ -41,7 +41,7 @@ const GRACE: Duration = Duration::from_secs(2);
 /// A backend as it is configured.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BackendSpec {
-    /// What the operator calls it: `HOST:PORT`.
+    /// Name that the operator gave it: `HOST:PORT`.
     pub name: String,
     /// Its address as the hop's stack has it. `None`: nobody knows it yet, and it counts as down.
     pub address: Option<SocketAddr>,
@@ -94,7 +94,7 @@ impl Health {
     }
 }
 
-/// What connections to backends are made of.
+/// Parameters of connections to backends.
 #[derive(Clone, Debug)]
 pub(crate) struct Dialling {
     pub(crate) endpoint: Endpoint,
@@ -163,7 +163,7 @@ impl Upstream {
         Health::ALL.into_iter().find(|known| *known as u8 == health).unwrap_or(Health::Unknown)
     }
 
-    /// What carries connections to it that begin now, as far as is known.
+    /// Returns the transport of connections to it that begin now, as far as is known.
     pub fn way(&self) -> Way {
         let ways = self.ways.starting_with_what_works(&self.there(), |_, memory| !memory.is_lost());
         ways.first().copied().unwrap_or(Way::Usual)
@@ -282,7 +282,7 @@ impl Upstream {
         first: &[u8],
     ) -> Result<(HopStream, Way), Refused> {
         let (dialled, message) = self.message(dialling, opening, first)?;
-        // What a plain hop carries may not be said twice: nobody recognises it.
+        // A plain hop must not send data twice: nobody recognises the repetition.
         let once = !matches!(dialling.hop, Hop::Plain) || opening.purpose == Purpose::Watch;
         let works = |_, memory: &Memory| !memory.is_lost() || self.may_try(memory, dialling);
         let mut ways = self.ways.starting_with_what_works(&self.there(), works);
@@ -505,7 +505,7 @@ impl Upstream {
         log.line(level, "transport", &fields);
     }
 
-    /// What a connection that begins now will be told.
+    /// Returns the path state for a connection that begins now.
     pub(crate) fn fate(&self) -> Fate {
         self.fates.begin()
     }
@@ -580,8 +580,8 @@ impl Upstream {
         }
     }
 
-    /// What `asked` comes to; `None` if the backend is silent for `patience` to this connection and to every other one. One
-    /// that answers others is late and not dead: what would be given up for it would be asked again, and make it later.
+    /// Awaits `asked`; `None` if the backend is silent for `patience` to this connection and to every other
+    /// one. A backend that answers others is late and not dead: to ask again would make it later.
     async fn unless_silent<T>(&self, patience: Duration, asked: impl Future<Output = T>) -> Option<T> {
         let mut asked = pin!(asked);
         let mut wait = patience;
@@ -636,7 +636,7 @@ impl Drop for Abandoned {
 #[derive(Debug)]
 pub struct Upstreams {
     all: Vec<Arc<Upstream>>,
-    /// What each is owed, in weights: who is owed most is next.
+    /// Credit of each backend, in weights: the highest is next.
     owed: Mutex<Vec<i64>>,
 }
 

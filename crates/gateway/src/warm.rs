@@ -1,8 +1,9 @@
 //! Connections to a backend that are open before anybody needs them, for where requests do not ride on the SYN: its Fast
 //! Open or ours is off, or the path does not carry it. A request then costs the same round trip as with Fast Open.
 //!
-//! A backend waits a few seconds for the first message, so that a connection is good for less than that, and a pool of
-//! [`KEPT`] is renewed all the time. What was not used is reset; the backend says nothing of who has said nothing.
+//! A backend waits a few seconds for the first message, so a connection is usable for less than that, and a
+//! pool of [`KEPT`] is renewed all the time. An unused connection is reset; the backend does not log
+//! connections without data.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -83,7 +83,7 @@ async fn frontend(endpoint: Endpoint, config: FrontendConfig, records: &Records)
     address
 }
 
-/// What is answered to `said`; an error if the connection is reset or nothing comes in time.
+/// Sends `said` and returns the answer; an error if the connection is reset or nothing comes in time.
 async fn ask(address: SocketAddr, said: &[u8]) -> std::io::Result<String> {
     let exchange = async {
         let mut client = TcpStream::connect(address).await?;
@@ -149,7 +149,7 @@ async fn when_a_backend_dies_new_connections_go_to_the_second() {
         assert!(died.elapsed() < Duration::from_secs(3), "{:?}", died.elapsed());
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    // Whoever asks in the meantime is refused by the stack, so that nothing was delivered, or fails in time.
+    // A request in the meantime is refused by the stack, so that nothing was delivered, or fails in time.
     let outcome = under_way.await.unwrap();
     assert!(
         outcome.as_ref().is_err() || outcome.as_ref().is_ok_and(|a| a.starts_with("two|")),

@@ -1,5 +1,5 @@
-//! What is packaged fits what is built: every key of the examples and of the handbook exists, every metric of the board and
-//! the alerts is there.
+//! The packages fit the program: every key of the examples and of the handbook exists, every metric of the
+//! board and the alerts is there.
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -431,7 +431,7 @@ mod tests {
         }
     }
 
-    /// What one transaction leaves for the next, of whatever arm, is storage alone.
+    /// A transaction leaves only storage to the next one, whatever its profile.
     #[test]
     fn an_arm_does_not_notice_what_was_simulated_before_it() {
         let text = ["tcp", "tcp+tfo", "tcp2012", "reactive", "corrective", "proactive", "all"].join(";");

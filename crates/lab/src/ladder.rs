@@ -198,7 +198,7 @@ fn crossings(captured: &[Captured]) -> Vec<Crossing> {
             break;
         }
     }
-    // What nothing of the same side has followed was still on its way when the capture ended.
+    // A packet without a later one of the same side was still on its way when the capture ended.
     let arrived = |server: bool| {
         let of = |crossing: &&Crossing| crossing.from_server == server && crossing.arrived.is_some();
         found.iter().filter(of).map(|crossing| crossing.sent).max()

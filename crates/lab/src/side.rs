@@ -208,7 +208,7 @@ impl Stream {
         }
     }
 
-    /// What our TCP says about the connection; the kernel is not asked.
+    /// Counters of our TCP for the connection; `None` for the kernel's.
     pub fn stats(&self) -> Option<ConnStats> {
         match self {
             Stream::Kernel(_) => None,

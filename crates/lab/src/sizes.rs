@@ -24,7 +24,7 @@ pub enum SizesError {
     Line {
         /// Counted from 1.
         line: usize,
-        /// What stands there.
+        /// Text of the line.
         text: String,
     },
     /// Sizes or shares fall from one line to the next.

@@ -15,7 +15,7 @@ pub struct Sample(Vec<f64>);
 /// A confidence interval: low and high end.
 pub type Interval = [f64; 2];
 
-/// What an interval is wanted of.
+/// Statistic that an interval is computed for.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Statistic {
     /// The arithmetic mean.

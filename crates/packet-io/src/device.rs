@@ -52,9 +52,10 @@ pub trait Device: Send {
         self.send(&[headers, payload[0], payload[1]].concat(), tx)
     }
 
-    /// As [`send`](Device::send) and [`send_gathered`](Device::send_gathered) for several packets, in their order as long as none
-    /// of them meets a full queue. What was taken, or refused by the path, says so ([`Gathered::taken`]) and is not sent if it said
-    /// so before; for the rest it is as if `send` had answered `WouldBlock`.
+    /// As [`send`](Device::send) and [`send_gathered`](Device::send_gathered) for several packets, in their
+    /// order as long as none of them meets a full queue. A packet that was taken, or refused by the path, is
+    /// marked ([`Gathered::taken`]); packets marked earlier are skipped; for the others it is as if `send`
+    /// had returned `WouldBlock`.
     ///
     /// The payload lies in the stack, which the driver locks for this call alone: here, a device must not use the endpoint that it
     /// serves. Only devices that [gather](Capabilities::gather) are called.
@@ -76,10 +77,10 @@ pub trait Device: Send {
     /// MSS from it.
     fn mtu(&self) -> usize;
 
-    /// What the device takes off the stack's hands.
+    /// Work that the device takes off the stack's hands.
     fn capabilities(&self) -> Capabilities;
 
-    /// What the device has carried and dropped since it was opened.
+    /// Packets that the device has carried and dropped since it was opened.
     fn counters(&self) -> Counters {
         Counters::default()
     }
@@ -144,7 +145,7 @@ pub(crate) fn send_each(device: &mut (impl Device + ?Sized), packets: &mut [Gath
     Ok(())
 }
 
-/// What one queue of a device tells another of a peer.
+/// Message of one queue of a device to another about a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WayBack {
     /// The peer's address outside the device.
@@ -153,7 +154,7 @@ pub struct WayBack {
     pub(crate) from: Option<IpAddr>,
 }
 
-/// What a device does by itself. Every device accepts super-packets and open checksums; this says what is cheap.
+/// Abilities of a device. Every device accepts super-packets and open checksums; this says which are cheap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Capabilities {
     /// Super-packets leave in one call, or are cut on a way that has to be gone anyway; without it they are cut in software.
@@ -196,7 +197,7 @@ pub enum ChecksumState {
     Trusted,
 }
 
-/// What arrived beside a packet.
+/// Metadata of a received packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RxMeta {
     /// Whether the TCP checksum needs verifying.

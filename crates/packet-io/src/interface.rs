@@ -85,7 +85,7 @@ impl Interface {
             .map_err(|error| OpenError::interface(&self.name, "has no hardware address of six bytes", error))
     }
 
-    /// What kind of virtual device it is, as `ip -d link` has it ("veth", "bridge"); `None` for one of hardware.
+    /// Kind of the virtual device, as `ip -d link` has it ("veth", "bridge"); `None` for one of hardware.
     pub(crate) fn kind(&self) -> Option<String> {
         let reply = self.link().ok()?;
         let information = attribute(reply.get(IFINFOMSG..)?, IFLA_LINKINFO)?;
@@ -131,7 +131,7 @@ impl Interface {
         }
     }
 
-    /// What the kernel says about the interface: struct ifinfomsg and attributes.
+    /// Returns the kernel's description of the interface: struct ifinfomsg and attributes.
     fn link(&self) -> io::Result<Vec<u8>> {
         Request::new(RTM_GETLINK, 0).bytes(&link_header(self.index, 0, 0)).exchange()
     }

@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 use crate::device::{Capabilities, ChecksumState, Counters, Device, MAX_SUPER, RxMeta, TxMeta};
 use crate::offload;
 
-/// What a pair of memory devices looks like to its stacks.
+/// Properties of a pair of memory devices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MemoryOptions {
     /// MTU in bytes, 68 to 65535. Default 1500.

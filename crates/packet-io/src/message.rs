@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use socket2::SockAddr;
 
-/// What recvmsg() brought into the buffers.
+/// Result of recvmsg().
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Received {
     /// Bytes of data.
@@ -53,7 +53,7 @@ impl<'a> Message<'a> {
         self.control.resize(self.control.len().next_multiple_of(size_of::<usize>()), 0);
     }
 
-    /// What the kernel takes for it. It points into the message.
+    /// Returns the header for the kernel. It points into the message.
     pub(crate) fn header(&self) -> libc::msghdr {
         header(Some(&self.to), &self.control, &self.data)
     }

@@ -1,14 +1,15 @@
 //! Native TCP on an address of the host, through a packet socket (`packet(7)`).
 //!
-//! The kernel's TCP and the stack share the address; the ports are what tells them apart. What arrives for a port of the
-//! stack is read from a packet socket, before any firewall of this host; what the stack sends leaves through a raw socket,
-//! so that the kernel routes it, asks for the neighbour's address and applies its rules. `guard` is what keeps the kernel
-//! from answering. All of it needs CAP_NET_RAW and nothing else.
+//! The kernel's TCP and the stack share the address; the ports tell them apart. Packets for a port of the
+//! stack are read from a packet socket, before any firewall of this host; packets of the stack leave through
+//! a raw socket, so that the kernel routes them, resolves the neighbour's address and applies its rules.
+//! `guard` keeps the kernel from answering. All of it needs CAP_NET_RAW and nothing else.
 //!
 //! Where it may, the stack gets its segments by a faster way: the kernel redirects them (`redirect`, [`open`]).
 //!
-//! Arriving packets may be super-packets, and their checksums may be unfinished where the sender is on this host; the
-//! kernel says so in a `virtio_net_hdr` (`PACKET_VNET_HDR`). What is sent goes out packet by packet, finished.
+//! Arriving packets may be super-packets, and their checksums may be unfinished where the sender is on this
+//! host; the kernel says so in a `virtio_net_hdr` (`PACKET_VNET_HDR`). Packets of the stack leave one by one,
+//! finished.
 
 pub(crate) mod filter;
 pub(crate) mod guard;
@@ -128,7 +129,7 @@ fn claim(interface: &str, options: PacketOptions) -> Result<Arc<Guards>, OpenErr
 }
 
 impl PacketDevice {
-    /// Opens `interface`. What `options` asks the stack to listen on is guarded from now on.
+    /// Opens `interface`. The listening ports in `options` are guarded from now on.
     ///
     /// # Errors
     /// Without CAP_NET_RAW, if there is no such interface, if it is neither Ethernet nor a tunnel of IP packets, and if
@@ -284,7 +285,7 @@ pub(crate) fn read(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<(usize, 
     Ok((len.saturating_sub(VnetHeader::LEN), VnetHeader::parse(&header).rx_meta()))
 }
 
-/// What kind of link the interface is, as `ip link` names it by a word.
+/// Returns the kind of the interface's link, as `ip link` names it by a word.
 fn hardware(socket: &Socket, index: u32) -> io::Result<u16> {
     bind(socket, index, 0)?;
     let storage = socket.local_addr()?;
@@ -305,7 +306,7 @@ pub(crate) fn bind(socket: &Socket, index: u32, protocol: u16) -> io::Result<()>
     socket.bind(&address)
 }
 
-/// What arrives has a `virtio_net_hdr` before it, and what this host sends does not arrive.
+/// Arriving packets get a `virtio_net_hdr`, and packets that this host sends do not arrive.
 pub(crate) fn describe_arrivals(socket: &Socket) -> io::Result<()> {
     let on = 1i32.to_ne_bytes();
     crate::sockopt::set(socket.as_fd(), libc::SOL_PACKET, PACKET_VNET_HDR, &on)?;

@@ -1,4 +1,4 @@
-//! What to tell a user who lacks a right, and which rights this process has.
+//! Rights of this process, and advice for a user who lacks one.
 //!
 //! A device that cannot be opened answers with an [`OpenError`]: one line that names the device, says what is
 //! wrong, and what to do. Most failures here are a missing capability, so the remedy is part of the message.
@@ -110,7 +110,7 @@ impl OpenError {
             Some(libc::EAFNOSUPPORT) => {
                 "this kernel was built without AF_XDP (CONFIG_XDP_SOCKETS); use packet:"
             }
-            // What the kernel answers if the memory for packets is more than may be pinned.
+            // The kernel's error if the memory for packets is more than may be pinned.
             Some(libc::ENOBUFS | libc::ENOMEM) => {
                 "packets need more memory than may be locked (`ulimit -l`, RLIMIT_MEMLOCK); raise it, or let the process have \
                  CAP_IPC_LOCK"

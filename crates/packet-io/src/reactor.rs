@@ -31,7 +31,7 @@ pub(crate) struct Reactor {
 struct Reading {
     fd: Arc<AsyncFd<OwnedFd>>,
     failing: Failing,
-    /// What the next read answers to: `READABLE`, or the `ERROR` that was reported instead.
+    /// Readiness that the next read answers: `READABLE`, or the `ERROR` that was reported instead.
     cause: Interest,
 }
 
@@ -84,8 +84,9 @@ impl Reactor {
         }
     }
 
-    /// Writes at once, whatever the reactor knows, because a device is nearly always writable. Who is told `WouldBlock` waits with
-    /// [`poll_writable`](Reactor::poll_writable), which is over when a write goes through.
+    /// Writes at once, whatever the reactor knows, because a device is nearly always writable. After
+    /// `WouldBlock` a caller waits with [`poll_writable`](Reactor::poll_writable), which is over when a write
+    /// goes through.
     pub(crate) fn write<T>(&self, write: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         let written = write();
         if written.is_ok() {
@@ -99,7 +100,8 @@ impl Reactor {
     pub(crate) fn read_out<T>(&self, read: impl FnOnce() -> io::Result<(T, bool)>) -> io::Result<T> {
         let mut last = None;
         let more = self.read(|| match read()? {
-            // What arrives from here on makes the descriptor readable again, also while this is being told.
+            // A packet that arrives from here on makes the descriptor readable again, even before this is
+            // reported.
             (value, true) => {
                 last = Some(value);
                 Err(io::ErrorKind::WouldBlock.into())

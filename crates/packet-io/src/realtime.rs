@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-/// What the system said to a wish for real-time scheduling.
+/// Result of a request for real-time scheduling.
 #[derive(Debug)]
 pub enum Priority {
     /// The thread runs under SCHED_FIFO.
@@ -113,7 +113,7 @@ impl Waiter {
         self.spun
     }
 
-    /// What may be spent on spinning now, so that a real-time thread is never throttled.
+    /// Returns the time that may be spent on spinning now, so that a real-time thread is never throttled.
     fn allowance(&mut self, now: Instant) -> Duration {
         if self.window_end.is_none_or(|end| now >= end) {
             self.window_end = Some(now + WINDOW);

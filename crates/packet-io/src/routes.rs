@@ -1,4 +1,4 @@
-//! What the kernel's tables say of the way to an address: the route, and the neighbour that it leads to (`rtnetlink(7)`).
+//! The kernel's tables for an address: the route, and the neighbour that it leads to (`rtnetlink(7)`).
 //!
 //! For a device whose frames leave without the kernel. The tables stay the kernel's: it asks for hardware addresses and
 //! keeps them fresh, and what an administrator changes holds here as well.
@@ -48,7 +48,7 @@ pub(crate) struct Hop {
     pub(crate) address: IpAddr,
 }
 
-/// Who is at a hop.
+/// Neighbour at a next hop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Neighbour {
     pub(crate) mac: [u8; 6],
@@ -90,7 +90,7 @@ impl Routes {
         Ok(self.ask(question)?.get(7) == Some(&RTN_LOCAL))
     }
 
-    /// Who is at `hop`; `None` if the kernel has not found out.
+    /// Returns the neighbour at `hop`; `None` if the kernel has not resolved it.
     ///
     /// # Errors
     /// An error of the kernel.

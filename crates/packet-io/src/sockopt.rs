@@ -13,7 +13,7 @@ pub fn set(fd: BorrowedFd<'_>, level: i32, name: i32, value: &[u8]) -> io::Resul
     if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// What an option is: at most `room` bytes.
+/// Returns the value of an option: at most `room` bytes.
 pub fn get(fd: BorrowedFd<'_>, level: i32, name: i32, room: usize) -> io::Result<Vec<u8>> {
     let mut value = vec![0u8; room];
     let mut len = room as libc::socklen_t;

@@ -25,8 +25,8 @@ pub use queue::SteeredDevice;
 /// Which of several stacks a four-tuple belongs to: a keyed hash, cheap enough for every packet, which the kernel can
 /// compute as well (`program`).
 ///
-/// Who does not know the key cannot aim at one stack in particular. It is no cryptographic hash: what somebody gains who
-/// finds out is that one core has more to do than another.
+/// Without the key nobody can aim at one stack in particular. It is no cryptographic hash: an attacker who
+/// finds it out can only give one core more work than another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Steering {
     key: [u32; 2],

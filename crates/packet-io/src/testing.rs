@@ -78,7 +78,7 @@ impl Tcp {
     fn ip_header(&self, len: usize) -> Vec<u8> {
         match (self.src, self.dst) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
-                // What the stack writes where the field is too small.
+                // The stack writes 0 where the field is too small.
                 let total = u16::try_from(20 + len).unwrap_or(0);
                 let mut header = vec![0x45, self.ecn];
                 header.extend(total.to_be_bytes());

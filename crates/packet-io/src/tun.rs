@@ -73,9 +73,9 @@ pub struct TunDevice {
     mtu: usize,
     /// Whether packets carry a `virtio_net_hdr`.
     vnet: bool,
-    /// Who takes super-packets beyond 64 kB; `None`: nobody.
+    /// Recipients of super-packets beyond 64 kB; `None`: nobody.
     big: Option<Locals>,
-    /// What hands over several packets in one call; `None` where the system has no such thing.
+    /// Hands over several packets in one call; `None` where the system cannot.
     batch: Option<Batch>,
     buffers: Buffers,
     cut: Cut,
@@ -509,8 +509,8 @@ fn write_finished(fd: BorrowedFd<'_>, vnet: bool, packet: &[u8]) -> io::Result<(
     Ok(())
 }
 
-/// Writes a packet that the kernel is to finish. What is short goes in one piece: the kernel takes longer to look at the
-/// description of several than we to put them together.
+/// Writes a packet that the kernel is to finish. A short one goes in one piece: the kernel takes longer to
+/// look at the description of several than we to put them together.
 fn write_unfinished(
     fd: BorrowedFd<'_>,
     header: VnetHeader,
@@ -551,7 +551,7 @@ fn attach(fd: BorrowedFd<'_>, name: &str, options: TunOptions) -> io::Result<(bo
     };
     set_number(fd, libc::TUNSETVNETHDRSZ, VnetHeader::LEN as libc::c_int)?;
     let tso = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6;
-    // What we offer to receive, best first. Refused altogether, the kernel finishes its packets itself.
+    // Offers to the kernel, best first. If all are refused, the kernel finishes its packets itself.
     for offer in [tso | libc::TUN_F_TSO_ECN, tso, libc::TUN_F_CSUM, 0] {
         if set_number(fd, libc::TUNSETOFFLOAD, offer as libc::c_int).is_ok() {
             break;
@@ -879,7 +879,8 @@ mod tests {
         });
     }
 
-    /// What stands in for the kernel refuses long packets as one from before Linux 6.6 does, and is full after three pieces.
+    /// The stand-in for the kernel refuses long packets as one from before Linux 6.6 does, and is full after
+    /// three pieces.
     #[test]
     fn pieces_that_find_no_room_wait_and_follow_in_order() {
         with_device(true, async |_| {

@@ -355,7 +355,7 @@ impl UdpDevice {
             return Ok(());
         }
         match self.transmit(1) {
-            // What waits in a chain is taken.
+            // Packets that wait in a chain count as taken.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
             other => other,
         }
@@ -381,7 +381,7 @@ impl UdpDevice {
     }
 }
 
-/// What one call of `recv` brought, on its way to the stack.
+/// Datagrams of one call of `recv`, on their way to the stack.
 struct Arrival<'a> {
     peers: &'a mut Peers,
     assembly: &'a mut Assembly,

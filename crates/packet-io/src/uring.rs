@@ -1,7 +1,8 @@
 //! Several writes, or messages for a socket, in one call of the kernel (`io_uring(7)`).
 //!
-//! Who is woken by what is written preempts the writer as soon as that comes back from its call; with several writes in one
-//! call it does so once. All of them are done when the call is over, so nothing is kept for the kernel and nobody waits.
+//! A reader that a write wakes preempts the writer as soon as that comes back from its call; with several
+//! writes in one call it does so once. All of them are done when the call is over, so nothing is kept for the
+//! kernel and nobody waits.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -62,7 +63,8 @@ impl Uring {
     /// Has the kernel do all of this, and tells what became of each.
     ///
     /// # Safety
-    /// What the entries point to has to be there for as long as this call takes: it does not end before the kernel is done with them.
+    /// The memory that the entries point to must live for as long as this call takes: it does not end before
+    /// the kernel is done with it.
     unsafe fn run(
         mut self,
         entries: impl Iterator<Item = squeue::Entry>,
@@ -70,7 +72,8 @@ impl Uring {
     ) -> Option<Uring> {
         let mut queued = 0;
         for entry in entries {
-            // SAFETY: as the caller says. What is not submitted is never looked at, as the queue is dropped then.
+            // SAFETY: as the caller says. An entry that is not submitted is never looked at, as the queue is
+            // dropped then.
             queued += usize::from(unsafe { self.0.submission().push(&entry) }.is_ok());
         }
         let submitted = self.submit(queued);

@@ -29,7 +29,7 @@ pub(crate) struct VnetHeader {
     csum_offset: u16,
 }
 
-/// What makes a packet a super-packet.
+/// Segmentation of a super-packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Gso {
     pub(crate) size: u16,
@@ -80,8 +80,8 @@ impl VnetHeader {
         [flags, gso_type, h0, h1, g0, g1, s0, s1, o0, o1]
     }
 
-    /// What the stack must know of a received packet. An open checksum comes from a sender on this host whose
-    /// packet never saw a wire, so there is nothing to verify.
+    /// Returns the metadata of a received packet for the stack. An open checksum comes from a sender on this
+    /// host whose packet never saw a wire, so there is nothing to verify.
     pub(crate) fn rx_meta(&self) -> RxMeta {
         let trusted = self.flags & (F_NEEDS_CSUM | F_DATA_VALID) != 0;
         let tcp = matches!(self.gso_type & !GSO_ECN, GSO_TCPV4 | GSO_TCPV6);

@@ -1,10 +1,11 @@
 //! Native TCP on an address of the host, through AF_XDP (`Documentation/networking/af_xdp.rst`).
 //!
-//! A program at the interface hands the segments for the stack to sockets whose memory is ours, before the kernel has made
-//! anything of them; everything else is the kernel's as before. What the stack sends leaves as frames from the same memory,
-//! by this interface alone and past the host's firewall, to the next hop that the kernel's tables name (`ways`). Where the
-//! driver knows how, frames are not copied at all. No super-packet passes whole: they are cut, and put together, here. It is
-//! meant for many short transfers on such an interface; for bulk `packet:` is better.
+//! A program at the interface hands the segments for the stack to sockets whose memory is ours, before the
+//! kernel processes them; everything else stays the kernel's. Packets of the stack leave as frames from the
+//! same memory, by this interface alone and past the host's firewall, to the next hop that the kernel's
+//! tables name (`ways`). Where the driver supports it, frames are not copied at all. No super-packet passes
+//! whole: they are cut, and put together, here. It is meant for many short transfers on such an interface;
+//! for bulk `packet:` is better.
 //!
 //! | file | what |
 //! |---|---|

@@ -1,5 +1,5 @@
-//! What browsers say to an HTTP proxy: CONNECT (RFC 9110, section 9.3.6), and for plain `http://` addresses the request
-//! itself with the whole address in it (absolute-form, RFC 9112, section 3.2.2).
+//! Requests of browsers to an HTTP proxy: CONNECT (RFC 9110, section 9.3.6), and for plain `http://`
+//! addresses the request itself with the whole address in it (absolute-form, RFC 9112, section 3.2.2).
 //!
 //! With users, both need `Proxy-Authorization` in the Basic scheme (RFC 9110, section 11.7; RFC 7617).
 //!

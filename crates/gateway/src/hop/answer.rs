@@ -19,10 +19,10 @@ use super::stream::{HopStream, Message, arrival, framed, next_message};
 /// Why a connection of the hop is not served.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Rejected {
-    /// Who speaks does not hold the key.
+    /// The peer does not hold the key.
     #[error("first message: {0}")]
     Handshake(#[from] HandshakeError),
-    /// Who speaks says nothing that means something.
+    /// The peer's first message has no meaning.
     #[error("first message: {0}")]
     Opening(#[from] OpeningError),
     /// It was here before.
@@ -34,7 +34,7 @@ pub(crate) enum Rejected {
     /// The line failed, or what came was no message.
     #[error("first message: {0}")]
     Line(#[from] io::Error),
-    /// Who connected has said nothing and gone.
+    /// The peer has left without a message.
     #[error("it said nothing")]
     Silent,
     /// Nothing complete came in time.
@@ -81,7 +81,7 @@ impl Run {
     }
 }
 
-/// What a frontend asks for.
+/// Request of a frontend.
 #[derive(Debug)]
 pub(crate) struct Asked {
     pub(crate) opening: Opening,
@@ -109,7 +109,8 @@ pub(crate) async fn beginning(line: &mut Line) -> Result<Vec<u8>, Rejected> {
     }
 }
 
-/// Reads the first message, of which `arrived` is there, and judges it. Who has to confirm has done so when this returns.
+/// Reads the first message, of which `arrived` is there, and checks it. If the frontend has to confirm, it
+/// has done so when this returns.
 pub(crate) async fn receive(
     mut line: Line,
     mut arrived: Vec<u8>,
@@ -157,7 +158,7 @@ async fn confirmed(
 }
 
 impl Asked {
-    /// What carries the connection.
+    /// Transport of the connection.
     pub(crate) fn line(&self) -> &Line {
         match &self.reply {
             Reply::Message { line, .. } => line,
@@ -298,7 +299,7 @@ mod tests {
         assert!(matches!(asked.reply, Reply::Message { .. }));
     }
 
-    /// What tells them apart on the wire: the first bit of the length.
+    /// The first bit of the length tells them apart on the wire.
     fn is_lasting(message: &[u8]) -> bool {
         message[0] & 0x80 != 0
     }

@@ -91,7 +91,7 @@ pub(crate) fn dial(
 pub(crate) struct Answered {
     line: Line,
     answer: Vec<u8>,
-    /// What came behind it.
+    /// Bytes after it.
     arrived: Vec<u8>,
     /// Bytes of the first message.
     before: usize,
@@ -109,7 +109,8 @@ pub(crate) async fn ask(mut line: Line, rest: &[u8], sent: usize) -> Result<Answ
 }
 
 impl Dialled {
-    /// Looks at the answer, and confirms if that is asked for. What the backend says of its run goes into `clock`.
+    /// Checks the answer, and confirms if the backend asks for that. The run that the backend states goes
+    /// into `clock`.
     pub(crate) async fn finish(self, answered: Answered, clock: &BackendClock) -> Result<HopStream, Refused> {
         let Answered { line, answer, arrived, before } = answered;
         let (sealing, verdict, stamp) = self.verdict(&answer)?;

@@ -1,8 +1,8 @@
 //! Ephemeral key pairs that serve for a while.
 //!
-//! To make a key pair and to agree on a secret costs more than everything else that is sealed for a short request. So a
-//! gateway keeps its pair for some seconds, and with it what it has agreed on with whom. What Noise takes for the public key
-//! is new for each connection and on each side all the same, because a nonce belongs to it:
+//! A new key pair with its shared secret costs more than all other cryptography of a short request. So a
+//! gateway keeps its pair for some seconds, and with it the secrets that it shares. The public key given to
+//! Noise is still new for each connection and on each side, because a nonce belongs to it:
 //!
 //! ```text
 //! 24 bytes  nonce, from the system's randomness, for this connection
@@ -14,8 +14,9 @@
 //! way there and on the way back, before anything is sealed; so each nonce makes all keys new, those of an answer to a message
 //! that is repeated too. Patterns without a shared key do not do that: they make a pair for each connection.
 //!
-//! What is given up: who takes over a gateway reads what was recorded within the life of its present pair, if he has the shared
-//! key too. So a pair is erased when its time is over, whether somebody asks for the next one or not.
+//! The price: an attacker who takes over a gateway and has the shared key can read traffic that was recorded
+//! within the life of its present pair. So a pair is erased when its time is over, whether the next one is
+//! requested or not.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -126,7 +127,7 @@ impl Ephemerals {
         self.held().pair.is_some()
     }
 
-    /// Whoever panicked has left a whole value: it is only ever replaced.
+    /// A panic leaves a whole value: it is only ever replaced.
     fn held(&self) -> MutexGuard<'_, Held> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -171,7 +172,7 @@ impl KeyPair {
     }
 }
 
-/// What Noise is to work with for a connection that begins with the pair that serves when it comes to that.
+/// Key pairs for Noise on a connection that begins with the pair in use at that moment.
 pub(super) struct Lasting(pub(super) Arc<Ephemerals>);
 
 impl CryptoResolver for Lasting {
@@ -302,7 +303,7 @@ mod tests {
         let (own, other) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
         let secret = own.agree(&other.public);
         assert_eq!(secret, other.agree(&own.public));
-        // What is found is what would be computed.
+        // The stored secret is the computed one.
         assert_eq!(own.agree(&other.public), secret);
         assert_eq!(own.agreed().len(), 1);
         for n in 0..2 * MOST_AGREED as u64 {

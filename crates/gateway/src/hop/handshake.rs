@@ -41,7 +41,7 @@ const PROLOGUE: &[u8] = b"brisk hop 1";
 pub const MESSAGE_OVERHEAD: usize = 32 + 16;
 /// The same where key pairs serve for a while.
 pub const LASTING_OVERHEAD: usize = ephemeral::PUBLIC + 16;
-/// What static keys add to the first message: the frontend's public key and a tag.
+/// Bytes that static keys add to the first message: the frontend's public key and a tag.
 pub const PAIR_OVERHEAD: usize = 32 + 16;
 
 /// Why two gateways do not come together.
@@ -58,7 +58,7 @@ pub enum HandshakeError {
     Library,
 }
 
-/// What a backend says to an opening.
+/// Answer of a backend to an opening.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
     /// The origin is there and has the client's first bytes.
@@ -178,7 +178,7 @@ pub struct FirstMessage {
     pub responder: Responder,
     /// To recognise it.
     pub id: MessageId,
-    /// What it says.
+    /// Content.
     pub payload: Zeroizing<Vec<u8>>,
     /// The label of the frontend's key, if it has a pair.
     pub frontend: Option<Arc<str>>,

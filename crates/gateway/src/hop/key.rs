@@ -31,7 +31,7 @@ pub enum KeyError {
     Unreadable {
         /// The file.
         path: String,
-        /// What the system said.
+        /// Error of the system.
         error: io::Error,
     },
     /// Others may read or change the file.
@@ -57,7 +57,7 @@ pub enum KeyError {
     NoPeers {
         /// File and line.
         place: String,
-        /// What is wrong.
+        /// Problem with it.
         problem: String,
     },
     /// Public keys of the other side belong to a pair.
@@ -76,17 +76,17 @@ pub enum KeyError {
         /// The file of the key.
         place: String,
     },
-    /// What is there is no key.
+    /// The content is no key.
     #[error("{place}: {problem}, one key on a line, as brisk keygen prints it")]
     Malformed {
         /// File and line, or the variable.
         place: String,
-        /// What is wrong.
+        /// Problem with it.
         problem: &'static str,
     },
 }
 
-/// What to do where a file cannot be read. What exists is not to be written anew.
+/// Returns the remedy for a file that cannot be read. An existing file is not to be overwritten.
 fn to_read(error: &io::Error, path: &str) -> String {
     match error.kind() {
         io::ErrorKind::NotFound => format!("; make one with: brisk keygen > {path}"),
@@ -116,7 +116,7 @@ impl HopKey {
         }
     }
 
-    /// 64 hexadecimal digits. Whoever reads them can pretend to be either gateway.
+    /// 64 hexadecimal digits. Keep them secret: their reader can pretend to be either gateway.
     pub fn reveal(&self) -> Zeroizing<String> {
         hexadecimal(self.bytes())
     }

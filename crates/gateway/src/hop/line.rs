@@ -1,4 +1,4 @@
-//! What carries a connection of the hop: our TCP, or the kernel's where a path carries nothing else.
+//! Transport of a connection of the hop: our TCP, or the kernel's where a path carries nothing else.
 
 use std::io;
 use std::net::IpAddr;
@@ -25,7 +25,7 @@ pub enum Line {
 }
 
 impl Line {
-    /// What the connection did so far; `None` over the kernel's TCP.
+    /// Counters of the connection; `None` over the kernel's TCP.
     pub fn stats(&self) -> Option<ConnStats> {
         match self {
             Line::Brisk(stream) => stream.stats(),

@@ -1,4 +1,4 @@
-//! What the first message of a hop's connection says, before the client's first bytes.
+//! Content of the first message of a hop's connection, before the client's first bytes.
 //!
 //! ```text
 //! 1 byte    version, 4 bits (1) | purpose, 4 bits
@@ -17,7 +17,7 @@ use super::stamp::Stamp;
 /// Version of the protocol of the hop.
 const VERSION: u8 = 1;
 
-/// What the connection is for.
+/// Purpose of the connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Purpose {
     /// To carry a client's connection to an origin.
@@ -31,14 +31,14 @@ pub enum Purpose {
 pub struct ClientAddresses {
     /// The client.
     pub source: SocketAddr,
-    /// What it connected to.
+    /// Address that it connected to.
     pub destination: SocketAddr,
 }
 
 /// The first message without the client's first bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Opening {
-    /// What the connection is for.
+    /// Purpose of the connection.
     pub purpose: Purpose,
     /// Which run of the backend it is for, and when it was made.
     pub stamp: Stamp,
@@ -81,7 +81,7 @@ impl Opening {
             Some(ClientAddresses { source, destination }) => encode_client(source, destination, out),
         }
         let origin = self.origin.as_deref().unwrap_or_default().as_bytes();
-        // Who accepts names from outside bounds them (`HOST:PORT`, at most 255 bytes); a longer one asks for nothing.
+        // The entrances limit names (`HOST:PORT`) to 255 bytes; a longer one is empty.
         let length = u8::try_from(origin.len()).unwrap_or(0);
         out.push(length);
         out.extend_from_slice(&origin[..length.into()]);

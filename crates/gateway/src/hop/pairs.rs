@@ -18,9 +18,9 @@ use zeroize::Zeroizing;
 
 use super::key::{HopKey, KeyError, MOST_KEYS, digits, hexadecimal, lines, mode_of};
 
-/// What a private key begins with.
+/// Prefix of a private key.
 pub(super) const PRIVATE: &str = "private:";
-/// What a public key begins with.
+/// Prefix of a public key.
 const PUBLIC: &str = "public:";
 /// Public keys of the other side that a gateway may hold.
 pub const MOST_PEERS: usize = 4096;
@@ -72,7 +72,7 @@ impl PrivateKey {
         PublicKey(public)
     }
 
-    /// As it stands in a key file. Whoever reads it can pretend to be this gateway.
+    /// Text of the key as in a key file. Keep it secret: its reader can pretend to be this gateway.
     pub fn reveal(&self) -> Zeroizing<String> {
         Zeroizing::new(format!("{PRIVATE}{}", *self.0.reveal()))
     }

@@ -5,9 +5,9 @@
 //! stamp makes them acceptable, and does not act upon one again. The stamp names the run of the backend that the message is
 //! for, so that neither another backend nor this one after a restart takes it.
 //!
-//! Where the backend cannot know (a frontend that has not heard of this run yet, a message that was long on its way, a full
-//! table) it does not refuse: it asks the frontend to confirm, which costs a round trip and which only somebody who holds
-//! the message's secret can do. What is never fresh is a repetition.
+//! In doubt (the frontend has not heard of this run yet, the message was long on its way, the table is full)
+//! the backend does not refuse: it asks the frontend to confirm, which costs a round trip and which only the
+//! holder of the message's secret can do. A repetition is never fresh.
 
 use super::stamp::Stamp;
 use std::collections::{HashSet, VecDeque};
@@ -15,7 +15,7 @@ use std::collections::{HashSet, VecDeque};
 /// Identifies a first message: the head of its public key, which is random, of its nonce if the key serves for a while.
 pub type MessageId = [u8; 16];
 
-/// What is known of a first message.
+/// Freshness of a first message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Freshness {
     /// Made for this run of the backend, and not seen before.
@@ -33,7 +33,7 @@ pub struct ReplayWindow {
     epoch: u64,
     /// How far a message's time may be from ours, ms.
     tolerance: u64,
-    /// What was made up to then is not remembered any more.
+    /// First messages up to this time are forgotten.
     forgotten: Option<u64>,
     seen: HashSet<MessageId>,
     /// When each may be forgotten, in the order of arrival.
@@ -66,7 +66,7 @@ impl ReplayWindow {
         Freshness::Fresh
     }
 
-    /// What to tell a frontend `now`: the run, and its time.
+    /// Returns the run and its time, for a frontend, at `now`.
     pub fn stamp(&self, now: u64) -> Stamp {
         Stamp { epoch: self.epoch, at: now, takes_lasting: false }
     }

@@ -13,8 +13,8 @@ pub struct Stamp {
     pub epoch: u64,
     /// Milliseconds since it began, 40 bits.
     pub at: u64,
-    /// The run takes first messages of key pairs that serve for a while ([`ephemeral`](super::ephemeral)). Who knows nothing
-    /// of them says so too: the byte was the first of 48 bits of milliseconds.
+    /// The run takes first messages of key pairs that serve for a while ([`ephemeral`](super::ephemeral)).
+    /// False from an older release, whose byte was the first of 48 bits of milliseconds.
     pub takes_lasting: bool,
 }
 
@@ -40,7 +40,7 @@ impl Stamp {
     }
 }
 
-/// What a frontend knows of the run of a backend.
+/// A frontend's knowledge of the run of a backend.
 #[derive(Debug, Default)]
 pub struct BackendClock(Mutex<Option<(Stamp, Instant)>>);
 

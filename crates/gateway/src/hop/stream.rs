@@ -36,7 +36,7 @@ pub struct HopStream {
     outgoing: Outgoing,
 }
 
-/// What has arrived and is not read yet.
+/// Bytes that have arrived and are not read yet.
 #[derive(Debug, Default)]
 struct Incoming {
     /// Bytes of the line.
@@ -48,7 +48,7 @@ struct Incoming {
     ended: bool,
 }
 
-/// What was written and has not left yet.
+/// Bytes that were written and have not left yet.
 #[derive(Debug)]
 struct Outgoing {
     wire: Vec<u8>,
@@ -82,7 +82,7 @@ impl HopStream {
         HopStream::new(line, None, Vec::new(), first, 0)
     }
 
-    /// What carries it.
+    /// Transport of the connection.
     pub fn line(&self) -> &Line {
         &self.line
     }
@@ -171,14 +171,14 @@ pub(crate) struct HopRead<'a> {
     state: &'a mut Incoming,
 }
 
-/// The writing half. What is written leaves when it is flushed.
+/// The writing half. Written bytes leave when it is flushed.
 pub(crate) struct HopWrite<'a> {
     line: LineWrite<'a>,
     sealing: Option<&'a Mutex<Sealing>>,
     state: &'a mut Outgoing,
 }
 
-/// Whoever panicked has broken the connection, and with it the keys.
+/// A panic has broken the connection, and with it the keys.
 fn lock(sealing: &Mutex<Sealing>) -> MutexGuard<'_, Sealing> {
     sealing.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -318,7 +318,7 @@ impl AsyncWrite for HopWrite<'_> {
                 count
             }
         };
-        // What does not fit into the send buffer leaves with the flush.
+        // Bytes that do not fit into the send buffer leave with the flush.
         match this.poll_leave(cx) {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             Poll::Ready(Ok(())) | Poll::Pending => Poll::Ready(Ok(count)),

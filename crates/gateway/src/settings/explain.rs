@@ -1,5 +1,4 @@
-//! What the parser says of a configuration that it cannot read, in the words of who writes one: the key, what stands there,
-//! and what to write instead.
+//! Errors of the parser in the words of an operator: the key, its value, and the remedy.
 
 use std::ops::Range;
 
@@ -19,7 +18,7 @@ const TIMES: [(&str, &str); 10] = [
     ("half_closed_timeout", "a time, for instance \"5m\"; \"0s\" for none"),
 ];
 
-/// What to write behind a key.
+/// Returns the permitted values of a key.
 pub(super) fn what_to_write(key: &str) -> &'static str {
     if let Some((_, time)) = TIMES.iter().find(|(time, _)| *time == key) {
         return time;
@@ -88,7 +87,7 @@ pub(super) fn explained(message: &str, at: &Range<usize>, text: &str) -> String 
     }
 }
 
-/// What is to be said of a value that its key cannot have.
+/// Returns the error for a value that its key cannot have.
 fn wrong_value(at: &Range<usize>, text: &str) -> Option<String> {
     let places = Places::of(text);
     let path = places.of_value(at.start)?;

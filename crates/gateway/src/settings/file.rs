@@ -9,7 +9,7 @@ use super::explain::{explained, what_to_write};
 use super::places::{Places, line_at};
 use crate::hop::ephemeral::LONGEST_LIFETIME;
 
-/// What is wrong with a configuration.
+/// Error in a configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
     /// It cannot be read.
@@ -17,7 +17,7 @@ pub enum SettingsError {
     Unreadable {
         /// The file.
         path: String,
-        /// What the system said.
+        /// Error of the system.
         error: io::Error,
     },
     /// A line of it is wrong.
@@ -27,7 +27,7 @@ pub enum SettingsError {
         path: String,
         /// Counted from 1.
         line: usize,
-        /// What is wrong and what to write.
+        /// Problem and remedy.
         problem: String,
     },
 }

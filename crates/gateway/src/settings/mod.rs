@@ -58,7 +58,7 @@ pub struct Settings {
     pub backend: BackendSettings,
     /// The limits that a backend sets frontends which have keys of their own.
     pub frontends: Vec<FrontendLimitSettings>,
-    /// What is between them.
+    /// The hop between them.
     pub hop: HopSettings,
     /// Limits of either side.
     pub limits: LimitSettings,
@@ -138,7 +138,7 @@ pub struct RouteSettings {
     pub send_proxy: Option<ProxyVersion>,
 }
 
-/// What a frontend does while no backend is up.
+/// Behaviour of a frontend while no backend is up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Fallback {
@@ -214,7 +214,7 @@ pub struct HopSettings {
     /// How long an ephemeral key pair serves under a key; 0 (for one connection) to 1 min, default 10 s.
     #[serde(deserialize_with = "values::duration")]
     pub ephemeral_lifetime: Option<Duration>,
-    /// What the hop runs over: `packet:IFACE`, `xdp:IFACE`, `tun:NAME`, `udp:ADDR:PORT`; default TCP in UDP.
+    /// Device of the hop: `packet:IFACE`, `xdp:IFACE`, `tun:NAME`, `udp:ADDR:PORT`; default TCP in UDP.
     pub device: Option<String>,
     /// Addresses of the stack on a `tun:` device.
     pub addr: Option<Vec<String>>,

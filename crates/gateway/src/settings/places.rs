@@ -72,7 +72,7 @@ impl Places {
         around.min_by_key(|place| place.value.len()).map(|place| place.path.as_str())
     }
 
-    /// What is written behind a key, on its first line.
+    /// Returns the value of a key, on its first line.
     pub(super) fn written<'a>(&self, text: &'a str, path: &str) -> Option<&'a str> {
         text.get(self.named(path)?.value.clone())?.lines().next()
     }

@@ -15,7 +15,7 @@ use crate::throttle::BitRate;
 /// `ADDR:PORT`, or `:PORT` for every address of the host.
 ///
 /// # Errors
-/// What to write.
+/// The expected format.
 pub fn listen_address(text: &str) -> Result<SocketAddr, String> {
     if let Some(port) = text.strip_prefix(':').and_then(|port| port.parse().ok()) {
         return Ok(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)));

@@ -108,7 +108,7 @@ impl End {
     /// Does it until standard input ends.
     ///
     /// # Errors
-    /// What the system, a device or the other end refuses, in words.
+    /// The failure of the system, a device or the other end, in words.
     pub fn run(&self) -> io::Result<()> {
         if let (Tcp::Smoltcp { device, address, sockets }, Role::Serve(at)) = (&self.tcp, &self.role) {
             return serve_on_smoltcp(device, address, *sockets, *at);
@@ -215,7 +215,7 @@ async fn accept(listener: Listener) -> io::Result<()> {
     }
 }
 
-/// What the client wants of one connection; whatever fails, the client sees and counts it.
+/// Runs the client's side of one connection; the client sees and counts failures.
 async fn converse(mut stream: Stream) -> io::Result<()> {
     // A request and its head come in one read.
     let mut first = [0; 1024];
@@ -310,7 +310,7 @@ async fn ask(side: Rc<Side>, to: SocketAddr, work: Work) -> io::Result<()> {
     Ok(())
 }
 
-/// Who asks.
+/// Client of the bench.
 #[derive(Clone)]
 struct Client {
     side: Rc<Side>,

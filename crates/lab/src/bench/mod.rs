@@ -1,9 +1,11 @@
-//! What TCP costs: processor time of both ends for the same work above the kernel's TCP and above ours, in turns.
+//! Cost of TCP: processor time of both ends for the same work above the kernel's TCP and above ours, in
+//! turns.
 //!
-//! Each measurement has two processes, a client and a server, on one core (or on one each). Both ends count: what one
-//! TCP does not do the other may have to. The kernel's packet work is charged to whoever runs when it is done, which is
-//! one of the two, as long as nobody else keeps their core busy. What is compared are medians over rounds of the ratio
-//! of a round, so that a machine that becomes slower meanwhile does not count.
+//! Each measurement has two processes, a client and a server, on one core (or on one each). Both ends count:
+//! work that one TCP saves may fall to the other. The kernel's packet work is charged to the process that
+//! runs at the moment, which is one of the two, as long as nobody else keeps their core busy. A row compares
+//! medians over rounds of the ratio of a round, so that a machine that becomes slower meanwhile does not
+//! count.
 //!
 //! | module | what it is |
 //! |---|---|
@@ -170,7 +172,7 @@ fn work_together(clients: &mut [Process], seconds: f64) -> Result<Vec<Done>, Ben
     clients.iter_mut().map(Process::done).collect()
 }
 
-/// What all of them have cost so far.
+/// Returns the processor time of all of them so far.
 fn usage_of(processes: &[Process]) -> io::Result<Usage> {
     let mut sum = Usage::default();
     for process in processes {

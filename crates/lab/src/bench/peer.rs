@@ -71,7 +71,7 @@ struct Carrier {
     tun: TunDevice,
     arrived: Vec<u8>,
     leaving: Vec<u8>,
-    /// What smoltcp cannot be told.
+    /// Error that smoltcp cannot be given.
     failed: Option<io::Error>,
 }
 
@@ -191,7 +191,7 @@ struct Conversation {
     step: Step,
 }
 
-/// What a conversation does next.
+/// Next step of a conversation.
 #[derive(Clone, Copy)]
 enum Step {
     /// Reads the head.
@@ -232,7 +232,7 @@ impl Conversation {
 }
 
 impl Step {
-    /// What comes next; `None` if that has to wait.
+    /// Takes the step; returns the next one, `None` if that has to wait.
     fn take(self, socket: &mut Socket<'_>, buffer: &mut [u8]) -> Option<Step> {
         match self {
             Step::Begin if socket.recv_queue() >= Head::LEN => {

@@ -38,14 +38,14 @@ pub struct RowReport {
     pub ratio_of: &'static str,
     /// Ratio of the processor times of both ends.
     pub cpu: Spread,
-    /// What `cpu` would be if the server's own code took no time: only the way through the device and the other end. For rows
-    /// with a server in user space and the kernel on the other side of the comparison.
+    /// Value of `cpu` if the server's own code took no time: only the path through the device and the other
+    /// end. For rows with a server in user space and the kernel on the other side of the comparison.
     pub limit: Option<f64>,
     /// Ratio of the units a second, the other way round: what a clock on the wall says of the same.
     pub time: Spread,
     /// Which of the two ratios the goal is about.
     pub goal_of: &'static str,
-    /// What that ratio should at least or (`candidate/baseline`) at most be.
+    /// Goal of that ratio: a minimum, or for `candidate/baseline` a maximum.
     pub goal: Option<f64>,
     /// Whether the median is so.
     pub met: Option<bool>,

@@ -34,7 +34,7 @@ pub struct Row {
     pub goal: Goal,
 }
 
-/// What lies between client and server.
+/// Path between client and server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Setting {
     /// Packets of up to 64 kB cross the veth pair whole, as inside a host.
@@ -43,12 +43,12 @@ pub(super) enum Setting {
     Big,
     /// Packets of 1,500 bytes cross it, cut and put together by the kernel's software at either end.
     Packets,
-    /// The client is a host of its own, on a core of its own. What counts is all that the server's core does: its host
-    /// takes the packets from the veth pair and forwards what is not its own.
+    /// The client is a host of its own, on a core of its own. All work of the server's core counts: its host
+    /// takes the packets from the veth pair and forwards those for others.
     Routed,
 }
 
-/// What the ratio of processor times should be.
+/// Goal of a ratio of processor times.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Goal {
     /// Baseline / candidate at least this.
@@ -259,7 +259,7 @@ fn beside_the_kernel() -> Vec<Row> {
     ]
 }
 
-/// What lies between the ends is as between hosts.
+/// The path between the ends is one between hosts.
 fn between_hosts() -> Vec<Row> {
     use Goal::{AtLeast, None};
     let packets = |row| Row { setting: Setting::Packets, ..row };

@@ -117,7 +117,7 @@ fn shell(program: &str, words: &[&str]) -> io::Result<()> {
     }
 }
 
-/// What arrives at the veth device is taken in by this core, whoever has sent it: each host has its own.
+/// This core receives the packets of the veth device, whoever has sent them: each host has its own.
 fn serve_packets_on(core: usize) -> io::Result<()> {
     let mask = 1u64.checked_shl(core as u32).unwrap_or(0);
     // The files of a namespace's devices are where its own sysfs is mounted.
@@ -197,7 +197,7 @@ impl Process {
         }
     }
 
-    /// What its threads have cost so far.
+    /// Returns the processor time of its threads so far.
     pub(super) fn usage(&self) -> io::Result<Usage> {
         let mut sum = Usage::default();
         for task in fs::read_dir(format!("/proc/{}/task", self.child.id()))? {

@@ -37,7 +37,7 @@ const FLAGS: [&str; 10] = [
     "--disable-features=HttpsUpgrades,HttpsFirstBalancedModeAutoEnable",
 ];
 
-/// What the browser says about a load: page-load time, first contentful paint, ms; 0 where there was none.
+/// The browser's measurement of a load: page-load time, first contentful paint, ms; 0 where there was none.
 const MEASURE: &str = "const t=performance.timing,p=performance.getEntriesByName('first-contentful-paint')[0];\
 return [t.loadEventEnd?t.loadEventEnd-t.navigationStart:0,p?p.startTime:0]";
 
@@ -50,7 +50,7 @@ pub(super) struct Driver {
     sessions: u32,
 }
 
-/// What a load took, ms.
+/// Times of a load, ms.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Timing {
     /// `loadEventEnd - navigationStart`.
@@ -200,7 +200,7 @@ impl Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        // Whatever is left of it; a browser ends when its driver has gone.
+        // Ends the remaining processes; a browser ends when its driver has gone.
         if let Some(group) = i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw) {
             let _ = rustix::process::kill_process_group(group, rustix::process::Signal::TERM);
         }
@@ -218,7 +218,7 @@ fn first_line(text: &str) -> String {
     text.lines().next().unwrap_or_default().to_owned()
 }
 
-/// What is missing on this machine, if anything is.
+/// Returns the path of `program`, or an error that says how to install it.
 pub(super) fn find(program: &str) -> Result<PathBuf, BrowseError> {
     let missing = || BrowseError::Missing {
         program: program.to_owned(),

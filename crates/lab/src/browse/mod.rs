@@ -42,7 +42,7 @@ const LONGEST_LOAD: Duration = Duration::from_secs(120);
 /// Silence between two loads, so that the queues of the link are empty again.
 const PAUSE: Duration = Duration::from_millis(300);
 
-/// What is to be loaded, over what, how often.
+/// Page, links, profiles and number of loads.
 #[derive(Clone, Debug)]
 pub struct Browse {
     /// The page.
@@ -91,7 +91,7 @@ pub struct Progress<'a> {
     pub arm: &'a str,
     /// Its number, counted from 1; 0 does not count.
     pub number: u32,
-    /// What was measured, or why nothing was.
+    /// The measurement, or the reason why there is none.
     pub result: &'a Result<Load, String>,
 }
 
@@ -107,7 +107,7 @@ impl Browse {
         stop: &AtomicBool,
         look: &mut (dyn FnMut(&Progress<'_>) + Send),
     ) -> Result<PageReport, BrowseError> {
-        // What is missing is said before anything is set up.
+        // A missing program is reported before anything is set up.
         let (browser, chromedriver) = (driver::find("chromium")?, driver::find("chromedriver")?);
         let name = |side: char| format!("brisk-{}-{side}", std::process::id());
         let between = Between { a: name('a'), b: name('b') };
@@ -215,7 +215,7 @@ impl Left<'_> {
                     let picture = self.picture.filter(|_| number == 0 && arm == 0);
                     let result = self.load(&mut driver, browser, arm, picture).await;
                     if let (0, Err(error)) = (number, result.as_ref()) {
-                        // What does not work the first time is not a matter of chance.
+                        // A failure of the first load is not a matter of chance.
                         return Err(BrowseError::Driver(error.clone()));
                     }
                     look(&Progress { arm: &arms[arm].name, number, result: &result });
@@ -308,7 +308,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // What is left are profiles of browsers.
+        // Only profiles of browsers are left.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

@@ -16,7 +16,7 @@ use tokio::net::TcpListener;
 
 use super::site::{Answer, Site};
 
-/// What browsers have asked for since it was looked at last.
+/// Requests of browsers since the last look.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     requests: AtomicU64,

@@ -8,7 +8,7 @@ use std::fmt::Write;
 
 use crate::pages::outline::{Kind, Outline};
 
-/// What the server answers to `GET /N`.
+/// Answer of the server to `GET /N`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Answer {
     /// `Content-Type`.
@@ -33,7 +33,7 @@ pub(super) struct Site {
 /// The least image: one grey pixel (GIF89a). Browsers take what follows its end as nothing.
 const PIXEL: &[u8] = b"GIF89a\x01\x00\x01\x00\x80\x00\x00\x99\xaa\xbb\xff\xff\xff\x2c\x00\x00\x00\x00\x01\x00\x01\x00\x00\x02\x02\x44\x01\x00\x3b";
 
-/// What every document defines: `k` brings objects, and theirs after them; `w` computes.
+/// Script in every document: `k` brings objects, and theirs after them; `w` computes.
 const PRELUDE: &str = "<script>function k(l){for(const [t,u,c] of l){let e;\
 if(t=='s'){e=document.createElement('script');e.src=u}\
 else if(t=='c'){e=document.createElement('link');e.rel='stylesheet';e.href=u}\
@@ -66,7 +66,7 @@ struct Tree<'a> {
 }
 
 impl Tree<'_> {
-    /// What an object brings: its own children, and those of an object that was redirected to it.
+    /// Objects that an object brings: its own children, and those of an object that was redirected to it.
     fn children(&self, index: usize) -> Vec<usize> {
         let objects = &self.outline.objects;
         let mut parents = vec![index];
@@ -87,7 +87,7 @@ impl Tree<'_> {
         self.outline.objects.iter().position(|object| object.redirected && object.parent == Some(index))
     }
 
-    /// What is at the end of all redirects.
+    /// Follows all redirects.
     fn final_target(&self, index: usize) -> usize {
         let mut at = index;
         while let Some(next) = self.target(at) {
@@ -121,7 +121,7 @@ impl Tree<'_> {
         Answer { content_type, location: redirect, head: object.head, body }
     }
 
-    /// What the object is itself; the page is a document, whatever its recording says.
+    /// Kind of the object itself; the page is a document, whatever its recording says.
     fn own_kind(&self, index: usize) -> Kind {
         if self.final_target(0) == index { Kind::Document } else { self.outline.objects[index].kind }
     }
@@ -157,7 +157,8 @@ impl Tree<'_> {
         format!("[{}]", children.iter().map(item).collect::<Vec<_>>().join(","))
     }
 
-    /// What is brought once the object is there, by who contains it; documents and scripts do it themselves.
+    /// Objects to bring once the object is there, by the container; documents and scripts bring theirs
+    /// themselves.
     fn after(&self, index: usize) -> Option<String> {
         let children = self.children(self.final_target(index));
         let itself = matches!(self.kind(index), Kind::Document | Kind::Script);
@@ -201,7 +202,7 @@ fn spread(pieces: &[String], size: usize) -> Vec<u8> {
     let mut body = Vec::with_capacity(size.max(contained));
     for (nth, piece) in pieces.iter().enumerate() {
         body.extend_from_slice(piece.as_bytes());
-        // What is due by now, as far as a comment can bring it.
+        // Objects that are due by now, as far as a comment can bring them.
         let due = contained_until(pieces, nth) + filler * (nth + 1) / pieces.len();
         if let Some(missing) = due.checked_sub(body.len() + "<!---->".len()) {
             body.extend_from_slice(b"<!--");

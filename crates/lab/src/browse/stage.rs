@@ -1,4 +1,4 @@
-//! What a page needs to be loaded over an emulated link, all in this process but the browser:
+//! The parts that load a page over an emulated link, all in this process but the browser:
 //!
 //! ```text
 //! namespace A                                                      namespace B

@@ -34,12 +34,12 @@ use load::{gap, lock, request};
 use origin::Origin;
 use stage::Stage;
 
-/// What is to be shown.
+/// Parameters of a demonstration.
 #[derive(Clone, Debug)]
 pub struct Demo {
     /// The hop between the gateways.
     pub link: LinkSpec,
-    /// What is compared, side by side, each over a link of its own with the same seed.
+    /// Profiles to compare, side by side, each over a link of its own with the same seed.
     pub arms: Vec<Profile>,
     /// Bytes of each response.
     pub flow: u64,
@@ -108,7 +108,7 @@ pub struct DemoArm {
     /// The measurements.
     #[serde(flatten)]
     pub measured: ArmReport,
-    /// What the simulation expects of the same link, ms.
+    /// Result of the simulation for the same link, ms.
     pub simulated_ms: Expected,
     /// True if the link kept its times.
     pub valid: bool,
@@ -157,7 +157,7 @@ impl Demo {
     /// Shows it, until its time is over or `stop` resolves. `look` hears how it goes twice a second.
     ///
     /// # Errors
-    /// What the machine refused.
+    /// The operation that the machine refused.
     ///
     /// # Panics
     /// Outside a tokio runtime.
@@ -210,7 +210,7 @@ impl Demo {
         })
     }
 
-    /// What the simulation expects of each arm.
+    /// Simulates each profile.
     fn simulate(&self) -> Result<Vec<Expected>, DemoError> {
         let comparison = Comparison {
             link: self.link.clone(),

@@ -1,4 +1,4 @@
-//! What one arm of the demonstration needs, all in this process and over real sockets: a frontend, an
+//! The parts of the demonstration for one profile, all in this process and over real sockets: a frontend, an
 //! emulated link, a backend, and the load on the frontend.
 
 use std::io;

@@ -22,7 +22,7 @@ struct Record {
 pub struct Capture {
     records: Sender<Record>,
     writer: JoinHandle<io::Result<()>>,
-    /// What to add to the time of the link's clock to get the time of day, and when that clock began.
+    /// Difference between the link's clock and the time of day, and the start of that clock.
     epoch: (Clock, Duration),
 }
 
@@ -30,7 +30,7 @@ impl Capture {
     /// Begins a capture.
     ///
     /// # Errors
-    /// What the file says to the head of the capture.
+    /// An error of the file while the head of the capture is written.
     pub fn new(to: impl Write + Send + 'static) -> io::Result<Capture> {
         let mut writer = PcapngWriter::new(BufWriter::with_capacity(1 << 20, to))?;
         let interfaces: [InterfaceId; 2] = [writer.interface("a")?, writer.interface("b")?];

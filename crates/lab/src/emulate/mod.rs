@@ -28,7 +28,7 @@ pub use report::Ticker;
 
 /// One end of an emulated link: where packets come from and go to.
 pub trait End {
-    /// What becomes readable when a packet is there.
+    /// Descriptor that becomes readable when a packet is there.
     fn fd(&self) -> BorrowedFd<'_>;
 
     /// Takes one packet, or says [`io::ErrorKind::WouldBlock`].
@@ -76,7 +76,7 @@ impl Parcel for Frame {
     }
 }
 
-/// What happened up to some moment; [`Emulation::run`] hands one out every second.
+/// State up to some moment; [`Emulation::run`] hands one out every second.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress<'a> {
     /// Since the beginning.
@@ -151,7 +151,7 @@ impl<A: End, B: End> Emulation<A, B> {
     /// Moves packets until `stop` is set or `limit` has passed. `every_second` hears how it goes.
     ///
     /// # Errors
-    /// What an end says when it cannot be read any more, or what the capture met.
+    /// An end that cannot be read any more, or an error of the capture.
     pub fn run(
         mut self,
         limit: Option<Duration>,

@@ -1,4 +1,4 @@
-//! What an emulated link did, and whether its timing can be trusted.
+//! Result of an emulated link, and whether its timing can be trusted.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub struct Outcome {
     pub spun: Duration,
     /// Packets that an end did not take.
     pub send_errors: u64,
-    /// What the end said to the last of them.
+    /// Error of the end at the last of them.
     pub last_send_error: Option<String>,
 }
 
@@ -38,7 +38,7 @@ pub enum Validity {
     TooLate {
         /// The 99th percentile, microseconds.
         p99: f64,
-        /// What it may be at most, microseconds.
+        /// Its maximum, microseconds.
         limit: f64,
     },
 }

@@ -1,4 +1,4 @@
-//! What an emulated link tells: a line per second while it runs, text or JSON at its end.
+//! Output of an emulated link: a line per second while it runs, text or JSON at its end.
 
 use std::time::Duration;
 

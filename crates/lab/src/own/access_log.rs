@@ -38,7 +38,7 @@ pub enum AccessLogError {
     Empty,
 }
 
-/// What a log has.
+/// Contents of a log.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Log {
     /// Distribution of the response bodies.

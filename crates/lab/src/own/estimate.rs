@@ -1,4 +1,4 @@
-//! What each mechanism would gain for a workload, how sure that is, and what to switch on.
+//! Expected gain of each mechanism for a workload, its confidence, and advice on what to switch on.
 //!
 //! Every pair of arms is run over the loss as estimated and over both ends of its interval; the interval of a
 //! gain is the hull of the three bootstrap intervals, so that it holds the doubt about the capture as well as
@@ -69,7 +69,7 @@ pub struct Estimate {
     pub recommended: Option<String>,
 }
 
-/// What a mechanism changes. Negative is faster.
+/// Change by a mechanism. Negative is faster.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Gain {
     /// Its name.

@@ -142,7 +142,7 @@ impl Traffic {
     /// The link of a group. `given` are settings on top, in the link grammar's words.
     ///
     /// # Errors
-    /// What the grammar refuses; a link from a capture alone it takes.
+    /// An error of the link grammar; a link from a capture alone has none.
     pub fn link(&self, group: &Group, case: Case) -> Result<LinkSpec, SpecError> {
         let mut link = LinkSpec::default();
         link.set("rtt", &format!("{}us", group.round_trip_us))?;

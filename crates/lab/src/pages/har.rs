@@ -75,7 +75,7 @@ pub fn looks_like(text: &str) -> bool {
     beginning.starts_with("{\"log\":")
 }
 
-/// What was fetched in order, from which host, and because of what.
+/// Requests in order, with their host and their cause.
 struct Recording {
     entries: Vec<Entry>,
     hosts: Vec<usize>,

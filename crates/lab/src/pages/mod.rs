@@ -33,7 +33,7 @@ pub enum PagesError {
         /// The error.
         what: String,
     },
-    /// What it describes cannot be loaded.
+    /// The described page cannot be loaded.
     #[error(transparent)]
     Page(#[from] PageError),
     /// There is no page in it.

@@ -17,7 +17,7 @@ pub struct Outline {
 pub struct Object {
     /// From which host, counted from 0.
     pub host: usize,
-    /// What the browser takes it for.
+    /// Kind by which the browser treats it.
     pub kind: Kind,
     /// The object that brought it; it stands before.
     pub parent: Option<usize>,
@@ -31,7 +31,7 @@ pub struct Object {
     pub compute: Duration,
 }
 
-/// What a browser does with an object.
+/// Treatment of an object by a browser.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// Parses it, and what it finds.

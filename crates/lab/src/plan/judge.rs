@@ -43,9 +43,9 @@ pub struct CellReport {
     /// Link, workload, seed and arms.
     #[serde(flatten)]
     pub report: Report,
-    /// What was expected, and what came out.
+    /// Expectations and results.
     pub expected: Vec<Finding>,
-    /// What contestants did in real time.
+    /// Results of contestants in real time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub real: Option<RealReport>,
     /// Completion times of each arm in ms, for plots.
@@ -148,7 +148,7 @@ fn judge_cell(
     })
 }
 
-/// What a figure is taken from.
+/// Source of a figure.
 #[derive(Clone, Copy)]
 struct Rows<'a> {
     arm: &'a [Row],

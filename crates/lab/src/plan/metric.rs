@@ -72,7 +72,7 @@ pub enum Metric {
     Completed,
 }
 
-/// What is summed over the transactions.
+/// Counter to sum over the transactions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Count {
     /// Retransmission timeouts, those of the handshake included.

@@ -1,8 +1,8 @@
 //! Experiments as plans: one TOML file for each table or figure, with the paper's figures beside ours.
 //!
-//! A plan has cells; a cell is a link, a workload and the arms that are compared on it, transaction by
-//! transaction on the same seeds. What a cell is expected to show is written into the plan before it runs:
-//! the paper's figure, the range in which ours should lie, and why the two may differ.
+//! A plan has cells; a cell is a link, a workload and the profiles that are compared on it, transaction by
+//! transaction on the same seeds. The expectation of a cell is written into the plan before it runs: the
+//! paper's figure, the range in which ours should lie, and why the two may differ.
 //!
 //! | module | what it is |
 //! |---|---|
@@ -60,7 +60,7 @@ pub struct Plan {
     pub title: String,
     /// Where the paper has it.
     pub source: String,
-    /// What is measured, what the paper did differently, and how to read the figures.
+    /// Measurement, differences from the paper, and how to read the figures.
     pub about: String,
     /// Transactions of each arm in a cell.
     #[serde(default = "usual_n")]
@@ -153,7 +153,7 @@ pub struct BesideText {
     pub pause: Option<String>,
 }
 
-/// What a cell should show.
+/// Expected result of a cell.
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Expectation {
@@ -250,7 +250,7 @@ impl Cell {
     /// Reads what is written as text.
     ///
     /// # Errors
-    /// What cannot be meant.
+    /// A workload without meaning.
     pub fn workload(&self) -> Result<Workload, String> {
         let link = LinkSpec::parse(&self.link).map_err(|error| format!("link: {error}"))?;
         if link.needs_traces() {

@@ -169,7 +169,7 @@ fn arms(cell: &CellReport) -> Markup {
     }
 }
 
-/// Who took part in real time, the kernel first.
+/// Contestants in real time, the kernel first.
 fn contestants(real: &RealReport) -> Markup {
     html! {
         p.link {

@@ -134,7 +134,7 @@ fn run_cell(
 /// The cell as `brisk whatif` would run it: same seed, same transactions.
 ///
 /// # Errors
-/// What the cell asks for and cannot be.
+/// An impossible request of the cell.
 pub fn comparison(plan: &Plan, cell: &Cell, id: &RunId, pages: &[Page]) -> Result<Comparison, PlanError> {
     let Workload { link, sizes, sizes_text, page, setting, arms } = cell
         .workload()

@@ -69,7 +69,7 @@ pub struct RunId {
     /// A digest of the pages that were given, empty if none were.
     #[serde(default)]
     pub pages: String,
-    /// What is here of them.
+    /// Shard that is stored here.
     pub shard: Shard,
     /// Version of the program.
     pub version: String,
@@ -101,7 +101,7 @@ pub enum StoreError {
     OtherRun {
         /// The directory.
         path: String,
-        /// What differs.
+        /// The differing part.
         what: &'static str,
     },
     /// Shards overlap or leave something out.
@@ -229,7 +229,7 @@ impl Store {
         self.files(cell).into_iter().map(read).collect::<Option<_>>().unwrap_or_default()
     }
 
-    /// What contestants did on the cell in real time, if they have.
+    /// Returns the results of contestants on the cell in real time, if any.
     ///
     /// # Errors
     /// [`StoreError`] if that cannot be read.

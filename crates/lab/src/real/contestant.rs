@@ -32,7 +32,7 @@ pub struct Kernel {
     pub fast_open: bool,
 }
 
-/// What a plan's cell names: a command beside the load, or a name and commands on either side.
+/// Contestant as named in a plan's cell: a command next to the load, or a name and commands on either side.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(untagged)]
 pub enum Named {
@@ -152,7 +152,7 @@ impl Contestant {
     }
 }
 
-/// What stands for the words in braces of a command.
+/// Replacements for the words in braces of a command.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Places {
     /// `{listen}`: where the left command takes requests.

@@ -128,7 +128,7 @@ impl Real {
     }
 }
 
-/// What was measured of a contestant.
+/// Measurements of a contestant.
 #[derive(Debug, Default)]
 pub(crate) struct Measured {
     /// Times of those that were answered, ms.
@@ -179,7 +179,7 @@ impl Stage<'_> {
         load(WARM)??;
         let (wire, cpu) = (self.sent()?, processes.cpu());
         let Load { times, failed, last_failure } = load(self.real.n)??;
-        // What closes connections and acknowledges the last bytes belongs to them.
+        // Segments that close connections and acknowledge the last bytes belong to them.
         std::thread::sleep(2 * self.real.link.base_rtt() + Duration::from_millis(200));
         let (wire_now, cpu_now) = (self.sent()?, processes.cpu());
         let beside = match self.real.beside {
@@ -196,7 +196,7 @@ impl Stage<'_> {
         })
     }
 
-    /// What both ends have sent into the link so far, IP bytes.
+    /// Returns the IP bytes that both ends have sent into the link so far.
     fn sent(&self) -> Result<(u64, u64), RealError> {
         Ok((self.left.run(processes::sent_by_device)??, self.right.run(processes::sent_by_device)??))
     }
@@ -251,7 +251,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // What is left are configurations and logs.
+        // Only configurations and logs are left.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

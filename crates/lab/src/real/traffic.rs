@@ -29,7 +29,7 @@ const IN_PROGRESS: i32 = 115;
 const LONGEST: Duration = Duration::from_secs(60);
 /// Bytes of a bulk flow: more than it will ever carry.
 const BULK: u64 = 1 << 40;
-/// What bodies are made of.
+/// Content of bodies.
 static CHUNK: [u8; 16_384] = [b'.'; 16_384];
 
 /// The web server: `GET /N` has N bytes.
@@ -110,7 +110,7 @@ impl Body for Dots {
     }
 }
 
-/// What the load asks for.
+/// Requests of the load.
 #[derive(Clone, Debug)]
 pub(super) struct Asked {
     pub(super) to: SocketAddr,
@@ -119,7 +119,7 @@ pub(super) struct Asked {
     pub(super) fast_open: bool,
 }
 
-/// What became of requests, each over a connection of its own.
+/// Results of requests, each over a connection of its own.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Load {
     /// Times of those that were answered, ms.

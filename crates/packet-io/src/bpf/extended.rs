@@ -35,7 +35,8 @@ enum Reading {
     InPlace,
 }
 
-/// What becomes of a frame (`TCX_NEXT`, `TCX_DROP`): the next program decides, and the kernel at last; nothing.
+/// Verdicts on a frame (`TCX_NEXT`, `TCX_DROP`): pass it to the next program and finally the kernel, or drop
+/// it.
 const NEXT: u32 = u32::MAX;
 const DROP: u32 = 2;
 /// `XDP_PASS`: the kernel takes the frame as if there were no program.
@@ -57,7 +58,7 @@ pub(crate) struct Instruction {
     imm: i32,
 }
 
-/// What stands for accumulator and X, where the packet is kept and where it is brought, and a place to keep something.
+/// Registers for accumulator and X, for the packet before and after a copy, and a spare one.
 const A: u8 = 0;
 const X: u8 = 7;
 const PACKET: u8 = 6;
@@ -135,8 +136,8 @@ pub(crate) fn answering(program: &[sock_filter]) -> Option<Vec<Instruction>> {
     translated(program, Reading::Buffer, |answer| vec![Instruction::set(A, answer), Instruction::exit()])
 }
 
-/// A filter as a program that moves the frames which it accepts to the interface `to`, and copies those for which it
-/// answers `copied`. What it does not accept goes on as before.
+/// Translates a filter to a program that moves the frames which it accepts to the interface `to`, and copies
+/// those for which it answers `copied`. Other frames pass on unchanged.
 pub(crate) fn redirecting(program: &[sock_filter], to: u32, copied: u32) -> Option<Vec<Instruction>> {
     let on = [Instruction::set(A, NEXT), Instruction::exit()];
     translated(program, Reading::Buffer, |answer| match answer {
@@ -263,7 +264,7 @@ fn in_place(size: u32, base: u8, k: u32) -> Vec<Instruction> {
     part
 }
 
-/// What stands for one instruction; jumps do not know yet where to.
+/// Translates one instruction; jumps do not have their targets yet.
 fn part(
     classic: &sock_filter,
     reading: Reading,

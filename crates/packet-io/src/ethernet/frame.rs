@@ -32,7 +32,7 @@ const OVERRIDE: u8 = 0x20;
 const MOST_HOPS: u8 = 255;
 const IPV6_HEADER: usize = 40;
 
-/// What a received frame carries, as far as a host cares.
+/// Payload of a received frame, as far as a host needs it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Payload<'a> {
     /// An IP packet for the stack.
@@ -47,7 +47,7 @@ pub(super) enum Payload<'a> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Message {
     pub(super) kind: Kind,
-    /// Who sends it; unspecified in a probe for duplicate addresses (RFC 5227, RFC 4862 section 5.4).
+    /// Sender; unspecified in a probe for duplicate addresses (RFC 5227, RFC 4862 section 5.4).
     pub(super) sender: IpAddr,
     /// The hardware address that the sender says is its own, or the target's in an advertisement.
     pub(super) mac: Option<Mac>,
@@ -191,7 +191,7 @@ pub(super) fn tell(mac: Mac, question: &Message) -> Option<Vec<u8>> {
             Some(arp(to, ARP_REPLY, (mac, target), (to, asker)))
         }
         (IpAddr::V6(asker), IpAddr::V6(target)) => {
-            // Who has no address yet is answered before everybody (RFC 4861 section 7.2.4).
+            // A solicitation without a sender address is answered to all nodes (RFC 4861 section 7.2.4).
             let everybody = Ipv6Addr::new(0xFF02, 0, 0, 0, 0, 0, 0, 1);
             let (asker, flags) = match asker.is_unspecified() {
                 true => (everybody, OVERRIDE),

@@ -1,8 +1,8 @@
 //! A host of its own on an Ethernet: a packet socket carries the frames, and the device finds the hardware addresses
 //! of its neighbours itself (ARP, neighbour discovery).
 //!
-//! The addresses belong to the stack alone: the kernel must not have them on any interface, or it would answer beside
-//! the stack, with resets. What others want to know of the stack's addresses is answered here too. Opening it needs
+//! The addresses belong to the stack alone: the kernel must not have them on any interface, or it would
+//! answer too, with resets. Queries for the stack's addresses are answered here too. Opening it needs
 //! CAP_NET_RAW.
 
 mod frame;
@@ -34,11 +34,11 @@ const READ_BUFFER: usize = MAX_SUPER + frame::HEADER + 128;
 pub struct OwnAddress {
     /// The address.
     pub address: IpAddr,
-    /// Bits of the network: 0 to 32, or to 128 for IPv6. Whoever is in it is on the link.
+    /// Bits of the network: 0 to 32, or to 128 for IPv6. Its addresses are on the link.
     pub prefix: u8,
 }
 
-/// Who the host is.
+/// Addresses of the host.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct EthernetOptions {
     /// The stack's addresses, at least one.
@@ -141,7 +141,7 @@ impl EthernetDevice {
         self.drain()
     }
 
-    /// What a neighbour asked or told.
+    /// Processes a query or an advertisement of a neighbour.
     fn on_message(&mut self, message: &Message) {
         let now = Instant::now();
         let asks_us = message.kind == Kind::Ask && self.is_ours(message.target);

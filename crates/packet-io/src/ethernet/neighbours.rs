@@ -1,8 +1,8 @@
-//! Who is where on the link: hardware addresses that are known, and packets that wait for one.
+//! Neighbours on the link: known hardware addresses, and packets that wait for one.
 //!
-//! There is no timer: a question is repeated when a packet wants to leave, at most once a second (RFC 1122 section
-//! 2.3.2.1), which TCP's own retransmissions see to. What was not confirmed for a while is still used, and asked for
-//! again beside.
+//! There is no timer: a query is repeated when a packet wants to leave, at most once a second (RFC 1122
+//! section 2.3.2.1), which TCP's own retransmissions see to. An entry that was not confirmed for a while
+//! stays in use while it is queried again.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -34,7 +34,7 @@ struct Neighbour {
     waiting: VecDeque<Vec<u8>>,
 }
 
-/// What to do with a packet.
+/// Verdict on a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Verdict {
     /// Where it goes, or `None`: hand it to [`Neighbours::hold`].

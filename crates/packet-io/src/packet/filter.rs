@@ -1,5 +1,6 @@
-//! What the kernel hands to a packet socket: TCP to ports of ours, and ICMP errors. A program of classic BPF
-//! (`Documentation/networking/filter.rst`), made for one kind of link and one set of ports.
+//! Filter of the packets that the kernel hands to a packet socket: TCP to ports of ours, and ICMP errors. A
+//! program of classic BPF (`Documentation/networking/filter.rst`), generated for one kind of link and one set
+//! of ports.
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -45,7 +46,7 @@ enum Label {
 /// An instruction; the labels are where it goes on if its condition holds and if it does not.
 type Step = (u32, Label, Label, u32);
 
-/// What is accepted: segments to certain ports, and ICMP errors.
+/// Packets that are accepted: segments to certain ports, and ICMP errors.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Wanted<'a> {
     /// Bytes of the link's header.
@@ -160,14 +161,15 @@ mod tests {
         answer(Wanted { link, served, own: own.as_ref(), addresses: &[] }, frame) > 0
     }
 
-    /// What the program answers to a frame, which is the same where the kernel runs its translation for XDP.
+    /// Returns the program's verdict on a frame, which is the same where the kernel runs its translation for
+    /// XDP.
     fn answer(wanted: Wanted<'_>, frame: &[u8]) -> u32 {
         let program = program(wanted);
         let answer = classic_answer(wanted, &program, frame);
         if wanted.link == 14
             && let Some(translated) = answer_in_place(&program, frame)
         {
-            // What is cut short passes to the kernel, as does what is refused.
+            // Truncated and refused frames pass to the kernel.
             assert!(translated == answer || (answer == 0 && translated == PASS), "{translated} {answer}");
         }
         answer

@@ -149,7 +149,7 @@ fn listen(address: SocketAddr) -> io::Result<Socket> {
         sockopt::set(socket.as_fd(), libc::SOL_IPV6, libc::IPV6_MINHOPCOUNT, &MIN_TTL.to_ne_bytes())?;
     }
     sockopt::set(socket.as_fd(), libc::SOL_IP, libc::IP_MINTTL, &MIN_TTL.to_ne_bytes())?;
-    // What an earlier process had open towards this port does not matter to who accepts nothing.
+    // A socket that accepts nothing does not mind connections of an earlier process to this port.
     socket.set_reuse_address(true)?;
     socket.bind(&address.into())?;
     socket.listen(1)?;

@@ -23,7 +23,7 @@ use crate::privileges::OpenError;
 use crate::steering::Steering;
 use crate::tun::{TunDevice, TunOptions};
 
-/// What the TUN is called; the kernel finds the number.
+/// Name of the TUN; the kernel finds the number.
 const NAME: &str = "brisk%d";
 
 /// A queue of the TUN.

@@ -11,7 +11,7 @@ use crate::device::{RxMeta, WayBack};
 
 /// Bytes that wait for one stack at most; a few milliseconds of what a core can take in.
 pub(super) const ROOM: usize = 4 << 20;
-/// What a packet counts beside its own bytes.
+/// Bytes that a packet counts in addition to its own.
 const OVERHEAD: usize = 64;
 
 /// A packet that was read from another queue.
@@ -105,7 +105,7 @@ impl Mailbox {
         self.len.load(Ordering::Acquire) == 0
     }
 
-    /// What is inside is whole after each call, so a panic elsewhere under the lock leaves nothing half done.
+    /// The state is whole after each call, so a panic elsewhere under the lock leaves nothing half done.
     fn lock(&self) -> MutexGuard<'_, Inside> {
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }

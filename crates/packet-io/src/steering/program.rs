@@ -1,7 +1,7 @@
 //! The hash of [`Steering`] as a program for the kernel, so that it brings a packet to the right queue at once.
 //!
-//! What a program does not know (other protocols, options of IPv4, peers of UDP with an IPv6 address) it leaves to chance;
-//! the queue that gets it hands it over.
+//! Other packets (other protocols, options of IPv4, peers of UDP with an IPv6 address) are left to chance;
+//! the queue that gets one hands it over.
 
 use std::net::SocketAddr;
 

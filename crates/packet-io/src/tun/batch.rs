@@ -14,11 +14,11 @@ use crate::headers::Headers;
 use crate::uring::{MOST, Uring};
 use crate::vnet::{Gso, VnetHeader};
 
-/// What is written together.
+/// Packets of one write.
 #[derive(Debug)]
 pub(super) struct Batch {
     uring: Uring,
-    /// What each packet starts with.
+    /// Start of each packet.
     starts: Vec<Start>,
 }
 
@@ -88,7 +88,7 @@ impl Start {
         true
     }
 
-    /// What is written of a packet with this start, and how many pieces that is.
+    /// Returns the pieces of a packet with this start, and their number.
     fn pieces<'a>(&'a self, packet: &Gathered<'a>) -> ([IoSlice<'a>; 3], usize) {
         let rest = packet.headers.get(self.len - VnetHeader::LEN..).unwrap_or_default();
         let [first, second] = if rest.is_empty() { packet.payload } else { [rest, &[]] };
@@ -103,7 +103,7 @@ impl TunDevice {
         let mut rest = packets;
         while !rest.is_empty() {
             let count = match &mut self.batch {
-                // What waits comes first.
+                // Waiting bytes come first.
                 Some(batch) if self.cut.left.is_empty() => batch.describe(rest, &mut self.big),
                 _ => 0,
             };

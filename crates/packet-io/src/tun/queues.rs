@@ -1,9 +1,9 @@
 //! A TUN device with several queues (`IFF_MULTI_QUEUE`), one for each core.
 //!
-//! The kernel spreads flows over the queues by a hash of its own, and follows the queue that a flow is sent from: after
-//! the first answer its packets come where it is served, until nothing was sent for three seconds. If it takes our
-//! program (`TUNSETSTEERINGEBPF`, Linux 4.16, CAP_BPF), they come there from the first one on. What comes elsewhere is
-//! the business of [`steering`](crate::steering).
+//! The kernel spreads flows over the queues by a hash of its own, and follows the queue that a flow is sent
+//! from: after the first answer its packets come where it is served, until nothing was sent for three
+//! seconds. If it takes our program (`TUNSETSTEERINGEBPF`, Linux 4.16, CAP_BPF), they come there from the
+//! first one on. [`steering`](crate::steering) handles packets on another queue.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -38,8 +38,8 @@ impl TunDevice {
         (0..count).map(|_| TunDevice::open(name, options)).collect()
     }
 
-    /// Makes a TUN device that did not exist, with so many queues. `pattern` is its name with `%d` for a number that the kernel
-    /// finds. What is sent there goes on to other hosts.
+    /// Creates a new TUN device with so many queues. `pattern` is its name with `%d` for a number that the
+    /// kernel finds. Packets sent there go on to other hosts.
     ///
     /// # Errors
     /// As [`open`](TunDevice::open).

@@ -31,7 +31,8 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    /// What is still to be sent: all of it, or one datagram if the kernel cannot segment.
+    /// Returns the bytes that are still to be sent: all of them, or one datagram if the kernel cannot
+    /// segment.
     pub(super) fn next(&self, segmentation: bool) -> &[u8] {
         let rest = self.buffer.get(self.sent..).unwrap_or_default();
         if segmentation { rest } else { rest.get(..self.segment_size).unwrap_or(rest) }

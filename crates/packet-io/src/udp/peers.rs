@@ -240,7 +240,7 @@ mod tests {
         let key = |i: u16| Ipv6Addr::from([i; 8]);
         for i in 0..4 {
             recent.insert(key(i), i);
-            // Whoever is used stays.
+            // An entry in use stays.
             assert_eq!(recent.find(key(0)), Some(&mut 0));
         }
         assert_eq!(recent.find(key(1)), None);

@@ -1,8 +1,8 @@
 //! Several sockets that share a port (`SO_REUSEPORT`), one for each core.
 //!
-//! The kernel keeps all datagrams of a peer on one of them, until it is given a program that looks at the connections in
-//! them; that needs no privilege. It knows peers with an IPv4 address only. What comes to another socket than it should is
-//! the business of [`steering`](crate::steering).
+//! The kernel keeps all datagrams of a peer on one of them, until it is given a program that looks at the
+//! connections in them; that needs no privilege. It knows peers with an IPv4 address only.
+//! [`steering`](crate::steering) handles datagrams on another socket.
 
 use std::io;
 use std::net::SocketAddr;

@@ -50,7 +50,7 @@ impl Together {
     }
 }
 
-/// What the kernel is told of a chain: the same as quinn-udp tells it.
+/// Returns the message to the kernel for a chain: the same as quinn-udp's.
 fn message(chain: &Batch, v6: bool) -> Message<'_> {
     let Batch { route, segment_size, .. } = *chain;
     let data = chain.next(true);

@@ -116,7 +116,7 @@ impl XdpDevice {
         })
     }
 
-    /// What to make of an error that may mean that the interface has gone: switched off, it may be switched on again.
+    /// Judges an error that may mean that the interface has gone: switched off, it may be switched on again.
     fn unless_gone(&self, error: io::Error) -> io::Result<()> {
         let Host { interface, .. } = &self.host;
         match Interface::named(interface.name()) {
@@ -146,7 +146,7 @@ impl XdpDevice {
         let Some(mac) = to else { return self.put_by_kernel(segment) };
         let header = ethernet_header(mac, self.host.mac, segment);
         let Some(port) = self.ports.first_mut() else { return true };
-        // What the ring is full of is with the interface as soon as the kernel has looked.
+        // The ring's frames are with the interface as soon as the kernel has looked.
         port.socket.send(&header, segment)
             || (port.socket.kick().is_ok() && port.socket.send(&header, segment))
     }
@@ -229,7 +229,7 @@ fn is_unfinished(packet: &[u8]) -> bool {
     field.is_some_and(|field| u16::from_be_bytes(*field) == headers.pseudo_sum(packet))
 }
 
-/// What stands before an IP packet in a frame (RFC 894, RFC 2464).
+/// Returns the header of a frame before an IP packet (RFC 894, RFC 2464).
 fn ethernet_header(to: [u8; 6], from: [u8; 6], packet: &[u8]) -> [u8; ETHERNET_HEADER] {
     let kind = if packet.first().is_some_and(|first| first >> 4 == 6) { [0x86, 0xDD] } else { [0x08, 0x00] };
     let mut header = [0; ETHERNET_HEADER];

@@ -1,8 +1,8 @@
 //! Runs of segments put together to super-packets, as the kernel does it for its own TCP (GRO), which is behind us here.
 //!
-//! Whoever gets bulk from many short frames spends most of the time on each of them, not on its bytes. Segments are put
-//! together that arrive in a row, of one connection, equal but for what tells the one from the next, and with checksums that are
-//! right. [`brisk_wire::split`] would make the same segments of the super-packet again.
+//! Bulk in many short frames costs time for each frame, not for its bytes. So successive segments of one
+//! connection are merged if their checksums are right and their headers differ only where successive segments
+//! must. [`brisk_wire::split`] would make the same segments of the super-packet again.
 
 use bytes::Bytes;
 
@@ -38,7 +38,7 @@ pub(super) struct Merge {
 /// Takes a packet, the buffer of it that may be kept, and what is known of it.
 type Emit<'a> = dyn FnMut(&[u8], Option<&Bytes>, RxMeta) + 'a;
 
-/// What becomes of a run when a segment is added to it.
+/// Result of adding a segment to a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Added {
     No,
@@ -183,7 +183,7 @@ mod tests {
 
     type Seen = Vec<(Vec<u8>, RxMeta)>;
 
-    /// What comes out for these packets, checksums as they are.
+    /// Returns the merged packets, checksums as they are.
     fn merged(packets: &[Vec<u8>]) -> Seen {
         let (mut merge, mut seen) = (Merge::new(), Seen::new());
         let mut emit = |packet: &[u8], _: Option<&Bytes>, meta| seen.push((packet.to_vec(), meta));

@@ -89,9 +89,9 @@ impl<T: Copy> Ring<T> {
 #[derive(Debug)]
 pub(super) struct Producer<T> {
     ring: Ring<T>,
-    /// What we have put in, published or not.
+    /// Entries that we have put in, published or not.
     put: u32,
-    /// What the kernel had taken when we looked last.
+    /// Entries that the kernel had taken at our last look.
     taken: u32,
 }
 
@@ -143,9 +143,9 @@ impl<T: Copy> Producer<T> {
 #[derive(Debug)]
 pub(super) struct Consumer<T> {
     ring: Ring<T>,
-    /// What we have taken, given back or not.
+    /// Entries that we have taken, given back or not.
     taken: u32,
-    /// What the kernel had put in when we looked last.
+    /// Entries that the kernel had put in at our last look.
     put: u32,
 }
 

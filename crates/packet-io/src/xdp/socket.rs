@@ -18,7 +18,7 @@ use crate::interface::Interface;
 use crate::privileges::OpenError;
 use crate::sockopt;
 
-/// What the kernel keeps free before each frame that arrives (`XDP_PACKET_HEADROOM`), bytes.
+/// Bytes that the kernel keeps free before each arriving frame (`XDP_PACKET_HEADROOM`).
 pub(super) const HEADROOM: usize = 256;
 /// Frames that one call sends in copy mode (`TX_BATCH_SIZE` of net/xdp/xsk.c).
 const SENT_IN_A_CALL: u32 = 32;
@@ -163,7 +163,7 @@ impl XdpSocket {
     /// Tells a driver that sleeps that it has places again.
     fn fetch(&self) {
         if self.fill.needs_wakeup() {
-            // What it answers is of no interest: the next frames say whether it worked.
+            // The result does not matter: the next frames say whether it worked.
             let _ = rustix::net::recv(&self.socket, &mut [0u8; 0][..], rustix::net::RecvFlags::DONTWAIT);
         }
     }

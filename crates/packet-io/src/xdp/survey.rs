@@ -1,4 +1,4 @@
-//! What an XDP device would meet on an interface, found out without touching it.
+//! Survey of an interface for an XDP device, without touching it.
 
 use std::io;
 use std::os::fd::AsFd;

@@ -206,7 +206,7 @@ fn what_the_interface_has_no_room_for_waits_and_arrives() {
         let few = XdpOptions { send_frames: 64, receive_frames: 64, ..small() };
         let Some(Opened { mut queues, .. }) = opened(few) else { return };
         let device = &mut *queues[0];
-        // Who it goes to must be known, or the kernel sends it.
+        // The destination must be known, or the kernel sends it.
         serves(device, &far, 0).await;
         let before = far.run(|| received("eth1")).unwrap();
         let [src, dst] = [OURS[0], THEIRS[0]].map(|address| address.parse().unwrap());

@@ -49,7 +49,7 @@ impl Ways {
         {
             return way.mac;
         }
-        // What cannot be found out the kernel will say when it sends.
+        // If the address cannot be found out, the kernel will say so when it sends.
         let mac = self.look_up(from, to).unwrap_or_default();
         if self.known.len() >= MOST_WAYS {
             self.known.clear();
@@ -64,7 +64,8 @@ impl Ways {
             return Ok(None);
         };
         let Some(neighbour) = self.routes.neighbour(hop)? else { return Ok(None) };
-        // Frames that leave here do not show the kernel that it is in use. Who may not say so sends by the kernel.
+        // Frames that leave here do not show the kernel that the neighbour is in use. Without the right to
+        // say so we send by the kernel.
         if neighbour.is_stale {
             self.routes.confirm(hop)?;
         }

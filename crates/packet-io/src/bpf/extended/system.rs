@@ -1,5 +1,5 @@
-//! `bpf(2)`: programs and maps are made, and tied to interfaces. What comes back are descriptors, and everything goes with
-//! the last of them, however the process ends.
+//! `bpf(2)`: creates programs and maps and ties them to interfaces. The results are descriptors, and
+//! everything goes with the last of them, however the process ends.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -56,7 +56,7 @@ struct Put {
     flags: u64,
 }
 
-/// Who runs a program of the kind [`Kind::Xdp`] (`XDP_FLAGS_*` of linux/if_link.h).
+/// Place in which a program of the kind [`Kind::Xdp`] runs (`XDP_FLAGS_*` of linux/if_link.h).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum XdpMode {
     /// The kernel, for any interface, once it has made its own buffer of the frame.
@@ -68,7 +68,7 @@ pub(crate) enum XdpMode {
 /// Loads a program.
 ///
 /// # Errors
-/// What the kernel refuses: EPERM without the right to.
+/// The kernel's refusal: EPERM without the right.
 pub(crate) fn load(kind: Kind, program: &[Instruction]) -> io::Result<OwnedFd> {
     let license = c"Apache-2.0";
     let attributes = Load {
@@ -160,7 +160,8 @@ unsafe fn command<T>(number: libc::c_long, attributes: &T) -> io::Result<i32> {
     }
 }
 
-/// What a program of the kind [`Kind::Xdp`] answers to a frame of at least 14 bytes (`BPF_PROG_TEST_RUN`).
+/// Returns the verdict of a program of the kind [`Kind::Xdp`] on a frame of at least 14 bytes
+/// (`BPF_PROG_TEST_RUN`).
 #[cfg(test)]
 pub(crate) fn answer(program: BorrowedFd<'_>, frame: &[u8]) -> io::Result<u32> {
     const PROG_TEST_RUN: libc::c_long = 10;
