@@ -32,7 +32,7 @@ const ONE_WAY: Duration = Duration::from_millis(50);
 const SECONDS: u64 = 10;
 const LEGITIMATE_PER_SECOND: u64 = 1000;
 
-/// What the attacker sends.
+/// Traffic of the attacker.
 #[derive(Clone, Copy, PartialEq)]
 enum Flood {
     None,
@@ -275,7 +275,7 @@ impl World {
         });
     }
 
-    /// What is not for the client falls by the wayside.
+    /// Drops packets that are not for the client.
     fn transmit(&mut self) {
         let due = self.now + ONE_WAY;
         while self.server.poll_transmit(self.now, &mut self.packet).is_some() {

@@ -28,7 +28,7 @@ fn main() {
     report("acknowledgement, segments in flight", [10, 1_000, 30_000], acknowledgement);
 }
 
-/// What `cost` says of each size, and how much more that is than of the first.
+/// Prints the `cost` of each size, and its ratio to that of the first.
 fn report(what: &str, sizes: [usize; 3], cost: fn(usize) -> f64) {
     let mut first = None;
     for size in sizes {

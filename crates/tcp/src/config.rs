@@ -31,7 +31,7 @@ pub use historical::{EarlyRetransmit, PaperConfig, Rfc6675Config};
 pub use loss::{LossDetection, PrrBound, RackTlpConfig, Reactive, ThinStreamConfig};
 pub use planner::PlannerConfig;
 
-/// What holds for a whole stack.
+/// Configuration of a whole stack.
 #[derive(Clone, Debug)]
 pub struct StackConfig {
     /// Addresses the stack answers to. Empty: none, unless `any_address`.
@@ -79,14 +79,14 @@ pub struct StackConfig {
     /// Fast Open: what is remembered and how much may be pending. It is used by the connections and
     /// listeners that ask for it.
     pub fast_open: FastOpenConfig,
-    /// What is remembered of paths from one connection to the next.
+    /// Memory of paths from one connection to the next.
     pub path: PathMemoryConfig,
 }
 
 /// Fast Open, as far as it concerns a whole stack.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FastOpenConfig {
-    /// What connections and listeners may use at all.
+    /// Host-wide switches for connections and listeners.
     pub switches: FastOpenSwitches,
     /// The client's memory.
     pub memory: ClientMemory,
@@ -186,8 +186,8 @@ pub struct RtoConfig {
 }
 
 impl RtoConfig {
-    /// What Linux does: the floor is put on the variance term, so that a stable path keeps
-    /// `rto = srtt + 200 ms`.
+    /// Linux's choice: the floor is put on the variance term, so that a stable path keeps `rto = srtt + 200
+    /// ms`.
     pub const LINUX: RtoConfig = RtoConfig {
         var_floor: Duration::from_millis(200),
         min: Duration::from_millis(200),
@@ -206,10 +206,10 @@ impl RtoConfig {
 /// Sizes of one of the two buffers of a connection, bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BufferConfig {
-    /// What a connection starts with. At least 2,048, default 256 KiB to send and 128 KiB to receive.
+    /// Initial size. At least 2,048, default 256 KiB to send and 128 KiB to receive.
     pub initial: usize,
-    /// What autotuning may grow it to; equal to `initial` switches autotuning off. Up to 1 GiB, default 4 MiB to send and
-    /// 6 MiB to receive.
+    /// Limit of autotuning; equal to `initial` switches autotuning off. Up to 1 GiB, default 4 MiB to send
+    /// and 6 MiB to receive.
     pub max: usize,
 }
 
@@ -275,7 +275,7 @@ pub enum EcnMode {
     On,
 }
 
-/// What a listener does with the urgent pointer; Linux's choices.
+/// Treatment of the urgent pointer; Linux's choices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum UrgentPolicy {
     /// The byte before the urgent pointer leaves the stream and is read apart.
@@ -285,7 +285,7 @@ pub enum UrgentPolicy {
     Inline,
 }
 
-/// What bounds the window that is offered, beside the receive buffer.
+/// Bounds of the offered window in addition to the receive buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct WindowRules {
     /// Most bytes that are ever offered, and the largest window that the scale is chosen for (Linux:
@@ -296,7 +296,7 @@ pub struct WindowRules {
     pub may_shrink: bool,
 }
 
-/// What holds for one connection. A listener's connections take the listener's.
+/// Configuration of one connection. A listener's connections take the listener's.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TcpConfig {
     /// Congestion control.
@@ -313,7 +313,7 @@ pub struct TcpConfig {
     pub send_buffer: BufferConfig,
     /// Receive buffer. Linux profile: 128 KiB advertised at first, grows to 6 MiB by autotuning.
     pub receive_buffer: BufferConfig,
-    /// What else bounds the receive window.
+    /// Further bounds of the receive window.
     pub window: WindowRules,
     /// Offer timestamps (RFC 7323). Default on.
     pub timestamps: bool,
@@ -368,7 +368,7 @@ pub struct TcpConfig {
     pub base_mss: u16,
     /// Largest MSS to offer and to use; `None`: what the MTU allows.
     pub max_segment: Option<u16>,
-    /// What becomes of urgent data.
+    /// Treatment of urgent data.
     pub urgent: UrgentPolicy,
     /// PSH on the last segment of every burst of several, where Linux since 5.4 ends a packet with
     /// segmentation offload, beside the ends of writes. Default off.
@@ -377,9 +377,9 @@ pub struct TcpConfig {
     pub hop_limit: u8,
     /// DSCP of what is sent. 0..=63, default 0.
     pub dscp: u8,
-    /// What a stream that has little to send does about its timeouts. Default `None`, as in Linux.
+    /// Timeouts of a stream that has little to send. Default `None`, as in Linux.
     pub thin_stream: Option<ThinStreamConfig>,
-    /// Who decides that a segment is lost. Default `Rack`.
+    /// Algorithm of loss detection. Default `Rack`.
     pub loss_detection: LossDetection,
     /// Redundancy that copies and parity may add, percent of the bytes sent. Default `None`: what bounds
     /// each mechanism of itself.
@@ -579,7 +579,8 @@ pub struct MechanismConfig {
     pub corrective: Option<CorrectiveConfig>,
     /// Data sent twice, if the peer agrees. Default `None`.
     pub proactive: Option<ProactiveConfig>,
-    /// Who decides, flight by flight, how parity and copies are used. Default `None`: their own settings.
+    /// Planner that decides, flight by flight, how parity and copies are used. Default `None`: their own
+    /// settings.
     pub planner: Option<PlannerConfig>,
 }
 
@@ -607,7 +608,7 @@ impl MechanismConfig {
     }
 }
 
-/// What an active open needs beside the destination.
+/// Parameters of an active open besides the destination.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ConnectConfig {
     /// The connection.
@@ -639,7 +640,7 @@ pub enum SynCookies {
     Always,
 }
 
-/// What a listener needs beside its address.
+/// Parameters of a listener besides its address.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ListenConfig {
     /// Its connections.

@@ -21,8 +21,8 @@ pub struct ListenerId {
 }
 
 impl ConnId {
-    /// Which place it has in its stack: below the most connections that there were at a time. Whoever comes after it has the
-    /// same, and another name.
+    /// Returns its index in the stack: below the highest number of simultaneous connections. Its successor
+    /// has the same index, and another name.
     pub fn place(self) -> usize {
         self.index as usize
     }

@@ -106,7 +106,7 @@ pub enum ConnectError {
     BadConfig {
         /// The configuration key.
         key: &'static str,
-        /// What is allowed.
+        /// Permitted values.
         range: &'static str,
     },
     /// The destination cannot be connected to (port 0, unspecified or multicast address).
@@ -131,7 +131,7 @@ pub enum ListenError {
     BadConfig {
         /// The configuration key.
         key: &'static str,
-        /// What is allowed.
+        /// Permitted values.
         range: &'static str,
     },
 }
@@ -187,6 +187,6 @@ pub struct ConfigError {
     pub key: &'static str,
     /// The refused value.
     pub value: alloc::string::String,
-    /// What is allowed.
+    /// Permitted values.
     pub range: &'static str,
 }

@@ -1,4 +1,4 @@
-//! What the stack tells: [`Event`] to the application, [`Probe`] to observers.
+//! Events of the stack: [`Event`] for the application, [`Probe`] for observers.
 
 use crate::conn_id::{ConnId, ListenerId};
 use crate::error::CloseReason;
@@ -20,12 +20,12 @@ pub enum Event {
     Readable(ConnId),
     /// A write that would have blocked can go on.
     Writable(ConnId),
-    /// The connection is over. What was received can still be read; the handle stays valid until
+    /// The connection is over. Received data can still be read; the handle stays valid until
     /// [`crate::Stack::release`].
     Closed(ConnId, CloseReason),
 }
 
-/// What showed that a reduction of the window was a mistake.
+/// Evidence that a reduction of the window was a mistake.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum UndoCause {
     /// Every retransmission was reported as a duplicate (RFC 3708).
@@ -36,7 +36,7 @@ pub enum UndoCause {
     Frto,
 }
 
-/// What happened inside a connection, and why; recorded only if `StackConfig::observe` is set.
+/// Event inside a connection with its reason; recorded only if `StackConfig::observe` is set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Probe {
     /// The connection changed its RFC 9293 state.
@@ -64,7 +64,7 @@ pub enum Probe {
     },
     /// A loss was repaired before loss detection saw it; the window goes down once for it.
     MaskedLoss {
-        /// What repaired it.
+        /// Means of the repair.
         by: Repair,
     },
     /// Originals were lost whose copies had delivered the data: found here, as the receiver.
@@ -74,11 +74,11 @@ pub enum Probe {
     },
     /// The planner decided about a flight.
     Planned {
-        /// What is about to be sent.
+        /// Data that is about to be sent.
         flight: Flight,
-        /// What is expected of the path.
+        /// Expected losses of the path.
         losses: Losses,
-        /// What was decided, and why.
+        /// The decision and its reason.
         plan: Plan,
     },
     /// No copies are sent any more.
@@ -88,7 +88,7 @@ pub enum Probe {
     },
     /// Parity brought lost data back.
     Repaired {
-        /// What the parity covered.
+        /// Range that the parity covered.
         range: SeqRange,
         /// Runs of bytes that had been missing.
         runs: u32,
@@ -123,7 +123,7 @@ pub enum Probe {
     },
     /// A reduction of the window was found to be a mistake and taken back.
     Undone {
-        /// What showed it.
+        /// Evidence.
         why: UndoCause,
     },
     /// A round-trip sample was taken.

@@ -10,7 +10,7 @@ use siphasher::sip::SipHasher24;
 /// A key of SipHash.
 pub(crate) type Key = [u8; 16];
 
-/// What a stream of chance is used for. The number tells the streams apart: never give one away twice.
+/// Purpose of a random stream. The number tells the streams apart: never reuse one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u64)]
 pub(crate) enum Purpose {

@@ -97,7 +97,7 @@ pub struct Delivered {
     pub origin: Origin,
 }
 
-/// What a DSACK block (RFC 2883) speaks of, judged by what the scoreboard sent twice.
+/// Cause of a DSACK block (RFC 2883), judged by the retransmissions on the scoreboard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DsackOf {
     /// A range that was retransmitted: the retransmission was not needed.
@@ -125,7 +125,7 @@ pub struct Dsack {
     pub reported_before: bool,
 }
 
-/// What an acknowledgement changed on the scoreboard. Byte counts include SYN and FIN as one each.
+/// Changes of the scoreboard by an acknowledgement. Byte counts include SYN and FIN as one each.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AckOutcome {
     /// Arrival time of the acknowledgement.
@@ -183,7 +183,7 @@ impl AckOutcome {
     }
 }
 
-/// Who declared data lost.
+/// Algorithm that declared data lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LossCause {
     /// RACK: sent sufficiently before something that was delivered (RFC 8985 section 6.2).
@@ -206,18 +206,18 @@ pub enum LossCause {
     Mechanism,
 }
 
-/// What loss detection concluded.
+/// Result of loss detection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LossOutcome {
     /// Bytes newly marked lost.
     pub newly_lost: u32,
     /// Of these, bytes that had been retransmitted before: the retransmission itself was lost.
     pub lost_again: u32,
-    /// Who declared it, if anything was lost.
+    /// Algorithm that declared it, if anything was lost.
     pub cause: Option<LossCause>,
 }
 
-/// What an acknowledgement or a timer did to the recovery state.
+/// Change of the recovery state by an acknowledgement or a timer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Episode {
     /// Nothing: no recovery is under way.
@@ -235,13 +235,13 @@ pub enum Episode {
 pub struct CongestionSignal {
     /// SEG.ACK of the acknowledgement that reported the repair.
     pub ack: SeqNum,
-    /// What repaired it.
+    /// Means of the repair.
     pub by: Repair,
     /// How the window goes down.
     pub reaction: Reaction,
 }
 
-/// What repaired a loss before loss detection could.
+/// Means that repaired a loss before loss detection could.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Repair {
     /// A tail loss probe.
@@ -261,7 +261,7 @@ pub enum Reaction {
     AtOnce,
 }
 
-/// What left the connection in one transmission.
+/// Content of one transmission of the connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sent {
     /// The sequence range; empty for an acknowledgement.

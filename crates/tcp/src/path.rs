@@ -1,4 +1,4 @@
-//! What is remembered of a path from one connection to the next (RFC 9040, temporal sharing).
+//! Memory of a path from one connection to the next (RFC 9040, temporal sharing).
 //!
 //! A path is a pair of addresses. Its connections tell what they measured, when they open, every
 //! [`REPORT_INTERVAL`] while they live, and at their end; the memory folds that in, lets it age, and a new
@@ -6,8 +6,8 @@
 //! what a connection makes of the facts is [`crate::config::PathStart`] and
 //! [`crate::config::HandshakeTimers`].
 //!
-//! This is the only place for facts of the *path*: round-trip time, window, loss, and how large segments
-//! may be. What a *server* said about Fast Open (cookies, refusals) is in [`crate::fast_open::client`].
+//! This is the only place for facts of the *path*: round-trip time, window, loss, and how large segments may
+//! be. Facts of a *server* about Fast Open (cookies, refusals) are in [`crate::fast_open::client`].
 //!
 //! | fact | folded in how | believed for |
 //! |---|---|---|
@@ -98,7 +98,7 @@ impl PathMemoryConfig {
     }
 }
 
-/// What is believed of a path now; what is not known, or too old, is absent.
+/// Current facts of a path; unknown or outdated ones are absent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PathFacts {
     /// Round-trip time.
@@ -126,9 +126,10 @@ impl PathFacts {
         own.map(Duration::from).into_iter().chain(self.least_rtt).min()
     }
 
-    /// What timers of a handshake have to reckon with. A time in doubt counts as long as nothing better is known, as
-    /// Karn's algorithm keeps a timeout that was backed off (RFC 6298 section 5.7): else a timer that is too short for a
-    /// path that became longer would make every measurement doubtful, and stay too short for ever.
+    /// Returns the round-trip time for timers of a handshake. A time in doubt counts as long as nothing
+    /// better is known, as Karn's algorithm keeps a timeout that was backed off (RFC 6298 section 5.7): else
+    /// a timer that is too short for a path that became longer would make every measurement doubtful, and
+    /// stay too short for ever.
     pub fn handshake_rtt(&self) -> Option<Duration> {
         self.rtt.map(|rtt| self.doubtful_rtt.map_or(rtt.srtt, |doubtful| doubtful.max(rtt.srtt)))
     }
@@ -163,7 +164,7 @@ impl From<PathLoss> for LossHistory {
     }
 }
 
-/// What path-MTU discovery found, bytes of IP packet.
+/// Result of path-MTU discovery, bytes of IP packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NarrowPath {
     /// Packets of this size pass.
@@ -186,7 +187,7 @@ impl Hash for Ends {
     }
 }
 
-/// What a connection tells.
+/// A connection's report.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct PathReport {
     /// Its estimate, and how many samples that rests on.
@@ -195,11 +196,11 @@ pub(crate) struct PathReport {
     pub(crate) doubtful_rtt: Option<Duration>,
     /// A flight that is over.
     pub(crate) flight: Option<FlightReport>,
-    /// What was sent, and lost to no queue, since its last report, segments.
+    /// Segments sent since its last report, and those lost to no queue.
     pub(crate) losses: LossCount,
     /// The peer's MSS option.
     pub(crate) mss: Option<u16>,
-    /// What path-MTU discovery found.
+    /// Result of path-MTU discovery.
     pub(crate) mtu: MtuReport,
     /// Every round trip was longer than the path without a queue takes.
     pub(crate) saw_queue: bool,
@@ -216,7 +217,7 @@ pub(crate) struct LossCount {
     pub(crate) runs: u64,
 }
 
-/// What path-MTU discovery of a connection found.
+/// Result of a connection's path-MTU discovery.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum MtuReport {
     /// Nothing speaks for or against large packets.
@@ -224,7 +225,7 @@ pub(crate) enum MtuReport {
     Silent,
     /// Large packets do not pass.
     Narrow(NarrowPath),
-    /// What was believed to be narrow is not.
+    /// A path that seemed narrow is not.
     Open,
 }
 
@@ -294,7 +295,7 @@ impl PathMemory {
         PathMemory::new(self.config, self.hash.clone())
     }
 
-    /// What is believed of a path; nothing of one that nobody has used.
+    /// Returns the facts of a path; none of an unused one.
     pub(crate) fn facts(&self, ends: &Ends, now: Instant) -> PathFacts {
         self.paths.peek(ends).map_or_else(PathFacts::default, |path| path.facts(&self.config, now))
     }
@@ -380,7 +381,8 @@ impl Path {
         };
         let until = now + lifetime;
         self.rtt = Some(Aging { fact: rtt, until });
-        // What is exceeded is not confirmed: a path that became longer is believed when this is too old.
+        // A longer time does not confirm the stored one: a path that became longer is believed when this is
+        // too old.
         if Aging::at(self.least_rtt, now).is_none_or(|least| new.min_rtt <= least) {
             self.least_rtt = Some(Aging { fact: new.min_rtt, until });
         }
@@ -398,7 +400,8 @@ impl Losses {
         }
         let LossCount { sent, lost, runs } = &mut self.count;
         *sent = sent.saturating_add(new.sent.saturating_mul(FRACTION));
-        // What was lost is often told after it was sent: with the end of a connection that sent all of it at once.
+        // A loss is often reported after its transmission: with the end of a connection that sent all of it
+        // at once.
         *lost = lost.saturating_add(new.lost.saturating_mul(FRACTION)).min(*sent);
         *runs = runs.saturating_add(new.runs.saturating_mul(FRACTION)).min(*lost);
         while self.count.sent > LOSS_SEGMENTS * FRACTION {
@@ -445,7 +448,7 @@ impl LossCount {
         LossCount { sent: self.sent >> times, lost: self.lost >> times, runs: self.runs >> times }
     }
 
-    /// What was counted since `before`.
+    /// Returns the counts since `before`.
     pub(crate) fn since(self, before: LossCount) -> LossCount {
         LossCount {
             sent: self.sent.saturating_sub(before.sent),
@@ -454,7 +457,7 @@ impl LossCount {
         }
     }
 
-    /// What was lost beside those losses.
+    /// Returns the losses in addition to those.
     pub(crate) fn beside(self, others: LossCount) -> LossCount {
         self.since(LossCount { sent: 0, ..others })
     }
@@ -492,7 +495,7 @@ mod tests {
         PathReport { losses: LossCount { sent, lost, runs }, ..PathReport::default() }
     }
 
-    /// What is believed at second `now` after these reports, one a second from 0 on.
+    /// Returns the facts at second `now` after these reports, one a second from 0 on.
     fn after(reports: &[PathReport], now: u64) -> PathFacts {
         let mut memory = memory(10);
         for (second, report) in (0..).zip(reports) {

@@ -10,7 +10,7 @@ use crate::time::{Instant, Micros};
 
 /// A path with a longer round trip is not short: buffers there are small beside what it holds.
 const SHORT: Micros = Micros::from_millis(2);
-/// What may always be under way, bytes.
+/// Bytes that may always be under way.
 const ALWAYS: u64 = 256 << 10;
 /// How many times what the empty path holds is of use: readers and writers come in turns.
 const TIMES: u128 = 4;
@@ -134,7 +134,8 @@ mod tests {
 
     const LEAST: Micros = Micros(100);
 
-    /// What a buffer grows to in `rounds` rounds of a millisecond, each of which brings what `brings` says of the buffer.
+    /// Returns the size of a buffer after `rounds` rounds of a millisecond, each of which brings what
+    /// `brings` says of the buffer.
     fn grown(rounds: u64, mut brings: impl FnMut(u64, u64) -> u64) -> u64 {
         let (mut trial, mut capacity) = (Trial::default(), 64 << 10);
         for round in 0..rounds {

@@ -1,4 +1,4 @@
-//! What a stack remembers, as text that survives a restart: the frame that every such text has.
+//! The memory of a stack as text that survives a restart: the frame that every such text has.
 //!
 //! ```text
 //! brisk-paths 1 1764000000
@@ -21,7 +21,7 @@ use thiserror::Error;
 
 use crate::time::{Duration, Instant};
 
-/// Why a stored text was not taken. What was remembered is as it was.
+/// Reason why a stored text was refused. The memory is unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum ImportError {
     /// There is no text of this kind.
@@ -108,7 +108,7 @@ pub(crate) struct Stored<'a> {
 }
 
 impl<'a> Stored<'a> {
-    /// What it takes to read the times in it at `now`; `unix`: seconds since 1970, if known.
+    /// Returns the clock to read the times in it at `now`; `unix`: seconds since 1970, if known.
     pub(crate) fn clock(&self, unix: Option<u64>, now: Instant) -> Clock {
         let elapsed = unix.zip(self.saved).map_or(0, |(unix, saved)| unix.saturating_sub(saved));
         Clock { now, elapsed: Duration::from_secs(elapsed) }
@@ -125,7 +125,7 @@ impl<'a> Stored<'a> {
     }
 }
 
-/// What it takes to turn what was left of a time into a time.
+/// Converts stored remaining times to times.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Clock {
     now: Instant,
@@ -170,7 +170,7 @@ pub(crate) fn checksum(text: &str) -> u64 {
     SipHasher24::new_with_key(&[0; 16]).hash(text.as_bytes())
 }
 
-/// What is left of a time, milliseconds.
+/// Returns the remaining time, milliseconds.
 pub(crate) fn left(until: Option<Instant>, now: Instant) -> String {
     let left = until.map(|until| until.saturating_since(now).as_millis()).filter(|&left| left > 0);
     or_dash(left)

@@ -39,7 +39,7 @@ impl Micros {
         Micros::from_micros(later.as_micros().saturating_sub(earlier.as_micros()))
     }
 
-    /// What is left of it after `other`, or zero.
+    /// Returns the remainder after `other`, or zero.
     #[inline]
     pub const fn saturating_sub(self, other: Micros) -> Self {
         Micros(self.0.saturating_sub(other.0))

@@ -63,7 +63,8 @@ enum Polled {
     Together,
 }
 
-/// What the server has to send next, one packet or all: what is in the buffer, what lies elsewhere, and what is known of it.
+/// Returns the next packet of the server, or all: the part in the buffer, the part elsewhere, and their
+/// description.
 fn polled(server: &mut Stack, polled: Polled, now: Instant) -> Vec<(Vec<u8>, Vec<u8>, Transmit)> {
     let most = if polled == Polled::Together { usize::MAX } else { 1 };
     let mut packets = Vec::new();
@@ -80,7 +81,7 @@ fn polled(server: &mut Stack, polled: Polled, now: Instant) -> Vec<(Vec<u8>, Vec
     packets.into_iter().map(payload).collect()
 }
 
-/// What the server sends for a download, packet by packet, and how many of them lay in two places.
+/// Returns the server's packets of a download, and how many of them lay in two places.
 fn download(how: Polled, writing: Writing) -> (Vec<Vec<u8>>, usize) {
     let (mut client, mut server) = (stack("192.0.2.1", 1), stack("192.0.2.2", 2));
     let remote: SocketAddr = "192.0.2.2:80".parse().unwrap();

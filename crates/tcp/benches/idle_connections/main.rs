@@ -1,11 +1,11 @@
 //! Memory of connections that do nothing: `cargo bench -p brisk-tcp --bench idle_connections [-- --record | --million]`.
 //!
-//! A process of its own makes each kind, as many as [`COUNT`]: connections that have carried a request and a response
-//! and fell idle, connections in TIME-WAIT, and connections whose SYN came, all at once, and nothing more. What the process then holds
-//! more than before is divided by their number. It is resident memory as the kernel counts it, so the slab, the hash
-//! table, the timers and the allocator are part of it. `recorded.txt` beside this file holds the figures of the last
-//! change that moved them; one that is exceeded by more than [`TOLERANCE`] fails the bench. `-- --record` writes the file
-//! anew.
+//! A process of its own makes [`COUNT`] connections of each kind: connections that have carried a request and
+//! a response and fell idle, connections in TIME-WAIT, and connections whose SYN came, all at once, and
+//! nothing more. The growth of the process is divided by their number. It is resident memory as the kernel
+//! counts it, so the slab, the hash table, the timers and the allocator are part of it. `recorded.txt` in
+//! this folder holds the figures of the last change that moved them; one that is exceeded by more than
+//! [`TOLERANCE`] fails the bench. `-- --record` rewrites the file.
 //!
 //! `--million` opens a million connections beside which new ones are opened and closed, and prints the memory and how
 //! long a transaction takes, with them and without.
@@ -87,7 +87,8 @@ fn read_recorded() -> BTreeMap<String, u64> {
 fn run(kind: &str) {
     let (_, make) = KINDS.iter().find(|(name, _)| *name == kind).expect("a kind");
     let mut pair = Pair::new();
-    // What is made once is not a connection's: the buffers of this program, the memory of the path.
+    // Memory that is allocated once is not a connection's: the buffers of this program, the memory of the
+    // path.
     let (client, server) = pair.transaction();
     pair.close(client, server);
     let before = resident();

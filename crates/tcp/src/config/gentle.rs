@@ -1,4 +1,4 @@
-//! What can be set of Corrective and Proactive (Gentle Aggression sections 5 and 6).
+//! Configuration of Corrective and Proactive (Gentle Aggression sections 5 and 6).
 //!
 //! Both are negotiated by one option on SYN and SYN-ACK; a connection whose configuration names neither
 //! sends no such option and ignores it.
@@ -13,7 +13,7 @@ use crate::time::Duration;
 pub struct CorrectiveConfig {
     /// Which placement of the parity is offered and accepted. Default `F2`.
     pub profile: FecProfile,
-    /// What is offered; an offer of the peer is taken as it is. Default `Xor`.
+    /// Offered code; an offer of the peer is taken as it is. Default `Xor`.
     pub code: FecCode,
     /// Blocks of a group, at most. 2..=16, with [`FecCode::ReedSolomon`] 2..=32; default 16.
     pub blocks: u32,
@@ -133,9 +133,9 @@ pub enum FecCode {
 /// When the parity of a group leaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FecDue {
-    /// So long after the first packet of the group.
+    /// Time after the first packet of the group.
     FirstPacket,
-    /// So long after the last packet of the group, and at most twice as long after the first.
+    /// Time after the last packet of the group, and at most twice as long after the first.
     LastPacket,
 }
 
@@ -162,7 +162,7 @@ pub enum FecHold {
 /// Proactive: data is sent twice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ProactiveConfig {
-    /// What is copied. Default `Short`.
+    /// Segments to copy. Default `Short`.
     pub scope: CopyScope,
     /// How a copy is marked. Default `Bit`.
     pub mark: CopyMark,
@@ -245,7 +245,7 @@ pub enum CopyScope {
     Short,
     /// Everything.
     All,
-    /// What the planner names.
+    /// Forms that the planner names.
     Named,
 }
 

@@ -55,7 +55,7 @@ impl Default for ThinStreamConfig {
     }
 }
 
-/// Who decides that a segment is lost, on a connection with SACK.
+/// Algorithm of loss detection on a connection with SACK.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum LossDetection {
     /// By time (RFC 8985).

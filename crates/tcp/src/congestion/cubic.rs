@@ -31,7 +31,7 @@ const MICROS_CUBED: u128 = 1_000_000_000_000_000_000;
 /// Times further than this from the plateau are taken for this: the window is out of range by then.
 const OFFSET_MAX: u64 = 10_000_000_000;
 
-/// What a reduction changes and an undo restores (RFC 9438 section 4.9).
+/// State that a reduction changes and an undo restores (RFC 9438 section 4.9).
 #[derive(Clone, Copy, Debug)]
 struct Curve {
     ssthresh: u32,

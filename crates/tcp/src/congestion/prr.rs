@@ -30,7 +30,7 @@ struct PrrEpisode {
     recover_fs: u32,
     prr_delivered: u64,
     prr_out: u64,
-    /// What was delivered before the reduction began, while loss detection waited for the answer to parity.
+    /// Bytes delivered before the reduction began, while loss detection waited for the answer to parity.
     held: u64,
     cwnd: Option<u32>,
 }

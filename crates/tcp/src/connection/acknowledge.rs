@@ -1,5 +1,5 @@
-//! What an acknowledgement changes, part by part: round-trip time, losses, recovery and the undoing of it, congestion
-//! window, timers. What may be undone is decided in [`crate::send::recovery`] and carried out here.
+//! Effects of an acknowledgement, part by part: round-trip time, losses, recovery and its undo, congestion
+//! window, timers. [`crate::send::recovery`] decides about an undo, which is carried out here.
 
 use brisk_wire::Flags;
 

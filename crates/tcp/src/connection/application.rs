@@ -1,4 +1,4 @@
-//! What the program calls: write, read, close, abort, options.
+//! Calls of the program: write, read, close, abort, options.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -301,7 +301,7 @@ impl Connection {
         Arc::make_mut(&mut self.config).hop_limit = hops.max(1);
     }
 
-    /// What bounds the receive window from now on.
+    /// Sets the bounds of the receive window from now on.
     pub(crate) fn set_window_rules(&mut self, rules: WindowRules) {
         Arc::make_mut(&mut self.config).window = rules;
         self.rx.window.set_rules(rules);

@@ -49,7 +49,7 @@ pub(crate) struct Handshake {
     reported: Reported,
 }
 
-/// What both ends agreed on.
+/// Result of the negotiation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Negotiated {
     /// Timestamps are on every segment.
@@ -101,7 +101,7 @@ enum SynTimeout {
     Again,
 }
 
-/// What a SYN cookie brings back of the SYN that was not kept.
+/// Parameters of the SYN that a SYN cookie returns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct SynCookieParams {
     /// MSS of the peer, rounded down to what the cookie can express.

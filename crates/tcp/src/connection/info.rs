@@ -1,6 +1,6 @@
-//! What a diagnosis asks of a connection beyond [`ConnStats`](super::ConnStats): what was negotiated, the
-//! outstanding segments by their fate, and where both streams stand. The meanings are those of Linux's
-//! TCP_INFO, so that a program which reads that structure can be served.
+//! Diagnosis of a connection beyond [`ConnStats`](super::ConnStats): negotiated options, the outstanding
+//! segments by their state, and the positions in both streams. The meanings are those of Linux's TCP_INFO, so
+//! that a program which reads that structure can be served.
 
 use crate::connection::Connection;
 use crate::outcome::Origin;

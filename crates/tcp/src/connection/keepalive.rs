@@ -6,7 +6,7 @@ use crate::time::{Duration, Instant};
 /// Least silence and least interval (Linux: the same): none at all would be a probe without end.
 const LEAST: Duration = Duration::from_secs(1);
 
-/// What the keepalive timer asks for when it fires.
+/// Action when the keepalive timer fires.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum KeepaliveVerdict {
     /// Nothing is due.

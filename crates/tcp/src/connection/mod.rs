@@ -81,7 +81,7 @@ use receiver::Receiver;
 use sender::Sender;
 use urgent::Urgent;
 
-/// What the stack draws for a connection so that nobody else can guess it.
+/// Random values that the stack draws for a connection so that nobody else can guess them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Secrets {
     /// Initial send sequence number (RFC 6528).
@@ -90,7 +90,7 @@ pub(crate) struct Secrets {
     pub(crate) ts_offset: u32,
 }
 
-/// What a connection must know of the host it lives on.
+/// Properties of the host that a connection needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Host {
     /// Largest IP packet that the device takes, bytes.
@@ -101,7 +101,7 @@ pub(crate) struct Host {
     pub(crate) repairs: bool,
 }
 
-/// What a connection is told by, and asks of, the stack around it.
+/// Interface of a connection to the stack around it.
 pub(crate) struct Env<'a> {
     /// The host-wide limit on challenge ACKs (RFC 5961 section 7): true if one may be sent.
     pub(crate) challenge: &'a mut dyn FnMut(Instant) -> bool,
@@ -117,7 +117,7 @@ pub(crate) struct Env<'a> {
     pub(crate) option_profile: &'a OptionProfile,
 }
 
-/// What is left of a connection in TIME-WAIT: enough to answer old duplicates and to judge a SYN.
+/// State of a connection in TIME-WAIT: enough to answer old duplicates and to judge a SYN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct TimeWaitState {
     /// SND.NXT.
@@ -257,7 +257,7 @@ impl Connection {
         }
     }
 
-    /// What must be remembered in TIME-WAIT; `None` in every other state.
+    /// Returns the state for TIME-WAIT; `None` in every other state.
     pub(crate) fn time_wait(&self) -> Option<TimeWaitState> {
         (self.state == State::TimeWait).then(|| self.numbers())
     }

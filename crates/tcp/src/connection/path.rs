@@ -1,4 +1,4 @@
-//! What a connection takes from the memory of its path, and what it tells it ([`crate::path`]).
+//! Exchange between a connection and the memory of its path ([`crate::path`]).
 //!
 //! Always: how large packets may be. If the configuration asks for it: the variation of the round-trip
 //! time, the slow-start threshold, a larger initial window, and timers of the handshake that know how long
@@ -47,10 +47,10 @@ const ALIKE_PERCENT: u32 = 125;
 /// Samples after which one that was measured across a lost SYN-ACK or acknowledgement no longer spoils the estimate.
 const SAMPLES: u32 = 8;
 
-/// What a connection knows of its path, and has told of it.
+/// A connection's knowledge of its path, and its reports so far.
 #[derive(Debug, Default)]
 pub(crate) struct OnPath {
-    /// What was known when the connection began.
+    /// Knowledge when the connection began.
     pub(super) known: PathFacts,
     /// The state of a start with more than ten segments.
     start: Start,
@@ -115,7 +115,7 @@ pub(crate) fn shows_queue(seen: Duration, least: Duration) -> bool {
 
 /// Beginning.
 impl Connection {
-    /// What is known of the path; before the first segment leaves.
+    /// Takes over the facts of the path; before the first segment leaves.
     pub(crate) fn start_from(&mut self, known: PathFacts, now: Instant) {
         self.path.known = known;
         if known.mtu.is_some_and(|mtu| self.tx.mtu.recall(mtu, now)) {
@@ -172,7 +172,7 @@ impl Connection {
         self.path.seems_longer = self.handshake.rtt_in_doubt && !as_known;
     }
 
-    /// What is known of the path.
+    /// Returns the known facts of the path.
     pub(crate) fn known_path(&self) -> &PathFacts {
         &self.path.known
     }
@@ -396,8 +396,8 @@ impl Connection {
         due || self.closed.is_some() || self.tx.mtu.report() != self.path.told_mtu
     }
 
-    /// What the memory should hear now, if anything: at the handshake, from time to time, at the end.
-    /// Nobody is believed before the handshake, except that an active open failed.
+    /// Returns the report that is due to the memory, if any: at the handshake, from time to time, at the end.
+    /// Before the handshake there is only the report of a failed active open.
     pub(crate) fn take_path_report(&mut self, now: Instant) -> Option<PathReport> {
         if !self.owes_path_report(now) {
             return None;
@@ -462,9 +462,9 @@ impl Connection {
             && self.rtt_report().is_none_or(|(rtt, _)| is_long(&rtt))
     }
 
-    /// What was lost since this was called last came from a queue if one stands now. That says nothing of what chance
-    /// takes from an idle path. One sample that spans a lost acknowledgement shows no queue. Answers what
-    /// [`Connection::losses`] is then.
+    /// Attributes the losses since the last call to a queue if one stands now: they say nothing of random
+    /// loss on an idle path. One sample that spans a lost acknowledgement shows no queue. Returns the new
+    /// value of [`Connection::losses`].
     pub(crate) fn sort_losses(&mut self) -> LossCount {
         let all = self.all_losses();
         let LossCount { lost, runs, .. } = all.since(self.path.sorted);

@@ -1,10 +1,11 @@
 //! Segments that are too large for the path (RFC 4821 section 7.7): how a connection comes to suspect it, and what it does
 //! with segments that were larger than what is sent now.
 //!
-//! [`PathMtu`](crate::send::mtu::PathMtu) owns sizes and search. With [`MtuProbing::Early`](crate::config::MtuProbing::Early)
-//! a path is suspected as soon as segments larger than the base have left several times and none has arrived: at the probe
-//! of the tail, which then leaves small enough to arrive, when it does arrive, or at the first timeout. What a lossy path
-//! with room for large segments pays for a mistake is a round trip with smaller ones: the size before is tried again at once.
+//! [`PathMtu`](crate::send::mtu::PathMtu) owns sizes and search. With
+//! [`MtuProbing::Early`](crate::config::MtuProbing::Early) a path is suspected as soon as segments larger
+//! than the base have left several times and none has arrived: at the probe of the tail, which then leaves
+//! small enough to arrive, when it does arrive, or at the first timeout. On a lossy path with room for large
+//! segments a mistake costs a round trip with smaller ones: the earlier size is tried again at once.
 
 use alloc::vec::Vec;
 

@@ -110,7 +110,7 @@ pub(crate) enum Sharing {
     Member,
 }
 
-/// What may hold back a partial segment: Nagle's algorithm in Minshall's form, and the cork.
+/// Reasons to hold back a partial segment: Nagle's algorithm in Minshall's form, and the cork.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Hold {
     /// Nagle is off.
@@ -320,8 +320,8 @@ impl Sender {
         at
     }
 
-    /// The MSS to announce in a SYN: what the device takes without options (RFC 6691). What the peer
-    /// announced says nothing of what we can take (RFC 9293 section 3.7.1).
+    /// Returns the MSS to announce in a SYN: the device's limit without options (RFC 6691). The peer's
+    /// announcement does not limit what we can receive (RFC 9293 section 3.7.1).
     pub(crate) fn advertised_mss(&self) -> u16 {
         self.announced
     }

@@ -1,8 +1,8 @@
 //! The state diagram of RFC 9293 section 3.3.2.
 //!
-//! LISTEN belongs to the listener, TIME-WAIT to a compact table of the stack; a connection reports
-//! TIME-WAIT and is then replaced by an entry there. What moves a connection from one state to the
-//! next is an [`Input`]; an input that a state has no arrow for leaves it as it is.
+//! LISTEN belongs to the listener, TIME-WAIT to a compact table of the stack; a connection reports TIME-WAIT
+//! and is then replaced by an entry there. An [`Input`] moves a connection from one state to the next; an
+//! input that a state has no arrow for leaves it as it is.
 
 /// The state of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -29,7 +29,7 @@ pub enum State {
     TimeWait,
 }
 
-/// What moves a connection through the diagram.
+/// Event that moves a connection through the diagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Input {
     /// A SYN without ACK arrived in SYN-SENT: simultaneous open.

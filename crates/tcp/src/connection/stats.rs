@@ -1,4 +1,4 @@
-//! What one connection did: counters and a snapshot of its estimates.
+//! Statistics of one connection: counters and a snapshot of its estimates.
 
 use core::ops::{Deref, DerefMut};
 
@@ -99,7 +99,7 @@ pub struct Counters {
     pub gentle_dropped: u64,
     /// Reports of a repair or a failure that nothing sent from here can have caused.
     pub gentle_spoofed: u64,
-    /// What Corrective did.
+    /// Counters of Corrective.
     pub parity: ParityCounters,
     /// DSACK blocks received.
     pub dsacks: u64,
@@ -117,7 +117,7 @@ pub struct Counters {
     pub discarded_bytes: u64,
 }
 
-/// What Corrective did on a connection, in both directions.
+/// Counters of Corrective on a connection, in both directions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ParityCounters {
     /// Parity segments sent.
@@ -288,14 +288,14 @@ pub struct ConnStats {
     pub reordering_seen: bool,
     /// Congestion control in use.
     pub congestion: &'static str,
-    /// What became of Fast Open.
+    /// Outcome of Fast Open.
     pub fast_open: FastOpenOutcome,
-    /// What the SYN-ACK said about it, on the side that asked for it. [`SynAckClass::Accepted`] is Linux's
+    /// Fast Open in the SYN-ACK, on the side that asked for it. [`SynAckClass::Accepted`] is Linux's
     /// `TCPI_OPT_SYN_DATA`.
     pub syn_ack: Option<SynAckClass>,
     /// On the side that was asked: data of the SYN was taken.
     pub syn_data_taken: bool,
-    /// What became of Corrective and Proactive.
+    /// Outcome of the negotiation of Corrective and Proactive.
     pub gentle: GentleOutcome,
     /// Why copies are not sent any more, if they were.
     pub copies_off: Option<CopiesOff>,

@@ -39,11 +39,11 @@ struct World {
     /// Decides for the n-th packet of an end whether it is lost.
     lose: fn(usize, usize) -> bool,
     count: [usize; 2],
-    /// What each end sends takes so much longer on its way.
+    /// Additional delay of each end's packets.
     hold: [Duration; 2],
     /// How much longer the n-th packet of an end takes, milliseconds.
     late: fn(usize, usize) -> u64,
-    /// What chance does to packets, if anything.
+    /// Random faults of packets, if any.
     hazard: Option<model::Hazard>,
     super_segment: u32,
 }

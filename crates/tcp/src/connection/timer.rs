@@ -35,8 +35,7 @@ impl Connection {
         .fold(None, Instant::earlier)
     }
 
-    /// Does what is due at `now`. What must be sent is then waiting in
-    /// [`Connection::poll_transmit`].
+    /// Runs the timers that are due at `now`. [`Connection::poll_transmit`] then returns the segments.
     pub(crate) fn on_timeout(&mut self, now: Instant) -> Aftermath {
         let due = |deadline: Option<Instant>| deadline.is_some_and(|at| at <= now);
         if due(self.user_limit()) {

@@ -99,7 +99,7 @@ impl Connection {
         self.choose(now, &env).is_none()
     }
 
-    /// What to send next; `None`: nothing now.
+    /// Chooses the next segment; `None`: nothing now.
     pub(crate) fn choose(&mut self, now: Instant, env: &Env<'_>) -> Option<Choice> {
         if let Some(control) = self.outbox.pop() {
             return Some(Choice::Control(control));

@@ -20,7 +20,7 @@ pub(crate) struct Urgent {
     snd_up: Option<SeqNum>,
 }
 
-/// What a read must do about the urgent mark.
+/// Action of a read at the urgent mark.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum AtMark {
     /// Read at most this many bytes: the mark stands behind them (`None`: no mark ahead).
@@ -57,7 +57,7 @@ impl Urgent {
         }
     }
 
-    /// What the next read from `read_next` may take.
+    /// Returns the limit of the next read from `read_next`.
     pub(crate) fn at_mark(&mut self, read_next: SeqNum) -> AtMark {
         match self.mark {
             None => AtMark::ReadUpTo(None),

@@ -222,7 +222,7 @@ impl FastOpenConnect {
     }
 }
 
-/// What the cache is looked up by.
+/// Key of the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct PathKey {
     pub(crate) local: IpAddr,
@@ -245,7 +245,7 @@ impl Asker {
     }
 }
 
-/// What the first SYN carries.
+/// Content of the first SYN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Mode {
     /// A request for a cookie.
@@ -276,7 +276,7 @@ pub(crate) struct Plan {
     pub(crate) refusals: u8,
 }
 
-/// What a connection reports of its opening.
+/// A connection's report on its opening.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Report {
     /// The first acceptable SYN-ACK.

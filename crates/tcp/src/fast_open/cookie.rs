@@ -33,7 +33,7 @@ pub(crate) const COOKIE_LEN: usize = 8;
 /// How far the clocks of a farm may be apart, seconds: near the turn of an epoch its neighbours' cookies
 /// are good as well.
 const CLOCK_SKEW: u64 = 60;
-/// What the key of an epoch is derived from, beside the master secret and the number of the epoch.
+/// Label for deriving the key of an epoch, besides the master secret and the number of the epoch.
 const DERIVATION: &[u8] = b"tfo-cookie-v1";
 
 /// A key of 16 bytes.
@@ -54,7 +54,7 @@ impl CookieKey {
     /// each stored little-endian, as in `a0bf63f7-ed803d81-cd641d30-cebc4a90`.
     ///
     /// # Errors
-    /// What is wrong with the text, without repeating it.
+    /// The mistake in the text, without repeating it.
     pub fn parse(text: &str) -> Result<Self, KeyError> {
         let mut bytes = [0; 16];
         let mut words = text.trim().split('-');

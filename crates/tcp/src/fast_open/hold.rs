@@ -1,5 +1,4 @@
-//! What is kept of a connection that its SYN opened, once it is closed (TCP Fast Open, CoNEXT 2011,
-//! section 3.5).
+//! Memory of a closed connection that its SYN opened (TCP Fast Open, CoNEXT 2011, section 3.5).
 //!
 //! A server that closes last leaves LAST-ACK and knows nothing any more. If the network then delivers the
 //! SYN with data a second time, the cookie is still good and the request would be processed again. For
@@ -45,7 +44,7 @@ pub(crate) struct Held {
     answered: Option<Instant>,
 }
 
-/// What a SYN for held ends is.
+/// Verdict on a SYN for held ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum HoldVerdict {
     /// Nothing is held: it is like any other.

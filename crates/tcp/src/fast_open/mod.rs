@@ -17,9 +17,9 @@
 //!   |<------------------------------------|
 //! ```
 //!
-//! Whatever goes wrong ends in the ordinary handshake with the request behind it: nothing that would have
-//! connected without Fast Open fails because of it. What it costs: a request may be delivered **more than
-//! once**, which is why both ends must ask for it.
+//! Every failure ends in the ordinary handshake with the request behind it: nothing that would have connected
+//! without Fast Open fails because of it. The price: a request may be delivered **more than once**, which is
+//! why both ends must ask for it.
 //!
 //! | file | what it decides |
 //! |---|---|

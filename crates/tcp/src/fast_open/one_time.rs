@@ -27,7 +27,7 @@ use super::cookie::{CookieKey, addresses_hash};
 const WINDOW: u64 = 1 << 20;
 const WORDS: usize = (WINDOW / 64) as usize;
 
-/// What became of a cookie that was presented.
+/// Result of presenting a cookie.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Redeemed {
     /// Good, and used up from now on.

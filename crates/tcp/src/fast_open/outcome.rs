@@ -1,4 +1,4 @@
-//! What became of Fast Open on a connection.
+//! Outcome of Fast Open on a connection.
 //!
 //! [`SynAckClass`] is what the first SYN-ACK showed, in full; [`FastOpenOutcome`] is what an operator
 //! wants to know: did it save the round trip, and if not, who prevented it.
@@ -87,7 +87,7 @@ impl OffReason {
     }
 }
 
-/// What showed that a path breaks connections that Fast Open opened.
+/// Evidence that a path breaks connections that Fast Open opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BlackHoleSign {
     /// Two retransmission timeouts in a row, and no progress since the connection opened.
@@ -103,7 +103,7 @@ pub enum BlackHoleSign {
     Outrun,
 }
 
-/// What the first acceptable SYN-ACK says about Fast Open.
+/// Content of the first acceptable SYN-ACK with regard to Fast Open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SynAckClass {
     /// It acknowledges all data of the SYN.
@@ -128,7 +128,7 @@ pub enum SynAckClass {
     NoData,
 }
 
-/// What our SYNs carried, as far as a SYN-ACK is judged by it.
+/// Content of our SYNs, as far as the verdict on a SYN-ACK depends on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct SynSent {
     /// The first one asked for a cookie.
@@ -161,7 +161,7 @@ impl SynAckClass {
         }
     }
 
-    /// What the application is told.
+    /// Returns the outcome for the application.
     pub(crate) fn outcome(self) -> FastOpenOutcome {
         match self {
             SynAckClass::Accepted | SynAckClass::Partial => FastOpenOutcome::Used,

@@ -5,9 +5,9 @@
 //! remembers every SYN whose data was taken, for a configured time: by client address, port of the listener,
 //! initial sequence number and data. The client's port is left out, so that a copy from another port is known too.
 //!
-//! It forgets nothing before its time: when it is full, SYNs are ordinary ones until there is room again. A SYN
-//! that is known opens an ordinary handshake, which an old duplicate never completes. What is remembered is a
-//! keyed hash; that two SYNs share one costs the second a round trip.
+//! It forgets nothing before its time: when it is full, SYNs are ordinary ones until there is room again. A
+//! known SYN opens an ordinary handshake, which an old duplicate never completes. Entries are keyed hashes; a
+//! collision costs the second SYN a round trip.
 //!
 //! Where several stacks share the addresses of a host, a copy may come to another one; their driver lets them share the
 //! window ([`ReplayMemory`]).
@@ -50,11 +50,11 @@ pub struct FirstData<'a> {
     pub client: IpAddr,
     /// Its sequence number.
     pub isn: SeqNum,
-    /// What it brings.
+    /// Data of the SYN.
     pub data: &'a [u8],
 }
 
-/// What a SYN is.
+/// Verdict on a SYN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReplayVerdict {
     /// Not seen within the window; it is remembered now.
@@ -65,7 +65,7 @@ pub enum ReplayVerdict {
     Full,
 }
 
-/// Who remembers the SYNs of a listener: the listener itself, or somebody who does it for several stacks.
+/// Memory of the SYNs of a listener: its own, or one for several stacks.
 pub trait ReplayMemory: fmt::Debug + Send {
     /// Judges a SYN whose data is about to be taken, and remembers it if it is fresh.
     fn judge(&mut self, syn: &FirstData<'_>, now: Instant) -> ReplayVerdict;

@@ -1,10 +1,10 @@
 //! The server's side: which SYNs open a connection at once, and what bounds them (TCP Fast Open, CoNEXT
 //! 2011, sections 3.4 and 3.5; RFC 7413 section 5).
 //!
-//! A SYN with a good cookie makes a connection before its sender has proved that it still hears us. What
-//! an attacker with good cookies could do with that is bounded three times: a listener holds so many
-//! connections in this state, each client address so many of them, and the stack so many bytes of their
-//! data. Beyond that a SYN is an ordinary SYN.
+//! A SYN with a good cookie makes a connection before its sender has proved that it still hears us. Three
+//! bounds limit an attacker with good cookies: a listener holds so many connections in this state, each
+//! client address so many of them, and the stack so many bytes of their data. Beyond that a SYN is an
+//! ordinary SYN.
 //!
 //! A reset in this state frees the connection but not its place: who floods with the addresses of others
 //! is answered by their resets, and would otherwise have the places back at once. The place is free after
@@ -131,7 +131,7 @@ impl Default for FastOpenListen {
     }
 }
 
-/// What a SYN says that matters here.
+/// Relevant content of a SYN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct SynFacts {
     pub(crate) client: IpAddr,
@@ -141,7 +141,7 @@ pub(crate) struct SynFacts {
     pub(crate) payload: usize,
 }
 
-/// What becomes of a SYN.
+/// Verdict on a SYN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Verdict {
     /// An ordinary handshake, with this option in the SYN-ACK.
@@ -362,7 +362,7 @@ impl Admission {
     }
 }
 
-/// What counts as one client: an IPv4 address, or the /64 of an IPv6 address.
+/// Returns the address that counts as one client: an IPv4 address, or the /64 of an IPv6 address.
 fn client_key(client: IpAddr) -> IpAddr {
     match client.to_canonical() {
         IpAddr::V6(ip) => IpAddr::V6(Ipv6Addr::from_bits(ip.to_bits() & !u128::from(u64::MAX))),

@@ -1,4 +1,4 @@
-//! What a host allows of Fast Open, in the bits of Linux's `net.ipv4.tcp_fastopen`.
+//! Host-wide switches of Fast Open, in the bits of Linux's `net.ipv4.tcp_fastopen`.
 //!
 //! An application asks for Fast Open at every connection and listener; the host's bits are above that, so that an
 //! operator can switch it off, or on, without the applications.
@@ -25,13 +25,13 @@ impl FastOpenSwitches {
         self.0 & bit != 0
     }
 
-    /// What becomes of a connection's wish.
+    /// Restricts the request of a connection.
     pub(crate) fn connect(self, asked: FastOpenConnect) -> Option<FastOpenConnect> {
         let no_cookie = asked.no_cookie || self.has(Self::CLIENT_NO_COOKIE);
         self.has(Self::CLIENT).then_some(FastOpenConnect { no_cookie, ..asked })
     }
 
-    /// What becomes of a listener's wish.
+    /// Restricts the request of a listener.
     pub(crate) fn listen(self, asked: Option<FastOpenListen>) -> Option<FastOpenListen> {
         let unasked = || self.has(Self::ALL_LISTENERS).then(FastOpenListen::default);
         let listen = asked.or_else(unasked).filter(|_| self.has(Self::SERVER))?;

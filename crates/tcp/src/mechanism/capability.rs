@@ -1,4 +1,4 @@
-//! What one byte on SYN and SYN-ACK agrees on: Corrective, Proactive, both or neither.
+//! The byte on SYN and SYN-ACK that negotiates Corrective, Proactive, both or neither.
 //!
 //! The active side offers, the passive side answers and never offers on its own. In profile F2 an
 //! answer has a bit of its own, so that a host which copies unknown options into its SYN-ACK is not
@@ -21,7 +21,7 @@ pub enum Profile {
     F2,
 }
 
-/// What both ends agreed on; at least one of the two.
+/// Result of the negotiation; at least one of the two.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Agreed {
     /// Where parity stands.
@@ -39,7 +39,7 @@ impl Agreed {
     }
 }
 
-/// What became of the option on a connection.
+/// Outcome of the option on a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GentleOutcome {
     /// Neither mechanism is at work.
@@ -88,7 +88,7 @@ pub enum ParityOff {
     Memory,
 }
 
-/// What this end is ready for.
+/// Capabilities of this end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Willing {
     /// Corrective with parity at the first byte that it covers.
@@ -102,7 +102,7 @@ pub(crate) struct Willing {
 }
 
 impl Willing {
-    /// What the configuration is ready for; `None`: nothing.
+    /// Returns the capabilities of the configuration; `None`: nothing.
     pub(crate) fn of(config: &MechanismConfig) -> Option<Willing> {
         let profile = config.corrective.map(|corrective| corrective.profile);
         let willing = Willing {
@@ -163,7 +163,7 @@ impl Willing {
     }
 }
 
-/// What a SYN-ACK with `answered` agrees on, given that the SYN offered `offered`.
+/// Returns the agreement of a SYN-ACK with `answered`, given that the SYN offered `offered`.
 pub(crate) fn accept(offered: u8, answered: u8, timestamps: bool) -> Option<Agreed> {
     if offered & CAP_VERSION_MASK == CAP_VERSION_F1 {
         let agreed = Agreed { profile: Profile::F1, encoding: encoding_type(answered), proactive: false };

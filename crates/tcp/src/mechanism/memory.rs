@@ -1,4 +1,4 @@
-//! What is remembered of destinations that do not take the option of Corrective and Proactive.
+//! Memory of destinations that do not take the option of Corrective and Proactive.
 //!
 //! A SYN that is swallowed tells that the path dislikes something about it, not what. If it had this
 //! option and that of Fast Open, both are under suspicion and neither is blamed: the next connections
@@ -7,9 +7,9 @@
 //! combination that does not pass, and this option stays away for a day. So a culprit is found within
 //! two connections, and the innocent one is not lost on the way.
 //!
-//! Blame for this option: after the second swallowed SYN in a row it stays away for an hour, doubled
-//! each time. A device that removes the option from later segments, or rewrites payload, keeps it away
-//! for a day. What is to be said of Fast Open alone is in [`crate::fast_open::client`].
+//! Blame for this option: after the second swallowed SYN in a row it stays away for an hour, doubled each
+//! time. A device that removes the option from later segments, or rewrites payload, keeps it away for a day.
+//! [`crate::fast_open::client`] remembers failures of Fast Open alone.
 //!
 //! A lost packet looks the same. Of a path that loses 2 % each way a SYN goes unanswered in 4 of 100
 //! connections, and two in a row after some 600: by the rule for strangers a busy client would do without
@@ -44,7 +44,7 @@ pub(crate) struct Destination {
     pub(crate) port: u16,
 }
 
-/// What a SYN that would carry both options may carry.
+/// Options that a SYN which would carry both may carry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Turn {
     /// Both.
@@ -57,7 +57,7 @@ pub(crate) enum Turn {
     NoGentle,
 }
 
-/// What a connection tells of its first SYN.
+/// A connection's report on its first SYN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Opened {
     /// It carried the option of Fast Open, or data.
@@ -118,7 +118,7 @@ impl GentleMemory {
         self.records.renew(entries, hash);
     }
 
-    /// What the SYN of a new connection may carry.
+    /// Returns the options that the SYN of a new connection may carry.
     pub(crate) fn turn(&self, to: &Destination, now: Instant) -> Turn {
         let Some(record) = self.records.peek(to) else { return Turn::Together };
         if record.away_until.is_some_and(|until| until > now) {

@@ -38,10 +38,10 @@ const PAUSE: u64 = 250;
 const BEHIND: u64 = 20;
 /// More than the end is to come: what is late now is late beside something else.
 const NOT_THE_END: u64 = 100;
-/// What a thousand additional bytes must gain at least, in millionths of a round trip.
+/// Minimum gain of a thousand additional bytes, in millionths of a round trip.
 const PRICE: u64 = 3_000;
 
-/// What is about to be sent.
+/// Data that is about to be sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Flight {
     /// Bytes of payload, at least 1.
@@ -63,7 +63,7 @@ impl Flight {
     }
 }
 
-/// What is known of the losses of the path.
+/// Knowledge of the losses of the path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Losses {
     /// Share of packets, per million.
@@ -95,7 +95,7 @@ impl Parity {
     }
 }
 
-/// What the connection may use.
+/// Means that the connection may use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Means {
     /// Parity, if it is agreed on.
@@ -142,7 +142,7 @@ pub enum Reason {
     NoMeans,
 }
 
-/// What was decided, and what is expected of it.
+/// A decision and its expected result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Plan {
     /// Payload of a segment: less than the MSS if the flight is cut so that parity is cheap.
@@ -189,12 +189,12 @@ pub fn plan(flight: &Flight, losses: &Losses, means: &Means, allowance: u32) -> 
     best
 }
 
-/// What a plan costs, in millionths of a round trip: the delay and the price of its bytes.
+/// Cost of a plan, in millionths of a round trip: the delay and the price of its bytes.
 fn value(plan: &Plan) -> u64 {
     plan.late + price(plan.cost)
 }
 
-/// What so many more bytes have to gain, in millionths of a round trip.
+/// Minimum gain of so many additional bytes, in millionths of a round trip.
 fn price(bytes: u32) -> u64 {
     u64::from(bytes) * PRICE / 1000
 }
@@ -263,7 +263,7 @@ impl Form {
         Form { segments, segment: self.segment.max(1), protection }
     }
 
-    /// What the flight costs in this form, and what is expected of it.
+    /// Returns the cost and the expected result of the flight in this form.
     pub fn weigh(&self, flight: &Flight, losses: &Losses) -> Plan {
         let form = self.possible();
         let parities = match form.protection {
@@ -328,7 +328,7 @@ fn parities_max(code: Parity) -> u32 {
     }
 }
 
-/// What is expected of a candidate.
+/// Expected results of a candidate.
 #[derive(Clone, Copy, Debug)]
 struct Odds {
     /// Expected delay, millionths of a round trip.
@@ -524,7 +524,7 @@ mod tests {
         assert_eq!(of(&losses(20_000), &none, 30_000), (Protection::Nothing, Reason::NoMeans));
     }
 
-    /// Whoever gives a form himself may give any numbers.
+    /// A caller may set any numbers of a form.
     #[test]
     fn a_form_that_no_flight_can_have_becomes_one_that_it_can() {
         for protection in [
@@ -538,7 +538,8 @@ mod tests {
         }
     }
 
-    /// What costs more than it could gain is not weighed: the answer is that of weighing everything.
+    /// Candidates that cost more than they could gain are not weighed: the answer is that of weighing
+    /// everything.
     #[test]
     fn the_best_of_all_forms_is_found_without_weighing_all() {
         for (bytes, last) in [(200, true), (1432, false), (5_000, true), (30_000, true), (64_440, false)] {
@@ -672,7 +673,7 @@ mod tests {
         Tally { chain, most: COUNTS - 1, rows: Vec::new() }
     }
 
-    /// What a tally keeps, worked out for one number of packets alone.
+    /// Computes the result of a tally for one number of packets alone.
     fn lost_of(chain: &Chain, packets: u32, most: usize) -> Vec<u64> {
         let mut ends = [Ends::default(); COUNTS];
         match packets {

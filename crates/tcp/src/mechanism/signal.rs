@@ -49,7 +49,7 @@ pub(crate) struct Signals {
     r_ack_sent: Option<Instant>,
 }
 
-/// What tells which of two segments of the peer is the newer one.
+/// Order of two segments of the peer: which is the newer one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Stamp {
     seq: SeqNum,
@@ -118,7 +118,8 @@ impl Signals {
         (self.fail, self.stops) = (None, STOPS);
     }
 
-    /// What the option of an acknowledgement that leaves now says beside [`Signals::flags`].
+    /// Returns the failure to report in the option of an acknowledgement that leaves now, in addition to
+    /// [`Signals::flags`].
     pub(crate) fn failure(&self) -> Option<u32> {
         if self.stops > 0 { Some(STOP) } else { self.fail }
     }

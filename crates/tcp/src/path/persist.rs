@@ -66,7 +66,7 @@ impl PathMemory {
             Some("path") => {
                 let ends = Ends { local: words.read()?, remote: words.read()? };
                 let path = read_path(words, clock, now)?;
-                // What this process has learnt itself is fresher.
+                // Facts that this process has learnt itself are fresher.
                 if self.paths.peek(&ends).is_none() {
                     self.paths.touch_or_insert(ends, || path);
                 }

@@ -10,10 +10,10 @@
 //! - **interactive** ("ping-pong"): once the application answers within the delay, acknowledgements
 //!   wait for the answer to carry them, quick mode or not.
 //!
-//! What is owed stays owed until [`AckPolicy::on_ack_sent`]: a driver that drains a batch of arrivals
-//! before it asks sends one acknowledgement for all of them. That is cheap and right in bulk. While a connection is
-//! young or something is missing it is neither: if the one acknowledgement of a flight is lost, the sender waits for
-//! its probe. [`AckPolicy::is_pressing`] says when the driver had better ask first.
+//! An acknowledgement stays owed until [`AckPolicy::on_ack_sent`]: a driver that drains a batch of arrivals
+//! before it asks sends one acknowledgement for all of them. That is cheap and right in bulk. While a
+//! connection is young or something is missing it is neither: if the one acknowledgement of a flight is lost,
+//! the sender waits for its probe. [`AckPolicy::is_pressing`] says when the driver had better ask first.
 
 use brisk_wire::SeqNum;
 
@@ -35,15 +35,16 @@ const QUICK_MAX: u32 = 16;
 /// Acknowledgements that are not delayed where the sender's window has become small.
 const QUICK_FOR_SLOW_SENDER: u32 = 2;
 
-/// What the acknowledgement of a FIN waits for the program's own FIN where no data has told how long programs take here:
-/// in Linux a tick of its clock, 1 to 10 ms.
+/// Time that the acknowledgement of a FIN waits for the program's own FIN where no data has shown how long
+/// programs take here: in Linux a tick of its clock, 1 to 10 ms.
 const FIN_WAIT: Duration = Duration::from_millis(1);
 
 /// Most packets of a batch that one acknowledgement covers. A super-segment is one packet.
 const BATCH_MAX: u32 = 4;
 
-/// What may be more of packets that are so long, bytes: super-segments at a rate at which a whole round of a driver takes some 50 us.
-/// Its end has an acknowledgement anyway, and with the window that reading opens; one within it would only be one more.
+/// Packets from this length on need no additional acknowledgement, bytes: super-segments at a rate at which a
+/// whole round of a driver takes some 50 us. The end of the round has an acknowledgement anyway, and with the
+/// window that reading opens.
 const LONG_PACKET: u32 = 32 << 10;
 
 /// Most bytes of a batch of such packets that one acknowledgement covers.
@@ -66,7 +67,7 @@ pub(crate) enum Owed {
     Now,
 }
 
-/// What the policy needs to know of a segment beside its [`Arrival`].
+/// Facts of a segment that the policy needs besides its [`Arrival`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Received {
     /// Payload bytes of each wire segment: a super-segment counts as its segments.
@@ -164,7 +165,7 @@ impl AckPolicy {
         self.last_ack_sent
     }
 
-    /// What is owed.
+    /// Returns the acknowledgement that is owed.
     pub(crate) fn owed(&self) -> Owed {
         self.owed
     }
@@ -237,7 +238,7 @@ impl AckPolicy {
         }
     }
 
-    /// What arrived was the data of a SYN: how the peer sends is not known from that (Linux: the same).
+    /// The data of a SYN does not show how the peer sends (Linux: the same).
     pub(crate) fn on_syn_data(&mut self) {
         self.ato = None;
     }

@@ -31,7 +31,7 @@ pub(crate) enum ArrivalKind {
     Duplicate,
 }
 
-/// What [`Assembler::on_data`] found.
+/// Result of [`Assembler::on_data`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Arrival {
     /// How the segment relates to what arrived before it.
@@ -65,7 +65,7 @@ impl Arrival {
 #[derive(Clone, Debug)]
 pub(crate) struct Assembler {
     rcv_nxt: SeqNum,
-    /// What arrived above RCV.NXT; never touches it. A FIN counts as one sequence number.
+    /// Data that arrived above RCV.NXT; never touches it. A FIN counts as one sequence number.
     above: OnDemand<SeqRanges>,
     /// Sequence number of the FIN, once seen.
     fin: Option<SeqNum>,
@@ -367,7 +367,7 @@ mod tests {
         (i * 31 + i / 251) as u8
     }
 
-    /// What the receiver is at heart: which bytes have arrived.
+    /// Model of a receiver: the set of bytes that have arrived.
     struct Model {
         arrived: Vec<bool>,
     }

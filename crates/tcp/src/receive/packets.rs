@@ -26,7 +26,7 @@ pub(super) struct Packets {
 
 #[derive(Clone, PartialEq, Debug)]
 struct Kept {
-    /// What has not been read yet.
+    /// Payload that has not been read yet.
     payload: Bytes,
     /// Bytes of memory that it holds on to.
     memory: usize,

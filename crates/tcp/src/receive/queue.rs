@@ -12,10 +12,10 @@
 //! Long payload that arrives in order while the ring is empty stays in the [packets](super::packets) that brought it, if
 //! those are lent ([`RecvQueue::lend_packet`]); the ring then begins behind it. With a history everything is in the ring.
 //!
-//! Storage is allocated by the first byte and grows with what is held. When the last byte has been read and none is
-//! retained it is [taken away](RecvQueue::take_storage): an idle connection holds none. Who reads in bulk gets one back
-//! that was used before ([`RecvQueue::lend`]), since a fresh one costs more than the copies into it and out of it: the
-//! system clears and maps each of its pages.
+//! Storage is allocated by the first byte and grows with its content. When the last byte has been read and
+//! none is retained it is [taken away](RecvQueue::take_storage): an idle connection holds none. Bulk readers
+//! get used storage back ([`RecvQueue::lend`]), since a fresh one costs more than the copies into it and out
+//! of it: the system clears and maps each of its pages.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -55,7 +55,7 @@ pub(crate) struct RecvQueue {
     retain: usize,
     /// Largest extent since the storage was allocated.
     peak: usize,
-    /// What the storage will probably have to hold, from its last uses.
+    /// Expected size of the content, from the last uses.
     expected: usize,
 }
 
@@ -190,8 +190,8 @@ impl RecvQueue {
         may && self.extent == 0 && self.packets.keep(bytes)
     }
 
-    /// What the ring holds, all of it readable and nothing retained, becomes a packet as it lies: one short payload is not to
-    /// send every long one behind it through the ring, too.
+    /// Turns the ring's content, all of it readable and nothing retained, into a packet as it lies, so that
+    /// one short payload does not send every long one behind it through the ring.
     fn seal(&mut self) {
         if self.readable <= COPIED {
             let (first, second) = self.slices();
@@ -492,7 +492,7 @@ mod tests {
             len: usize,
         },
         Read(usize),
-        /// What lies in one piece, as it lies.
+        /// Takes one contiguous piece.
         Take(usize),
         Retain(usize),
     }

@@ -11,7 +11,7 @@ use crate::time::{Duration, Instant, Micros, TIMESTAMP_TICK};
 /// bit over in 24.8 days.
 const RECENT_LIFETIME: Duration = Duration::from_secs(24 * 24 * 3600);
 
-/// What PAWS says of a segment (RFC 7323 section 5.3).
+/// Verdict of PAWS on a segment (RFC 7323 section 5.3).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Paws {
     /// Not older than TS.Recent, or nothing valid to compare with.

@@ -221,7 +221,7 @@ struct RightSizing {
     measure: Option<(SeqNum, Instant)>,
     /// Timestamps give better samples than filled windows.
     by_timestamps: bool,
-    /// What more than is of use on a short path has brought.
+    /// Measured benefit of a larger window than a short path needs.
     trial: Trial,
 }
 

@@ -38,11 +38,11 @@ pub(crate) struct PathMtu {
     /// IP and TCP header without options, bytes.
     headers: u32,
     min: u32,
-    /// What the device takes.
+    /// Limit of the device.
     device: u32,
-    /// What device and peer take.
+    /// Limit of device and peer.
     local: u32,
-    /// What is used now, bytes of IP packet.
+    /// Current size, bytes of IP packet.
     mtu: u32,
     search: Option<Box<Search>>,
     timeouts: u32,
@@ -76,7 +76,7 @@ struct Probe {
 }
 
 impl PathMtu {
-    /// What is known before the first packet: the MTU of the device, bytes of IP packet.
+    /// Creates it before the first packet from the MTU of the device, bytes of IP packet.
     pub(crate) fn new(local: u16, v6: bool, probing: MtuProbing, base_mss: u16) -> Self {
         let headers = if v6 { 60 } else { 40 };
         let min = if v6 { 1280 } else { 576 };
@@ -101,8 +101,8 @@ impl PathMtu {
         path
     }
 
-    /// What an earlier connection over the path found: a search goes on where that one ended. Returns true
-    /// if the MTU shrank.
+    /// Takes over the result of an earlier connection over the path: a search goes on where that one ended.
+    /// Returns true if the MTU shrank.
     pub(crate) fn recall(&mut self, known: NarrowPath, now: Instant) -> bool {
         let high = u32::from(known.high).min(self.local);
         let low = u32::from(known.low).max(self.min).min(high);
@@ -118,7 +118,7 @@ impl PathMtu {
         self.lower(low)
     }
 
-    /// What the connections after this one should know of the path.
+    /// Returns the report on the path for later connections.
     pub(crate) fn report(&self) -> MtuReport {
         match (self.narrow, &self.search) {
             (false, _) => MtuReport::Silent,
@@ -137,7 +137,7 @@ impl PathMtu {
         self.mtu
     }
 
-    /// What the path takes as far as is known, whatever the peer takes, bytes of IP packet.
+    /// Returns the known limit of the path, whatever the peer takes, bytes of IP packet.
     pub(crate) fn path(&self) -> u32 {
         if self.narrow { self.mtu } else { self.device }
     }
@@ -209,7 +209,7 @@ impl PathMtu {
     /// The retransmission timer fired with the segment at SND.UNA `full_sized` or not. Returns true
     /// if the MTU shrank because large packets seem to vanish (RFC 4821 section 7.7; RFC 2923).
     pub(crate) fn on_timeout(&mut self, full_sized: bool, now: Instant) -> bool {
-        // Whatever becomes of a probe now, it is sent again in pieces.
+        // In any case the data of the probe is sent again in pieces.
         self.abandon_probe();
         self.large_arrived = false;
         if self.probing == MtuProbing::Off || !full_sized {
@@ -382,7 +382,8 @@ impl PathMtu {
         }
     }
 
-    /// What every path is believed to take once large packets seem to vanish, bytes of IP packet.
+    /// Returns the size that every path is assumed to take once large packets seem to vanish, bytes of IP
+    /// packet.
     fn base(&self) -> u32 {
         (u32::from(self.base_mss) + self.headers).max(self.min).min(self.mtu)
     }

@@ -17,7 +17,7 @@ const RTT_LOG: u32 = 9;
 const SLOW_START_PERCENT: u64 = 200;
 const AVOIDANCE_PERCENT: u64 = 120;
 
-/// What the length of a burst depends on.
+/// Inputs for the length of a burst.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Pace {
     /// Congestion window, bytes.
@@ -107,7 +107,7 @@ mod tests {
         assert_eq!(pushes(&Pace { srtt: None, min_rtt: None, ..pace(10_000, 0) }, 10), [5, 10]);
     }
 
-    /// What leaves at once is long where the peer is near, however slow its path has become meanwhile.
+    /// Bursts are long where the peer is near, however slow its path has become meanwhile.
     #[test]
     fn a_near_peer_gets_long_bursts_behind_a_queue_too() {
         let queued = |min_rtt_us| Pace { min_rtt: Some(Micros(min_rtt_us)), ..pace(10_000, 100_000) };

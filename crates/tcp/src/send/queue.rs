@@ -179,7 +179,7 @@ impl SendQueue {
         let end = self.end();
         if !self.bytes.is_empty() && self.records.0.back() != Some(&end) {
             self.records.0.push_back(end);
-            // What follows does not join it: its push stays.
+            // Later data does not join it: its push stays.
             self.tail_push = None;
         }
     }

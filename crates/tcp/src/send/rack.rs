@@ -21,10 +21,10 @@ const REO_WND_PERSIST: u32 = 16;
 /// Ranges of lost data, ascending in sequence space.
 pub(crate) type LostRanges = SmallVec<[SeqRange; 4]>;
 
-/// What [`Rack::detect`] concluded.
+/// Result of [`Rack::detect`].
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct RackVerdict {
-    /// What is lost from now on.
+    /// Ranges that are lost from now on.
     pub(crate) lost: LostRanges,
     /// Bytes of `lost` that were themselves retransmissions.
     pub(crate) lost_again: u32,
@@ -68,7 +68,7 @@ pub(crate) struct Reordering {
 /// come, else every repair would be accompanied by a retransmission.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Holds {
-    /// What parities cover, and when each left or will leave.
+    /// Ranges that parities cover, and when each left or will leave.
     covered: Vec<(SeqRange, Instant)>,
     /// Hold also what the reordering window does not, after three segments above a hole.
     full: bool,
@@ -123,8 +123,8 @@ impl Rack {
         self.holds.release();
     }
 
-    /// What redundancy may still repair, from now on: ranges, and when the parity of each left or will leave. `full`: hold
-    /// also what the reordering window does not.
+    /// Sets the ranges that redundancy may still repair, and when the parity of each left or will leave.
+    /// `full`: hold also ranges that the reordering window does not.
     pub(crate) fn hold(&mut self, full: bool, covered: impl IntoIterator<Item = (SeqRange, Instant)>) {
         if let Some(holds) = self.holds.get_mut() {
             holds.covered.clear();
@@ -159,8 +159,9 @@ impl Rack {
             // reports above a hole it says nothing.
             let in_order = segment.range.end.le(ack.ack);
             let echoed = ack.echoed_rtt.filter(|_| in_order);
-            // RACK.rtt is that of the last segment that is gone through: those that SACK reports, then those below the
-            // acknowledgement number (Linux: the same). What redundancy repaired was delivered by something sent later.
+            // RACK.rtt is that of the last segment in this order: those that SACK reports, then those below
+            // the acknowledgement number (Linux: the same). Repaired data was delivered by something sent
+            // later.
             let later = |(was_in_order, end): (bool, SeqNum)| match in_order == was_in_order {
                 true => segment.range.end.gt(end),
                 false => in_order,

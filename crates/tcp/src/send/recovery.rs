@@ -20,7 +20,7 @@ pub(crate) struct Recovery {
     recovery_point: SeqNum,
     /// SND.NXT at the most recent reduction of any kind.
     cut_high: SeqNum,
-    /// What `cut_high` was before the reduction that may still be undone.
+    /// Value of `cut_high` before the reduction that may still be undone.
     cut_before: SeqNum,
     /// SND.NXT when loss was last answered; "recover" of RFC 6582.
     recover: SeqNum,
@@ -40,7 +40,7 @@ pub(crate) struct Recovery {
     first_timeout: bool,
     /// SND.UNA moved since the last timeout.
     progressed: bool,
-    /// What may be undone is a fast recovery rather than a timeout.
+    /// The reduction that may be undone is a fast recovery rather than a timeout.
     fast: bool,
     /// The last reduction answers a masked loss and nothing else.
     masked: bool,
@@ -182,7 +182,7 @@ impl Recovery {
             return None;
         }
         let original = |range_end: SeqNum| range_end.le(self.recovery_point);
-        // What redundancy repaired had been lost: its delivery proves nothing.
+        // Data that redundancy repaired had been lost: its delivery proves nothing.
         if !ack.repaired
             && ack.delivered.iter().any(|segment| !segment.retransmitted && original(segment.range.end))
         {

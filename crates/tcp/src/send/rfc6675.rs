@@ -31,7 +31,7 @@ pub(crate) struct Rfc6675 {
     er_deadline: Option<Instant>,
 }
 
-/// What the connection knows beside the scoreboard.
+/// The connection's state besides the scoreboard.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Situation {
     /// Lost data is being repaired.
@@ -57,7 +57,7 @@ impl Rfc6675 {
         Rfc6675 { config: *config, dup_thresh, fack: None, reordering_seen: false, er_deadline: None }
     }
 
-    /// What is lost according to an acknowledgement, and by which rule.
+    /// Returns the data that an acknowledgement declares lost, and the rule.
     pub(crate) fn on_ack(
         &mut self,
         ack: &AckOutcome,
@@ -256,7 +256,7 @@ mod tests {
             Sender { board, counting: Rfc6675::new(&config, 3) }
         }
 
-        /// What an acknowledgement declares lost, as first segments, and why.
+        /// Returns the first segments that an acknowledgement declares lost, and why.
         fn ack(&mut self, ack: u32, sack: &[(u32, u32)], situation: Situation) -> (Vec<u32>, LossCause) {
             let blocks: SackBlocks = sack
                 .iter()
@@ -323,7 +323,7 @@ mod tests {
         assert!(sender.ack(0, &[(2, 3)], STUCK).0.is_empty());
         assert_eq!(sender.counting.next_timeout(), Some(Instant::from_millis(50)));
         assert_eq!(sender.counting.on_timeout(&sender.board).0.lost.len(), 1);
-        // What fills the hole before stops it.
+        // Filling the hole first stops it.
         let mut sender = Sender::new(3, relaxed);
         sender.ack(0, &[(2, 3)], STUCK);
         sender.ack(3, &[], STUCK);

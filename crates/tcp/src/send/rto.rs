@@ -1,7 +1,7 @@
 //! The retransmission timer (RFC 6298 section 5): one deadline and its exponential backoff.
 //!
-//! What the timeout is before backoff comes from the [`RttEstimator`](super::rtt::RttEstimator);
-//! what is done when it fires is decided by the connection.
+//! The timeout before backoff comes from the [`RttEstimator`](super::rtt::RttEstimator); the connection
+//! decides what to do when it fires.
 
 use crate::config::RtoConfig;
 use crate::time::{Duration, Instant, Micros};
@@ -40,7 +40,7 @@ impl Rto {
         self.deadline = Some(at);
     }
 
-    /// What the timer was set by has become longer by this much.
+    /// Postpones the timer because the timeout has become longer by this much.
     pub(crate) fn postpone(&mut self, longer: Duration) {
         self.deadline = self.deadline.map(|deadline| deadline + longer);
     }

@@ -17,7 +17,7 @@ const MIN_SAMPLE: Micros = Micros(1);
 pub(crate) struct RttEstimator {
     bounds: Bounds,
     granularity: Micros,
-    /// What an earlier connection over the path knew: SRTT and RTTVAR.
+    /// SRTT and RTTVAR of an earlier connection over the path.
     prior: Option<(Micros, Micros)>,
     /// The smoothed time, once there is a sample.
     srtt: Option<Micros>,
@@ -31,7 +31,7 @@ pub(crate) struct RttEstimator {
     minimum: WindowedMin,
 }
 
-/// What the timeout is kept within.
+/// Bounds of the timeout.
 #[derive(Clone, Copy, Debug)]
 struct Bounds {
     /// Least variance term: `max(G, var_floor)`.

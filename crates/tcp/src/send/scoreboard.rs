@@ -1,11 +1,11 @@
 //! The scoreboard: a record per sent segment, and what acknowledgements say of it (RFC 2018,
 //! RFC 2883, RFC 6675 section 3).
 //!
-//! Records lie back to back from SND.UNA to SND.NXT, ordered by sequence number. What is sacked, what
-//! is lost and what was sent again is kept a second time, as sets of ranges and in order of
-//! transmission, so that an acknowledgement costs what it newly touches plus a binary search, whatever
-//! is outstanding. It is the only place that sees a raw DSACK: it knows what was sent twice and why, and
-//! tells the others whose duplicate it was.
+//! Records lie back to back from SND.UNA to SND.NXT, ordered by sequence number. Sacked, lost and
+//! retransmitted segments are kept a second time, as sets of ranges and in order of transmission, so that an
+//! acknowledgement costs what it newly touches plus a binary search, whatever is outstanding. It is the only
+//! place that sees a raw DSACK: it knows the retransmissions and their reasons, and reports whose duplicate
+//! it was.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -28,7 +28,7 @@ use sent_twice::SentTwice;
 /// that a peer with strange blocks can claim.
 const MAX_SACK_SPLITS: u32 = 1024;
 
-/// What is known of one sent segment.
+/// Record of one sent segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Record {
     /// Its sequence range, SYN and FIN included. Never empty.
@@ -66,7 +66,7 @@ impl Record {
     }
 }
 
-/// What an acknowledgement says beside SEG.ACK and its SACK blocks.
+/// Content of an acknowledgement besides SEG.ACK and its SACK blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct AckInfo {
     /// Arrival time.
@@ -127,8 +127,8 @@ impl Initial for Repair {
     const SHARED: &'static Repair = &Self::INITIAL;
 }
 
-/// What stands in for SACK on a connection without it: each duplicate acknowledgement says that one
-/// segment arrived, though not which (RFC 6582; DeliveredData of RFC 9937).
+/// Substitute for SACK on a connection without it: each duplicate acknowledgement says that one segment
+/// arrived, though not which (RFC 6582; DeliveredData of RFC 9937).
 #[derive(Clone, Copy, Debug)]
 struct Reno {
     /// Bytes that duplicate acknowledgements account for.
@@ -542,7 +542,7 @@ impl Scoreboard {
         }
     }
 
-    /// What `record` holds is acknowledged; it has left the scoreboard.
+    /// Marks the segment of `record` as acknowledged; it has left the scoreboard.
     #[inline]
     fn deliver(&mut self, record: Record, outcome: &mut AckOutcome, sample: &mut Sample) {
         if record.transmissions > 1 || record.taken_back {

@@ -13,7 +13,7 @@ const DEFAULT_SEGMENT: u32 = 536;
 /// No window makes segments smaller than this (Linux: 68 bytes with the headers of IPv4 and TCP).
 const LEAST_SEGMENT: u32 = 28;
 
-/// What a segment did to the send window.
+/// Effect of a segment on the send window.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Changed {
     /// The segment is older than the one that the window was last taken from.

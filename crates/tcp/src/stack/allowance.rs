@@ -1,7 +1,7 @@
-//! What redundancy may be spent per destination: a share of the bytes sent there in the last ten seconds,
-//! over all connections together, and a small sum for short exchanges that have earned nothing yet. A plan is
-//! charged when it is made, so that connections which plan in the same instant share what there is; what it
-//! does not use is credited again. A reservation that nobody releases lapses with its second.
+//! Allowance of redundancy per destination: a share of the bytes sent there in the last ten seconds, over all
+//! connections together, and a small sum for short exchanges that have earned nothing yet. A plan is charged
+//! when it is made, so that connections which plan in the same instant share the allowance; the unused part
+//! is credited again. A reservation that nobody releases lapses with its second.
 
 use alloc::collections::BTreeMap;
 use core::net::IpAddr;
@@ -21,7 +21,7 @@ struct Ledger {
     pages: [Page; SECONDS as usize],
 }
 
-/// What was sent in one second, IP bytes.
+/// IP bytes sent in one second.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Page {
     second: u64,

@@ -1,7 +1,7 @@
 //! A packet comes in: whose is it?
 //!
-//! The packet is parsed, its ends are checked, and it goes to a connection, to a TIME-WAIT, to a
-//! listener or to nobody. Whatever is not processed leaves with the reason for which it was refused.
+//! The packet is parsed, its ends are checked, and it goes to a connection, to a TIME-WAIT, to a listener or
+//! to nobody. An unprocessed packet comes back with the reason for its refusal.
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -23,7 +23,7 @@ use crate::mechanism::ParityOff;
 use crate::outcome::Arrived;
 use crate::time::Instant;
 
-/// What four-tuples lead to: the table of them, and those at whose end it is.
+/// The owners of packets: the table of four-tuples, and the connections.
 #[derive(Clone, Copy)]
 pub(super) struct Owners<'a> {
     pub(super) demux: &'a Demux,
@@ -50,7 +50,7 @@ impl Stack {
     }
 
     pub(super) fn receive(&mut self, packet: &[u8], rx: Rx, now: Instant) -> Result<(), Refusal> {
-        // What was read stays where it was put: it is large.
+        // The parsed packet stays in place: it is large.
         match &brisk_wire::parse_with(packet, rx.checksum, &self.config.option_profile) {
             Ok(Packet::Tcp(segment)) => self.on_tcp(segment, packet.len(), rx.segment_size, now),
             Ok(Packet::Icmp(error)) => self.on_icmp(error, now),
@@ -97,7 +97,7 @@ impl Stack {
                 self.on_segment(id, &arrived, wire_len, now)
             }
             Some(Target::TimeWait(place)) => self.on_segment_in_time_wait(place, &arrived, wire_len, now),
-            // What leads to somebody has ends that can be ends of a connection.
+            // A known four-tuple has valid ends.
             None => match self.check_ends(&tuple).map(|()| self.listener_for(tuple.local))? {
                 Some(listener) => {
                     self.on_segment_in_listen(listener, tuple, segment, &arrived, wire_len, now)?;

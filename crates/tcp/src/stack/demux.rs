@@ -11,7 +11,7 @@ use hashbrown::HashTable;
 
 use crate::four_tuple::{FourTuple, KeyedHash, V4};
 
-/// What a four-tuple leads to.
+/// Target of a four-tuple.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Target {
     /// The connection in this slot.
@@ -61,7 +61,7 @@ pub(crate) struct Demux {
     entries: HashTable<Entry>,
 }
 
-/// What is known of a four-tuple.
+/// Result of the last lookup of a four-tuple.
 #[derive(Clone, Copy, Debug)]
 struct Last {
     tuple: V4,
@@ -112,7 +112,7 @@ impl Demux {
         self.known(v4).hash
     }
 
-    /// What is known of an IPv4 four-tuple: its hash, and perhaps more.
+    /// Returns the known facts of an IPv4 four-tuple: its hash, and perhaps more.
     fn known(&self, tuple: V4) -> Last {
         if let Some(last) = self.last.get().filter(|last| last.tuple == tuple) {
             return last;

@@ -1,4 +1,4 @@
-//! What the driver calls: packets in and out, events, timers.
+//! Calls of the driver: packets in and out, events, timers.
 
 use alloc::vec::Vec;
 
@@ -17,10 +17,10 @@ use crate::time::Instant;
 /// Packets that may wait because their connections took in others.
 const EARLY: usize = 64;
 
-/// What is to be sent.
+/// Packets to send.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Which {
-    /// Whatever there is; the payload of super-packets stays where it is if so wished.
+    /// All packets; the payload of super-packets stays where it is on request.
     All { payload_in_place: bool },
     /// Packets that must leave before applications run, or before another segment is taken in.
     Urgent,
@@ -37,7 +37,8 @@ fn reserve(allowances: &mut Allowances, connection: &mut Connection, now: Instan
 }
 
 impl Stack {
-    /// Takes one IP packet from the device. What is refused is counted by reason in [`StackStats`](super::StackStats).
+    /// Takes one IP packet from the device. Refused packets are counted by reason in
+    /// [`StackStats`](super::StackStats).
     pub fn on_packet(&mut self, packet: &[u8], rx: Rx, now: Instant) {
         self.clock = self.clock.max(now);
         self.stats.packets_in += 1;

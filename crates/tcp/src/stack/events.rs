@@ -1,4 +1,4 @@
-//! What the application has still to hear, each thing once.
+//! Events that the application has still to hear, each once.
 //!
 //! A connection that becomes readable a thousand times before anybody looks is told of once: the queue
 //! holds at most one event of a kind per connection and one per listener, which bounds it.

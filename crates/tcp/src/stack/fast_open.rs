@@ -1,5 +1,5 @@
-//! Fast Open, where it concerns more than one connection: the client's memory, the keys and limits of the
-//! listeners, and the SYNs of connections that have closed. What is decided is in [`crate::fast_open`].
+//! The part of Fast Open that concerns more than one connection: the client's memory, the keys and limits of
+//! the listeners, and the SYNs of connections that have closed. [`crate::fast_open`] makes the decisions.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -443,7 +443,7 @@ impl Stack {
     }
 }
 
-/// What the application of a server is told of a SYN that did not open its connection.
+/// Returns the outcome for a server's application of a SYN that did not open its connection.
 fn outcome_of(why: Plain) -> FastOpenOutcome {
     match why {
         Plain::NotAsked => FastOpenOutcome::Off(OffReason::NotAsked),

@@ -6,8 +6,8 @@
 //! to one of these, it is made again by the calls that made it first, at the same times, and goes on as if it had never
 //! been away: the packets are the same either way.
 //!
-//! What does something else before its handshake is over (a segment that does not complete it, an ICMP error) stays
-//! whole from then on, and so does one on which a mechanism runs or whose SYN opened it.
+//! Another event before the end of the handshake (a segment that does not complete it, an ICMP error) makes
+//! the connection a whole one from then on; so does a mechanism on it, or data on its SYN.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -28,13 +28,13 @@ use crate::outcome::Arrived;
 use crate::path::PathFacts;
 use crate::time::{Duration, Instant};
 
-/// What a half-open connection is made from, and what it has done since. There may be many: optional values are bits
-/// and words of their own, and times are microseconds since the SYN came.
+/// Data to build a half-open connection from, and its history since. There may be many: optional values are
+/// bits and words of their own, and times are microseconds since the SYN came.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct HalfOpen {
     tuple: CompactTuple,
     opened: Instant,
-    /// What few connections have.
+    /// Fields that few connections have.
     rare: Option<Box<Rare>>,
     iss: SeqNum,
     ts_offset: u32,
@@ -81,7 +81,7 @@ impl Has {
     }
 }
 
-/// What it did last.
+/// Its last action.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
     /// Nothing: the answer is due.
@@ -92,17 +92,17 @@ enum Stage {
     TimedOut,
 }
 
-/// What a plain SYN from a stranger does not have.
+/// Fields that a plain SYN from a stranger does not have.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct Rare {
     /// Those of the SYN, if they are not usual.
     options: Option<Options>,
-    /// What was known of the path; as long as there is the connection, it says so.
+    /// Facts of the path when it began; as long as there is the connection, it says so.
     known: PathFacts,
     verdict: Option<Verdict>,
 }
 
-/// What of a SYN is kept, and what was decided upon it.
+/// Kept parts of a SYN, and the decisions upon it.
 pub(super) struct Beginning<'a> {
     pub(super) tuple: FourTuple,
     pub(super) listener: ListenerId,
@@ -115,7 +115,7 @@ pub(super) struct Beginning<'a> {
 }
 
 impl HalfOpen {
-    /// What is kept of a connection that begins so; `None` if something of it does not fit.
+    /// Returns the compact form of a connection that begins so; `None` if something of it does not fit.
     pub(super) fn new(beginning: Beginning<'_>) -> Option<Box<HalfOpen>> {
         let Beginning { tuple, listener, syn, wire_len, secrets, host, verdict, opened } = beginning;
         let Arrived { seq, ack: _, flags, window, urgent, options, payload, ecn, segment_size } = *syn;
@@ -300,7 +300,7 @@ impl HalfOpenTable {
     }
 }
 
-/// What is kept up to date of a half-open connection that is whole.
+/// Updates of a half-open connection that is whole.
 impl Slot {
     /// The connection has sent something.
     pub(super) fn note_sent(&mut self, now: Instant) {

@@ -1,8 +1,8 @@
 //! ICMP errors (RFC 9293 section 3.9.2.2, RFC 5927).
 //!
 //! An error quotes the packet that it is about. The quoted ends must be those of a connection, and the
-//! connection must have the quoted sequence number outstanding; who cannot see the traffic cannot forge
-//! that. What the error then means depends on the state, and is the connection's to decide.
+//! connection must have the quoted sequence number outstanding; an attacker who cannot see the traffic cannot
+//! forge that. The meaning of the error then depends on the state, and is the connection's to decide.
 
 use brisk_wire::IcmpError;
 

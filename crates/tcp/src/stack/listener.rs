@@ -51,7 +51,7 @@ pub(crate) struct Listener {
     pub(super) fast_open: Option<Box<FastOpenAt>>,
 }
 
-/// What a listener does with a SYN.
+/// A listener's decision on a SYN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Admission {
     /// Keep a half-open connection.
@@ -133,7 +133,7 @@ impl Listener {
         self.queue.push_back(id);
     }
 
-    /// What of the SYN a cookie can keep.
+    /// Returns the parameters of the SYN that a cookie can keep.
     fn syn_cookie_params(&self, segment: &Arrived<'_>, is_v6: bool) -> SynCookieParams {
         let options = segment.options;
         let timestamps = self.tcp.timestamps && options.timestamps.is_some();

@@ -118,7 +118,7 @@ use spares::Spares;
 use syn_cookie::CookieJar;
 use time_wait::TimeWaitTable;
 
-/// What the device knows of a packet that it hands in.
+/// The device's facts of a packet that it hands in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rx {
     /// Whether the checksums are still to be verified.
@@ -134,7 +134,7 @@ impl Default for Rx {
     }
 }
 
-/// What [`Stack::poll_transmit`] put into the buffer.
+/// Result of [`Stack::poll_transmit`] besides the buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Transmit {
     /// Bytes of the IP packet.
@@ -178,7 +178,7 @@ pub struct Stack {
     /// Connections that may have something to send.
     ready: Ready,
     answers: Answers,
-    /// What connections had to send before they took in their next packet.
+    /// Packets that connections had to send before they took in their next one.
     early: VecDeque<(Vec<u8>, Transmit)>,
     events: EventQueue,
     probes: VecDeque<(ConnId, Instant, Probe)>,
@@ -187,7 +187,7 @@ pub struct Stack {
     spares: Spares,
     /// The packet that is being processed, if it may be kept.
     lent: Option<Bytes>,
-    /// What connections keep to repair losses from, and since when nothing was freed of it.
+    /// Repair memory of the connections, and the time since when nothing of it was freed.
     repair_memory: FecMemory,
     repair_memory_swept: Option<Instant>,
     memory_waiters: Vec<ConnId>,
@@ -461,7 +461,7 @@ impl Stack {
         self.fast_open.flush(partition);
     }
 
-    /// What the client knows, as text for a file. It holds cookies: let nobody else read it.
+    /// Returns the client's memory as text for a file. It holds cookies: keep it secret.
     pub fn export_fast_open_cache(&self, now: Instant) -> alloc::string::String {
         self.fast_open.export(now)
     }
@@ -469,7 +469,7 @@ impl Stack {
     /// Takes in what [`Stack::export_fast_open_cache`] wrote, as far as the stack does not know better.
     ///
     /// # Errors
-    /// What is wrong with the text; nothing of it was taken then.
+    /// The mistake in the text; nothing of it was taken then.
     pub fn import_fast_open_cache(&mut self, text: &str, now: Instant) -> Result<(), ImportError> {
         self.fast_open.import(text, now)
     }
@@ -499,7 +499,7 @@ impl Stack {
         self.owned(id).map(|slot| slot.connection.state())
     }
 
-    /// What is known of one connection.
+    /// Returns the statistics of one connection.
     #[inline]
     pub fn conn_stats(&self, id: ConnId) -> Option<ConnStats> {
         let slot = self.owned(id)?;
@@ -544,7 +544,7 @@ impl Stack {
         &self.stats
     }
 
-    /// What the stack was made with.
+    /// Returns the configuration of the stack.
     pub fn config(&self) -> &StackConfig {
         &self.config
     }
@@ -583,7 +583,7 @@ impl Stack {
         self.slots.at_mut(id).filter(|slot| slot.phase == Phase::Owned)
     }
 
-    /// What a connection must know of the host.
+    /// Returns the properties of the host for a connection.
     fn host(&self) -> Host {
         let repairs = self.repair_memory.pressure() != Pressure::Full;
         Host { mtu: self.config.mtu, granularity: self.config.granularity, repairs }

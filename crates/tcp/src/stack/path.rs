@@ -14,7 +14,7 @@ use crate::time::Instant;
 
 /// The memory of paths.
 impl Stack {
-    /// What is known of the path between these addresses.
+    /// Returns the known facts of the path between these addresses.
     pub fn path(&self, local: IpAddr, remote: IpAddr, now: Instant) -> PathFacts {
         self.paths.facts(&Ends { local, remote }, now)
     }
@@ -30,7 +30,7 @@ impl Stack {
         self.gentle_memory.flush();
     }
 
-    /// What is known of paths, as text for a file. It tells who was talked to.
+    /// Returns the memory of paths as text for a file. It reveals the peers of this host.
     pub fn export_paths(&self, now: Instant) -> alloc::string::String {
         self.paths.export(self.fast_open.unix(now), now)
     }
@@ -39,7 +39,7 @@ impl Stack {
     /// hold what [`Stack::export_fast_open_cache`] wrote too.
     ///
     /// # Errors
-    /// What is wrong with the text; nothing of it was taken then.
+    /// The mistake in the text; nothing of it was taken then.
     pub fn import_paths(&mut self, text: &str, now: Instant) -> Result<(), ImportError> {
         self.paths.import(text, self.fast_open.unix(now), now)
     }
@@ -93,7 +93,7 @@ impl Stack {
         if let Some(member) = &slot.member {
             self.controllers.end_look(member, connection);
         }
-        // What is told stays where it was put: it is large.
+        // The report stays in place: it is large.
         if let Some(report) = &report {
             let ends = ends(&connection.tuple());
             self.paths.on_report(ends, report, now);

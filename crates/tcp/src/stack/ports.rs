@@ -50,7 +50,7 @@ impl Ports {
 
     /// As [`Ports::new`] makes them, in the same place.
     pub(crate) fn renew(&mut self, range: &RangeInclusive<u16>, seed: u64) {
-        // Who never chose has counted nothing.
+        // Without a choice of ports nothing was counted.
         if self.secrets.is_some() {
             *self = Ports::new(range, seed);
         } else {
@@ -106,8 +106,8 @@ fn hash(key: &Key, local: IpAddr, remote: SocketAddr) -> u64 {
     hasher.finish()
 }
 
-/// What the standard library hashes of these ends, in one piece: the kind of each address in a word, zero, before it. That takes
-/// less than half of the instructions.
+/// Returns the bytes that the standard library hashes of these ends, in one piece: the kind of each address
+/// in a word, zero, before it. That takes less than half of the instructions.
 fn v4_bytes(local: Ipv4Addr, remote: SocketAddrV4) -> [u8; 26] {
     let mut bytes = [0; 26];
     bytes[8..12].copy_from_slice(&local.octets());

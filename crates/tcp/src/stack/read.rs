@@ -20,9 +20,10 @@ impl Stack {
     /// [handed in by reference](Stack::on_packet_shared); others are copied. It brings what lies in one piece, which may be
     /// less than there is. Empty is the end of the stream, or what a `most` of 0 asks for.
     ///
-    /// Who keeps them keeps the whole buffer that they lie in, of which the stack knows nothing any more:
-    /// [`max_buffer_bytes`](crate::StackConfig::max_buffer_bytes) bounds what has not been taken. It is that of a packet, some 64 kB,
-    /// or the receive buffer of the connection as it was when a long packet came behind what had piled up in it.
+    /// A caller that keeps them keeps the whole buffer that they lie in, which the stack no longer counts:
+    /// [`max_buffer_bytes`](crate::StackConfig::max_buffer_bytes) bounds only data that has not been taken.
+    /// The buffer is that of a packet, some 64 kB, or the receive buffer of the connection when a long packet
+    /// came behind the data in it.
     ///
     /// # Errors
     /// As [`Stack::read`].

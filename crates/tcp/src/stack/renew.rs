@@ -119,7 +119,7 @@ mod tests {
         }
     }
 
-    /// What two stacks say to one another until one connection is open, one in TIME-WAIT and one half open.
+    /// Returns the packets of two stacks until one connection is open, one in TIME-WAIT and one half open.
     fn conversation(stacks: &mut [Stack; 2]) -> Vec<Vec<u8>> {
         let mut packets = Vec::new();
         let remote: SocketAddr = ([10, 0, 0, 2], 80).into();

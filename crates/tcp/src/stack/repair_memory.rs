@@ -1,6 +1,6 @@
-//! What all connections together keep to repair losses from is bounded: above nine tenths of the bound the
-//! connections on which nothing has arrived for longest give theirs up, at the bound nobody keeps more and
-//! no new connection agrees on Corrective.
+//! Bounds the repair memory of all connections together: above nine tenths of the bound the connections on
+//! which nothing has arrived for longest give theirs up, at the bound nobody keeps more and no new connection
+//! agrees on Corrective.
 
 use alloc::vec::Vec;
 

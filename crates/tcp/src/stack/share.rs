@@ -1,9 +1,10 @@
 //! One host, several stacks: the share that each has of the four-tuples, and what they tell each other.
 //!
-//! A driver that runs a stack on every core gives each a share of all four-tuples ([`Stack::set_share`]) and hands it the
-//! packets of its share alone. What a stack learns of servers and paths is for all of them: each tells it as [`Lesson`]s
-//! ([`Stack::poll_lesson`]), which the driver carries to the others ([`Stack::on_lesson`]). So every stack has the whole
-//! memory, and none waits for another. A stack without a share tells nothing and does nothing differently.
+//! A driver that runs a stack on every core gives each a share of all four-tuples ([`Stack::set_share`]) and
+//! hands it the packets of its share alone. The stacks share their knowledge of servers and paths: each
+//! returns it as [`Lesson`]s ([`Stack::poll_lesson`]), which the driver carries to the others
+//! ([`Stack::on_lesson`]). So every stack has the whole memory, and none waits for another. A stack without a
+//! share returns no lessons and does nothing differently.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -24,7 +25,7 @@ const LESSONS: usize = 1024;
 /// Which four-tuples are for a stack.
 type IsOurs = Box<dyn Fn(&FourTuple) -> bool + Send>;
 
-/// What a connection has taught one stack of several.
+/// Knowledge that one stack of several got from a connection.
 #[derive(Clone, Debug)]
 pub struct Lesson(Learnt);
 
@@ -80,7 +81,8 @@ impl Stack {
         self.share.is_ours = Some(Box::new(is_ours));
     }
 
-    /// What the other stacks of the host should be told, `None` if nothing more. Always `None` without a share.
+    /// Returns the next lesson for the other stacks of the host, `None` if nothing more. Always `None`
+    /// without a share.
     pub fn poll_lesson(&mut self) -> Option<Lesson> {
         self.share.lessons.pop_front().map(Lesson)
     }

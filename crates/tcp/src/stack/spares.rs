@@ -15,8 +15,8 @@ use crate::receive::FIRST_STORAGE;
 const LEAST: usize = 32 << 10;
 /// Longer storage of send buffers is not kept, bytes.
 const SEND_MOST: usize = 64 << 10;
-/// What may be kept for bulk, as a part of the memory that all buffers may hold
-/// ([`crate::config::StackConfig::max_buffer_bytes`]).
+/// Divisor of the memory that all buffers may hold ([`crate::config::StackConfig::max_buffer_bytes`]): the
+/// part that is kept for bulk.
 const BULK_PART: usize = 128;
 /// The same of what is kept for short connections, for each direction.
 const SHORT_PART: usize = 4096;
@@ -27,7 +27,7 @@ pub(super) struct Spares {
     /// All of [`FIRST_STORAGE`].
     first: Pile<Vec<u8>>,
     send: Pile<VecDeque<u8>>,
-    /// What `send` was before the stack was [renewed](Spares::renew).
+    /// Contents of `send` before the stack was [renewed](Spares::renew).
     sent_before: Vec<VecDeque<u8>>,
 }
 
@@ -58,7 +58,7 @@ impl<T: Storage> Pile<T> {
         }
     }
 
-    /// What was put here last, if it fits.
+    /// Takes the latest spare, if it fits.
     fn take_if(&mut self, fits: impl FnOnce(usize) -> bool) -> Option<T> {
         let storage = self.kept.pop_if(|storage| fits(storage.size()))?;
         self.bytes -= storage.size();
@@ -84,7 +84,7 @@ impl Storage for VecDeque<u8> {
 }
 
 impl fmt::Debug for Spares {
-    /// What is in them makes no difference to anything.
+    /// The contents make no difference to anything.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Spares").finish_non_exhaustive()
     }

@@ -36,7 +36,7 @@ use crate::time::{Duration, Instant};
 const EPOCH: Duration = Duration::from_secs(64);
 /// For how long after the last cookie an acknowledgement may be one: its own epoch and the next.
 pub(crate) const LIFETIME: Duration = Duration::from_secs(128);
-/// What the MSS of the peer is rounded down to.
+/// Values that the MSS of the peer is rounded down to.
 const MSS_TABLE: [u16; 8] = [256, 536, 1220, 1360, 1400, 1440, 1460, 8960];
 const TIMESTAMP_BITS: u32 = 0x3f;
 const NO_SCALE: u8 = 15;
@@ -84,8 +84,8 @@ impl CookieJar {
         Some(SeqNum(u32::from(head ^ self.mask(tuple, irs)) << 24 | mac))
     }
 
-    /// What the cookie `iss` kept, if it is one of ours for this peer and not too old. `echo` is the
-    /// echoed timestamp of the acknowledgement.
+    /// Returns the parameters in the cookie `iss`, if it is one of ours for this peer and not too old. `echo`
+    /// is the echoed timestamp of the acknowledgement.
     pub(crate) fn check(
         &self,
         tuple: &FourTuple,

@@ -46,7 +46,7 @@ pub(crate) struct TimeWaitEntry {
     pub(crate) dscp: u8,
 }
 
-/// What is to be done about a segment that arrives in TIME-WAIT.
+/// Verdict on a segment that arrives in TIME-WAIT.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum TimeWaitVerdict {
     /// Nothing: an old duplicate, or a reset (RFC 1337).

@@ -1,4 +1,4 @@
-//! What the segments carry: options, urgent pointers, overlaps, crumbs.
+//! Hostile content of segments: options, urgent pointers, overlaps, crumbs.
 
 use brisk_tcp::config::BufferConfig;
 use brisk_tcp::connection::State;

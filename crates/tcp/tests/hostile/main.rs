@@ -16,7 +16,7 @@ mod soak;
 mod windows;
 mod wraps;
 
-/// What a measurement must not exceed.
+/// Panics if a measurement exceeds its bound.
 #[track_caller]
 fn bounded(attack: &str, what: &str, bound: u64, measured: u64) {
     println!("| {attack} | {what} | {bound} | {measured} |");

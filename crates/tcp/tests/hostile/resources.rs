@@ -186,7 +186,7 @@ fn memory_stays_at_its_bound() {
         BOUND as u64,
         most as u64,
     );
-    // Who reads gets room again: the peers send from the beginning, and their streams go on.
+    // Reading makes room again: the peers send from the beginning, and their streams go on.
     let refused = scene.stack.stats().refused(brisk_tcp::stack::Refusal::OutOfMemory);
     assert!(refused > 0, "the bound was reached");
 }

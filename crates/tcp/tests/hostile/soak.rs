@@ -38,7 +38,7 @@ enum Ending {
 struct End {
     side: Side,
     id: ConnId,
-    /// What it sends, by offset into the pattern, and what it has written and read.
+    /// Bytes to send, by offset into the pattern, and bytes written and read.
     size: usize,
     written: usize,
     read: usize,
@@ -113,7 +113,7 @@ impl Soak {
         }
     }
 
-    /// What an application of `side` will do with a connection.
+    /// Chooses the behaviour of an application of `side` on a connection.
     fn end(&mut self, side: Side, id: ConnId) -> End {
         let size = if self.one_in(3) { self.below(LONGEST) } else { self.below(3_000) } as usize;
         let ending = match self.below(8) {
@@ -238,7 +238,7 @@ fn hours_of_churn_leave_nothing() {
     while began.elapsed() < Duration::from_secs(seconds) {
         soak.epoch(epochs);
         epochs += 1;
-        // What every table grows to at first is not counted.
+        // The initial growth of the tables is not counted.
         if settled.is_none() && began.elapsed() > Duration::from_secs(seconds / 10) {
             settled = resident();
         }

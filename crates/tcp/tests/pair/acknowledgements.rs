@@ -154,7 +154,7 @@ struct Watched {
     models: [Receiver; 2],
     repaired: [u64; 2],
     copies: bool,
-    /// What of [`Pair::seen`] and [`Pair::arrived`] has been looked at.
+    /// Parts of [`Pair::seen`] and [`Pair::arrived`] that have been looked at.
     looked_at: (usize, usize),
 }
 

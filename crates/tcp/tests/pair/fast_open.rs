@@ -133,7 +133,7 @@ impl World {
         self.pair.b.fast_open_pending(self.listener, now)
     }
 
-    /// What a side sent: time, flags, payload, whether there was a Fast Open option.
+    /// Returns the packets of a side: time, flags, payload, whether there was a Fast Open option.
     fn sent(&self, side: Side) -> Vec<(u64, &'static str, usize, bool)> {
         let of_side = self.pair.seen.iter().filter(|seen| seen.from == side);
         of_side

@@ -17,7 +17,7 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 use crate::harness::{A, B, Channel, Pair, Side, packet, pattern, stack_config};
 use crate::hostile::Exchange;
 
-/// What the path does to a packet that is neither lost nor left alone.
+/// Fault of the path for a packet that is neither lost nor unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Deed {
     /// Removes the option.
@@ -49,7 +49,7 @@ impl Path {
         Path { permille: [0, 20, 200, 1000][chance.next_u32() as usize % 4], chance, deeds }
     }
 
-    /// What becomes of a packet: `None` if it goes on as it is.
+    /// Applies the fault to a packet: `None` if it goes on as it is.
     fn change(&mut self, segment: &Segment<'_>) -> Option<Vec<(TcpHeader, Vec<u8>)>> {
         if self.deeds.is_empty() || self.chance.next_u32() % 1000 >= self.permille {
             return None;
@@ -89,8 +89,8 @@ impl Path {
     }
 }
 
-/// What the path may do to a profile. F1 has nothing against changed bytes and lengths, nor against parity
-/// that comes in two pieces.
+/// Faults that the path may apply to a profile. F1 accepts changed bytes and lengths, and parity that comes
+/// in two pieces.
 fn deeds(profile: FecProfile) -> &'static [Deed] {
     match profile {
         FecProfile::F1 => &[Deed::Strip, Deed::SplitData, Deed::Alone],
@@ -151,7 +151,7 @@ fn what_is_given_away_is_sent_and_repaired_as_what_is_copied() {
     }
 }
 
-/// What parity did in the exchanges of one or more seeds.
+/// Counters of parity in the exchanges of one or more seeds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Repairs {
     /// Runs of bytes that were rebuilt.

@@ -20,7 +20,7 @@ use crate::harness::{B, stack_config};
 const CLIENTS: u16 = 6;
 const STEPS: usize = 60;
 
-/// What a run leaves behind, by the port of the client.
+/// Trace of a run, by the port of the client.
 #[derive(PartialEq, Debug, Default)]
 struct Trace {
     packets: BTreeMap<u16, Vec<(Instant, Vec<u8>)>>,
@@ -222,7 +222,7 @@ fn a_listener_that_closes_forgets_all_of_its_half_open_connections() {
     scene.trace = Trace::default();
     scene.drain();
     assert_eq!(scene.server.connections(), 0);
-    // Who goes on with the handshake is answered by a reset then (Linux: the same).
+    // A client that goes on with the handshake is answered by a reset then (Linux: the same).
     assert_eq!(scene.trace.packets.values().flatten().count(), 0);
     let again = scene.server.listen(B.addr(80), ListenConfig::default());
     assert!(again.is_ok(), "the port is free");

@@ -50,7 +50,7 @@ impl Side {
     }
 }
 
-/// What the channel does to packets, both ways. Chances are per mille.
+/// Faults of the channel, both ways. Chances are per mille.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Channel {
     pub(crate) delay: Duration,
@@ -106,10 +106,10 @@ pub(crate) struct Pair {
     /// Everything that arrived, while `record` is set, and how much had been sent before.
     pub(crate) arrived: Vec<(usize, Seen)>,
     pub(crate) record: bool,
-    /// What arrives at one instant is handed in together before anything is sent, as a device that
+    /// Packets that arrive at one instant are handed in together before anything is sent, as a device that
     /// reads in batches does; else the stacks answer each packet by itself.
     pub(crate) batches: bool,
-    /// What is written is given away, where it is long enough.
+    /// Written data is given away, where it is long enough.
     pub(crate) gives: bool,
     /// Sees each packet with its sender; true swallows it.
     pub(crate) tap: Option<Tap>,

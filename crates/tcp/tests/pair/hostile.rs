@@ -60,7 +60,7 @@ impl Exchange<'_> {
                     Ok(None) => ended[n] = true,
                     Err(_) => failed = true,
                 }
-                // Who has sent and read all he wanted hears of the failure by that alone.
+                // A side that has sent and read everything hears of the failure by that alone.
                 failed |= pair.events.iter().any(|(at, event)| {
                     matches!(event, Event::Closed(of, reason) if (*at, *of) == (side, id) && *reason != CloseReason::Finished)
                 });

@@ -8,7 +8,7 @@ use brisk_tcp::path::PathFacts;
 use crate::harness::{A, B, pattern};
 use crate::path::{World, tcp};
 
-/// What the gateway's hop is made of.
+/// Configuration of the gateway's hop.
 fn early() -> TcpConfig {
     TcpConfig {
         nodelay: true,

@@ -1,4 +1,4 @@
-//! What one connection learns of a path and the next one makes of it.
+//! Knowledge of a path that one connection gets and the next one uses.
 //!
 //! Times are milliseconds since the SYN left; one way takes 50 ms. Receivers acknowledge at once.
 

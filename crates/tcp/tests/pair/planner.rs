@@ -54,7 +54,7 @@ fn flights_that_are_planned_in_one_instant_share_the_allowance() {
     assert!(spent <= u64::from(BURST) + earned, "{spent} bytes of {BURST} and {earned}");
 }
 
-/// What is reserved is charged once: flights one after the other spend the whole allowance and no more.
+/// A reservation is charged once: flights one after the other spend the whole allowance and no more.
 #[test]
 fn flights_in_turn_spend_the_whole_allowance() {
     let (mut pair, ids) = connected();

@@ -139,7 +139,7 @@ fn originals_that_a_device_coalesced_are_recognised_one_by_one() {
     assert_eq!(pair.seen.len(), sent, "no acknowledgement leaves for them");
 }
 
-/// Who observes a stack is told of each loss that a copy repaired, and of the window that went down for it.
+/// An observer of a stack hears of each loss that a copy repaired, and of the reduced window.
 #[test]
 fn a_loss_that_a_copy_repaired_is_observed_at_both_ends() {
     let observed = |side| StackConfig { observe: true, ..stack_config(side) };

@@ -115,8 +115,8 @@ fn probes_of_the_path_mtu_leave_room_for_sack_blocks() {
     let mut pair = Pair::new(1);
     let listener = pair.listen(B, 80, ListenConfig { tcp: tcp.clone(), ..ListenConfig::default() });
     let (at_a, at_b) = pair.established_at(listener, &ConnectConfig { tcp, ..ConnectConfig::default() });
-    // What A sends has a hole for a while, so that what B sends carries SACK blocks: the harness sees to
-    // it that no packet is larger than the device takes.
+    // A's data has a hole for a while, so that B's segments carry SACK blocks: the harness checks that no
+    // packet is larger than the device takes.
     let mut data = 0;
     pair.tap = Some(Box::new(move |from, segment| {
         data += u32::from(from == A && !segment.payload.is_empty());
@@ -251,7 +251,7 @@ fn one_lost_segment_costs_one_retransmission_and_no_timeout() {
     }
 }
 
-/// What `A` sends on `id`, without handing it to `B`.
+/// Returns the segments of `A` on `id`, without handing them to `B`.
 fn segment(pair: &mut Pair, id: ConnId, data: &[u8]) -> Vec<u8> {
     let (now, mut packet) = (pair.now, Vec::new());
     pair.a.set_nodelay(id, true);

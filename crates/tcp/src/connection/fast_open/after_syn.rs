@@ -35,7 +35,7 @@ const MAX_FOLLOWING: u8 = 9;
 const MAX_PARTS: u8 = 4;
 
 impl FastOpenConnect {
-    /// What follows the SYN are SYNs too.
+    /// True if the segments after the SYN are SYNs too.
     pub(super) fn in_parts(&self) -> bool {
         self.syn_parts > 1
     }
@@ -140,7 +140,7 @@ impl Connection {
         }
     }
 
-    /// What is acknowledged: RCV.NXT, or only the first part.
+    /// Returns the acknowledgement number: RCV.NXT, or only the first part.
     pub(crate) fn acknowledged(&self) -> SeqNum {
         let first = self.fast_server().and_then(|server| server.acknowledged());
         first.unwrap_or_else(|| self.rx.rcv_nxt())

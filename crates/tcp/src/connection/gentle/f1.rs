@@ -1,4 +1,4 @@
-//! What Corrective does in profile F1 and nowhere else: the paper's placement, for the laboratory.
+//! Corrective's profile F1: the paper's placement, for the laboratory.
 //!
 //! Parity stands where the data stands that it covers, so that a segment whose option was removed on the
 //! way cannot be told from data by its place. Therefore the option is on every segment, a segment with

@@ -138,7 +138,7 @@ struct Unrepaired {
     hopeless: bool,
 }
 
-/// What leaves.
+/// Transmission.
 impl Connection {
     fn parity_tx(&mut self) -> Option<&mut ParityTx> {
         self.gentle.active()?.tx.as_mut()
@@ -151,7 +151,7 @@ impl Connection {
         self.tx.rtt.srtt().map(Duration::from).or(expected).or(known)
     }
 
-    /// What the planner may choose from.
+    /// Returns the forms that the planner may choose from.
     pub(crate) fn planned_parity(&self) -> Option<Parity> {
         let tx = self.gentle.active.as_ref()?.tx.as_ref()?;
         Some(match tx.encoder.plan().code {
@@ -425,7 +425,7 @@ impl Gentle {
     }
 }
 
-/// What acknowledgements say.
+/// Acknowledgements.
 impl Connection {
     /// The peer could not repair something: what of it was sent before the parity is lost, unless this path is known to reorder.
     pub(crate) fn mark_unrepaired(

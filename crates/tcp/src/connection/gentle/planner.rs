@@ -107,7 +107,7 @@ impl Planner {
     }
 }
 
-/// What it hears.
+/// Input of the planner.
 impl Connection {
     /// The configuration of the planner, if there is one.
     pub(crate) fn planner_config(&self) -> Option<&PlannerConfig> {
@@ -190,7 +190,7 @@ impl Connection {
     }
 }
 
-/// What it decides.
+/// Decisions of the planner.
 impl Connection {
     /// New data may leave: is it planned how?
     pub(crate) fn plan_flight(&mut self, budget: &Budget) {
@@ -216,8 +216,8 @@ impl Connection {
         self.probe(Probe::Planned { flight, losses, plan });
     }
 
-    /// What leaves from now on: all that is written if the window takes it within a round trip, else what
-    /// the window lets go now.
+    /// Returns the next flight: all written data if the window takes it within a round trip, else the part
+    /// that the window admits now.
     pub(crate) fn next_flight(&self, budget: &Budget, unsent: u32) -> Flight {
         let mss = self.payload_limit();
         let by_window = budget.unpaced().max(mss);
@@ -231,14 +231,15 @@ impl Connection {
         }
     }
 
-    /// What the flight itself adds to the allowance.
+    /// Returns the allowance that the flight itself earns.
     fn earned_by(&self, flight: &Flight) -> u32 {
         let percent = self.planner_config().map_or(0, |config| config.max_overhead);
         let bytes = u64::from(flight.bytes) + u64::from(flight.segments() * flight.headers);
         (bytes * u64::from(percent) / 100) as u32
     }
 
-    /// What is known of losses: the memory of the path, this connection, and a guess where both are silent.
+    /// Returns the expected losses: from the memory of the path and this connection, a guess where both are
+    /// silent.
     pub(crate) fn expected_losses(&self) -> Losses {
         let assumed = self.planner_config().map_or(0, |config| config.assumed_loss);
         let own = self.losses();

@@ -93,7 +93,7 @@ impl Connection {
     }
 }
 
-/// What the peer says of copies.
+/// Reports of the peer on copies.
 impl Gentle {
     /// A DSACK arrived. Copies that are reported as duplicates were not seen to be copies, unless the peer is reporting that a copy masked
     /// a loss: then the original came after all, and nothing was lost.

@@ -1,7 +1,6 @@
-//! Corrective, the receiving half on one connection: parity segments are taken out before the data path
-//! sees them, what they bring back goes through it like an arrival, and the peer is told (Gentle
-//! Aggression section 5). What is rebuilt is the [decoder](crate::mechanism::corrective::decoder)'s
-//! affair.
+//! The receiving half of Corrective on one connection: parity segments are taken out before the data path
+//! sees them, the data that they recover goes through it like an arrival, and the peer is notified (Gentle
+//! Aggression section 5). The [decoder](crate::mechanism::corrective::decoder) recovers the data.
 
 use brisk_wire::{Flags, Options, SeqNum};
 

@@ -39,7 +39,7 @@ struct ProbeEpisode {
     unexplained: u32,
     /// SND.NXT at the first retransmitted probe.
     high: SeqNum,
-    /// What the first probe repeated.
+    /// Segment that the first probe repeated.
     segment: SeqRange,
 }
 
@@ -55,7 +55,7 @@ impl PaperProbe {
         let (una, nxt) = (tx.scoreboard.una(), tx.scoreboard.nxt());
         let next = tx.unsent().min(tx.mss());
         let peer = tx.window.snd_wnd().saturating_sub(nxt.since(una));
-        // What is smaller than a segment and not gone yet is held back by Nagle's algorithm.
+        // Nagle's algorithm holds back an unsent partial segment.
         let limited = tx.unsent() < tx.mss()
             || tx.rate.pipe_with(tx.scoreboard.pipe()).saturating_add(next) > tx.rate.congestion.cwnd()
             || next > peer;

@@ -1,4 +1,4 @@
-//! What SYN and SYN-ACK agree on about Corrective and Proactive, on two whole connections.
+//! Negotiation of Corrective and Proactive in SYN and SYN-ACK, on two whole connections.
 
 use super::*;
 use crate::config::{CorrectiveConfig, FecProfile, MechanismConfig, PlannerConfig, ProactiveConfig};
@@ -52,7 +52,7 @@ fn a_flight_leaves_at_once_unless_the_peer_s_window_holds_its_end_back() {
     };
     assert_eq!(flight(&budget, 5), (5, true, true));
     assert_eq!(flight(&Budget { peer: 3 * mss, ..budget }, 5), (5, true, false));
-    // What does not fit the congestion window follows later, and is planned then.
+    // Data beyond the congestion window follows later, and is planned then.
     assert_eq!(flight(&budget, 15), (10, false, true));
 }
 

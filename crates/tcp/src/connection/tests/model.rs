@@ -10,7 +10,7 @@ use super::*;
 use crate::config::{CorrectiveConfig, FecCode, FecHold};
 use crate::connection::Counters;
 
-/// What chance does to packets; rates in one of a thousand.
+/// Random faults of packets; rates in one of a thousand.
 #[derive(Debug)]
 pub(super) struct Hazard {
     rng: ChaCha8Rng,

@@ -77,7 +77,7 @@ impl Tail {
         self
     }
 
-    /// What C sent after the burst: milliseconds, first and last sequence number.
+    /// Returns the segments of C after the burst: milliseconds, first and last sequence number.
     pub(super) fn sent(&self) -> Vec<(u64, u32, u32)> {
         let from_client = self.world.log.iter().filter(|entry| entry.1 == C && entry.5 > 0);
         let relative = |seq: u32| seq.wrapping_sub(ISS);

@@ -39,7 +39,7 @@ const WAITING_MAX: usize = ROWS_MAX as usize;
 /// path that rewrites payload shows itself twice.
 const MISMATCHES_MAX: u32 = 2;
 
-/// What does not change during the life of a decoder.
+/// Constant parameters of a decoder.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DecoderConfig {
     /// The code that was agreed on.
@@ -73,7 +73,7 @@ pub struct Edges {
     pub fin_known: bool,
 }
 
-/// What the receiver still holds of the stream.
+/// Part of the stream that the receiver still holds.
 pub trait Held {
     /// The oldest byte that can be read; all from here to RCV.NXT can. RCV.NXT if there is none.
     fn oldest(&self) -> SeqNum;
@@ -112,7 +112,7 @@ pub enum Failure {
     Checksum,
 }
 
-/// What became of a parity segment.
+/// Outcome of a parity segment.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
     /// Dropped without an answer.
@@ -145,7 +145,7 @@ pub struct Recovered {
     pub parities: u8,
 }
 
-/// What the option of a parity segment says.
+/// Content of the option of a parity segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Label {
     layout: Layout,
@@ -170,7 +170,7 @@ struct Waiting {
     payload: Vec<u8>,
 }
 
-/// What an attempt at a repair came to.
+/// Result of an attempt at a repair.
 enum Attempt {
     Done(Recovered),
     Short { by: usize },
@@ -199,7 +199,7 @@ impl Decoder {
         }
     }
 
-    /// What it was made for.
+    /// Returns its configuration.
     pub fn config(&self) -> &DecoderConfig {
         &self.config
     }

@@ -48,7 +48,7 @@ pub struct GroupPlan {
 /// A parity segment that may leave now: what it covers and where it stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ParityPlan {
-    /// What it covers, how, and how long its payload is.
+    /// Covered range, form, and length of the payload.
     pub layout: Layout,
     /// Which parity of the group, from 0.
     pub row: u8,
@@ -80,7 +80,7 @@ pub(crate) enum Unsent {
     Queue,
 }
 
-/// What the sender knows when parity is due.
+/// The sender's knowledge when parity is due.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Outlook {
     /// SND.UNA.
@@ -130,7 +130,7 @@ struct Group {
 #[derive(Clone, Debug)]
 struct Ready {
     group: Group,
-    /// What is left to send.
+    /// Parity that is left to send.
     parities: ArrayVec<ParityPlan, 8>,
 }
 
@@ -404,7 +404,7 @@ impl Encoder {
         self.failures_in_row = 0;
     }
 
-    /// What the groups cover whose parity is still to leave, and when it will.
+    /// Returns the ranges of the groups whose parity is still to leave, and when it will.
     pub(crate) fn pending(&self, rtt: Option<Duration>) -> impl Iterator<Item = (SeqRange, Instant)> {
         let ready = self.ready.as_ref().map(|ready| ready.group);
         let open = self.open.filter(|_| self.paused == 0);

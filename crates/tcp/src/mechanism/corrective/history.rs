@@ -1,4 +1,4 @@
-//! What the receiver keeps of the stream for repairs: bytes that arrived in order stay readable after the
+//! The receiver's memory of the stream for repairs: bytes that arrived in order stay readable after the
 //! application took them, as a prefix of the ring that they were received in, so that nothing is copied.
 //!
 //! [`Reception`] shows the decoder all that is held: the prefix, what the application has not read yet,
@@ -83,7 +83,7 @@ impl History {
     }
 }
 
-/// What all connections of a stack may keep for repairs, and what they keep.
+/// Limit of the repair memory of all connections of a stack, and its current size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct FecMemory {
     limit: usize,

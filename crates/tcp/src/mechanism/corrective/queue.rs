@@ -1,9 +1,9 @@
 //! Whether a queue stands on the path: parity that joins it delays the data of everybody who shares it, and
 //! insures mostly against what that queue drops.
 //!
-//! What counts is the least sample of a whole round trip: the queue that a burst makes of itself is gone within
-//! one, so that some segment finds none; where a queue stands, no segment does (the idea of CoDel, RFC 8289
-//! section 3.2, with the round trip for the interval).
+//! The measure is the smallest sample of a whole round trip: the queue that a burst makes of itself is gone
+//! within one, so that some segment finds none; where a queue stands, no segment does (the idea of CoDel, RFC
+//! 8289 section 3.2, with the round trip for the interval).
 
 use brisk_wire::SeqNum;
 
@@ -16,7 +16,7 @@ pub(crate) struct QueueWatch {
     last: Option<Micros>,
     /// Of the round that is under way.
     current: Option<Micros>,
-    /// What was sent when the round began: an acknowledgement of more begins the next.
+    /// SND.NXT when the round began: an acknowledgement of more begins the next.
     round_end: Option<SeqNum>,
     sampled_at: Option<Instant>,
 }

@@ -1,10 +1,10 @@
 //! Solving for lost bytes: parities and what has arrived in, the missing bytes out.
 //!
 //! Each column of a group (the bytes at one residue modulo the block size) has one equation per parity and
-//! one unknown per missing byte. Neighbouring columns miss the same blocks, so the columns are taken in
-//! spans between the ends of the holes, and every span needs one small matrix. What has arrived is folded
-//! straight from where it lies: nothing is copied but the syndromes, i.e. what the parities say of the
-//! missing bytes alone.
+//! one unknown per missing byte. Neighbouring columns miss the same blocks, so the columns are taken in spans
+//! between the ends of the holes, and every span needs one small matrix. Received bytes are folded straight
+//! from where they lie: nothing is copied but the syndromes, i.e. the part of the parities that depends on
+//! the missing bytes alone.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -107,7 +107,7 @@ impl Holes {
     }
 }
 
-/// What a parity says of the missing bytes alone.
+/// Returns the part of a parity that depends on the missing bytes alone.
 fn syndrome<'a>(
     layout: &Layout,
     parity: &Parity<'_>,

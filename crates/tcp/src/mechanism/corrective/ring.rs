@@ -73,7 +73,7 @@ impl Ring {
         self.entries.iter().rev().find(|entry| entry.range.covers(range)).copied()
     }
 
-    /// What the entries cover whose answer is still to come, and when they left.
+    /// Returns the ranges of the entries whose answer is still to come, and when they left.
     pub(crate) fn awaited(&self) -> impl Iterator<Item = (SeqRange, Instant)> {
         self.entries.iter().filter(|entry| !entry.answered).map(|entry| (entry.range, entry.at))
     }

@@ -13,7 +13,7 @@ pub(crate) struct Brake {
     cap: usize,
     /// Original segments sent so far.
     originals: u64,
-    /// What `originals` was at each loss that still counts; at most `cap + 1` entries.
+    /// Value of `originals` at each loss that still counts; at most `cap + 1` entries.
     losses: VecDeque<u64>,
 }
 

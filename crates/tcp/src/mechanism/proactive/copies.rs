@@ -47,7 +47,7 @@ pub enum CopiesOff {
     Brake,
 }
 
-/// What [`Copies::new`] needs.
+/// Parameters of [`Copies::new`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct CopyPolicy {
     /// Which new segments.
@@ -67,7 +67,7 @@ pub(crate) struct CopyPolicy {
 /// A copy that is to leave.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Copy {
-    /// What it repeats, the FIN included.
+    /// Range that it repeats, the FIN included.
     pub(crate) range: SeqRange,
     /// The header of the original, with the mark.
     pub(crate) header: TcpHeader,
@@ -81,10 +81,10 @@ impl Copy {
     }
 }
 
-/// What was just sent, as the copier must know it.
+/// The copier's view of a sent segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Original {
-    /// What it occupies, the FIN included.
+    /// Range that it occupies, the FIN included.
     pub(crate) range: SeqRange,
     /// How many segments that is: one, where it is to be copied.
     pub(crate) segments: u32,
@@ -223,8 +223,8 @@ impl Copies {
         }
     }
 
-    /// The copy that may leave at `now`. What is acknowledged up to `una` needs none and is struck out.
-    /// `more` tells that further originals could leave first.
+    /// Returns the copy that may leave at `now`. Data acknowledged up to `una` needs none and is struck out.
+    /// `more`: further originals could leave first.
     pub(crate) fn next(&mut self, una: SeqNum, more: bool, now: Instant) -> Option<&Copy> {
         self.held = false;
         let obsolete = |copy: &Copy| !copy.range.is_empty() && copy.range.start.lt(una);

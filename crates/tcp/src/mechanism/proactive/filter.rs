@@ -32,7 +32,7 @@ const AGE_WITHOUT_SAMPLE: Duration = Duration::from_millis(10);
 /// One instance of a segment with data or a FIN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Instance {
-    /// What it occupies, the FIN included.
+    /// Range that it occupies, the FIN included.
     pub(crate) range: SeqRange,
     /// It is marked as a copy.
     pub(crate) marked: bool,
@@ -42,7 +42,7 @@ pub(crate) struct Instance {
     pub(crate) new: bool,
 }
 
-/// What an acknowledgement without data says, as far as two instances of it must agree.
+/// Fields of an acknowledgement without data that two instances of it share.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct BareAck {
     /// SEG.ACK.
@@ -55,7 +55,7 @@ pub(crate) struct BareAck {
     pub(crate) tsval: u32,
 }
 
-/// What becomes of an instance.
+/// Verdict on an instance.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Fate {
     /// It is processed like any segment.
@@ -316,7 +316,7 @@ impl Filter {
     }
 }
 
-/// What [`Filter::on_timeout`] found.
+/// Result of [`Filter::on_timeout`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Masked {
     /// Originals that were lost and whose copies delivered the data.

@@ -1,4 +1,4 @@
-//! What is declared lost, and what of it is sent again next.
+//! Data that is declared lost, and the part that is sent again next.
 
 use alloc::vec::Vec;
 use core::mem;

@@ -126,7 +126,7 @@ fn a_peer_cannot_split_records_without_end() {
         board.on_ack(ISS, &blocks(&[(2 * byte + 1, 2 * byte + 2)]), info(ms(50)));
     }
     assert!(board.records().count() <= MAX_SACK_SPLITS as usize + 1);
-    // What it no longer splits for, it does not believe either.
+    // Beyond the limit of splits it ignores SACK blocks.
     assert_eq!(board.sacked_bytes(), MAX_SACK_SPLITS / 2);
     let outcome = board.on_ack(ISS, &blocks(&[(1, 9000)]), info(ms(51)));
     assert_eq!(outcome.newly_sacked, 9000 - 1 - MAX_SACK_SPLITS / 2);

@@ -1,4 +1,4 @@
-//! What is done, and remembered, when the path or the server does not take the data. Times as in the parent.
+//! Behaviour and memory when the path or the server does not take the data. Times as in the parent.
 
 use super::*;
 

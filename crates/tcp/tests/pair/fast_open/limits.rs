@@ -1,5 +1,5 @@
-//! What bounds a server: pending connections, clients, bytes, and what is sent before the acknowledgement. Times as
-//! in the parent.
+//! Limits of a server: pending connections, clients, bytes, and data before the acknowledgement. Times as in
+//! the parent.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What a SYN-ACK says, and SYNs that cross. Times as in the parent.
+//! Content of a SYN-ACK, and SYNs that cross. Times as in the parent.
 
 use super::*;
 

@@ -18,7 +18,8 @@ const BOTH: Carried = (true, true);
 const FAST_OPEN: Carried = (true, false);
 const CORRECTIVE: Carried = (false, true);
 
-/// What the first SYNs of so many connections in a row carry, over a path that swallows some of them.
+/// Returns the content of the first SYNs of so many connections in a row, over a path that swallows some of
+/// them.
 fn tried(swallows: fn(Carried) -> bool, connections: usize) -> (World, Vec<Carried>) {
     let listen = ListenConfig { tcp: corrective(), ..serving(FastOpenListen::default()) };
     let mut world = World::with(listen, |config| config);

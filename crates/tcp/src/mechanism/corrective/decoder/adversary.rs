@@ -19,7 +19,7 @@ use super::*;
 use crate::mechanism::corrective::history::Reception;
 use crate::receive::{Assembler, RecvQueue};
 
-/// What happens to what is sent, in thousandths.
+/// Faults of the path, in thousandths.
 struct Path {
     loss: u32,
     overtaken: u32,
@@ -45,7 +45,7 @@ struct Packet {
     fin: bool,
 }
 
-/// What came of runs.
+/// Results of runs.
 #[derive(Clone, Copy, Default, Debug)]
 struct Tally {
     recovered: u64,
@@ -65,7 +65,7 @@ struct Run {
     assembler: Assembler,
     read_next: SeqNum,
     decoder: Option<Decoder>,
-    /// What the application has read.
+    /// Bytes that the application has read.
     read: Vec<u8>,
     /// The path rewrote data: then the stream is not what was sent, but what is rebuilt still is.
     rewritten: bool,
@@ -84,7 +84,7 @@ impl Run {
         Edges { rcv_nxt, rcv_wnd: self.queue.free() as u32, fin_known: self.assembler.fin_known() }
     }
 
-    /// What the segment that was sent at `seq` held.
+    /// Returns the bytes of the segment that was sent at `seq`.
     fn sent(&self, seq: SeqNum, len: usize) -> &[u8] {
         let from = seq.since(self.first) as usize;
         self.stream.get(from..from + len).unwrap_or_default()
@@ -244,7 +244,7 @@ impl Sender {
         packets
     }
 
-    /// What the path makes of a segment: nothing, one or several.
+    /// Returns the segments that the path makes of one: none, one or several.
     fn damage(&self, packet: Packet, rng: &mut ChaCha8Rng) -> Vec<Packet> {
         if chance(rng, self.path.loss) {
             return Vec::new();
@@ -390,7 +390,7 @@ fn transfer(run: &mut Run, sender: &Sender, rng: &mut ChaCha8Rng) {
         if chance(rng, 20) {
             run.queue.forget();
         }
-        // What is still missing is sent again, until it arrives; sometimes only with the next group.
+        // Missing data is retransmitted until it arrives; sometimes only with the next group.
         let tail = end == total;
         while (tail || chance(rng, 800)) && run.assembler.rcv_nxt().lt(run.first + end) {
             let edges = run.edges();
