@@ -55,7 +55,8 @@ impl Connection {
                 ts_echo_rtt: self.echo_rtt(segment, now),
             },
         );
-        let losses = self.all_losses();
+        let watched = self.config.path_start.is_some() || self.tx.rate.delivery.is_some();
+        let losses = watched.then(|| self.all_losses());
         let report = self.tell_gentle_of_ack(segment, &mut ack, reported, now);
         // A duplicate has been delivered as well, if something was sent twice.
         let repeated = ack.dsack.filter(|dsack| dsack.of != DsackOf::NeverSentTwice);
@@ -82,7 +83,7 @@ impl Connection {
         self.recover(&ack, &loss, redundancy, now);
         self.note_large(&ack);
         self.note_progress(&ack, now);
-        if self.config.path_start.is_some() || self.tx.rate.delivery.is_some() {
+        if let Some(losses) = losses {
             self.watch_flight(&ack, losses, now);
         }
         self.judge_size(&loss, now);

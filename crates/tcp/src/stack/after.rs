@@ -91,7 +91,9 @@ impl Stack {
         }
         let uses_fast_open = slot.asker.is_some() || slot.ticket.is_some() || aftermath.wants_one_time_cookie;
         let repair_memory_changed = slot.repair_memory != aftermath.repair_memory;
-        self.wake_memory_waiters();
+        if !self.memory_waiters.is_empty() {
+            self.wake_memory_waiters();
+        }
         if self.config.observe {
             self.take_probes(id, now);
         }

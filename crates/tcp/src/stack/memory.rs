@@ -17,7 +17,7 @@ impl Stack {
 
     /// Tells the writers that waited for memory if there is some.
     pub(super) fn wake_memory_waiters(&mut self) {
-        if self.memory_waiters.is_empty() || self.memory_left_to_writes() == 0 {
+        if self.memory_left_to_writes() == 0 {
             return;
         }
         for id in core::mem::take(&mut self.memory_waiters) {

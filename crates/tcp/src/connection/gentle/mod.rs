@@ -101,7 +101,7 @@ pub(crate) struct Parts<'a> {
     pub(crate) counters: &'a mut Tally,
     probes: &'a mut Option<Vec<Probe>>,
     pub(crate) config: &'a TcpConfig,
-    pub(crate) negotiated: Negotiated,
+    pub(crate) negotiated: &'a Negotiated,
     pub(crate) state: State,
     irs: SeqNum,
     /// The facts that are remembered of the path.
@@ -189,7 +189,7 @@ impl Connection {
             counters: &mut self.counters,
             probes: &mut self.probes,
             config: &self.config,
-            negotiated: self.handshake.agreed,
+            negotiated: &self.handshake.agreed,
             state: self.state,
             irs: self.handshake.irs,
             known: &self.path.known,
