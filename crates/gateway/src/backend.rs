@@ -98,7 +98,8 @@ impl BackendConfig {
     /// The defaults, between `listen` and `origin`.
     pub fn new(listen: SocketAddr, origin: impl Into<Option<String>>, hop: Hop) -> BackendConfig {
         // A sealed hop recognises a repeated first message itself, and its window does not limit SYNs per second.
-        let replay_window = matches!(hop, Hop::Plain).then(ReplayWindow::default);
+        let authenticated = !matches!(hop, Hop::Plain);
+        let replay_window = (!authenticated).then(ReplayWindow::default);
         BackendConfig {
             listen,
             origin: origin.into(),
@@ -116,6 +117,7 @@ impl BackendConfig {
                 max_pending: PENDING,
                 max_per_ip: PENDING,
                 data_after_syn: true,
+                authenticated,
                 replay_window,
                 ..FastOpenListen::default()
             }),

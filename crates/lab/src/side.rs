@@ -79,7 +79,7 @@ impl Side {
                     let queue = FastOpenListen {
                         max_pending: queue,
                         max_per_ip: queue.max(1),
-                        ..FastOpenListen::default()
+                        ..brisk_sim::fast_open::listening(endpoint.tcp_config())
                     };
                     socket.set_fast_open_listen(Some(queue));
                 }

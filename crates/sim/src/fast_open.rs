@@ -31,6 +31,13 @@ pub(crate) fn keys() -> FastOpenConfig {
     FastOpenConfig { keys: Some(KeySource::Fixed { primary, backup: None }), ..FastOpenConfig::default() }
 }
 
+/// Fast Open of a listener with this TCP. More than the standard initial window is for the servers of a gateway pair, which answer
+/// only requests that they have authenticated.
+pub fn listening(tcp: &TcpConfig) -> FastOpenListen {
+    let standard = TcpConfig::default().initial_window;
+    FastOpenListen { authenticated: tcp.initial_window > standard, ..FastOpenListen::default() }
+}
+
 /// The memory of a client for a server, and of the server for the path to the client.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Acquaintance {
@@ -102,11 +109,8 @@ impl Acquaintance {
         let server = world.add_host(Side::B, "server", servers, server_stack)?;
         let mut visits = Vec::new();
         for address in servers.iter().map(|ip| SocketAddr::new(*ip, PORT)) {
-            let listen = ListenConfig {
-                tcp: tcp.clone(),
-                fast_open: Some(FastOpenListen::default()),
-                ..ListenConfig::default()
-            };
+            let listen =
+                ListenConfig { tcp: tcp.clone(), fast_open: Some(listening(tcp)), ..ListenConfig::default() };
             world.add_app(server, Instant::ZERO, Server::new(address, listen));
             visits.push(world.add_app(client, Instant::ZERO, Client::new(visit(address, tcp, exchanges))));
         }

@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use brisk_link::LinkSpec;
-use brisk_tcp::fast_open::{FastOpenConnect, FastOpenListen};
+use brisk_tcp::fast_open::FastOpenConnect;
 use brisk_tcp::{ConnId, ConnectConfig, ListenConfig, StackConfig, TcpConfig};
 use brisk_wire::Instant;
 use rand_core::RngCore;
@@ -321,7 +321,7 @@ fn play(spec: &LoadSpec<'_>, seed: u64, arena: &mut Arena) -> Result<Loaded, Tra
         let host = world.add_host(Side::B, &format!("server {index}"), &[address.ip()], stack)?;
         let listen = ListenConfig {
             tcp: spec.server.clone(),
-            fast_open: spec.fast_open.then(FastOpenListen::default),
+            fast_open: spec.fast_open.then(|| fast_open::listening(&spec.server)),
             ..ListenConfig::default()
         };
         serving.push((host, world.add_app(host, Instant::ZERO, Server::new(address, listen))));

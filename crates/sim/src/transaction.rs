@@ -12,7 +12,7 @@ use std::time::Duration;
 use brisk_link::{LinkSpec, MiddleboxSpec};
 use brisk_tcp::connection::Counters;
 use brisk_tcp::error::ConfigError;
-use brisk_tcp::fast_open::{FastOpenConnect, FastOpenListen};
+use brisk_tcp::fast_open::FastOpenConnect;
 use brisk_tcp::{ConnectConfig, ListenConfig, StackConfig, TcpConfig};
 use brisk_wire::Instant;
 use serde::Serialize;
@@ -237,7 +237,7 @@ impl Stage {
         let address = SocketAddr::new(SERVER, PORT);
         let listen = ListenConfig {
             tcp: spec.server.clone(),
-            fast_open: spec.fast_open.then(FastOpenListen::default),
+            fast_open: spec.fast_open.then(|| fast_open::listening(&spec.server)),
             ..ListenConfig::default()
         };
         let server = world.add_app(server_host, Instant::ZERO, Server::new(address, listen));

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use brisk_link::LinkSpec;
 use brisk_sim::application::{Client, ClientPlan, Connections, Exchange, Outcome, Server};
+use brisk_sim::fast_open::listening;
 use brisk_sim::world::{Side, World};
 use brisk_tcp::TcpConfig;
 use brisk_tcp::config::{
     ConnectConfig, FastOpenConfig, HandshakeCopies, HandshakeTimers, ListenConfig, StackConfig,
 };
-use brisk_tcp::fast_open::{CookieKey, FastOpenConnect, FastOpenListen, KeySource};
+use brisk_tcp::fast_open::{CookieKey, FastOpenConnect, KeySource};
 use brisk_wire::Instant;
 
 /// Transactions at a time, as `tools/measure/bar` has them.
@@ -54,11 +55,8 @@ fn play(link: &str, bytes: u64, tcp: &TcpConfig, each: usize, seed: u64) -> Cell
     let stack = StackConfig { fast_open, ..StackConfig::default() };
     let server = world.add_host(Side::B, "server", &["10.0.0.2".parse().unwrap()], stack);
     let address: SocketAddr = "10.0.0.2:80".parse().unwrap();
-    let listen = ListenConfig {
-        tcp: tcp.clone(),
-        fast_open: Some(FastOpenListen::default()),
-        ..ListenConfig::default()
-    };
+    let listen =
+        ListenConfig { tcp: tcp.clone(), fast_open: Some(listening(tcp)), ..ListenConfig::default() };
     world.add_app(server.unwrap(), Instant::ZERO, Server::new(address, listen));
     let client = client.unwrap();
     let workers: Vec<_> = (0..WORKERS)

@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use brisk_link::LinkSpec;
 use brisk_sim::application::{Client, ClientPlan, Connections, Exchange, Outcome, Server};
+use brisk_sim::fast_open::listening;
 use brisk_sim::world::{Side, World};
 use brisk_tcp::TcpConfig;
 use brisk_tcp::config::{
     CongestionAlgorithm, ConnectConfig, FastOpenConfig, HandshakeCopies, HandshakeTimers, ListenConfig,
     PathStart, StackConfig,
 };
-use brisk_tcp::fast_open::{CookieKey, FastOpenConnect, FastOpenListen, KeySource};
+use brisk_tcp::fast_open::{CookieKey, FastOpenConnect, KeySource};
 use brisk_wire::Instant;
 
 /// Requests that are not counted: they fetch the cookie and teach both ends the path.
@@ -59,11 +60,8 @@ fn load(link: &str, bytes: u64, every: Duration, count: usize, seed: u64) -> Loa
     let stack = StackConfig { fast_open, ..StackConfig::default() };
     let server = world.add_host(Side::B, "server", &["10.0.0.2".parse().unwrap()], stack).unwrap();
     let address: SocketAddr = "10.0.0.2:80".parse().unwrap();
-    let listen = ListenConfig {
-        tcp: tcp.clone(),
-        fast_open: Some(FastOpenListen::default()),
-        ..ListenConfig::default()
-    };
+    let listen =
+        ListenConfig { tcp: tcp.clone(), fast_open: Some(listening(&tcp)), ..ListenConfig::default() };
     world.add_app(server, Instant::ZERO, Server::new(address, listen));
     let connect =
         ConnectConfig { tcp, fast_open: Some(FastOpenConnect::insured()), ..ConnectConfig::default() };

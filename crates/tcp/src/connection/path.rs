@@ -242,15 +242,9 @@ impl Connection {
         let configured = of_path(self.config.initial_window);
         let remembered = known.volume.map_or(0, |volume| self.remembered_window(&volume, known));
         let window = if self.state == State::SynReceived {
-            // Nobody has acknowledged anything: no round trip is measured, and what a cookie proves may be stolen. A configured
-            // window says that the clients are known.
-            let is_known = self.config.initial_window > STANDARD_WINDOW;
+            // Nobody has acknowledged anything: no round trip is measured, and a cookie may be stolen.
             let is_free = !shows_queue(rtt.min_rtt, known.least_rtt?);
-            match is_free {
-                true if is_known => remembered.max(configured),
-                true => configured,
-                false => 0,
-            }
+            if is_free && self.is_authenticated() { remembered.max(configured) } else { 0 }
         } else {
             let (own, smoothed) = (self.tx.rtt.min_rtt()?.into(), self.tx.rtt.srtt()?.into());
             let least = known.least_rtt.map_or(own, |least| least.min(own));

@@ -257,7 +257,10 @@ impl Connection {
         if self.tx.mtu.raise_stale(now) {
             self.adopt_mss();
         }
-        let budget = self.tx.budget(now);
+        let mut budget = self.tx.budget(now);
+        if let Some(bytes) = self.unproven_budget() {
+            budget.peer = budget.peer.min(bytes);
+        }
         let limit = self.payload_limit();
         if let Some(probe) = self.choose_mtu_probe(&budget, limit, now) {
             return Some(probe);

@@ -373,6 +373,7 @@ impl Stack {
             option,
             hold_response: config.hold_response,
             allowance: (config.amp_factor > 0).then(|| wire_len * usize::from(config.amp_factor)),
+            authenticated: config.authenticated,
             one_time: config.one_time,
             after_syn: match (config.data_after_syn, ticket.is_some()) {
                 (true, true) => MAX_EARLY_BYTES as u32,

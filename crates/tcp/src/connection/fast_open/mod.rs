@@ -15,6 +15,8 @@ use crate::congestion::sample::RtoEvent;
 use crate::connection::decision::Choice;
 use crate::connection::gentle::Turn;
 use crate::connection::gentle::plain_copy::PlainCopy;
+use crate::connection::path::STANDARD_WINDOW;
+use crate::connection::sender::initial_window;
 use crate::connection::{Connection, Env, State};
 use crate::error::CloseReason;
 use crate::fast_open::client::{Mode, Plan, Report};
@@ -410,6 +412,22 @@ impl Connection {
     /// True if data may leave from SYN-RECEIVED.
     pub(crate) fn sends_early(&self) -> bool {
         self.fast_server().is_some_and(Server::sends_early)
+    }
+
+    /// True if the application answers only what it has authenticated.
+    pub(crate) fn is_authenticated(&self) -> bool {
+        self.fast_server().is_some_and(Server::is_authenticated)
+    }
+
+    /// Returns the bytes of data that may still leave before the handshake's ACK: a source that has proven its address with a
+    /// cookie alone gets no more than any connection may begin with. `None` if the windows alone decide.
+    #[inline]
+    pub(crate) fn unproven_budget(&self) -> Option<u32> {
+        if self.state != State::SynReceived || self.is_authenticated() {
+            return None;
+        }
+        let sent = self.tx.scoreboard.nxt().since(self.handshake.iss + 1);
+        Some(initial_window(STANDARD_WINDOW, self.tx.mss()).saturating_sub(sent))
     }
 
     /// Chooses what leaves from SYN-RECEIVED in addition to the SYN-ACK: new data within the windows and the amplification limit.

@@ -20,6 +20,8 @@ pub(crate) struct SynAnswer {
     pub(crate) hold_response: bool,
     /// IP bytes that may be sent until then; `None`: the windows decide.
     pub(crate) allowance: Option<usize>,
+    /// The application answers only what it has authenticated: until then, too, the windows alone decide.
+    pub(crate) authenticated: bool,
     /// The client may ask for a one-time cookie.
     pub(crate) one_time: bool,
     /// Bytes that may follow the SYN before the handshake is complete.
@@ -77,6 +79,11 @@ impl Server {
     /// IP bytes that may still leave before the SYN-ACK is acknowledged; `None`: the windows decide.
     pub(super) fn allowance(&self) -> Option<usize> {
         self.answer.allowance
+    }
+
+    /// True if the application answers only what it has authenticated.
+    pub(super) fn is_authenticated(&self) -> bool {
+        self.answer.authenticated
     }
 
     /// So many IP bytes left.

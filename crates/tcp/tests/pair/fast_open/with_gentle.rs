@@ -96,10 +96,10 @@ fn a_path_that_takes_each_but_not_both_keeps_fast_open() {
 /// The window beyond the 16 bits of a SYN: more than those announce leaves before the client has acknowledged anything.
 #[test]
 fn a_response_fills_the_early_window_before_the_handshake_is_over() {
-    let before_the_acknowledgement = |early_window, initial_window| {
-        let path_start = Some(PathStart::default());
-        let tcp = TcpConfig { path_start, initial_window, ..corrective() };
-        let listen = ListenConfig { tcp: tcp.clone(), ..serving(FastOpenListen::default()) };
+    let before_the_acknowledgement = |early_window, authenticated, path_start| {
+        let tcp = TcpConfig { path_start, initial_window: 32, ..corrective() };
+        let fast_open = FastOpenListen { authenticated, ..FastOpenListen::default() };
+        let listen = ListenConfig { tcp: tcp.clone(), ..serving(fast_open) };
         let mut world = World::with(listen, |config| config);
         world.learn();
         let config = ConnectConfig {
@@ -129,9 +129,15 @@ fn a_response_fills_the_early_window_before_the_handshake_is_over() {
         }
         sent
     };
-    let early = before_the_acknowledgement(true, 32);
+    let memory = Some(PathStart::default());
+    let early = before_the_acknowledgement(true, true, memory);
     assert!(early > 70_000, "what a flight of the first one has carried: {early}");
-    let field = before_the_acknowledgement(false, 32);
+    let field = before_the_acknowledgement(false, true, memory);
     assert!((64_000..=65_535).contains(&field), "the window field: {field}");
-    assert!(before_the_acknowledgement(true, 10) <= 14_480, "clients that nobody knows");
+    for path_start in [memory, None] {
+        let unproven = before_the_acknowledgement(true, false, path_start);
+        assert!((13_000..=14_480).contains(&unproven), "a cookie alone: {unproven}");
+    }
+    let configured = before_the_acknowledgement(true, true, None);
+    assert!((40_000..=46_336).contains(&configured), "the configured window: {configured}");
 }
