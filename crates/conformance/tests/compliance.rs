@@ -1,7 +1,7 @@
 //! The compliance record (`compliance.toml`) against the sources: every function, test and script that it names
 //! is there, every quotation in it stands in one of them, every quotation of these RFCs in the sources is in it,
 //! and `docs/compliance.md` says the same. `BRISK_WRITE=1 cargo test -p brisk-conformance --test compliance`
-//! writes that page anew.
+//! rewrites that page.
 //!
 //! The numbered sentences of `docs/wire` have a table of their own, which is checked likewise.
 
@@ -276,7 +276,7 @@ fn the_page_says_what_the_record_says() {
         std::fs::write(&path, &expected).unwrap();
     }
     let found = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(found == expected, "docs/compliance.md is not what compliance.toml says: write it anew");
+    assert!(found == expected, "docs/compliance.md is not what compliance.toml says: rewrite it");
 }
 
 /// Sentences of `docs/wire` that no test holds: never more than these.

@@ -9,7 +9,7 @@ pub(crate) fn cut(packet: &[u8], tx: TxMeta, emit: &mut dyn FnMut(&[u8])) {
     let size = tx.segment_size.filter(|&size| size > 0);
     match (size, tx.partial_checksum) {
         (None, false) => emit(packet),
-        // A cut at the longest payload there can be leaves one segment, with its checksum made anew.
+        // A cut at the longest payload there can be leaves one segment, with a new checksum.
         (size, _) => {
             let split = if tx.twice { brisk_wire::split_twice } else { brisk_wire::split };
             split(packet, size.unwrap_or(u16::MAX), ChecksumFill::Full, emit);

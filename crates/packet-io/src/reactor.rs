@@ -64,7 +64,7 @@ impl Reactor {
         if let Some(waiting) = writing {
             ready!(waiting.poll_write_ready(cx))?.retain_ready();
         }
-        // Told once: the next who waits registers anew, and hears of what is so by then.
+        // Reported once: the next waiter registers again, and learns the state of that moment.
         self.end_waiting();
         Poll::Ready(Ok(()))
     }

@@ -52,7 +52,7 @@ impl SystemTimer {
             let read = || Ok((rustix::io::read(&self.fd, &mut [0; 8])?, true));
             match self.reactor.read_out(read) {
                 Ok(_) => return Poll::Ready(Ok(())),
-                // It has been set anew since.
+                // It has been set again since.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Poll::Ready(Err(error)),
             }

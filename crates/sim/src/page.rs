@@ -220,7 +220,7 @@ pub struct LoadSpec<'a> {
     /// Both ends use Fast Open. Default off.
     pub fast_open: bool,
     /// How far the computations of a load lie from those of the page: each takes between this share less and
-    /// this share more, drawn anew for every load. In thousandths, 0 to 1000; default 0.
+    /// this share more, drawn again for every load. In thousandths, 0 to 1000; default 0.
     pub spread: u16,
     /// When to give up; default 600 s of virtual time.
     pub limit: Duration,

@@ -25,16 +25,16 @@ use crate::time::{Duration, Instant};
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum ImportError {
     /// There is no text of this kind.
-    #[error("nothing in it that was stored for this purpose; delete the file, it is written anew")]
+    #[error("nothing in it that was stored for this purpose; delete the file; a new one is written")]
     NotACache,
     /// Of another version.
-    #[error("stored by another version; delete the file, it is written anew")]
+    #[error("stored by another version; delete the file; a new one is written")]
     Version,
     /// Cut off, or changed since it was written.
-    #[error("damaged since it was stored; delete the file, it is written anew")]
+    #[error("damaged since it was stored; delete the file; a new one is written")]
     Damaged,
     /// A line that cannot be read.
-    #[error("line {0} of what was stored cannot be read; delete the file, it is written anew")]
+    #[error("line {0} of what was stored cannot be read; delete the file; a new one is written")]
     Line(usize),
 }
 

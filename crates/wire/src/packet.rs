@@ -274,7 +274,7 @@ fn put_tcp_checksum(segment: &mut [u8], check: u16) {
     }
 }
 
-/// Computes the IPv4 header checksum and the TCP checksum of `packet` anew, for code that has edited
+/// Computes the IPv4 header checksum and the TCP checksum of `packet`, for code that has edited
 /// it. Anything that is not a whole TCP packet keeps its bytes.
 pub fn fill_checksums(packet: &mut [u8]) {
     let Ok(ip) = IpHeader::parse(packet, Strictness::Peeked) else { return };

@@ -2,7 +2,7 @@
 //!
 //! The stack hands out runs of equal segments of one connection as one super-packet. Here it is cut:
 //! the sequence number advances, FIN and PSH stay on the last segment, CWR on the first, the IPv4
-//! identification counts up, lengths and checksums are written anew. Everything else, options
+//! identification counts up, lengths and checksums are rewritten. Everything else, options
 //! included, is the same on each.
 
 use alloc::vec::Vec;

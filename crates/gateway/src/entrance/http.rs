@@ -17,7 +17,7 @@ const LONGEST_HEAD: usize = 32 << 10;
 /// Longest word that is taken for a method.
 const LONGEST_METHOD: usize = 16;
 const SCHEME: &[u8] = b"http://";
-/// Fields that are between the client and its proxy, or are written anew (RFC 9110, section 7.6.1); with them go those that
+/// Fields that are between the client and its proxy, or are rewritten (RFC 9110, section 7.6.1); with them go those that
 /// the client names in `Connection`.
 const HOP_BY_HOP: [&str; 6] =
     ["connection", "proxy-connection", "keep-alive", "proxy-authorization", "te", "host"];

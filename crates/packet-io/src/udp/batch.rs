@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_longer_datagram_another_ecn_or_a_full_chain_starts_anew() {
+    fn a_longer_datagram_another_ecn_or_a_full_chain_starts_a_new_one() {
         assert_eq!(chains(&[(1, 0, 40), (1, 0, 100)], 64), [40, 100]);
         assert_eq!(chains(&[(1, 0, 40), (1, 2, 40)], 64), [40, 40]);
         assert_eq!(chains(&[(1, 0, 40); 5], 2), [80, 80, 40]);

@@ -59,7 +59,7 @@ impl Socket {
         stack.shutdown(id, now).map_err(|_| Errno(libc::ENOTCONN))
     }
 
-    /// connect() to nowhere: the connection is reset where there is one, and the socket may be used anew.
+    /// connect() to nowhere: the connection is reset where there is one, and the socket may be used again.
     pub(crate) fn disconnect(&mut self, stack: &mut Stack, now: Instant) {
         match std::mem::replace(&mut self.role, Role::Fresh) {
             Role::Fresh => {}

@@ -283,7 +283,7 @@ impl Socket {
         self.active
     }
 
-    /// The socket has no connection any more and may be used anew: what was set stays, an error that was not told
+    /// The socket has no connection any more and may be used again: what was set stays, an error that was not told
     /// waits.
     pub(crate) fn become_fresh(&mut self) {
         *self = Socket {

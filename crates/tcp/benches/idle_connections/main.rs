@@ -118,7 +118,7 @@ fn idle(pair: &mut Pair, count: usize, pause: Duration) -> usize {
 /// Connections in TIME-WAIT at the server.
 fn time_wait(pair: &mut Pair, count: usize) -> usize {
     let before = pair.server.time_waits();
-    // The client draws ports anew, and may come back from one that still waits.
+    // The client draws new ports, and may come back from one that still waits.
     while pair.server.time_waits() < before + count {
         let (client, server) = pair.transaction();
         pair.close(client, server);

@@ -180,7 +180,7 @@ mod tests {
             [Ecn::Ect0, Ecn::Ce, Ecn::Ce, Ecn::Ect0].map(|ecn_of| ecn.on_arrived(ecn_of, Flags::ACK, true));
         assert_eq!(begins, [false, true, false, false]);
         assert!(!ecn.on_arrived(Ecn::Ect0, Flags::ACK | Flags::CWR, true));
-        assert!(ecn.on_arrived(Ecn::Ce, Flags::ACK, true), "after CWR it begins anew");
+        assert!(ecn.on_arrived(Ecn::Ce, Flags::ACK, true), "after CWR it starts again");
     }
 
     #[test]

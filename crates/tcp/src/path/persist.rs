@@ -81,7 +81,7 @@ fn read_path(words: &mut Words<'_>, clock: &Clock, now: Instant) -> Option<Path>
     let mut micros = || words.read().map(Duration::from_micros);
     let rtt = PathRtt { srtt: micros()?, rttvar: micros()?, min_rtt: micros()? };
     let rtt = words.read_time(clock)?.map(|until| Aging { fact: rtt, until });
-    // The least of all connections is learnt anew, from that of the last one on.
+    // The least of all connections is learnt again, from that of the last one on.
     let least_rtt = rtt.map(|Aging { fact, until }| Aging { fact: fact.min_rtt, until });
     // The congestion window of an older release says what the last loss left of it.
     for _ in 0..3 {

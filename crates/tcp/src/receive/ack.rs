@@ -82,7 +82,7 @@ pub(crate) struct Received {
     pub(crate) rcv_wnd: u32,
     /// Smoothed round-trip time of our own data, if there is a sample: bounds the delay.
     pub(crate) srtt: Option<Micros>,
-    /// Our retransmission timeout: a longer gap means that the peer starts anew.
+    /// Our retransmission timeout: a longer gap means that the peer starts again.
     pub(crate) rto: Micros,
 }
 

@@ -76,7 +76,7 @@ impl Rto {
         self.deadline = Some(if from_oldest > now { from_oldest } else { now + rto });
     }
 
-    /// Forgets the backoff: a new round-trip sample tells the timeout anew (Karn's algorithm).
+    /// Forgets the backoff: a new round-trip sample gives the timeout (Karn's algorithm).
     pub(crate) fn reset_backoff(&mut self) {
         self.backoffs = 0;
     }
@@ -134,7 +134,7 @@ mod tests {
             *timeout = rto.current(BASE).0 / 1000;
             rto.arm(at(0), BASE);
             rto.on_expire();
-            assert_eq!(rto.deadline(), None, "the retransmission starts it anew");
+            assert_eq!(rto.deadline(), None, "the retransmission restarts it");
         }
         assert_eq!(timeouts, [300, 600, 1200, 2400, 4800, 9600, 19_200, 38_400, 76_800, 120_000, 120_000]);
         assert_eq!(rto.backoffs(), 11);

@@ -2,7 +2,7 @@
 //!
 //! RFC 5961 section 7 limits challenge ACKs. A fixed limit is itself a side channel: who exhausts it
 //! learns whether somebody else's packet was challenged too (CVE-2016-5696). The budget of every
-//! second is therefore drawn anew, uniformly from half to one and a half times the limit.
+//! second is therefore drawn again, uniformly from half to one and a half times the limit.
 
 use crate::keys::{Chance, Purpose};
 use crate::time::{Duration, Instant};

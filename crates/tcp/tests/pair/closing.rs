@@ -216,7 +216,7 @@ fn time_wait_acknowledges_a_repeated_fin_and_starts_again() {
     assert_eq!((pair.seen.len() - before, pair.last(A).tcp.ack), (1, fin.seq + 1));
     assert!(pair.last(A).tcp.options.timestamps.is_some());
     pair.run(Duration::from_secs(50));
-    assert_eq!(pair.a.connections(), 1, "the wait began anew");
+    assert_eq!(pair.a.connections(), 1, "the wait started again");
     pair.run(Duration::from_secs(11));
     assert_eq!(pair.a.connections(), 0);
 }

@@ -14,7 +14,7 @@ use brisk_wire::{ChecksumCheck, Flags, Packet, SeqNum, TcpHeader};
 
 use crate::harness::{A, B, Pair, packet, pattern, stack_config};
 
-/// RFC 9293 section 3.8.7 (MUST-48): the application says which DSCP its segments have, and may say anew.
+/// RFC 9293 section 3.8.7 (MUST-48): the application says which DSCP its segments have, and may change it.
 #[test]
 fn the_dscp_can_be_changed_on_an_open_connection() {
     let mut pair = Pair::new(1);

@@ -286,7 +286,7 @@ fn a_probe_of_new_data_exceeds_the_window_by_one_segment() {
 #[cfg(feature = "historical")]
 #[test]
 fn an_acknowledgement_of_nothing_new_earns_no_further_probe() {
-    // Algorithm 1: the count of consecutive probes begins anew when something is acknowledged.
+    // Algorithm 1: the count of consecutive probes starts again when something is acknowledged.
     let config = setting(Reactive::Paper(PaperConfig { max_probes: 1, ..PaperConfig::default() }));
     let mut tail = Tail::new(config, 4, |who, _| who == C);
     tail.until(300);

@@ -84,7 +84,7 @@ impl Scoreboard {
         self.list_resent();
     }
 
-    /// Builds the list of what was sent again anew, after records have come back into flight.
+    /// Rebuilds the list of retransmissions after records have come back into flight.
     fn list_resent(&mut self) {
         let again = self.records.iter().filter(|record| record.in_flight() && record.transmissions > 1);
         let mut resent: Vec<Resent> =
