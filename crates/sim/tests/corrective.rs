@@ -1,5 +1,5 @@
 //! The cost of Corrective on a path without loss, and towards cross traffic, in virtual time. `cargo test -p
-//! brisk-sim --test corrective -- --nocapture` prints the figures of docs/corrective.md.
+//! brisk-sim --test corrective -- --nocapture` prints the figures of docs/measured/corrective.md.
 
 use std::time::Duration;
 

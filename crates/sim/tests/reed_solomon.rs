@@ -1,5 +1,5 @@
 //! More than one parity per group (encoding type 3) on connections in virtual time. `cargo test -p brisk-sim
-//! --test reed_solomon -- --nocapture` prints the table of docs/corrective.md.
+//! --test reed_solomon -- --nocapture` prints the table of docs/measured/corrective.md.
 
 use brisk_link::LinkSpec;
 use brisk_sim::{TransactionResult, TransactionSpec, transaction};

@@ -45,13 +45,22 @@ pub fn text(name: &str) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Plan;
+    use crate::plan::{Expectation, Plan};
 
     #[test]
     fn every_plan_can_be_meant_and_expects_something() {
         for (name, text) in PLANS {
             let plan = Plan::parse(name, text).unwrap_or_else(|error| panic!("{error}"));
             assert!(plan.cells.iter().any(|cell| !cell.expectations.is_empty()), "{name} expects nothing");
+            let claim = plan.claim.as_ref().unwrap_or_else(|| panic!("{name} has no claim"));
+            for [cell, arm, metric] in &claim.figures {
+                let is_figure = |it: &Expectation| it.arm == *arm && it.metric.to_string() == *metric;
+                let mut cells = plan.cells.iter().filter(|it| it.name == *cell);
+                assert!(
+                    cells.any(|cell| cell.expectations.iter().any(is_figure)),
+                    "{name}: the claim rests on {cell} {arm} {metric}, which is not expected"
+                );
+            }
             for expectation in plan.cells.iter().flat_map(|cell| &cell.expectations) {
                 let [low, high] = expectation.range;
                 let surprising = expectation.paper.is_some_and(|paper| paper < low || paper > high);

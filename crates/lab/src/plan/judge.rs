@@ -10,7 +10,7 @@ use crate::compare::{ArmReport, Report};
 use crate::plan::metric::Metric;
 use crate::plan::run::{RunError, comparison};
 use crate::plan::store::Store;
-use crate::plan::{Cell, Expectation, Plan};
+use crate::plan::{Cell, Claim, Expectation, Plan};
 use crate::real::report::RealReport;
 use crate::row::Row;
 use crate::statistics::{Interval, below, resampler};
@@ -29,6 +29,9 @@ pub struct PlanReport {
     pub source: String,
     /// How to read the figures.
     pub about: String,
+    /// The line of the overview.
+    #[serde(skip)]
+    pub claim: Option<Claim>,
     /// Its cells.
     pub cells: Vec<CellReport>,
 }
@@ -113,8 +116,8 @@ pub fn judge(plan: &Plan, store: &Store) -> Result<PlanReport, RunError> {
             cells.push(judge_cell(plan, cell, store, &arms.unwrap_or_default(), real)?);
         }
     }
-    let Plan { name, title, source, about, .. } = plan.clone();
-    Ok(PlanReport { plan: name, title, source, about, cells })
+    let Plan { name, title, source, about, claim, .. } = plan.clone();
+    Ok(PlanReport { plan: name, title, source, about, claim, cells })
 }
 
 fn judge_cell(
@@ -231,6 +234,29 @@ fn rounded(value: f64) -> f64 {
 }
 
 impl PlanReport {
+    /// The figures of the claim, each with the paper's.
+    pub fn answers(&self) -> Vec<String> {
+        let figures = self.claim.iter().flat_map(|claim| &claim.figures);
+        let found = figures.filter_map(|[cell, arm, metric]| {
+            let mut cells = self.cells.iter().filter(|it| it.cell == *cell);
+            let is_figure = |it: &&Finding| it.arm == *arm && it.metric == *metric;
+            let finding = cells.find_map(|cell| cell.expected.iter().find(is_figure))?;
+            let paper = finding.paper.map(|paper| format!(" (paper {})", short(paper))).unwrap_or_default();
+            let ours = format!("{} {}", short(finding.brisk), finding.unit);
+            Some(format!("{cell}, {arm}, {metric}: {}{paper}", ours.trim_end()))
+        });
+        found.collect()
+    }
+
+    /// How many figures have which verdict.
+    pub fn verdict(&self) -> String {
+        let count = |verdict| self.findings().filter(|finding| finding.verdict == verdict).count();
+        let verdicts = [Verdict::Within, Verdict::Unsure, Verdict::Outside];
+        let counted = verdicts.map(|verdict| (count(verdict), verdict.sign()));
+        let counted = counted.iter().filter(|(count, _)| *count > 0);
+        counted.map(|(count, sign)| format!("{count} {sign}")).collect::<Vec<_>>().join(", ")
+    }
+
     /// The plan as text for a terminal of 80 columns.
     pub fn to_text(&self) -> String {
         let mut text = format!("{}: {}\n", self.plan, self.title);

@@ -23,19 +23,28 @@ pub fn page(plans: &[PlanReport], made: &Made) -> String {
     let count = |verdict| findings().filter(|finding| finding.verdict == verdict).count();
     let Made { command, version, seed, machine } = made;
     let mut text = format!(
-        "# Reproduction\n\nEvery table and figure of both papers, and our own, beside what came out here. Made by\n\n```\n{command}\n```\n\n\
+        "# Reproduction\n\nEvery table and figure of both papers, and our own experiments, with our results. Made by\n\n```\n{command}\n```\n\n\
          with brisk {version}, seed {seed}, in virtual time{}. The same seed gives the same figures everywhere.\n\n\
          {} figures: {} as expected (`ok`), {} outside the expected range by no more than chance explains (`unsure`), {} outside\n\
-         it (`OUTSIDE`), of which {unexplained} without a reason that an experiment has tested. The expected range stands in the\n\
-         plan; where it leaves the paper's figure out, the last column says why, and behind *Checked* which experiment tested that\n\
-         and what came out. [The lab](lab.md) says how the verdict is found. Not every range was there before the\n\
-         first run: an `ok` says that a figure is what it has been, beside the paper's it is for the reader to judge.\n",
+         it (`OUTSIDE`), of which {unexplained} without a reason that an experiment has tested. The expected range is in the plan;\n\
+         where it excludes the paper's figure, the last column gives the reason, and after *Checked* the experiment that tested it.\n\
+         [The lab](lab.md) defines the verdict. Some ranges were written after the first run: there `ok` means that the figure is\n\
+         unchanged, and the reader compares it with the paper's.\n",
         machine.as_ref().map(|machine| format!(" on {machine}")).unwrap_or_default(),
         findings().count(),
         count(Verdict::Within),
         count(Verdict::Unsure),
         count(Verdict::Outside),
     );
+    text.push_str(
+        "\n## Overview\n\n| experiment | source | claim | ours | verdict |\n|---|---|---|---|---|\n",
+    );
+    for plan in plans {
+        let PlanReport { plan: name, source, claim, .. } = plan;
+        let claim = claim.as_ref().map_or("", |claim| &claim.text);
+        let ours = plan.answers().join("; ");
+        text.push_str(&format!("| {name} | {source} | {claim} | {ours} | {} |\n", plan.verdict()));
+    }
     for plan in plans {
         section(plan, &mut text);
     }
@@ -43,7 +52,7 @@ pub fn page(plans: &[PlanReport], made: &Made) -> String {
 }
 
 fn section(plan: &PlanReport, text: &mut String) {
-    let PlanReport { plan: name, title, source, about, cells } = plan;
+    let PlanReport { plan: name, title, source, about, cells, .. } = plan;
     text.push_str(&format!("\n## {title}\n\n`{name}`: {source}.\n\n{}\n\n", about.trim()));
     for cell in cells {
         let link =
@@ -134,7 +143,7 @@ mod tests {
         let mut text = String::new();
         let plan = ["p", "t", "s", "a"].map(str::to_owned);
         let [plan, title, source, about] = plan;
-        section(&PlanReport { plan, title, source, about, cells: Vec::new() }, &mut text);
+        section(&PlanReport { plan, title, source, about, claim: None, cells: Vec::new() }, &mut text);
         let heading = text.lines().find(|line| line.starts_with("| cell")).unwrap();
         assert_eq!(heading.matches('|').count(), row.matches('|').count());
     }

@@ -62,6 +62,8 @@ pub struct Plan {
     pub source: String,
     /// Measurement, differences from the paper, and how to read the figures.
     pub about: String,
+    /// The line of the overview.
+    pub claim: Option<Claim>,
     /// Transactions of each arm in a cell.
     #[serde(default = "usual_n")]
     pub n: u64,
@@ -73,6 +75,16 @@ pub struct Plan {
     /// The runs.
     #[serde(rename = "cell")]
     pub cells: Vec<Cell>,
+}
+
+/// The claim of the source in one sentence, and the figures that answer it.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Claim {
+    /// The sentence.
+    pub text: String,
+    /// Cell, arm and metric of each figure; the cell expects it.
+    pub figures: Vec<[String; 3]>,
 }
 
 /// A link, a workload and the arms that are compared on it.

@@ -41,6 +41,16 @@ pub fn page(plans: &[PlanReport], made_by: &str) -> String {
                         strong { (unexplained) } " without a reason that an experiment has tested."
                     }
                 }
+                div.scroll { table {
+                    thead { tr { th { "experiment" } th { "source" } th { "claim" } th { "ours" } th { "verdict" } } }
+                    tbody { @for plan in plans { tr {
+                        td { a href={ "#" (plan.plan) } { (plan.plan) } }
+                        td { (plan.source) }
+                        td { (plan.claim.as_ref().map_or("", |claim| &claim.text)) }
+                        td { (plan.answers().join("; ")) }
+                        td { (plan.verdict()) }
+                    } } }
+                } }
                 nav { @for plan in plans { a href={ "#" (plan.plan) } { (plan.plan) } " " } }
                 main { @for plan in plans { (section(plan)) } }
             }

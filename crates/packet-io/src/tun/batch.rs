@@ -2,7 +2,7 @@
 //!
 //! A packet for a program of this host wakes it, and where both run on one core the kernel lets it have that core when our
 //! call is over: with a call for each packet it runs after each, and bulk on an address of the host costs a third more
-//! (docs/notes/performance.md, "One call for all packets of a round"). Where the system has no `io_uring`, or does not allow it, packets are written one
+//! (docs/notes/performance-bulk.md, "One call for all packets of a round"). Where the system has no `io_uring`, or does not allow it, packets are written one
 //! by one, as those are that the kernel did not take here: so its reasons are heard where they always are.
 
 use std::io::{self, IoSlice};

@@ -2,7 +2,7 @@
 //!
 //! A packet of IPv4 that is longer than its length field can say has 0 there, and is as long as what is handed over (Linux
 //! 6.3, "BIG TCP"); a TUN has found room for one since 6.6. One write then moves four times as much, the kernel's TCP
-//! hears of it once, and wakes its reader once: bulk to a program of this host costs half as much (docs/notes/performance.md,
+//! hears of it once, and wakes its reader once: bulk to a program of this host costs half as much (docs/notes/performance-bulk.md,
 //! "Packets of 256 kB").
 //!
 //! Where the packet goes on to another host it leaves in pieces of 64 kB, as ever: most interfaces take no more, and for

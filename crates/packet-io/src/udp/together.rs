@@ -1,7 +1,7 @@
 //! Chains of datagrams that are handed to the kernel together, in one call.
 //!
 //! Where both ends are on one core, the first chain wakes who receives it, and that preempts us when our call is over: with a
-//! call for each chain after each of them (docs/notes/performance.md, "In UDP"). `sendmmsg(2)` is no such call, since the
+//! call for each chain after each of them (docs/notes/performance-bulk.md, "In UDP"). `sendmmsg(2)` is no such call, since the
 //! kernel gives way between two messages. Where the system has no `io_uring`, or does not allow it, chains are sent one by one, as those are that the
 //! kernel did not take here: so its reasons are heard where they always are.
 
