@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_that_is_filled_a_round_trip_later_was_lost_and_one_filled_at_once_was_not() {
+    fn gap_filled_a_round_trip_later_was_lost_and_one_filled_at_once_not() {
         for (filled_at, lost) in [(100, 2), (1, 0)] {
             let mut direction = Direction::default();
             for (at, seq) in [(0, 0), (0, 3000), (filled_at, 1000), (filled_at, 2000)] {

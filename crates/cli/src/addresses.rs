@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_not_found_any_more_keeps_his_address_and_who_is_found_later_gets_one() {
+    fn lost_names_keep_their_address_and_late_names_get_one() {
         let before = addresses(&[("a:1", &["192.0.2.1:1"]), ("gone:1", &["192.0.2.9:1"])]);
         let mut now = addresses(&[("a:1", &[]), ("b:1", &[])]).or(&before);
         assert_eq!((now.of("a:1"), now.of("b:1")), (before.of("a:1"), None));

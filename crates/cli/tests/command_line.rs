@@ -38,7 +38,7 @@ fn whatif_prints_the_same_json_for_the_same_seed() {
 }
 
 #[test]
-fn whatif_without_loss_takes_two_round_trips_and_one_on_an_open_connection() {
+fn whatif_without_loss_takes_two_round_trips_or_one_when_open() {
     for (extra, rtts) in [(None, 2.0), (Some("--established"), 1.0)] {
         let mut arguments = vec!["whatif", "--rtt", "200ms", "--flow", "5kB", "-n", "50", "--json"];
         arguments.extend(extra);

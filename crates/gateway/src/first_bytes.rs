@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_that_speak_later_are_waited_for_longer_unless_a_server_ever_spoke_first() {
+    fn late_clients_are_waited_for_unless_the_server_ever_sent_first() {
         let habits = Habits::default();
         let late = |times: u32| (0..times).for_each(|_| habits.heard(CLIENT, guess(&habits, None).in_vain()));
         late(3);

@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn all_bytes_and_the_end_arrive_where_the_end_leaves_with_the_last_of_them() {
+    async fn end_that_leaves_with_the_last_bytes_arrives_with_all_of_them() {
         for size in [1, 5000, 3 << 20] {
             let ((mut client, mut kernel), (hop, mut origin)) = (sockets().await, duplex(size));
             let said: Vec<u8> = (0..size).map(|n| (n % 251) as u8).collect();

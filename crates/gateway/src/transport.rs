@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_kernels_tcp_begins_only_after_the_head_start_and_only_without_a_handshake() {
+    async fn kernel_tcp_starts_after_the_head_start_without_a_handshake() {
         let begin = tokio::time::Instant::now();
         assert_eq!(race(pending(), false, ready(Ok("kernel"))).await.unwrap(), "kernel");
         assert_eq!(begin.elapsed(), HEAD_START);

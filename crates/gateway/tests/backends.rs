@@ -232,7 +232,7 @@ async fn recorder(to: SocketAddr) -> (SocketAddr, Arc<Mutex<Vec<Vec<u8>>>>) {
 }
 
 #[tokio::test]
-async fn what_was_recorded_on_the_hop_and_is_sent_again_does_not_reach_the_origin() {
+async fn replayed_recording_of_the_hop_does_not_reach_the_origin() {
     let (a, b) = network("--loss 100%");
     let records = Records::default();
     let origin = TcpListener::bind(loopback()).await.unwrap();
@@ -466,7 +466,7 @@ fn hello(name: &str, fragment: usize) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn tls_clients_are_routed_by_the_name_of_the_server_and_their_bytes_stay_as_they_are() {
+async fn tls_clients_are_routed_by_server_name_with_unchanged_bytes() {
     let (a, b) = network("--rtt 4ms");
     let (records, web, api) = (Records::default(), origin("web").await, origin("api").await);
     let named = [format!("web={web}"), format!("api={api}")];
@@ -701,7 +701,7 @@ async fn without_fast_open_a_request_takes_a_connection_that_is_open_already() {
 
 /// One that exists no more, as after its end: nothing answers, not even a host.
 #[tokio::test]
-async fn backend_that_is_down_and_silent_is_not_waited_for_as_long_as_a_connection_may_take() {
+async fn silent_down_backend_fails_before_the_connect_timeout() {
     let ((a, _b), records) = (network("--rtt 4ms"), Records::default());
     let nobody = SocketAddr::from(([10, 0, 0, 9], 7443));
     let config = FrontendConfig { watch: true, ..FrontendConfig::new(loopback(), nobody, key(1)) };

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_on_the_wrong_queue_reach_the_right_stack_in_order_and_are_counted() {
+    fn packets_on_the_wrong_queue_reach_their_stack_in_order() {
         let (mut queues, mut wire) = two_queues();
         let steering = Steering::new(2, KEY);
         let packets: Vec<_> = (1..=200).map(|port| from_port(port, false)).collect();
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_for_a_stack_that_has_gone_or_takes_nothing_is_dropped_and_counted() {
+    fn packets_for_a_closed_or_full_stack_are_dropped_and_counted() {
         let (mut queues, mut wire) = two_queues();
         let steering = Steering::new(2, KEY);
         let port = (1..).find(|&port| steering.queue_of_packet(&from_port(port, false)) == Some(1)).unwrap();

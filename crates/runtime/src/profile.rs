@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_of_the_path_and_the_copy_of_the_syn_are_words_of_their_own() {
+    fn path_and_copy_syn_are_words_of_a_profile() {
         let profile = Profile::parse("fast_open,path,copy_syn").unwrap();
         assert!(
             profile.fast_open

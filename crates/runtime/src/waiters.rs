@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_future_has_one_place_however_often_and_with_whichever_waker_it_is_polled_and_leaves_it() {
+    fn future_has_one_place_for_all_wakers_and_leaves_it() {
         let wakers = Mutex::new(Wakers::default());
         let poll = |cx: &mut Context<'_>, waiter| {
             wakers.lock().unwrap().add(waiter, cx);

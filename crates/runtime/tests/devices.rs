@@ -96,7 +96,7 @@ async fn tcp_in_udp_sends_every_segment_twice() {
 }
 
 #[tokio::test]
-async fn an_endpoint_that_nobody_holds_closes_its_device_although_a_time_wait_is_left() {
+async fn unused_endpoint_closes_its_device_despite_a_time_wait() {
     let config = || AttachConfig::new("udp:127.0.0.1:0".parse().unwrap());
     let (server, served) = config().open().unwrap();
     let (client, attached) = config().open().unwrap();

@@ -136,7 +136,7 @@ async fn what_is_left_of_packets_that_are_sent_together_follows() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_syn_is_answered_at_once_and_takes_no_acknowledgement_along_that_can_leave_with_the_response() {
+async fn syn_is_answered_at_once_without_deferrable_acknowledgements() {
     let sent = answers(Duration::ZERO).await;
     assert_eq!(sent[..2], [Sent::SynAck, Sent::Data], "{sent:?}");
 }
@@ -162,7 +162,7 @@ async fn counters_do_not_stay_behind_when_nothing_more_moves() {
 }
 
 #[tokio::test]
-async fn who_has_something_to_send_waits_no_longer_where_others_always_have_something_to_read() {
+async fn busy_readers_do_not_delay_a_sender() {
     let (near, far) = MemoryDevice::pair();
     let (client, server) = (endpoint(near, "10.0.0.1"), endpoint(far, "10.0.0.2"));
     let listener = TcpListener::bind(&server, "10.0.0.2:80".parse().unwrap()).unwrap();

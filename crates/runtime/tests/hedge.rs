@@ -95,7 +95,7 @@ fn near(seen: &[(f64, FastOpenOutcome)], expected: &[(f64, FastOpenOutcome)]) ->
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_black_hole_behind_the_handshake_costs_half_a_round_trip_twice_and_then_nothing() {
+async fn black_hole_after_the_handshake_costs_half_a_round_trip_twice() {
     use FastOpenOutcome::{Blackholed, NoCookie, Off};
     let world = World::new("--middlebox drop-after-handshake", Duration::ZERO);
     let seen = world.more_than_plain(5).await;

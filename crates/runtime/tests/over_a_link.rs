@@ -152,7 +152,7 @@ async fn giving_bytes_to_a_connection_that_was_reset_is_an_error() {
 
 /// A lost acknowledgement must not be the only one of its flight (RFC 5681 section 4.2).
 #[tokio::test(start_paused = true)]
-async fn a_flight_that_arrives_at_once_is_acknowledged_segment_by_segment_at_first() {
+async fn young_connection_acknowledges_each_segment_of_a_flight() {
     let (a, b) = memory::network(&link("--rtt 20ms"), SEED).unwrap();
     let (mut client, mut server) = pair(&a, &b).await;
     server.write_all(&pattern(14_000, 4)).await.unwrap();
@@ -251,7 +251,7 @@ async fn second_write_after_a_reset_is_a_broken_pipe() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_neither_reads_nor_writes_can_wait_for_the_failure_and_an_orderly_end_is_none() {
+async fn idle_holder_can_await_a_failure_and_an_orderly_end_is_none() {
     let (a, b) = memory::network(&link("--rtt 10ms"), SEED).unwrap();
     let (client, server) = pair(&a, &b).await;
     let (reset, ()) = tokio::join!(server.failed(), async { client.abort() });

@@ -69,7 +69,7 @@ fn two_cubic_flows_share_a_bottleneck_evenly() {
 }
 
 #[test]
-fn every_byte_that_was_written_arrives_once_and_every_packet_is_accounted_for() {
+fn every_written_byte_arrives_once_and_every_packet_is_counted() {
     let link = "--rtt 30ms --rate 20mbit --queue 30p --loss 1% --reorder 1%,3ms --duplicate 0.5%";
     for seed in 0..4 {
         let (mut world, a, b) = hosts(link, seed);

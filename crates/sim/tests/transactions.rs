@@ -101,7 +101,7 @@ fn a_lost_syn_costs_the_initial_timeout() {
 }
 
 #[test]
-fn a_hole_in_the_middle_is_repaired_in_one_round_trip_and_a_lost_tail_is_not() {
+fn hole_in_the_middle_takes_one_round_trip_and_a_lost_tail_more() {
     // Down: 1 is the SYN-ACK, the response of ten segments is 2 or 3 to 12.
     let middle = run("--rtt 100ms --loss down:list:5", 14_000, false, 1);
     let completion = middle.completion.unwrap();
@@ -126,7 +126,7 @@ fn large_responses_cross_heavy_loss_and_reordering_intact() {
 }
 
 #[test]
-fn a_middlebox_that_rewrites_payload_spoils_the_transaction_and_not_the_program() {
+fn payload_rewritten_by_a_middlebox_fails_the_transaction_only() {
     let result = run("--rtt 40ms --middlebox down:rewrite-payload", 5_000, false, 1);
     assert_eq!((result.completion, result.payload_bytes), (None, 0));
 }

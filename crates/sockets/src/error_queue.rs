@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_byte_of_a_write_is_stamped_when_it_leaves_and_when_it_is_acknowledged() {
+    fn last_byte_of_a_write_is_stamped_at_departure_and_at_its_ack() {
         let mut queue = ErrorQueue::default();
         assert!(queue.set_flags(TX_SOFTWARE | TX_SCHED | TX_ACK | SOFTWARE | OPT_ID, AT_START));
         queue.on_write(1000, None, false);

@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_taken_with_the_first_change_and_released_with_the_initial_value() {
+    fn memory_is_allocated_by_a_change_and_freed_at_the_initial_value() {
         let mut list = OnDemand::<List>::new();
         assert!((*list).0.is_empty() && list.get_mut().is_none());
         (*list).0.push(1);

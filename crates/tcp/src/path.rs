@@ -505,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_belongs_to_a_pair_of_addresses_and_the_one_unused_for_longest_makes_way() {
+    fn path_belongs_to_two_addresses_and_the_least_recent_is_evicted() {
         let mut memory = memory(2);
         for last in [1, 2, 1, 3] {
             memory.on_report(ends(last), &measured(u64::from(last) * 10, 5, 1), at(0));

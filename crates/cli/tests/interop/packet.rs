@@ -167,7 +167,7 @@ fn has_interface(host: &Namespace, name: &str) -> bool {
 }
 
 #[test]
-fn on_an_ethernet_the_kernel_redirects_the_frames_and_keeps_what_is_its_own() {
+fn kernel_redirects_frames_on_ethernet_and_keeps_its_own() {
     require!("nginx", "curl");
     let ((near, far), pages) = (ethernet(), Pages::new());
     let page = pages.write("page", 5_000_000);

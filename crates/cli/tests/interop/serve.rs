@@ -130,7 +130,7 @@ fn a_stack_on_each_of_several_cores_serves_the_same_pages() {
 }
 
 #[test]
-fn a_device_that_was_made_for_one_queue_serves_one_core_and_says_so_to_who_wants_more() {
+fn device_with_one_queue_serves_one_core_and_refuses_more() {
     require!("curl");
     let (namespace, pages) = (Namespace::new(), Pages::new());
     namespace.ip(&["tuntap", "add", "dev", "brisk1", "mode", "tun"]);

@@ -42,7 +42,7 @@ fn serve(host: &Namespace, pages: &Pages, port: &str) -> Process {
 }
 
 #[test]
-fn serving_over_af_xdp_leaves_everything_else_to_the_kernel_and_nothing_behind() {
+fn serving_over_af_xdp_leaves_other_traffic_to_the_kernel() {
     require!("nginx", "curl");
     let ((near, far), pages) = (ethernet(), Pages::new());
     require_xdp!(&far);
@@ -113,7 +113,7 @@ fn datagrams_and_errors_pass(near: &Namespace, far: &Namespace, host: &str) {
 }
 
 #[test]
-fn fetching_over_af_xdp_finds_its_neighbour_and_is_not_disturbed_by_its_kernel() {
+fn fetch_over_af_xdp_finds_its_neighbour_despite_the_kernel() {
     require!("nginx");
     let ((near, far), pages) = (ethernet(), Pages::new());
     require_xdp!(&near);

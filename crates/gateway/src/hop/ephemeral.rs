@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pair_is_erased_when_its_time_is_over_whether_the_next_one_is_asked_for_or_not() {
+    fn key_pair_is_erased_at_the_end_of_its_lifetime_in_any_case() {
         let (own, now) = (Ephemerals::new(LIFETIME), Instant::now());
         let pair = Arc::downgrade(&own.pair(now).unwrap());
         let mut at = now;

@@ -83,7 +83,7 @@ mod tests {
 
     /// A release that has 48 bits of milliseconds there counts on from what it reads, and sends it back.
     #[test]
-    fn who_knows_nothing_of_the_first_byte_sends_a_time_that_is_read_as_it_was_meant() {
+    fn time_of_a_peer_without_the_first_byte_is_read_correctly() {
         let told = Stamp { epoch: 9, at: 1000, takes_lasting: true };
         let mut bytes = told.encode();
         let [.., a, b, c, d, e, f] = bytes;

@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rewritten_payload_has_a_right_checksum_and_a_corrupt_packet_a_wrong_one() {
+    fn rewritten_payload_has_a_valid_checksum_and_corruption_a_wrong_one() {
         let out = Sample::data().travel_up("--middlebox rewrite-payload").remove(0);
         assert_eq!((out.payload[10], out.payload[11]), (b'A', b'a'));
 

@@ -148,7 +148,7 @@ fn the_kernel_finds_us() {
 }
 
 #[test]
-fn what_has_no_way_is_counted_and_a_neighbour_that_is_silent_keeps_little_waiting() {
+fn packets_without_route_are_counted_and_silent_neighbours_hold_few() {
     on_a_cable(async |mut device| {
         device.options.gateways.clear();
         device.send(&template(0, ELSEWHERE[0]).packet(), TxMeta::default()).unwrap();

@@ -84,7 +84,7 @@ mod tests {
     use crate::tun::{TunDevice, TunOptions};
 
     #[test]
-    fn the_kernel_brings_each_connection_to_its_own_queue_and_ports_are_guarded_once() {
+    fn kernel_steers_connections_to_their_queue_and_guards_ports_once() {
         if !has_sys_admin() || !has_net_admin() {
             println!("skipped: a TUN in a network namespace needs CAP_SYS_ADMIN and CAP_NET_ADMIN");
             return;

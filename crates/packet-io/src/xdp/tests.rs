@@ -243,7 +243,7 @@ fn received(name: &str) -> u64 {
 }
 
 #[test]
-fn what_is_there_already_stays_and_what_does_not_fit_is_refused_with_a_remedy() {
+fn existing_settings_stay_and_misfits_are_refused_with_a_remedy() {
     on_a_cable(async |_far| {
         let Some(first) = opened(small()) else { return };
         let found = survey("eth0").unwrap();
@@ -271,7 +271,7 @@ fn what_is_there_already_stays_and_what_does_not_fit_is_refused_with_a_remedy() 
 }
 
 #[test]
-fn an_interface_that_goes_away_is_told_and_one_that_is_switched_off_is_not() {
+fn removed_interface_is_reported_and_one_switched_off_is_not() {
     on_a_cable(async |_far| {
         let Some(Opened { mut queues, .. }) = opened(small()) else { return };
         let device = &mut *queues[0];

@@ -657,7 +657,7 @@ mod tests {
     }
 
     #[test]
-    fn a_threshold_that_is_known_of_the_path_holds_and_is_two_segments_at_least() {
+    fn known_threshold_of_the_path_holds_with_a_minimum_of_two_segments() {
         let mut cubic = Cubic::new(1_000, 10_000, true);
         cubic.set_ssthresh(15_000);
         assert_eq!((cubic.cwnd(), cubic.ssthresh()), (10_000, 15_000));

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_start_ends_at_ssthresh_and_the_rest_counts_for_congestion_avoidance() {
+    fn slow_start_ends_at_ssthresh_within_an_acknowledgement() {
         let mut reno = avoiding(10);
         reno.set_cwnd(9 * MSS);
         reno.on_ack(&acked(3 * MSS));

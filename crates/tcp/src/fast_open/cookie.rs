@@ -570,7 +570,7 @@ mod tests {
     }
 
     #[test]
-    fn behind_a_translating_balancer_the_cookie_is_bound_to_the_address_that_clients_see() {
+    fn cookie_behind_a_nat_balancer_is_bound_to_the_public_address() {
         let source = KeySource::Fixed { primary: CookieKey::new(COUNTING), backup: None };
         let front = ip("198.51.100.9");
         for dst in [CookieDst::Fixed(front), CookieDst::Unbound] {

@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn the_option_that_is_swallowed_alone_stays_away_for_an_hour_and_longer_each_time() {
+    fn option_swallowed_alone_is_withheld_for_an_hour_then_longer() {
         let mut world = World::new();
         world.opened(BOTH, true);
         world.opened(FAST_OPEN, false);

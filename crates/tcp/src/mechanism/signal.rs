@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn in_f1_one_confirmation_leaves_and_a_repetition_within_a_round_trip_is_none() {
+    fn f1_confirms_once_and_ignores_a_repetition_within_a_round_trip() {
         let mut sender = Signals::new(Profile::F1);
         assert!(arrive(&mut sender, 1, 100, Some(R_SUCC)).repaired);
         assert_eq!(sender.flags(), R_ACK);

@@ -609,7 +609,7 @@ mod tests {
     }
 
     #[test]
-    fn data_that_waits_above_a_hole_already_brings_quick_mode_back_no_more_than_the_first_time() {
+    fn repeated_data_above_a_hole_does_not_restore_quick_mode() {
         let mut receiver = Receiver::settled(40);
         let waits = SeqRange::with_len(receiver.rcv_nxt + MSS, 1200);
         let again = Arrival {
@@ -801,7 +801,7 @@ mod tests {
     }
 
     #[test]
-    fn the_segment_size_is_learned_from_the_largest_and_from_repeated_smaller_ones() {
+    fn segment_size_follows_the_largest_and_repeated_smaller_ones() {
         let mut receiver = Receiver::with_delack_max(40);
         assert_eq!(receiver.policy.rcv_mss(), 536);
         receiver.data(MSS, ms(0));

@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn compressed_acknowledgements_do_not_raise_the_rate_above_that_of_sending() {
+    fn compressed_acks_do_not_raise_the_rate_above_the_sending_rate() {
         let mut flow = Flow::new();
         (0..7).for_each(|segment| flow.send_new(segment * 25));
         assert_eq!(flow.rate(170, 4000), Some(23_530));
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn redundancy_before_delivered_data_arrives_in_proportion_and_the_rest_expires() {
+    fn redundancy_before_data_arrives_in_proportion_or_expires() {
         let mut flow = Flow::new();
         let at = Instant::from_millis;
         (0..2).for_each(|_| flow.send_new(0));

@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn the_quantum_is_a_millisecond_of_data_between_two_segments_and_64_kilobytes() {
+    fn quantum_is_a_millisecond_of_data_within_2_segments_and_64_kb() {
         assert_eq!(pacer(10_000, 100).budget(us(0)), 2000);
         assert_eq!(pacer(1_000_000, 100).budget(us(0)), 10_000);
         assert_eq!(pacer(100_000_000, 100).budget(us(0)), 65_536);

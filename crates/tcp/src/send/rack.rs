@@ -514,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn three_sacked_segments_stand_for_three_duplicates_until_reordering_is_seen() {
+    fn three_sacked_segments_count_as_duplicates_until_reordering() {
         // RFC 8985 6.2 step 4: "If RACK.reordering_seen is FALSE: [...] If RACK.segs_sacked >=
         // DupThresh: return 0".
         let mut sender = Sender::new(5);
@@ -608,7 +608,7 @@ mod tests {
     }
 
     #[test]
-    fn an_acknowledgement_of_the_original_says_nothing_about_the_retransmission() {
+    fn ack_of_the_original_says_nothing_about_the_retransmission() {
         // RFC 8985 6.2 step 2: such a segment is skipped if "ACK.ts_option.echo_reply <
         // Segment.xmit_ts" or "rtt < RACK.min_RTT".
         let spurious = |millis, echo| {

@@ -875,7 +875,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_beyond_the_recovery_point_is_answered_though_its_report_ends_the_reduction() {
+    fn loss_beyond_the_recovery_point_lowers_the_window_again() {
         let mut recovery = in_recovery();
         assert_eq!(recovery.on_masked_loss(seq(9000), seq(12_000)), Episode::None);
         assert_eq!(recovery.on_masked_loss(seq(9001), seq(12_000)), Episode::Entered);

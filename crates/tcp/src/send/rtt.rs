@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn later_samples_move_the_estimate_by_an_eighth_and_the_variation_by_a_quarter() {
+    fn later_samples_weigh_an_eighth_and_a_quarter() {
         // RFC 6298 2.3, computed by hand: RTTVAR = 3/4*400 + 1/4*|800-400| = 400, SRTT = 7/8*800 +
         // 1/8*400 = 750.
         let mut rtt = RttEstimator::new(&RtoConfig::RFC6298, G);

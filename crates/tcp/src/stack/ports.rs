@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_search_asks_no_more_than_it_may_and_the_next_one_goes_on_behind_it() {
+    fn short_search_asks_within_its_limit_and_the_next_continues() {
         let mut ports = Ports::new(&(40_000..=40_999), 1);
         let mut asked = BTreeSet::new();
         for _ in 0..2 {

@@ -185,7 +185,7 @@ fn conversation(seed: u64, warm_half_open: usize) -> Trace {
 }
 
 #[test]
-fn however_many_half_open_connections_are_kept_whole_the_packets_are_the_same() {
+fn packets_do_not_depend_on_the_number_of_whole_half_open_ones() {
     compare(0..60);
 }
 

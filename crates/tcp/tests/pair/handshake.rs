@@ -337,7 +337,7 @@ fn without_cookies_a_full_half_open_table_drops_syns() {
 }
 
 #[test]
-fn a_syn_that_comes_again_is_answered_again_and_a_different_one_is_challenged() {
+fn repeated_syn_is_answered_again_and_another_syn_is_challenged() {
     let mut pair = Pair::new(1);
     pair.tap = Some(Box::new(|_, _| true));
     pair.listen(B, 80, ListenConfig::default());
@@ -364,7 +364,7 @@ fn a_reset_in_syn_received_frees_the_half_open_connection() {
 }
 
 #[test]
-fn an_acknowledgement_of_nothing_in_syn_sent_is_reset_and_the_connection_lives() {
+fn unacceptable_ack_in_syn_sent_is_reset_and_the_connection_lives() {
     let mut pair = Pair::new(1);
     pair.tap = Some(Box::new(|_, _| true));
     let id = pair.connect(A, 80);

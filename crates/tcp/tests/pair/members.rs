@@ -85,7 +85,7 @@ fn sharing_needs_bbr() {
 }
 
 #[test]
-fn connections_of_two_addresses_are_members_of_one_path_until_they_are_over() {
+fn connections_between_two_addresses_are_members_of_one_path() {
     let (mut pair, _, ends) = members(1, 3, Channel::default());
     assert_eq!(path(&pair).map(|path| path.members), Some(3));
     assert_eq!(pair.b.shared_path(B.ip(), A.ip()), None, "the listener's connections do not share");

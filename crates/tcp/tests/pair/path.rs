@@ -288,7 +288,7 @@ fn a_window_larger_than_what_is_configured_is_never_begun_with() {
 }
 
 #[test]
-fn connections_of_a_path_begin_with_what_a_flight_has_carried_between_them() {
+fn connections_of_a_path_share_the_volume_of_a_flight_at_the_start() {
     let mut world = World::new(from_memory());
     world.fetch(200_000);
     let opened: Vec<_> = (0..3).map(|_| world.open().1).collect();
@@ -391,7 +391,7 @@ fn a_random_loss_of_what_was_sent_on_trust_changes_nothing_for_the_next() {
 }
 
 #[test]
-fn more_loss_than_chance_explains_lowers_what_is_remembered_and_the_second_time_to_ten() {
+fn excess_loss_lowers_the_memory_and_the_second_time_to_ten() {
     let mut world = World::new(from_memory());
     world.fetch(500_000);
     let before = world.facts(B).volume.expect("B sent").bytes / MSS;
@@ -432,7 +432,7 @@ fn early() -> TcpConfig {
 }
 
 #[test]
-fn a_lost_syn_on_a_known_path_is_sent_again_after_one_round_trip_and_a_half() {
+fn lost_syn_on_a_known_path_is_repeated_after_1_5_round_trips() {
     let mut world = World::new(early());
     world.fetch(1000);
     world.pair.tap = Some(Box::new(|_, _| true));

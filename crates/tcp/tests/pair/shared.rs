@@ -43,7 +43,7 @@ fn transfer(total: usize, most: usize, may_keep: bool) -> (Vec<Vec<u8>>, usize) 
 }
 
 #[test]
-fn a_stream_whose_packets_are_kept_is_answered_as_one_whose_packets_are_copied() {
+fn kept_packets_are_answered_like_copied_ones() {
     let (copied, none) = transfer(3 << 20, 1 << 30, false);
     let (shared, kept) = transfer(3 << 20, 1 << 30, true);
     assert_eq!(none, 0);

@@ -281,7 +281,7 @@ fn the_answer_to_a_syn_waits_for_no_application() {
 }
 
 #[test]
-fn a_batch_is_answered_segment_by_segment_only_for_the_connection_that_it_presses() {
+fn urgent_connection_alone_answers_a_batch_segment_by_segment() {
     let mut pair = Pair::new(5);
     let listener = pair.listen(B, 80, ListenConfig::default());
     let connect = ConnectConfig::default();

@@ -108,7 +108,7 @@ fn a_timeout_starts_from_one_segment_and_keeps_the_model() {
 }
 
 #[test]
-fn congestion_experienced_takes_15_percent_outside_of_a_probe_and_ends_one() {
+fn congestion_experienced_takes_15_percent_or_ends_a_probe() {
     let mut bbr = informed();
     bbr.cwnd = 100_000;
     bbr.state = State::ProbeBw(Phase::Cruise);
@@ -471,7 +471,7 @@ fn events() -> impl Strategy<Value = Vec<(u64, Event)>> {
 
 proptest! {
     #[test]
-    fn no_events_stall_the_flow_or_let_the_window_grow_without_acknowledgements(
+    fn events_neither_stall_the_flow_nor_grow_the_window_without_acks(
         events in events(),
         seed in any::<u64>(),
     ) {

@@ -249,7 +249,7 @@ fn two_probes_and_one_answer_count_as_a_loss() {
 }
 
 #[test]
-fn one_segment_waits_for_a_delayed_acknowledgement_but_not_beyond_the_timeout() {
+fn single_segment_waits_for_a_delayed_ack_up_to_the_timeout() {
     // R10: "rto 300: paper PTO = min(350,300) = 300; rack min(400,300) = 300. rto 500: 350 / 400".
     for (config, expected) in [
         #[cfg(feature = "historical")]

@@ -83,7 +83,7 @@ fn without_timestamps_new_data_tells_a_spurious_timeout() {
 }
 
 #[test]
-fn a_needless_fast_retransmit_is_taken_back_and_widens_the_reordering_window() {
+fn needless_fast_retransmit_is_undone_and_widens_the_window() {
     // RFC 3708 and RFC 8985 section 6.2 step 4: the second of eight segments is overtaken by six, 60 ms.
     let late: fn(usize, usize) -> u64 = |who, n| if who == C && n == 2 { 60 } else { 0 };
     for (timestamps, why) in [(true, UndoCause::Eifel), (false, UndoCause::Dsack)] {
@@ -143,7 +143,7 @@ fn the_timer_watches_the_retransmission_and_not_what_it_replaced() {
 }
 
 #[test]
-fn a_thin_stream_restarts_its_timer_from_the_oldest_segment_and_does_not_back_off() {
+fn thin_stream_times_its_oldest_segment_and_does_not_back_off() {
     let thin = Some(ThinStreamConfig::default());
     // RFC 7765: 0 + 500 instead of 100 + 500.
     let mtu_probing = MtuProbing::Off;

@@ -286,7 +286,7 @@ fn two_black_holes_switch_the_attachment_off_and_one_does_not() {
 }
 
 #[test]
-fn where_others_are_answered_within_a_minute_single_destinations_are_to_blame() {
+fn answers_to_others_within_a_minute_blame_the_destination() {
     let mut cache = cache();
     let hole = Report::BlackHole(BlackHoleSign::RepeatedSynAck);
     let stranger = asker("203.0.113.99:80");

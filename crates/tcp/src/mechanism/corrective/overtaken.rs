@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_repair_is_reported_at_once_and_later_ones_wait_for_the_original() {
+    fn first_repair_is_reported_at_once_and_later_ones_wait() {
         let mut overtaken = warned();
         assert!(!repair(&mut overtaken, 1, 100));
         assert_eq!(overtaken.next_timeout(), Some(at(110)), "a quarter of 40 ms");

@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_is_a_quarter_of_the_round_trip_at_most_and_what_is_acknowledged_needs_no_copy() {
+    fn gap_is_at_most_a_quarter_round_trip_and_acked_data_needs_no_copy() {
         let mut copies = Copies::new(CopyPolicy { gap: Duration::from_millis(80), ..POLICY });
         (1..=2).for_each(|segment| send(&mut copies, segment, Origin::New, at(0)));
         assert_eq!(copies.next_timeout(), Some(at(25)));

@@ -441,7 +441,7 @@ mod tests {
     /// The paper: an unmarked packet is processed "if it contains new data or if the previous packet
     /// carrying the same sequence did not have the flag set either".
     #[test]
-    fn a_retransmission_after_a_lost_ack_is_acknowledged_but_not_by_the_papers_rule() {
+    fn retransmission_after_a_lost_ack_is_acked_except_by_the_papers_rule() {
         let fate = |rule| {
             let mut filter = Filter::new(rule, CopyReport::Original);
             take(&mut filter, 1, false, at(50));

@@ -445,7 +445,7 @@ fn without_sack_duplicates_cannot_announce_more_than_was_sent() {
 }
 
 #[test]
-fn without_sack_duplicates_announce_nothing_that_was_sent_after_the_repair() {
+fn duplicates_without_sack_do_not_announce_data_after_the_repair() {
     let mut board = board(4, false);
     let duplicates = |board: &mut Scoreboard, una, count: u32| -> u32 {
         (0..count).map(|_| board.on_ack(ISS + una, &blocks(&[]), info(ms(50))).delivered_bytes).sum()
@@ -460,7 +460,7 @@ fn without_sack_duplicates_announce_nothing_that_was_sent_after_the_repair() {
 }
 
 #[test]
-fn without_sack_duplicates_outside_of_recovery_are_forgotten_with_the_next_advance() {
+fn duplicates_without_sack_are_forgotten_with_the_next_advance() {
     let mut board = board(5, false);
     board.on_ack(ISS, &blocks(&[]), info(ms(50)));
     board.on_ack(ISS + 1000, &blocks(&[]), info(ms(51)));

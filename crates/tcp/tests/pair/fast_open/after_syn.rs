@@ -149,7 +149,7 @@ fn in_parts(parts: u8) -> ConnectConfig {
 }
 
 #[test]
-fn parts_of_a_request_travel_on_syns_and_are_acknowledged_after_the_handshake() {
+fn parts_of_a_request_on_syns_are_acked_after_the_handshake() {
     let mut world = World::known(taking());
     let id = world.open(&in_parts(4), &pattern(5000));
     world.until(50);

@@ -116,7 +116,7 @@ fn a_dead_path_ends_after_the_ordinary_retries() {
 
 /// T27: ICMP says that the SYN is too large.
 #[test]
-fn a_syn_that_is_too_large_is_followed_by_a_plain_one_and_counts_as_no_failure() {
+fn plain_syn_follows_one_that_is_too_large_without_a_failure() {
     let mut peer = Peer::known(bare(), 1460);
     let id = peer.open(&pattern(1400));
     peer.world.until(10);

@@ -152,7 +152,7 @@ fn a_blind_acknowledgement_aborts_nothing() {
 }
 
 #[test]
-fn syn_cookies_and_fast_open_exclude_each_other_but_a_good_cookie_goes_first() {
+fn syn_cookies_exclude_fast_open_except_with_a_good_cookie() {
     let listen = |syn_cookies, max_half_open| ListenConfig {
         syn_cookies,
         max_half_open,
@@ -258,7 +258,7 @@ fn a_timeout_that_was_right_is_not_undone_though_no_data_was_dropped() {
 /// The client was in SYN-SENT when the answer arrived, and dropped it. It asks again, is answered, and the timer of the
 /// first SYN-ACK fires a moment later: which of the SYN-ACKs was acknowledged tells the timestamp.
 #[test]
-fn what_followed_a_lost_syn_ack_is_sent_again_when_a_repeated_syn_was_answered() {
+fn data_after_a_lost_syn_ack_is_repeated_when_a_syn_was_answered() {
     let mut world = World::known(FastOpenListen::default());
     let mut count = 0;
     world.pair.tap = Some(Box::new(move |from, _| {

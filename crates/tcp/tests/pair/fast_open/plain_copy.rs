@@ -180,7 +180,7 @@ fn a_reset_instead_of_an_answer_leaves_the_verdict_to_the_copy() {
 }
 
 #[test]
-fn a_repeated_syn_ack_and_nothing_else_tells_a_black_hole_and_ends_the_connection() {
+fn repeated_syn_ack_alone_means_a_black_hole_and_ends_the_connection() {
     let mut world = World::known(FastOpenListen::default());
     world.pair.tap = Some(Box::new(|_, segment: &Segment<'_>| !segment.tcp.flags.contains(Flags::SYN)));
     let id = world.open(&asking(), &pattern(100));

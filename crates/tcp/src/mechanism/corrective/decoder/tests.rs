@@ -167,7 +167,7 @@ fn a_short_tail_and_segments_across_blocks_are_rebuilt() {
 /// Payloads of 300, 1000, 300 and 1000 bytes, the first and third lost: no two missing bytes share a
 /// column.
 #[test]
-fn two_small_losses_in_different_columns_are_rebuilt_by_one_parity_unless_the_rule_is_the_papers() {
+fn one_parity_rebuilds_losses_in_two_columns_except_by_paper_rule() {
     let peer = Peer::new(2600).without(&[(0, 300), (1300, 1600)]);
     let sent = peer.sent(layout(Code::Xor, 2600, 1000), FIRST, 0, 1);
     let outcome = decode(&mut Decoder::new(config(Code::Xor)), &peer, &sent);
@@ -254,7 +254,7 @@ fn a_fin_is_repaired_with_the_last_bytes_and_alone() {
 
 /// Bit 5 of byte 10 of the first segment was flipped on the way, the second segment is lost.
 #[test]
-fn what_the_path_rewrote_is_not_completed_and_the_second_time_reception_ends() {
+fn rewritten_parity_repairs_nothing_and_twice_ends_reception() {
     let mut peer = Peer::new(3000).without(&[(1000, 2000)]);
     let sent = peer.sent(layout(Code::Xor, 3000, 1000), FIRST, 0, 1);
     peer.stream[10] ^= 1 << 5;
@@ -302,7 +302,7 @@ fn segments_that_no_sender_makes_are_dropped_without_an_answer() {
 }
 
 #[test]
-fn ranges_that_begin_before_any_history_are_dropped_if_they_are_news_at_all() {
+fn ranges_before_the_history_are_dropped_if_they_are_new() {
     let mut peer = Peer::new(3000).without(&[(1000, 2000)]);
     peer.oldest = FIRST + 20_000;
     let good = peer.sent(layout(Code::Xor, 3000, 1000), FIRST, 0, 1);
