@@ -113,7 +113,7 @@ fn any_capture_is_read_or_an_error() {
 }
 
 #[test]
-fn what_is_changed_on_the_hop_is_refused() {
+fn change_on_the_hop_is_refused() {
     fuzz("handshake", 20_000);
 }
 

@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_capture_missed_is_not_the_paths_loss() {
+    fn packet_missed_by_the_capture_is_no_loss() {
         let mut direction = Direction::default();
         direction.sent(&segment(0, 0, 1000), None);
         direction.sent(&segment(0, 2000, 1000), None);
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_lost_before_the_first_number_is_told_by_the_bytes() {
+    fn loss_before_the_first_number_shows_in_the_bytes() {
         let id = |at, seq, len, id| Segment { ip_id: Some(id), ..segment(at, seq, len) };
         let syn_ack = Segment { syn: true, ..id(0, 99, 0, 0) };
         let rest = [id(50, 2100, 1000, 302), id(51, 3100, 1000, 303), id(52, 4100, 1000, 304)];

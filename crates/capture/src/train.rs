@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_had_arrived_or_turns_up_is_not_lost() {
+    fn arrived_or_late_segments_are_not_lost() {
         let mut train = Train::default();
         train.seen(0, 0, 10);
         let late = train.missing(0);

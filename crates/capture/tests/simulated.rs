@@ -134,7 +134,7 @@ fn a_capture_that_is_cut_off_or_damaged_keeps_what_was_before() {
 }
 
 #[test]
-fn what_is_no_capture_is_one_line() {
+fn text_without_a_capture_gives_one_line() {
     let says = |bytes: &[u8]| analyse(bytes).unwrap_err();
     assert!(matches!(
         says(b"nonsense that is no capture at all, whichever way one looks at it"),

@@ -316,7 +316,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_has_no_origin_says_what_may_be_asked_for() {
+    fn backend_without_an_origin_lists_the_permitted_ones() {
         let mut backend = BackendSettings::default();
         assert!(origin(&backend).is_err_and(|failure| failure.code == 2));
         backend.allow = Some(Vec::new());

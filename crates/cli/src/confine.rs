@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_is_what_the_settings_need() {
+    fn kept_capabilities_are_those_the_settings_need() {
         let mut settings = Settings::default();
         assert!(!needed(&settings).contains(CapabilitySet::NET_ADMIN));
         settings.hop.device = Some("udp:127.0.0.1:1".into());

@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_ends_does_not_wait_for_a_name_server() {
+    fn stop_does_not_wait_for_a_name_server() {
         let began = Instant::now();
         let ended = run_on_one_thread(async {
             // As the host's resolver does, on a thread of its own.

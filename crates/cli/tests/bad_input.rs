@@ -176,7 +176,7 @@ fn a_file_that_holds_no_cookies_is_left_alone() {
 }
 
 #[test]
-fn what_is_no_capture_and_no_log_is_told() {
+fn file_that_is_neither_capture_nor_log_is_reported() {
     let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
     refused(&["whatif", "--pcap", manifest], FAILED, &["neither pcap nor pcapng"]);
     refused(&["whatif", "--pcap", env!("CARGO_MANIFEST_DIR")], FAILED, &["cannot be read"]);

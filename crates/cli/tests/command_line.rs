@@ -103,7 +103,7 @@ fn a_capture_becomes_an_estimate_and_one_that_is_cut_off_too() {
 }
 
 #[test]
-fn what_fails_at_work_has_status_1() {
+fn failure_at_work_has_status_1() {
     for arguments in
         [["whatif", "--sizes", "/nonexistent.csv"], ["emulate", "--between", "no-such-a,no-such-b"]]
     {

@@ -130,7 +130,7 @@ fn the_report_takes_in_what_was_measured_in_real_time() {
 }
 
 #[test]
-fn what_cannot_be_meant_is_one_line() {
+fn invalid_command_gives_one_line() {
     let place = place("refused");
     std::fs::write(place.join("bad.toml"), "title = \"x\"\ntitel = 1\n").unwrap();
     std::fs::write(place.join("pages.jsonl"), "{\"label\":\"x\"}\n").unwrap();

@@ -423,7 +423,7 @@ fn an_ipv6_socket_sees_ipv4_mapped() {
 }
 
 #[test]
-fn what_linux_does_not_know_is_refused_with_its_number() {
+fn options_unknown_to_linux_are_refused_with_its_number() {
     let driver = Driver::new("sysctls=off");
     let fd = driver.socket(0);
     for (level, name, value, errno) in [
@@ -638,7 +638,7 @@ fn a_listener_keeps_the_syn_for_who_asks_once() {
 }
 
 #[test]
-fn what_has_come_too_far_is_not_heard() {
+fn forwarded_segments_are_not_heard() {
     let (driver, fd, _) = established("sysctls=off");
     driver.set_nonblocking(fd);
     driver.set_int(fd, libc::SOL_IP, libc::IP_MINTTL, 65);

@@ -110,7 +110,7 @@ fn wrong(place: &str, test: bool) -> Option<String> {
 }
 
 #[test]
-fn what_the_record_names_is_there() {
+fn names_in_the_record_exist() {
     let mut faults = Vec::new();
     for requirement in &record().requirement {
         let at = format!("RFC {} section {}", requirement.rfc, requirement.section);
@@ -133,7 +133,7 @@ fn what_the_record_names_is_there() {
 }
 
 #[test]
-fn what_the_record_quotes_is_quoted_where_it_is_met_or_tested() {
+fn quotes_of_the_record_stand_at_the_code_or_test() {
     let mut faults = Vec::new();
     for requirement in &record().requirement {
         let files: BTreeSet<&str> = requirement
@@ -199,7 +199,7 @@ fn sources(dir: &Path, into: &mut Vec<PathBuf>) {
 }
 
 #[test]
-fn what_the_sources_quote_of_these_rfcs_is_in_the_record() {
+fn quotes_of_the_sources_are_in_the_record() {
     let record = record();
     let mut texts: BTreeMap<u32, String> = BTreeMap::new();
     for requirement in &record.requirement {

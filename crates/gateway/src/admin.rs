@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn who_drains_is_alive_but_not_ready() {
+    fn draining_side_is_alive_but_not_ready() {
         let shown = shown();
         shown.metrics.drain();
         assert_eq!(ask(&shown, None, "/readyz", &[]).0, 503);

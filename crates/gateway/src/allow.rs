@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_rule_is_refused() {
+    fn text_without_a_rule_is_refused() {
         for bad in ["", "host", ":80", "host:0", "host:x", "a*b:80", "10.0.0.0/99:80"] {
             assert!(bad.parse::<Allow>().is_err(), "{bad}");
         }

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_client_hello_is_told_at_once() {
+    fn other_first_bytes_than_a_client_hello_are_recognised_at_once() {
         let long = hello(Some("shop.example"), LONGEST, 16_384);
         assert_eq!(parse(&long[..200]), Hello::NotTls);
         for other in [

@@ -509,7 +509,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_neither_greets_nor_connects_passes_untouched() {
+    async fn other_protocols_pass_untouched() {
         for said in [&b"GET / HTTP/1.1\r\n"[..], b"COPY /x HTTP/1.1\r\n", b"\x16\x03\x01"] {
             let client = admitted(open(), said).await.0.unwrap();
             assert_eq!((client.origin, &client.first[..]), (None, said));
@@ -519,7 +519,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_cannot_be_meant_is_refused_with_the_protocols_own_answer() {
+    async fn invalid_request_gets_the_answer_of_its_protocol() {
         for (said, answer) in [
             (&b"\x05\x01\x02"[..], &[5, 0xff][..]),
             (b"\x05\x01\x00\x05\x02\x00\x01\0\0\0\0\0\x50", &[5, 0, 5, 7]),
@@ -537,7 +537,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_does_not_say_in_time_where_it_wants_to_go_is_told_apart() {
+    async fn client_without_a_destination_in_time_has_its_own_result() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (mut accepted, peer) = listener.accept().await.unwrap();

@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn who_spoke_first_three_times_is_expected_to_do_so() {
+    fn side_that_sent_first_three_times_is_expected_to() {
         let habits = Habits::default();
         hear(&habits, None, CLIENT, 2);
         assert_eq!(wait(&habits, None), 5);

@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none_is_refused() {
+    fn text_without_a_network_is_refused() {
         for bad in ["", "10.0.0.0/33", "x/8", "10.0.0.0/-1", "fd00::/129", "10.0.0/8"] {
             assert!(bad.parse::<Network>().is_err(), "{bad}");
         }

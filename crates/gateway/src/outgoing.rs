@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn who_finds_everything_taken_goes_elsewhere() {
+    fn connection_without_a_free_port_tries_others() {
         let ports = Ports::new(1000..=60_999, 0);
         let before = *ports.window().start();
         ports.skip();
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_said_first_arrives_once_however_much_of_it_was_said_at_once() {
+    async fn first_bytes_arrive_once_however_many_are_sent_at_once() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         for size in [1, 5000, 8 << 20] {

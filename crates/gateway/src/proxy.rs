@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_in_either_version() {
+    fn header_of_either_version_is_read_back() {
         for version in [ProxyVersion::V1, ProxyVersion::V2] {
             for client in [
                 None,
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_header_is_refused() {
+    fn text_without_a_header_is_refused() {
         for bad in [
             &b"GET / HTTP/1.1\r\n"[..],
             b"PROXY TCP4 1.2.3.4 ::1 1 2\r\n",

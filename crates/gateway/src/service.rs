@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_was_on_its_way_at_the_order_to_stop_is_served() {
+    async fn request_on_its_way_at_the_order_to_stop_is_served() {
         let second = Duration::from_secs(1);
         assert_eq!(served(second, 30 * second).await, (3, second));
         assert_eq!(served(Duration::ZERO, 30 * second).await.0, 0);

@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_fails_leaves_it_to_the_other() {
+    async fn failed_attempt_leaves_it_to_the_other() {
         let reset = || failed(io::ErrorKind::ConnectionReset);
         assert_eq!(race(after(500, reset()), false, after(900, Ok("kernel"))).await.unwrap(), "kernel");
         assert_eq!(race(after(900, Ok("ours")), false, reset_now()).await.unwrap(), "ours");

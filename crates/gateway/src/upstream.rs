@@ -733,7 +733,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_answers_others_is_late_and_not_silent() {
+    async fn backend_that_answers_others_is_late_and_not_silent() {
         const PATIENCE: Duration = Duration::from_millis(500);
         let upstreams = upstreams(&[(0, 1)]);
         let upstream = &upstreams.all[0];
@@ -818,7 +818,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_no_address_is_down_and_is_not_asked() {
+    fn backend_without_an_address_is_down() {
         let known = BackendSpec { priority: 9, ..BackendSpec::new("192.0.2.1:1".parse().unwrap()) };
         let specs = vec![BackendSpec::unknown("nobody:1".into()), known.clone()];
         let upstreams = Upstreams::new(specs.clone());

@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_capture_draws_nothing() {
+    fn text_without_a_capture_draws_nothing() {
         for bytes in [&b""[..], &[6, 0, 0, 0], &[6, 0, 0, 0, 255, 255, 255, 255], &[0; 40]] {
             assert!(!svg(bytes, "nothing").contains("ms"));
         }

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_names_the_line() {
+    fn mistake_in_sizes_names_the_line() {
         let error = |text| Sizes::parse_csv(text).unwrap_err();
         assert_eq!(error("1,0.5\n2,x"), SizesError::Line { line: 2, text: "2,x".to_owned() });
         assert_eq!(error("2,0.5\n1,1"), SizesError::Falls { line: 2 });

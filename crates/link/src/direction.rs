@@ -545,7 +545,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_offered_is_delivered_dropped_or_on_the_way(
+        fn offered_packets_are_delivered_dropped_or_on_the_way(
             text in texts(),
             steps in steps(),
             seed in any::<u64>(),

@@ -94,7 +94,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     #[test]
-    fn what_is_sent_is_received_with_what_stands_beside_it() {
+    fn message_is_received_with_its_control_data() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let sender = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (receiver, _) = listener.accept().unwrap();

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_waits_to_write_needs_no_new_descriptor_and_hears_of_room() {
+    async fn waiting_writer_needs_no_new_descriptor_and_hears_of_room() {
         let (near, far) = UnixDatagram::pair().unwrap();
         near.set_nonblocking(true).unwrap();
         far.set_nonblocking(true).unwrap();

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_set_is_got() {
+    fn option_that_was_set_is_returned() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         set(listener.as_fd(), libc::SOL_TCP, libc::TCP_NODELAY, &1i32.to_ne_bytes()).unwrap();
         let value = get(listener.as_fd(), libc::SOL_TCP, libc::TCP_NODELAY, 4).unwrap();

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_to_is_told() {
+    fn unwritable_descriptor_is_reported() {
         let Some(uring) = open() else { return };
         let null = std::fs::File::open("/dev/null").unwrap();
         let message = [IoSlice::new(b"read only")];

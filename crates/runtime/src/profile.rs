@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_the_cookie_knows_the_path_unless_told_otherwise() {
+    fn client_with_a_cookie_knows_the_path_by_default() {
         let of = |text| Profile::parse(text).map(|profile| (profile.fast_open, profile.memory)).unwrap();
         assert_eq!([of("tcp"), of("tcp+tfo"), of("fast_open")], [(false, false), (true, true), (true, true)]);
         assert_eq!([of("tcp,memory"), of("path"), of("planner")], [(false, true); 3]);

@@ -277,7 +277,7 @@ async fn one_listener_accepts_from_every_stack_in_turn() {
 }
 
 #[tokio::test]
-async fn what_one_stack_has_learnt_of_a_server_all_know() {
+async fn stacks_share_knowledge_of_a_server() {
     let cores = Cores::start(TWO).unwrap();
     let (client, server, _) = hosts([2, 2], &cores);
     let mut socket = TcpSocket::new(&server);

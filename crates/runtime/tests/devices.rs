@@ -184,7 +184,7 @@ async fn an_acknowledgement_leaves_with_the_answer() {
 
 /// One who was told that there is something to read and does nothing about it keeps nobody waiting.
 #[tokio::test(start_paused = true)]
-async fn what_nobody_reads_is_acknowledged_soon() {
+async fn unread_data_is_acknowledged_soon() {
     let (a, b) = MemoryDevice::pair_with(MemoryOptions::default());
     let (a, b) = (endpoint(a, "10.0.0.1"), endpoint(b, "10.0.0.2"));
     let (mut client, mut server) = pair(&a, &b).await;

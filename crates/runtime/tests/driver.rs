@@ -115,7 +115,7 @@ impl Device for Choosy {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_left_of_packets_that_are_sent_together_follows() {
+async fn rest_of_a_batch_follows() {
     let (near, far) = MemoryDevice::pair();
     let (client, server) =
         (endpoint(near, "10.0.0.1"), endpoint(Choosy { inner: far, offered: 0 }, "10.0.0.2"));
@@ -142,7 +142,7 @@ async fn syn_is_answered_at_once_without_deferrable_acknowledgements() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_thinks_for_longer_than_its_turn_is_not_waited_for() {
+async fn reader_that_exceeds_its_turn_is_not_waited_for() {
     let sent = answers(Duration::from_millis(30)).await;
     assert_eq!(sent[..3], [Sent::SynAck, Sent::Ack, Sent::Data], "{sent:?}");
 }

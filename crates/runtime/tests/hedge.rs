@@ -144,7 +144,7 @@ async fn other_devices_cost_what_they_cost_without_it() {
 
 /// The request is written to the stream, and closed behind, as an HTTP client does it.
 #[tokio::test(start_paused = true)]
-async fn what_is_written_before_the_answer_is_asked_again() {
+async fn data_written_before_the_answer_is_sent_again() {
     let world = World::new("--middlebox drop-after-handshake", Duration::ZERO);
     world.exchange(Some(FastOpenConnect::insured())).await;
     let deferred = FastOpenConnect { defer: true, ..FastOpenConnect::insured() };

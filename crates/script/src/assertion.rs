@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_said() {
+    fn unknown_assertion_is_reported() {
         for (code, part) in [
             ("import os", "only assert"),
             ("assert foo == 1", "no known name"),

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_with_what_it_takes() {
+    fn invalid_value_is_refused_with_the_permitted_ones() {
         let refused = |key: &str, value: &str| Settings::default().flag(key, value).unwrap_err();
         assert!(refused("bind_port", "http").contains("bind_port=http: not understood; it takes a number"));
         assert!(refused("remote_ip", "10.0.0").contains("it takes an IP address"));

@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_never_load_is_refused() {
+    fn page_that_can_never_load_is_refused() {
         let refused = |activities| Page::new("p", activities).unwrap_err().to_string();
         assert_eq!(refused(vec![compute(1, vec![])]), "page 'p' has nothing to download");
         assert_eq!(

@@ -233,11 +233,11 @@ fn exchanges(link: &str, bytes: u64, tcp: &TcpConfig, runs: u64) -> ([f64; 4], f
 }
 
 /// Measures `hold` with one parity: three segments above a hole either retransmit it at once or wait for the
-/// answer to the parity. `cargo test --release -p brisk-sim --test corrective what_full_hold_is_worth --
+/// answer to the parity. `cargo test --release -p brisk-sim --test corrective gain_of_full_hold --
 /// --ignored --nocapture`
 #[test]
 #[ignore = "prints figures: run it by hand, in release"]
-fn what_full_hold_is_worth() {
+fn gain_of_full_hold() {
     println!(
         "| exchange | hold | mean | p50 | p95 | p99 | sent again | wire |\n|---|---|---|---|---|---|---|---|"
     );

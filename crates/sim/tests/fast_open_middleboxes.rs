@@ -73,7 +73,7 @@ type Row = (&'static str, [(i64, &'static str); TRANSACTIONS]);
 
 /// The first transaction asks for a cookie, the second is the first to try.
 #[test]
-fn what_each_device_costs_with_the_plain_copy() {
+fn cost_of_each_device_with_the_plain_copy() {
     let no_cookie = (0, "no-cookie");
     let rows: [Row; 9] = [
         ("", [no_cookie, (-100, "used"), (-100, "used"), (-100, "used"), (-100, "used")]),

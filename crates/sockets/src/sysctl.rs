@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_stands_in_the_files_is_taken_over() {
+    fn sysctl_files_are_taken_over() {
         let dir = std::env::temp_dir().join(format!("brisk-sysctl-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         std::fs::write(dir.join("tcp_timestamps"), "0\n").unwrap();

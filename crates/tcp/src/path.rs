@@ -572,7 +572,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_old_is_not_believed() {
+    fn outdated_facts_are_absent() {
         let believed = |now| after(&[measured(100, 4, 9)], now).rtt.is_some();
         assert!(believed(599) && !believed(600));
     }

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read() {
+    fn written_text_is_read_back() {
         assert_eq!(read(&letters(Some(7))), Ok(Vec::from([("a".into(), Some(1)), ("b".into(), None)])));
     }
 
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn mistakes_in_stored_text_are_named() {
         assert_eq!(read(""), Err(ImportError::NotACache));
         assert_eq!(read("letters 1 -\n"), Err(ImportError::Version));
         assert_eq!(read("letters 2 -\n"), Err(ImportError::Damaged));

@@ -128,7 +128,7 @@ fn download(how: Polled, writing: Writing) -> (Vec<Vec<u8>>, usize) {
 }
 
 #[test]
-fn what_is_gathered_is_byte_for_byte_what_leaves_whole() {
+fn gathered_packets_equal_whole_ones_byte_for_byte() {
     let (whole, none) = download(Polled::Whole, Writing::Copied);
     assert_eq!(none, 0);
     for how in [Polled::InPlace, Polled::Together] {
@@ -139,7 +139,7 @@ fn what_is_gathered_is_byte_for_byte_what_leaves_whole() {
 }
 
 #[test]
-fn what_is_given_leaves_as_what_is_copied() {
+fn given_bytes_leave_like_copied_ones() {
     let (copied, _) = download(Polled::Whole, Writing::InRuns);
     let (given, _) = download(Polled::Whole, Writing::Given);
     assert!(copied == given);
@@ -151,7 +151,7 @@ fn what_is_given_leaves_as_what_is_copied() {
 }
 
 #[test]
-fn what_is_given_lies_where_it_lay_until_it_is_acknowledged() {
+fn given_bytes_stay_in_place_until_acknowledged() {
     let (mut client, mut server) = (stack("192.0.2.1", 1), stack("192.0.2.2", 2));
     let remote: SocketAddr = "192.0.2.2:80".parse().unwrap();
     let listener = server.listen(remote, ListenConfig::default()).unwrap();
@@ -190,7 +190,7 @@ fn what_is_given_lies_where_it_lay_until_it_is_acknowledged() {
 }
 
 #[test]
-fn what_is_given_waits_for_memory_as_what_is_copied() {
+fn given_bytes_wait_for_memory_like_copied_ones() {
     let addresses = vec!["192.0.2.1".parse().unwrap()];
     let config = StackConfig { addresses, max_buffer_bytes: 16_000, ..StackConfig::default() };
     let mut stack = Stack::new(config, 1).unwrap();

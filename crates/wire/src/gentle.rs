@@ -383,7 +383,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_reads_as_an_option_is_written_back(
+        fn parsed_option_is_written_back(
             value in proptest::collection::vec(any::<u8>(), 0..14),
             syn: bool,
         ) {

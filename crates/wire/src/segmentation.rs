@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_tcp_goes_out_unchanged() {
+    fn other_protocols_leave_unchanged() {
         for bytes in [&b"nonsense"[..], &[0x45; 40], &[]] {
             assert_eq!(pieces(bytes, 3), [bytes]);
         }

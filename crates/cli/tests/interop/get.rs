@@ -105,7 +105,7 @@ fn fifty_connections_at_once_and_two_requests_on_each() {
 }
 
 #[test]
-fn what_comes_after_our_half_close_still_arrives() {
+fn data_after_our_half_close_still_arrives() {
     require!();
     let namespace = Namespace::new();
     with_endpoint(&namespace, async |endpoint| {

@@ -26,7 +26,7 @@ fn fetch_within(limit: Duration, link: &Link) {
 }
 
 #[test]
-fn what_a_router_says_about_its_mtu_is_heeded() {
+fn mtu_named_by_a_router_is_heeded() {
     require!("curl");
     let link = Link::start(NARROW);
     // Less than three timeouts: it was told, and did not find out by itself.

@@ -233,7 +233,7 @@ fn long_files_arrive_unchanged_whatever_becomes_of_packets() {
 }
 
 #[test]
-fn what_passes_through_a_host_is_not_taken_for_its_own() {
+fn forwarded_packets_are_not_taken() {
     require!("nginx", "curl");
     let ((near, router), behind, pages) = (ethernet(), Namespace::new(), Pages::new());
     router.ip(&["link", "add", "inner", "type", "veth", "peer", "name", "eth", "netns", behind.name()]);

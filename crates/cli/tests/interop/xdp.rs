@@ -132,7 +132,7 @@ fn fetch_over_af_xdp_finds_its_neighbour_despite_the_kernel() {
 }
 
 #[test]
-fn what_a_router_says_about_its_mtu_is_heard_over_af_xdp_as_well() {
+fn mtu_named_by_a_router_is_heeded_over_af_xdp() {
     require!("curl");
     let ((router, far), client, pages) = (ethernet(), Namespace::new(), Pages::new());
     require_xdp!(&far);

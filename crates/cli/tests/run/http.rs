@@ -9,7 +9,7 @@ fn get(url: &str, words: &[&str]) -> std::process::Output {
 }
 
 #[test]
-fn what_serve_serves_get_gets() {
+fn get_fetches_from_serve() {
     let files = Scratch::with_files();
     let mut server = Running::start(&["serve", &files.path(""), "--synthetic", DEVICE[0], DEVICE[1]]);
     let url = server.announced("url");
@@ -38,7 +38,7 @@ fn what_serve_serves_get_gets() {
 }
 
 #[test]
-fn what_cannot_be_fetched_is_one_line_and_the_right_status() {
+fn failed_fetch_gives_one_line_and_its_status() {
     let files = Scratch::with_files();
     let mut server = Running::start(&["serve", &files.path(""), DEVICE[0], DEVICE[1]]);
     let url = server.announced("url");

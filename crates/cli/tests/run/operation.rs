@@ -110,7 +110,7 @@ fn checked(files: &Scratch, more: &str) -> (Option<i32>, String) {
 }
 
 #[test]
-fn what_cannot_start_is_not_good() {
+fn check_refuses_a_side_that_cannot_start() {
     let files = Scratch::with_files();
     for (more, says) in [
         ("[admin]\nlisten = '0.0.0.0:0'\n", "give it a token with --admin-token-file"),
@@ -147,7 +147,7 @@ fn what_cannot_start_is_not_good() {
 }
 
 #[test]
-fn what_has_no_effect_is_told_by_check_and_at_the_start() {
+fn setting_without_effect_is_a_warning_of_check_and_start() {
     let files = Scratch::with_files();
     let (status, told) = checked(&files, "[hop]\nplain = true\n[admin]\ntoken_file = '/nonexistent'\n");
     assert_eq!(status, Some(0));

@@ -104,7 +104,7 @@ fn poll_ends_with_its_time() {
 }
 
 #[test]
-fn what_linux_refuses_is_refused_with_its_number() {
+fn calls_that_linux_refuses_are_refused_with_its_number() {
     over_v4(&[], async |bench| {
         let dut = &bench.dut;
         assert_eq!(dut.try_socket(libc::AF_UNIX, libc::SOCK_STREAM, 0).await, Err(libc::EAFNOSUPPORT));

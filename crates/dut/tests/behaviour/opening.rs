@@ -187,7 +187,7 @@ fn a_syn_is_repeated_and_a_syn_ack_too() {
 }
 
 #[test]
-fn what_is_written_before_the_handshake_is_over_follows_it_and_reads_wait() {
+fn writes_before_the_handshake_follow_it_and_reads_wait() {
     over_v4(&[], async |mut bench| {
         for refused in [false, true] {
             let own = bench.peer_addr();

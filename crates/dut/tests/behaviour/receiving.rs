@@ -12,7 +12,7 @@ fn time_stamps(value: u32, echo: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn what_lies_outside_the_window_is_answered_by_an_ack_and_not_taken() {
+fn segment_outside_the_window_is_acknowledged_and_not_taken() {
     over_v4(&[], async |mut bench| {
         let (fd, end) = bench.accepted().await;
         let window = 1 << 24;
@@ -81,7 +81,7 @@ fn data_out_of_order_waits_is_told_by_sack_and_delivered_in_order() {
 }
 
 #[test]
-fn who_does_not_read_closes_the_window_and_reading_opens_it() {
+fn window_closes_without_reads_and_reading_opens_it() {
     over_v4(&[], async |mut bench| {
         let (listener, at) = bench.dut.listener(bench.dut_ip(), 1).await;
         bench.dut.set_int(listener, libc::SOL_SOCKET, libc::SO_RCVBUF, 8192).await;

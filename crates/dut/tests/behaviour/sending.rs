@@ -24,7 +24,7 @@ async fn gaps(bench: &mut Bench, seq: u32, count: usize) -> Vec<Duration> {
 }
 
 #[test]
-fn what_is_not_acknowledged_is_sent_again_ever_later() {
+fn unacknowledged_data_is_sent_again_ever_later() {
     over_both(&[], async |mut bench| {
         let (fd, end) = bench.accepted().await;
         bench.dut.send(fd, b"lost", 0).await.unwrap();
@@ -165,7 +165,7 @@ async fn warm_up(bench: &mut Bench, fd: i32, end: &mut End) {
 }
 
 #[test]
-fn what_sack_shows_lost_is_sent_at_once_and_reordering_is_not_a_loss() {
+fn loss_shown_by_sack_is_repaired_at_once_and_reordering_is_none() {
     over_v4(LATE_TIMEOUT, async |mut bench| {
         let (fd, mut end) = bench.accepted_with(WITH_SACK).await;
         warm_up(&mut bench, fd, &mut end).await;

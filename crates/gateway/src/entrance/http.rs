@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_client_says_to_the_proxy_alone_stays_there() {
+    fn hop_by_hop_fields_stay_at_the_proxy() {
         let head = "GET http://a.example/ HTTP/1.1\r\nX-Hop: 1\r\nConnection: close, x-hop\r\nX-Kept: 2\r\n\
             connection: Upgrade\r\nUpgrade: h2c\r\n\r\n";
         let (_, for_origin) = understand(head).unwrap();
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_meant_for_an_origin_is_let_pass_at_its_first_odd_byte() {
+    fn request_to_an_origin_passes_at_its_first_odd_byte() {
         for proxy in ["C", "CONN", "CONNECT ", "CONNECT a", "GET", "GET ", "GET ht", "PROPFIND http://a"] {
             assert!(may_be_for_a_proxy(proxy.as_bytes()), "{proxy}");
         }

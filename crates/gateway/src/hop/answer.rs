@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_said_as_the_other_kind_is_refused() {
+    async fn message_of_the_other_kind_is_refused() {
         let (key, run) = (hop(1), run());
         for takes_lasting in [true, false] {
             let stamp = Stamp { takes_lasting, ..run.stamp() };
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_does_not_hold_the_key_gets_no_answer() {
+    async fn peer_without_the_key_gets_no_answer() {
         let run = run();
         let (_, message) = dial(&hop(2), &opening(run.stamp()), b"x").unwrap();
         let refused = received(&message, &hop(1), &run).await.unwrap();

@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_agreed_on_is_kept_and_what_is_kept_is_bounded() {
+    fn shared_secrets_are_kept_within_a_bound() {
         let (own, other) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
         let secret = own.agree(&other.public);
         assert_eq!(secret, other.agree(&own.public));

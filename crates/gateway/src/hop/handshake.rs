@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_not_on_the_list_and_who_speaks_to_another_is_refused() {
+    fn unlisted_peer_and_wrong_recipient_are_refused() {
         let ((front, back), (stranger, _)) = (pairs(), pairs());
         let say = |keys: &StaticKeys| Initiator::begin_with_pair(keys, b"request").unwrap().1;
         let backend = with_pair(&back, &front);

@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_is_refused_with_its_line() {
+    fn invalid_key_is_refused_with_its_line() {
         let good = "ab".repeat(32);
         let error = |text: &str| KeyRing::parse(text, "key").unwrap_err().to_string();
         assert!(error("").starts_with("key: there is no key"));

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_encoded_is_decoded_with_the_bytes_behind_it() {
+    fn opening_is_decoded_with_the_bytes_after_it() {
         for opening in [
             opening(None, None),
             opening(Some(("192.0.2.1:5000", "198.51.100.1:80")), None),

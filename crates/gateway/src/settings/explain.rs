@@ -19,7 +19,7 @@ const TIMES: [(&str, &str); 10] = [
 ];
 
 /// Returns the permitted values of a key.
-pub(super) fn what_to_write(key: &str) -> &'static str {
+pub(super) fn permitted_values(key: &str) -> &'static str {
     if let Some((_, time)) = TIMES.iter().find(|(time, _)| *time == key) {
         return time;
     }
@@ -67,7 +67,7 @@ pub(super) fn explained(message: &str, at: &Range<usize>, text: &str) -> String 
         return unknown_key(unknown).unwrap_or_else(|| message.to_owned());
     }
     if let Some(key) = message.strip_prefix("missing field `").and_then(|rest| rest.strip_suffix('`')) {
-        return format!("{key} is missing here: write {key} = {}", what_to_write(key));
+        return format!("{key} is missing here: write {key} = {}", permitted_values(key));
     }
     if message.starts_with("duplicate key") {
         return match text.get(..at.start).is_some_and(|before| before.ends_with('[')) {
@@ -98,8 +98,8 @@ fn wrong_value(at: &Range<usize>, text: &str) -> Option<String> {
         return Some(format!("{key} = {written}: write it with its unit, for instance \"{seconds}s\""));
     }
     match written.starts_with('[') && !written.ends_with(']') || written.starts_with(&format!("[{key}")) {
-        true => Some(format!("{key}: write {}", what_to_write(key))),
-        false => Some(format!("{key} = {written}: write {}", what_to_write(key))),
+        true => Some(format!("{key}: write {}", permitted_values(key))),
+        false => Some(format!("{key} = {written}: write {}", permitted_values(key))),
     }
 }
 

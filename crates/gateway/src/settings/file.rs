@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::Settings;
-use super::explain::{explained, what_to_write};
+use super::explain::{explained, permitted_values};
 use super::places::{Places, line_at};
 use crate::hop::ephemeral::LONGEST_LIFETIME;
 
@@ -65,7 +65,7 @@ impl Settings {
         Err(SettingsError::Line {
             path: path.to_owned(),
             line: places.line(&key).unwrap_or(1),
-            problem: format!("{name} = {written}: write {}", what_to_write(name)),
+            problem: format!("{name} = {written}: write {}", permitted_values(name)),
         })
     }
 }

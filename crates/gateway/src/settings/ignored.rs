@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_another_setting_switches_off_is_named() {
+    fn setting_without_effect_is_named() {
         let ignored = |text: &str| {
             let settings = Settings::parse(text, "brisk.toml").unwrap();
             settings.ignored().iter().map(|ignored| ignored.key).collect::<Vec<_>>()

@@ -398,7 +398,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_lies_over_wins_and_leaves_the_rest() {
+    fn overlay_wins_and_leaves_other_settings() {
         let file: Settings = toml::from_str("[limits]\nmax_connections = 5\ndrain_timeout = '1s'").unwrap();
         let limits = LimitSettings { max_connections: Some(7), ..LimitSettings::default() };
         let both = Settings { limits, ..Settings::default() }.over(file);
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_changed_is_named_by_section_and_key() {
+    fn changes_are_named_by_section_and_key() {
         let read = |text: &str| toml::from_str::<Settings>(text).unwrap();
         let before = read("[frontend]\nlisten = ':1'\n[hop]\nplain = true\n[[backends]]\npeer = 'a:1'\n");
         let after =

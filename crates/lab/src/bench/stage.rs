@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_core_does_is_read() {
+    fn time_of_a_core_is_read() {
         let stat =
             "cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 1 2 4 800 900 8 16 100 0 0\ncpu1 1 0 0 5 0 0 0 0 0 0\nintr 1\n";
         assert_eq!(busy_ticks(stat, 0), Some(31));

@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_measured_is_no_number_and_no_panic() {
+    fn missing_measurement_is_no_number_and_no_panic() {
         let figure = figure(&arm(&[None, None]), Some(&arm(&[Some(1.0), None])), 1, |load| load.paint_ms);
         assert!(figure.n == 0 && figure.mean.is_nan() && figure.gain.unwrap().is_nan());
     }

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_log_is_one_line() {
+    fn text_without_a_log_gives_one_line() {
         for (text, says) in [(&b""[..], "is empty"), (b"\x1f\x8b\nx", "no line of it is like")] {
             let error = read(text).unwrap_err().to_string();
             assert!(error.contains(says) && error.lines().count() == 1, "{error}");

@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_costs_too_much_is_not_recommended() {
+    fn profile_that_costs_too_much_is_not_recommended() {
         let gain = |mechanism, with, mean: f64, bytes| Gain {
             mechanism,
             without: "tcp",

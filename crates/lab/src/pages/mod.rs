@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_page_is_named_with_its_line() {
+    fn mistake_in_a_page_is_named_with_its_line() {
         let error = |text: &str| read(text, "x").unwrap_err().to_string();
         assert_eq!(
             error("\n\n"),

@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_exist_is_named() {
+    fn missing_activity_is_named() {
         let line = r#"{"label":"a","start":"0d","objs":[[0,"html",1,[],2000]],"deps":[["0d","1d",-1]]}"#;
         assert_eq!(read(line, 3).unwrap_err().to_string(), "line 3: '1d' is no activity of an object");
     }

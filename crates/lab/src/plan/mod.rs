@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_named_with_its_place() {
+    fn mistake_in_a_plan_is_named_with_its_place() {
         assert_eq!(
             error("[[cell]]\nname = \"x\"\nlimk = \"\"\n"),
             "p, line 6: unknown field `limk`, expected one of `name`, `link`, `flow`, `sizes`, `page`, `request`, `established`, `earlier`, `paths`, `think`, `initial_window`, `spread`, `backend`, `beside`, `burst`, `draw`, `contestant`, `arms`, `expect`"

@@ -219,7 +219,7 @@ arms = ["tcp", "tcp+tfo"]
     }
 
     #[test]
-    fn what_is_there_is_not_run_again_and_another_run_is_refused() {
+    fn stored_cells_are_not_run_again_and_another_run_is_refused() {
         let root = root("resume");
         let plan = Plan::parse("p", PLAN).unwrap();
         let stopped = AtomicBool::new(true);

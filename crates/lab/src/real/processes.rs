@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_says_of_processes_and_devices_is_read() {
+    fn counters_of_processes_and_devices_are_read() {
         let line = "42 (a (b) c) S 7 1 1 0 -1 4194560 1 2 3 4 100 20 3 4 20 0 1 0 99";
         let Process { parent, ticks } = process(line).unwrap();
         assert_eq!((parent, ticks), (7, 127));

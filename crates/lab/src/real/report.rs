@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_contestant_did_is_per_byte_and_per_request() {
+    fn results_of_a_contestant_are_per_byte_and_per_request() {
         let real = Real {
             name: "x".to_owned(),
             link: brisk_link::LinkSpec::parse("--rtt 10ms").unwrap(),

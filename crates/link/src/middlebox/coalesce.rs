@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_or_comes_late_is_not_joined() {
+    fn different_or_late_segments_are_not_joined() {
         assert_eq!(travel("--middlebox coalesce", &burst(3), 501).len(), 3);
         let mut packets = burst(2);
         packets[1].options = Options::default();

@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_translation_is_refused() {
+    fn instruction_without_translation_is_refused() {
         assert_eq!(answering(&[step(libc::BPF_ST, 0)]), None);
         assert_eq!(answering(&[skip_unless(1, 1), step(RET, 0)]), None, "a jump behind the end");
     }

@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_router_passed_on_or_a_wire_damaged_is_ignored() {
+    fn forwarded_or_damaged_message_is_ignored() {
         let good = ask(OURS, "fd00::2".parse().unwrap(), "fd00::1".parse().unwrap()).unwrap();
         for at in [HEADER + 7, HEADER + 41, HEADER + 42, HEADER + 50, HEADER + 65] {
             let mut bad = good.clone();

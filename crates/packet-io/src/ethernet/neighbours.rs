@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_old_is_used_and_asked_for_again() {
+    fn stale_entry_is_used_and_queried_again() {
         let (mut neighbours, start) = (Neighbours::default(), Instant::now());
         neighbours.learn(address(1), MAC, true, start);
         let later = start + REACHABLE;

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_finds_no_room_is_left_and_nothing_is_sent_twice() {
+    fn packets_without_room_stay_and_none_is_sent_twice() {
         let seqs: Vec<u32> = (0..8).map(|n| 1 + 40_000 * n).collect();
         let packet =
             |seq: &u32| Tcp { seq: *seq, payload: pattern(40_000), ..Tcp::v4() }.with_partial_checksum();
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_refuses_is_refused_once() {
+    fn packet_refused_by_the_kernel_is_refused_once() {
         with_device(true, async |_| {
             let mut down = TunDevice::open("down0", TunOptions::default()).unwrap();
             let packets = stream(&Tcp::v4(), 1);

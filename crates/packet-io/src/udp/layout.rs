@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ours_is_not_parsed() {
+    fn foreign_datagram_is_not_parsed() {
         let datagram = pieces(&Tcp { options: vec![1; 40], ..Tcp::v6() }.packet(), None).concat();
         assert!(Incoming::parse(&datagram).is_some());
         for len in 0..datagram.len() {

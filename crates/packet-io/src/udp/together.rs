@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_path_refuses_is_refused_once_and_the_rest_arrives() {
+    async fn datagram_refused_by_a_path_fails_once_and_others_arrive() {
         let (mut a, mut b) = (device("127.0.0.1:0"), device("127.0.0.1:0"));
         let nobody = ["255.255.255.255:9", "255.255.255.255:10"].map(|nobody| nobody.parse().unwrap());
         a.send(&to(inner_address(nobody[0])).packet(), TxMeta::default()).unwrap();
@@ -274,7 +274,7 @@ mod tests {
 
     /// A neighbour that does not answer: what is sent to it stays with the kernel for a second.
     #[test]
-    fn what_finds_no_room_waits_in_order() {
+    fn datagrams_without_room_wait_in_order() {
         if !has_sys_admin() || !has_net_admin() {
             return println!("skipped: a cable in a namespace needs CAP_SYS_ADMIN and CAP_NET_ADMIN");
         }

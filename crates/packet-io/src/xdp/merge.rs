@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_in_more_than_its_place_stays_apart() {
+    fn segments_that_differ_in_more_than_place_stay_apart() {
         for template in [Tcp::v4(), Tcp::v6()] {
             let same = |change: &dyn Fn(&mut Tcp)| {
                 let first = Tcp { payload: pattern(1000), ..template.clone() };

@@ -314,7 +314,7 @@ mod tests {
 
     /// The order of entries and counts, with a thread in the place of the kernel.
     #[test]
-    fn what_goes_through_a_ring_between_threads_arrives_whole_and_in_order() {
+    fn entries_of_a_ring_between_threads_arrive_whole_and_in_order() {
         const COUNT: u64 = 100_000;
         let (mapping, [producer, consumer, _], entries) = mapping();
         let addresses = [producer, consumer].map(|word| word.as_ptr() as usize);

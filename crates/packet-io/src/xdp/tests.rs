@@ -201,7 +201,7 @@ fn both_roles_work_in_both_families_and_both_modes_beside_the_kernel() {
 }
 
 #[test]
-fn what_the_interface_has_no_room_for_waits_and_arrives() {
+fn frames_beyond_the_ring_wait_and_arrive() {
     on_a_cable(async |far| {
         let few = XdpOptions { send_frames: 64, receive_frames: 64, ..small() };
         let Some(Opened { mut queues, .. }) = opened(few) else { return };
@@ -362,7 +362,7 @@ fn each_queue_of_the_interface_can_have_a_stack_of_its_own() {
 }
 
 #[test]
-fn what_was_put_together_on_the_way_is_lost_in_generic_mode_and_counted() {
+fn coalesced_frames_are_lost_in_generic_mode_and_counted() {
     on_a_cable(async |far| {
         let generic = XdpOptions { native: false, ..small() };
         let Some(Opened { mut queues, .. }) = opened(generic) else { return };

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_defined_is_named() {
+    fn undefined_name_is_reported() {
         let error = parse("t.pkt", "\n0 read(${FD})", &[]).unwrap_err();
         assert_eq!(error.line, 2);
         assert!(error.message.contains("${FD}"), "{error}");

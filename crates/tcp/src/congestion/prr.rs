@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_delivered_while_detection_waited_lets_all_losses_go_at_once() {
+    fn deliveries_during_the_hold_release_all_losses_at_once() {
         // Of 20 segments 17 were reported before three were found lost: nothing is in flight any more.
         let mut prr = Prr::new(PrrBound::Rfc9937);
         prr.enter(14 * MSS, 3 * MSS, 0);

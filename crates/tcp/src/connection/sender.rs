@@ -713,7 +713,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_most_outstanding_counts_until_the_window_has_been_sent_again() {
+    fn largest_flight_counts_until_the_window_is_sent_again() {
         let at = |n: u32| SeqNum(n);
         let mut usage = usage();
         usage.on_burst(at(0), at(10_000), false);
@@ -741,7 +741,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_for_the_first_time_earns_its_percentage_of_redundancy() {
+    fn new_data_earns_its_percentage_of_redundancy() {
         let host = Host { mtu: 1500, granularity: Duration::ZERO, repairs: true };
         let mut sender = Sender::new(&TcpConfig::default(), SeqNum(0), host, false, Instant::ZERO);
         sender.earn_redundancy(1_000, Some(25));

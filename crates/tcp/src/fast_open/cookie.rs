@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_is_refused() {
+    fn text_without_a_key_is_refused() {
         for (text, error) in [
             ("", KeyError::Digits),
             ("1-2-3", KeyError::Words),
@@ -635,8 +635,8 @@ mod tests {
     }
 
     #[test]
-    #[ignore = "a measurement: cargo test --release -p brisk-tcp --lib what_a_check_costs -- --ignored --nocapture"]
-    fn what_a_check_costs() {
+    #[ignore = "a measurement: cargo test --release -p brisk-tcp --lib time_of_a_cookie_check -- --ignored --nocapture"]
+    fn time_of_a_cookie_check() {
         const TIMES: u32 = 5_000_000;
         let (client, server) = ([198, 51, 100, 7].into(), [192, 0, 2, 1].into());
         for mac in [CookieMac::Linux, CookieMac::AesPaper] {

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_learnt_survives_a_restart_and_time_goes_on_meanwhile() {
+    fn memory_survives_a_restart_and_ages_meanwhile() {
         let text = full().export(Some(1000), at(MINUTE));
         let mut later = cache();
         later.import(&text, Some(1000 + 60), at(5)).expect("as written");
@@ -211,7 +211,7 @@ mod tests {
 
     /// That a SYN with data was answered is one thing, that nothing but its data can have been what was answered another.
     #[test]
-    fn what_was_proven_and_what_was_only_taken_stay_apart() {
+    fn proven_and_accepted_cookies_stay_apart() {
         let mut before = cache();
         let cookie = Cookie::new(&[0xab; 8]).map(FastOpen::with_cookie);
         let granted = Report::SynAck { class: SynAckClass::Granted, cookie, refusals: 0 };
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_here_goes_before_what_is_stored() {
+    fn own_knowledge_goes_before_stored_knowledge() {
         let mut here = cache();
         let cookie = Cookie::new(&[1; 4]).map(FastOpen::with_cookie);
         let granted = Report::SynAck { class: SynAckClass::Granted, cookie, refusals: 0 };

@@ -631,7 +631,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_the_end_is_left_to_retransmission_unless_much_is_lost() {
+    fn middle_flights_are_left_to_retransmission_unless_much_is_lost() {
         let middle = Flight { last: false, ..flight(14_000) };
         assert_eq!(plan(&middle, &losses(10_000), &RS, 14_000).protection, Protection::Nothing);
     }

@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_can_have_repaired_is_no_news() {
+    fn report_of_an_impossible_repair_is_ignored() {
         let mut sender = Signals::new(Profile::F2);
         assert_eq!(arrive_when(false, &mut sender, 1, 10, Some(R_SUCC | S_PAR)), RepairReport::default());
         assert_eq!(sender.flags(), 0);

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_learnt_survives_a_restart_and_time_goes_on_meanwhile() {
+    fn memory_survives_a_restart_and_ages_meanwhile() {
         let before = full();
         let text = before.export(Some(1000), at(60));
         let mut later = memory();
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_here_goes_before_what_is_stored() {
+    fn own_knowledge_goes_before_stored_knowledge() {
         let mut here = memory();
         here.on_report(ends(1), &PathReport { mss: Some(500), ..PathReport::default() }, at(0));
         here.import(&full().export(None, at(0)), None, at(1)).expect("as written");

@@ -544,7 +544,7 @@ mod tests {
     }
 
     #[test]
-    fn what_arrives_behind_a_hole_is_answered_at_once() {
+    fn data_behind_a_hole_is_acknowledged_at_once() {
         // RFC 5681 section 4.2: "Out-of-order data segments SHOULD be acknowledged immediately, in order to
         // accelerate loss recovery."
         let mut receiver = Receiver::settled(40);
@@ -583,7 +583,7 @@ mod tests {
 
     /// RFC 5681 section 4.2: "Out-of-order data segments SHOULD be acknowledged immediately".
     #[test]
-    fn what_is_out_of_order_is_acknowledged_at_once() {
+    fn out_of_order_data_is_acknowledged_at_once() {
         for kind in [ArrivalKind::OutOfOrder, ArrivalKind::FillsHole, ArrivalKind::Duplicate] {
             let mut receiver = Receiver::settled(40);
             assert_eq!(receiver.arrive(kind, 100, false, ms(10)), Owed::Now, "{kind:?}");

@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn what_contradicts_the_fin_is_ignored() {
+    fn data_that_contradicts_the_fin_is_ignored() {
         let mut assembler = Assembler::new(SeqNum(1));
         assembler.on_data(range(101, 201), true);
         let beyond = assembler.on_data(range(151, 301), false);

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_read_in_order_and_let_go_packet_by_packet() {
+    fn kept_packets_are_read_in_order_and_freed_one_by_one() {
         let mut packets = Packets::INITIAL;
         let mut expected: Vec<u8> = Vec::new();
         for byte in 1..=3 {

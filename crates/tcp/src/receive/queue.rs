@@ -580,7 +580,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_below_the_capacity_is_refused() {
+    fn data_above_the_capacity_is_refused() {
         let mut queue = RecvQueue::new(10);
         assert_eq!(queue.write_at(6, b"abcdef"), 4);
         assert_eq!(queue.write_at(10, b"x"), 0);
@@ -636,7 +636,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_can_be_read_again_as_far_as_it_is_retained() {
+    fn retained_bytes_can_be_read_again() {
         let mut queue = RecvQueue::new(100);
         queue.retain(10);
         queue.write_at(0, b"abcdefghijkl");
@@ -655,7 +655,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_retained_is_freed_on_demand_and_comes_back() {
+    fn retained_bytes_are_freed_on_demand_and_retained_again() {
         let mut queue = RecvQueue::new(1 << 16);
         queue.retain(10);
         for forget in [RecvQueue::forget as fn(&mut RecvQueue), |queue| queue.retain(0)] {

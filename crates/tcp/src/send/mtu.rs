@@ -409,7 +409,7 @@ mod tests {
     const OPTIONS: u32 = 12;
 
     #[test]
-    fn what_a_router_said_is_tried_again_after_ten_minutes() {
+    fn size_named_by_a_router_is_tested_again_after_ten_minutes() {
         let mut path = PathMtu::new(1500, false, MtuProbing::OnBlackHole, BASE_MSS);
         assert!(path.on_icmp(1400, at(0)) && !path.raise_stale(at(599)));
         assert!(path.on_icmp(1300, at(599)) && !path.raise_stale(at(600)), "it was said again");
@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_found_of_a_path_spares_the_next_connection_the_search() {
+    fn known_size_of_a_path_spares_the_next_search() {
         let mut first = PathMtu::new(1500, false, MtuProbing::OnBlackHole, BASE_MSS);
         assert_eq!(first.report(), MtuReport::Silent);
         (1..=3).for_each(|second| {
@@ -489,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_router_said_holds_for_the_next_connection_too() {
+    fn size_named_by_a_router_holds_for_the_next_connection() {
         let mut first = PathMtu::new(1500, false, MtuProbing::Off, BASE_MSS);
         first.on_icmp(1400, at(0));
         let found = NarrowPath { low: 1400, high: 1400 };

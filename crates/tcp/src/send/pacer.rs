@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_wait_is_paid_back() {
+    fn unpaced_bytes_are_paid_back() {
         let mut pacer = pacer(100_000, 100);
         pacer.on_sent(5000, us(0));
         assert_eq!((pacer.budget(us(0)), pacer.next_timeout()), (0, Some(us(5000))));

@@ -558,7 +558,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sent_after_the_latest_delivery_is_never_suspected() {
+    fn segments_after_the_latest_delivery_are_never_lost() {
         let mut sender = Sender::new(10);
         sender.ack(2, &[], 1000);
         assert!(sender.lost().is_empty() && sender.rack.next_timeout().is_none());

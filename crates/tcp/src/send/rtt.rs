@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_of_the_path_goes_on_with_the_first_sample() {
+    fn remembered_times_continue_with_the_first_sample() {
         let mut rtt = RttEstimator::new(&RtoConfig::LINUX, G);
         rtt.recall(Duration::from_millis(100), Duration::from_millis(4));
         assert_eq!((rtt.rto_base(), rtt.srtt()), (ms(1000), None));
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_of_a_path_that_has_changed_is_forgotten() {
+    fn remembered_times_of_a_changed_path_are_forgotten() {
         let mut rtt = RttEstimator::new(&RtoConfig::LINUX, G);
         rtt.recall(Duration::from_millis(100), Duration::from_millis(4));
         rtt.on_sample(ms(300), at(0));

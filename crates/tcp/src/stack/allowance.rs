@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_reserved_is_spent_until_it_is_released_or_lapses() {
+    fn reservation_is_spent_until_it_is_released_or_lapses() {
         let mut allowances = Allowances::default();
         let at = Instant::from_millis;
         let available = |allowances: &Allowances, now| allowances.available(peer(1), &PLANNER, now);
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_overdrawn_leaves_nothing() {
+    fn overdrawn_allowance_leaves_nothing() {
         let mut allowances = Allowances::default();
         allowances.note(peer(1), Origin::New, 1_000, Instant::ZERO);
         allowances.note(peer(1), Origin::Duplicate, 5_000, Instant::ZERO);

@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_put_in_last_is_found_until_it_is_removed() {
+    fn latest_target_is_found_until_it_is_removed() {
         let tuple = |local: &str, remote: &str| {
             FourTuple::new(local.parse().expect("valid"), remote.parse().expect("valid"))
         };

@@ -165,7 +165,7 @@ mod tests {
     use alloc::vec;
 
     #[test]
-    fn what_was_used_last_serves_first_and_no_more_is_kept_than_may_be() {
+    fn latest_spare_serves_first_within_the_limit() {
         let mut spares = Spares::new(128 * (100 << 10));
         spares.put(vec![1; 64 << 10]);
         spares.put(vec![2; LEAST]);

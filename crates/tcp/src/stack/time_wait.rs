@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_in_comes_out() {
+    fn entry_comes_out_as_it_went_in() {
         for ts_recent in [None, Some(0), Some(RECENT)] {
             let numbers = numbers(ts_recent);
             assert_eq!(entry(ts_recent).numbers(), numbers);

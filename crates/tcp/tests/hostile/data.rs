@@ -8,7 +8,7 @@ use crate::bounded;
 use crate::scene::*;
 
 #[test]
-fn what_can_be_read_already_does_not_change_any_more() {
+fn readable_bytes_do_not_change() {
     let mut scene = Scene::new(|_, _| {});
     let (id, isn) = scene.open(peer(1), &MSS_1000);
     let at = |seq: u32, payload| Attack { seq: ISN + 1 + seq, payload, ..ack(isn + 1) };

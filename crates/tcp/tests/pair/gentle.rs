@@ -123,7 +123,7 @@ fn configs(chance: &mut ChaCha8Rng, profile: FecProfile) -> TcpConfig {
 
 /// Parity, copies and retransmissions are made of what lies in many places as of what lies in one.
 #[test]
-fn what_is_given_away_is_sent_and_repaired_as_what_is_copied() {
+fn given_bytes_are_sent_and_repaired_like_copied_ones() {
     let corrective = Some(CorrectiveConfig::default());
     let proactive = Some(ProactiveConfig::default());
     for (corrective, proactive) in
@@ -292,7 +292,7 @@ fn beside_an_unaware_peer_everything_but_the_syn_is_as_without() {
 }
 
 #[test]
-fn what_is_kept_for_repairs_is_free_again_when_the_connections_are_gone() {
+fn repair_memory_is_freed_with_the_connections() {
     let mut pair = Pair::with_configs(1, stack_config(A), stack_config(B));
     let mechanisms =
         MechanismConfig { corrective: Some(CorrectiveConfig::default()), ..MechanismConfig::default() };
@@ -308,7 +308,7 @@ fn what_is_kept_for_repairs_is_free_again_when_the_connections_are_gone() {
 }
 
 #[test]
-fn what_a_syn_offered_is_not_forgotten_while_its_answer_is_on_its_way() {
+fn offer_of_a_syn_is_kept_until_its_answer_arrives() {
     let cold = StackConfig { warm_half_open: 0, ..stack_config(B) };
     let mut pair = Pair::with_configs(1, stack_config(A), cold);
     let mechanisms =
@@ -340,7 +340,7 @@ fn kept_after(limit: usize, transfers: &[(usize, usize)]) -> Vec<usize> {
 }
 
 #[test]
-fn who_has_heard_nothing_for_longest_gives_its_memory_for_repairs_up() {
+fn longest_silent_connection_gives_up_its_repair_memory() {
     let transfers = [(0, 20_000), (1, 12_000), (0, 1_000), (2, 16_000), (3, 12_000)];
     let free = kept_after(usize::MAX / 2, &transfers);
     assert!(free.is_sorted() && free[1] > free[0], "{free:?}");

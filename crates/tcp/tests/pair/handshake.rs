@@ -129,7 +129,7 @@ fn data_written_before_the_handshake_follows_it() {
 }
 
 #[test]
-fn who_accepts_late_is_told_what_there_is_to_read() {
+fn late_accept_reports_readable_data() {
     let mut pair = Pair::new(1);
     let listener = pair.listen(B, 80, ListenConfig::default());
     let at_a = pair.connect(A, 80);

@@ -217,7 +217,7 @@ fn without_a_memory_nothing_is_remembered() {
 }
 
 #[test]
-fn what_is_known_changes_no_packet_unless_somebody_asks() {
+fn path_memory_changes_no_packet_unless_switched_on() {
     let traffic = |known: bool| {
         let mut world = World::new(tcp());
         world.fetch(200_000);
@@ -517,7 +517,7 @@ fn a_handshake_that_lost_nothing_leaves_no_doubt_about_a_longer_path() {
 }
 
 #[test]
-fn what_is_known_survives_a_restart() {
+fn path_memory_survives_a_restart() {
     let mut world = World::new(from_memory());
     world.fetch(500_000);
     let now = world.pair.now;

@@ -36,7 +36,7 @@ fn the_dscp_can_be_changed_on_an_open_connection() {
 
 /// A device may hand in several segments as one: it counts as what was on the wire, headers included.
 #[test]
-fn what_a_device_coalesced_counts_as_the_segments_that_it_was() {
+fn coalesced_segments_count_one_by_one() {
     let mut pair = Pair::new(1);
     let (at_a, at_b) = pair.established();
     pair.seen.clear();

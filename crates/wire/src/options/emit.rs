@@ -666,7 +666,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_fits_is_read_back(options in any::<bool>().prop_flat_map(|syn| (Just(syn), arbitrary::options(syn)))) {
+        fn options_that_fit_are_read_back(options in any::<bool>().prop_flat_map(|syn| (Just(syn), arbitrary::options(syn)))) {
             let (syn, options) = options;
             let (area, dropped) = bytes(&options, syn);
             prop_assert!(area.len() % 4 == 0 && area.len() <= MAX_LEN);

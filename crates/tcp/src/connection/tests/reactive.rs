@@ -314,7 +314,7 @@ fn a_lost_probe_leaves_it_to_the_timeout() {
 }
 
 #[test]
-fn what_is_sacked_is_the_affair_of_the_reordering_timer() {
+fn sacked_data_is_left_to_the_reordering_timer() {
     // R13 (a): a hole shows, so that no probe is needed: 100 + min_rtt/4.
     let mut tail = Tail::new(rack_tlp(), 2, |who, n| who == C && n == 1);
     assert_eq!(tail.until(1000).sent(), [segment(125, 1)]);

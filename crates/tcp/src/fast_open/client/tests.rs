@@ -127,7 +127,7 @@ fn the_second_swallowed_syn_disables_for_240_s_and_the_third_for_480() {
 }
 
 #[test]
-fn what_has_answered_before_is_left_alone_after_six_in_a_row() {
+fn known_server_is_left_alone_after_six_failures_in_a_row() {
     let mut bench = Bench::known();
     bench.report(&Report::Works, 0);
     for lost in 1..=5 {
@@ -216,7 +216,7 @@ fn answers_to_syns_that_did_not_know_of_each_other_count_once() {
 
 /// One that left when two refusals were known comes back after another was accepted.
 #[test]
-fn what_was_accepted_meanwhile_counts() {
+fn data_accepted_meanwhile_counts() {
     let mut bench = Bench::known();
     bench.answer(SynAckClass::SoftReject, None, 0);
     bench.answer(SynAckClass::SoftReject, None, 1);
@@ -335,7 +335,7 @@ fn a_one_time_cookie_is_taken_out_when_it_is_used() {
 }
 
 #[test]
-fn what_is_out_of_its_range_is_refused_by_name() {
+fn value_out_of_range_is_refused_by_name() {
     let refused = |change: fn(&mut ClientMemory)| {
         let mut memory = ClientMemory::default();
         change(&mut memory);

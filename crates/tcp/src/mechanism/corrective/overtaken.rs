@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_confirmed_is_another_episode() {
+    fn confirmed_repair_starts_another_episode() {
         let mut overtaken = warned();
         assert!(!repair(&mut overtaken, 1, 100));
         assert!(overtaken.on_timeout(None));

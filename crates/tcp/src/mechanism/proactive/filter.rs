@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_authors_deployed_reports_nothing() {
+    fn deployed_variant_of_the_authors_reports_nothing() {
         let mut filter = Filter::new(CopyRule::Ledger, CopyReport::None);
         take(&mut filter, 1, true, at(50));
         assert_eq!(filter.on_timeout(at(75)), Masked { losses: 1, report: false });

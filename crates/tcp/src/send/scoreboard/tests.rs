@@ -205,7 +205,7 @@ fn a_retransmitted_segment_gives_no_sample_unless_timestamps_do() {
 }
 
 #[test]
-fn what_is_delivered_comes_in_the_order_of_transmission() {
+fn deliveries_come_in_the_order_of_transmission() {
     let mut board = board(3, true);
     board.on_sent(&sent(Origin::Retransmit, 0, 1000, ms(40)));
     let outcome = board.on_ack(ISS + 1000, &blocks(&[(2000, 3000)]), info(ms(90)));

@@ -102,7 +102,7 @@ fn a_server_that_has_not_agreed_gets_it_all_the_same() {
 }
 
 #[test]
-fn what_is_lost_behind_the_syn_is_recovered_as_anything_else() {
+fn loss_behind_the_syn_is_recovered_like_any_other() {
     for lost in 1..8 {
         let mut world = World::known(taking());
         let mut count = 0;
@@ -120,7 +120,7 @@ fn what_is_lost_behind_the_syn_is_recovered_as_anything_else() {
 
 /// The listener has nothing that they could belong to (RFC 9293 section 3.10.7.2: "drop the segment").
 #[test]
-fn what_overtakes_its_syn_is_dropped_without_a_word() {
+fn data_that_overtakes_its_syn_is_dropped_in_silence() {
     let mut world = World::known(taking());
     let syn =
         TcpHeader { src_port: 4444, dst_port: 80, seq: SeqNum(77), window: 1000, ..TcpHeader::default() };

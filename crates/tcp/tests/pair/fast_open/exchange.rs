@@ -126,7 +126,7 @@ fn a_lost_syn_ack_is_sent_again_and_the_answer_with_it() {
 
 /// T33: the answer overtakes the SYN-ACK.
 #[test]
-fn what_arrives_before_the_syn_ack_is_kept() {
+fn data_before_the_syn_ack_is_kept() {
     let mut world = World::known(FastOpenListen::default());
     world.pair.tap = Some(Box::new(lose_first(B, SYN_ACK)));
     let id = world.open(&asking(), &pattern(100));
@@ -147,7 +147,7 @@ fn what_arrives_before_the_syn_ack_is_kept() {
 
 /// T23: without the SYN-ACK in time, what was kept is dropped.
 #[test]
-fn what_was_kept_goes_when_the_plain_syn_leaves() {
+fn kept_data_is_dropped_when_the_plain_syn_leaves() {
     let early = FastOpenConnect { hold_early: false, ..FastOpenConnect::default() };
     for connect in [early, FastOpenConnect::default()] {
         let mut world = World::known(FastOpenListen::default());
@@ -165,7 +165,7 @@ fn what_was_kept_goes_when_the_plain_syn_leaves() {
 
 /// A client that holds nothing drops what overtakes the SYN-ACK; it comes again.
 #[test]
-fn what_overtakes_the_syn_ack_is_dropped_if_nothing_is_to_be_held() {
+fn data_before_the_syn_ack_is_dropped_without_a_hold() {
     for (hold_early, read) in [(false, 0), (true, 1000)] {
         let mut world = World::known(FastOpenListen::default());
         let connect = FastOpenConnect { hold_early, ..FastOpenConnect::default() };

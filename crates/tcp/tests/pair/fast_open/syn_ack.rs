@@ -4,7 +4,7 @@ use super::*;
 
 /// T8: some of the data is acknowledged.
 #[test]
-fn what_was_not_taken_follows_at_once() {
+fn refused_data_follows_at_once() {
     let mut peer = Peer::known(bare(), 1460);
     let id = peer.open(&pattern(4000));
     assert_eq!(peer.world.sent(A)[0], (0, "S", 1420, true));
