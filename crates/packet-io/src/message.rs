@@ -70,7 +70,9 @@ fn header(to: Option<&SockAddr>, control: &[u8], part: &IoSlice<'_>) -> libc::ms
         header.msg_namelen = to.len();
     }
     if !control.is_empty() {
-        (header.msg_control, header.msg_controllen) = (control.as_ptr().cast_mut().cast(), control.len());
+        // The C libraries have integers of different sizes for it.
+        (header.msg_control, header.msg_controllen) =
+            (control.as_ptr().cast_mut().cast(), control.len() as _);
     }
     header
 }
@@ -81,11 +83,11 @@ pub fn receive(fd: BorrowedFd<'_>, data: &mut [u8], control: &mut [u8], flags: i
     // SAFETY: all zero is a header that names nothing.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
     (header.msg_iov, header.msg_iovlen) = (&mut part, 1);
-    (header.msg_control, header.msg_controllen) = (control.as_mut_ptr().cast(), control.len());
+    (header.msg_control, header.msg_controllen) = (control.as_mut_ptr().cast(), control.len() as _);
     // SAFETY: everything that the header points to outlives the call and is as large as it says.
     let len = unsafe { libc::recvmsg(fd.as_raw_fd(), &mut header, flags) };
     let len = usize::try_from(len).map_err(|_| io::Error::last_os_error())?;
-    Ok(Received { len, control_len: header.msg_controllen, flags: header.msg_flags })
+    Ok(Received { len, control_len: header.msg_controllen as usize, flags: header.msg_flags })
 }
 
 #[cfg(test)]

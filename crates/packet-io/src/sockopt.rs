@@ -55,7 +55,7 @@ pub fn allow_foreign_address(fd: BorrowedFd<'_>, ipv6: bool) -> io::Result<()> {
 pub fn request(fd: BorrowedFd<'_>, request: u64) -> io::Result<i32> {
     let mut number: libc::c_int = 0;
     // SAFETY: the requests of sockets that answer a number write one int.
-    let answer = unsafe { libc::ioctl(fd.as_raw_fd(), request, &mut number) };
+    let answer = unsafe { libc::ioctl(fd.as_raw_fd(), request as _, &mut number) };
     if answer == 0 { Ok(number) } else { Err(io::Error::last_os_error()) }
 }
 

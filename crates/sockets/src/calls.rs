@@ -21,9 +21,9 @@ use crate::world::World;
 /// Where the type stands in the second argument of socket() (linux/net.h).
 const SOCK_TYPE_MASK: i32 = 15;
 /// `SIOCOUTQNSD` of linux/sockios.h: bytes that were never sent.
-const SIOCOUTQNSD: u64 = 0x894B;
+const SIOCOUTQNSD: libc::Ioctl = 0x894B;
 /// `SIOCATMARK` of asm/sockios.h: whether the next byte is the urgent one.
-const SIOCATMARK: u64 = 0x8905;
+const SIOCATMARK: libc::Ioctl = 0x8905;
 /// The result of fcntl(F_GETFL) for a socket: O_RDWR.
 const READ_WRITE: i32 = libc::O_RDWR;
 
@@ -309,6 +309,8 @@ pub fn fcntl(world: &impl World, fd: i32, command: i32, argument: i64) -> Answer
 
 /// ioctl() that answers a number.
 pub fn ioctl(world: &impl World, fd: i32, request: u64) -> Answer<i32> {
+    // The C libraries have integers of different sizes for it.
+    let request = request as libc::Ioctl;
     world.call(|host| {
         let (socket, stack, _) = host.parts(fd)?;
         let id = socket.conn();
