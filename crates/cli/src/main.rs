@@ -53,6 +53,9 @@ mod whatif;
 
 use failure::Failure;
 
+/// The version with the commit and the target that it was built from and for.
+const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("BRISK_BUILD"), ")");
+
 const AFTER_HELP: &str = if cfg!(feature = "lab") {
     "Start with:  brisk demo\nFlags that say [env: BRISK_...] can also be set there."
 } else {
@@ -61,7 +64,7 @@ const AFTER_HELP: &str = if cfg!(feature = "lab") {
 
 /// A user-space TCP for short transfers: one round trip to open and answer.
 #[derive(Debug, Parser)]
-#[command(name = "brisk", version, propagate_version = true, max_term_width = 100)]
+#[command(name = "brisk", version, long_version = VERSION, propagate_version = true, max_term_width = 100)]
 #[command(after_help = AFTER_HELP)]
 struct Cli {
     #[command(flatten)]

@@ -19,6 +19,23 @@ fn failure(arguments: &[&str]) -> (String, i32) {
 }
 
 #[test]
+fn the_version_names_the_commit_and_the_target() {
+    let said = |flag| stdout(&brisk(&[flag])).trim_end().to_owned();
+    assert_eq!(said("-V"), concat!("brisk ", env!("CARGO_PKG_VERSION")));
+    let long = said("--version");
+    let (version, build) = long.split_once(" (").expect("a build");
+    assert_eq!(version, said("-V"));
+    let (commit, target) = build.trim_end_matches(')').split_once(", ").expect("a commit and a target");
+    assert!(target.contains("linux"), "{long}");
+    // The hash and the date; sources without the repository have no commit.
+    let is_hash = commit
+        .split(' ')
+        .next()
+        .is_some_and(|hash| hash.len() >= 12 && u64::from_str_radix(&hash[..12], 16).is_ok());
+    assert!(is_hash || commit == "unknown commit", "{long}");
+}
+
+#[test]
 fn whatif_prints_the_same_json_for_the_same_seed() {
     let run = |seed| {
         let output = brisk(&[
