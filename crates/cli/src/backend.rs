@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use brisk_gateway::access::Role;
@@ -179,6 +180,10 @@ struct Reloadable {
 }
 
 impl Side for Reloadable {
+    fn key_files(&self) -> Vec<PathBuf> {
+        lock(&self.last).0.hop.key_files()
+    }
+
     async fn reload(&self) -> Result<Reloaded, Failure> {
         let read = self.args.settings()?;
         hop_args::tell_ignored(&read, &self.log);

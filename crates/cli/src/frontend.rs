@@ -296,6 +296,10 @@ impl Reloadable {
 }
 
 impl Side for Arc<Reloadable> {
+    fn key_files(&self) -> Vec<PathBuf> {
+        lock(&self.last).0.hop.key_files()
+    }
+
     async fn reload(&self) -> Result<Reloaded, Failure> {
         let read = self.args.settings()?;
         hop_args::tell_ignored(&read, &self.log);

@@ -1,6 +1,9 @@
 //! Services next to a gateway: the admin listener, the signals of an operator, and messages to systemd.
 
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use brisk_gateway::admin::Admin;
 use brisk_gateway::log::{Level, Log, Value};
@@ -17,6 +20,9 @@ const SHOWN_LABELS: usize = 8;
 
 /// A side that can read its configuration again.
 pub(crate) trait Side: Send + Sync + 'static {
+    /// The files with keys, which are watched.
+    fn key_files(&self) -> Vec<PathBuf>;
+
     /// Reads, checks and takes it. On an error the old one stays.
     fn reload(&self) -> impl Future<Output = Result<Reloaded, Failure>> + Send;
 }
@@ -126,11 +132,17 @@ impl Operation {
     }
 }
 
-/// SIGHUP.
+/// SIGHUP, and other content in a file with keys: a mounted secret changes, and nobody sends a signal.
 fn reloads(side: impl Side, log: Log) -> Result<impl Future<Output = ()> + Send, Failure> {
     let mut hangup = signal(SignalKind::hangup()).map_err(cannot_catch)?;
     Ok(async move {
-        while hangup.recv().await.is_some() {
+        let mut known = versions(&side.key_files());
+        loop {
+            tokio::select! {
+                order = hangup.recv() => if order.is_none() { return },
+                () = changed(&known, &side) => {}
+            }
+            known = versions(&side.key_files());
             systemd::reloading();
             match side.reload().await {
                 Ok(reloaded) => reloaded.tell(&log),
@@ -142,6 +154,31 @@ fn reloads(side: impl Side, log: Log) -> Result<impl Future<Output = ()> + Send,
             systemd::ready();
         }
     })
+}
+
+/// The time between two looks at the files with keys.
+const INTERVAL: Duration = Duration::from_secs(2);
+
+/// Tells one content of a file from another: inode, size, and the time of the last change in seconds and nanoseconds.
+type Version = (u64, u64, i64, i64);
+
+fn versions(files: &[PathBuf]) -> Vec<Option<Version>> {
+    let version = |file: &PathBuf| {
+        let of = std::fs::metadata(file).ok()?;
+        Some((of.ino(), of.size(), of.mtime(), of.mtime_nsec()))
+    };
+    files.iter().map(version).collect()
+}
+
+/// Resolves when the files with keys have other versions than these. A file that is missing is being replaced.
+async fn changed(known: &[Option<Version>], side: &impl Side) {
+    loop {
+        tokio::time::sleep(INTERVAL).await;
+        let now = versions(&side.key_files());
+        if now != known && now.iter().all(Option::is_some) {
+            return;
+        }
+    }
 }
 
 /// SIGUSR1.

@@ -21,6 +21,8 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
 use crate::frontend::FrontendControl;
+use crate::hop::KeyError;
+use crate::hop::key::read_secret;
 use crate::listeners::{accept, listen_at};
 use crate::log::Log;
 use crate::metrics::Metrics;
@@ -138,13 +140,14 @@ fn token_for(listen: SocketAddr, token_file: Option<&Path>) -> Result<Option<Str
 }
 
 fn read_token(path: &Path) -> Result<String, AdminError> {
-    use std::os::unix::fs::MetadataExt;
     let wrong = || AdminError::Token(path.display().to_string());
-    let unreadable = |error| AdminError::Unreadable { path: path.display().to_string(), error };
-    let mode = std::fs::metadata(path).map_err(unreadable)?.mode();
-    let token = std::fs::read_to_string(path).map_err(unreadable)?.trim().to_owned();
-    let good = mode & 0o077 == 0 && token.len() >= 16 && !token.contains(char::is_whitespace);
-    good.then_some(token).ok_or_else(wrong)
+    let text = read_secret(path).map_err(|error| match error {
+        KeyError::Unreadable { path, error } => AdminError::Unreadable { path, error },
+        _ => wrong(),
+    })?;
+    let token = text.trim();
+    let good = token.len() >= 16 && !token.contains(char::is_whitespace);
+    good.then(|| token.to_owned()).ok_or_else(wrong)
 }
 
 fn answer(
@@ -159,8 +162,9 @@ fn respond<B>(shown: &Shown, token: Option<&str>, request: &Request<B>) -> Respo
     const TEXT: &str = "text/plain; charset=utf-8";
     const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     let path = request.uri().path();
-    // Whether the process lives is no secret.
-    if path != "/healthz" && !token.is_none_or(|token| bears(request, token)) {
+    // Whether the process lives and serves is no secret: probes of Kubernetes ask for it without a token.
+    let is_open = path == "/healthz" || path == "/readyz";
+    if !is_open && !token.is_none_or(|token| bears(request, token)) {
         let mut refused = text(StatusCode::UNAUTHORIZED, TEXT, "this needs the admin token\n");
         refused.headers_mut().insert(WWW_AUTHENTICATE, hyper::header::HeaderValue::from_static("Bearer"));
         return refused;
@@ -271,7 +275,8 @@ mod tests {
     fn with_a_token_only_who_bears_it_sees_more_than_that_it_lives() {
         let (shown, token) = (shown(), Some("0123456789abcdef"));
         assert_eq!(ask(&shown, token, "/healthz", &[]).0, 200);
-        for path in ["/metrics", "/status", "/readyz", "/nothing"] {
+        assert_eq!(ask(&shown, token, "/readyz", &[]).0, 200);
+        for path in ["/metrics", "/status", "/nothing"] {
             assert_eq!(ask(&shown, token, path, &[]).0, 401, "{path}");
             let wrong = [("authorization", "Bearer 0123456789abcdeX")];
             assert_eq!(ask(&shown, token, path, &wrong).0, 401, "{path}");

@@ -192,7 +192,7 @@ mod tests {
         assert!(error(&"a:b\n".repeat(4097)).contains("more than 4096"));
         let path = std::env::temp_dir().join(format!("brisk-users-{}", std::process::id()));
         std::fs::write(&path, "alice:secret").unwrap();
-        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o640)).unwrap();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o644)).unwrap();
         let open = Users::load(&path).unwrap_err().to_string();
         assert!(open.contains("chmod 600") && !open.contains("secret"), "{open}");
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();

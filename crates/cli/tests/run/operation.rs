@@ -220,6 +220,21 @@ fn a_reload_says_what_needs_a_restart_and_refuses_what_could_not_start() {
     assert_eq!(backend.stop().0, Some(0));
 }
 
+#[test]
+fn a_key_that_is_exchanged_is_read_without_a_signal() {
+    let Configured { files, mut backend, mut frontend, address, .. } = Configured::start();
+    let new = key(&files, "new");
+    // As Kubernetes exchanges a mounted secret: in one step, under the same name.
+    std::fs::rename(new, files.path("key")).expect("the file moves");
+    for side in [&mut frontend, &mut backend] {
+        side.until("event=changed key=keys");
+        side.until("event=reloaded changes=1");
+    }
+    assert_eq!(through(&address, b"sealed by the new key".to_vec()), b"sealed by the new key");
+    assert_eq!(frontend.stop().0, Some(0));
+    assert_eq!(backend.stop().0, Some(0));
+}
+
 /// The answer to one byte through a frontend, with the name of the origin before it; empty if it is refused.
 fn whose(address: &str) -> String {
     let Ok(mut client) = TcpStream::connect(address) else { return String::new() };

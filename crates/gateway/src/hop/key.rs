@@ -168,22 +168,25 @@ pub(crate) fn lines<'a>(text: &'a str, place: &'a str) -> impl Iterator<Item = (
     said.map(move |(number, line)| (format!("{place}: line {}", number + 1), line))
 }
 
-/// The permission bits of a file.
-pub(super) fn mode_of(path: &Path) -> Result<u32, KeyError> {
+/// The owner and the permission bits of a file.
+pub(super) fn rights_of(path: &Path) -> Result<(u32, u32), KeyError> {
     let unreadable = |error| KeyError::Unreadable { path: path.display().to_string(), error };
-    Ok(std::fs::metadata(path).map_err(unreadable)?.mode() & 0o777)
+    let metadata = std::fs::metadata(path).map_err(unreadable)?;
+    Ok((metadata.uid(), metadata.mode() & 0o777))
 }
 
-/// The text of a file that is for its owner alone.
+/// The text of a file that is for its owner alone. If its owner is root, a group may read it: that is how an administrator
+/// gives it to a service, and how Kubernetes mounts a secret.
 ///
 /// # Errors
 /// If the file cannot be read or is open to others.
 pub fn read_secret(path: &Path) -> Result<Zeroizing<String>, KeyError> {
+    const ROOT: u32 = 0;
     let name = path.display().to_string();
-    let mode = mode_of(path)?;
+    let (owner, mode) = rights_of(path)?;
     // A credential of systemd shows the rights of an access list as those of a group that has none.
     let credential = std::env::var_os("CREDENTIALS_DIRECTORY").is_some_and(|own| path.starts_with(own));
-    let refused = if credential { 0o027 } else { 0o077 };
+    let refused = if credential || owner == ROOT { 0o037 } else { 0o077 };
     if mode & refused != 0 {
         return Err(KeyError::Open { path: name, mode });
     }
@@ -277,7 +280,10 @@ mod tests {
     fn a_file_that_others_may_read_is_refused() {
         let path = std::env::temp_dir().join(format!("brisk-hop-key-{}", std::process::id()));
         std::fs::write(&path, "ab".repeat(32)).unwrap();
-        for (mode, good) in [(0o600, true), (0o400, true), (0o640, false), (0o604, false), (0o620, false)] {
+        // Tests may run as root.
+        let of_root = std::fs::metadata(&path).unwrap().uid() == 0;
+        let modes = [(0o600, true), (0o400, true), (0o640, of_root), (0o440, of_root)];
+        for (mode, good) in [&modes[..], &[(0o604, false), (0o620, false), (0o650, false)]].concat() {
             std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
             let loaded = KeyRing::load(&path);
             assert_eq!(loaded.is_ok(), good, "{mode:o}");

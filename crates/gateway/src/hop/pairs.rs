@@ -16,7 +16,7 @@ use snow::params::DHChoice;
 use snow::resolvers::{CryptoResolver, DefaultResolver};
 use zeroize::Zeroizing;
 
-use super::key::{HopKey, KeyError, MOST_KEYS, digits, hexadecimal, lines, mode_of};
+use super::key::{HopKey, KeyError, MOST_KEYS, digits, hexadecimal, lines, rights_of};
 
 /// Prefix of a private key.
 pub(super) const PRIVATE: &str = "private:";
@@ -148,7 +148,7 @@ impl StaticKeys {
     pub(super) fn read(own: &str, place: &str, peers: &Path) -> Result<StaticKeys, KeyError> {
         let own = private_keys(own, place)?;
         let name = peers.display().to_string();
-        let mode = mode_of(peers)?;
+        let (_, mode) = rights_of(peers)?;
         if mode & 0o022 != 0 {
             return Err(KeyError::Writable { path: name, mode });
         }
@@ -284,7 +284,7 @@ mod tests {
         assert!(nobody.admits_nobody() && !Hop::Pairs(keys.clone()).admits_nobody());
         assert_eq!(nobody.summary(), "1 pair, 0 peer keys");
         assert!(!nobody.has_keys_of(&Hop::Pairs(keys.clone())) && nobody.has_keys_of(&nobody));
-        write(&own, &key.reveal(), 0o640);
+        write(&own, &key.reveal(), 0o644);
         assert!(error(&own, Some(&peers)).contains("chmod 600"));
         write(&own, &"ab".repeat(32), 0o600);
         assert!(error(&own, Some(&peers)).contains("is no pair"));

@@ -336,6 +336,13 @@ lay!(LimitSettings {
 });
 lay!(AdminSettings { listen, token_file });
 
+impl HopSettings {
+    /// The files with keys.
+    pub fn key_files(&self) -> Vec<PathBuf> {
+        self.key_file.iter().chain(&self.peer_keys).cloned().collect()
+    }
+}
+
 impl Settings {
     /// These where they say something, `under` where they do not.
     #[must_use]
