@@ -9,7 +9,7 @@ use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -124,6 +124,8 @@ pub struct Upstream {
     fates: Fates,
     peer: Peer,
     changed: Notify,
+    /// It is watched, and will be up or down soon.
+    watched: AtomicBool,
     /// Smoothed round trip of the watch, microseconds; 0: none yet.
     round_trip: AtomicU64,
     /// Connections that it was asked for.
@@ -149,6 +151,7 @@ impl Upstream {
             fates: Fates::default(),
             peer: Peer::default(),
             changed: Notify::new(),
+            watched: AtomicBool::new(false),
             round_trip: AtomicU64::new(0),
             asked: AtomicU64::new(0),
             failures: AtomicU32::new(0),
@@ -428,6 +431,7 @@ impl Upstream {
         if self.spec.address.is_none() {
             return;
         }
+        self.watched.store(true, Ordering::Relaxed);
         tokio::join!(self.watch_life(dialling, log), self.watch_path(dialling), self.keep_warm(dialling));
     }
 
@@ -669,13 +673,13 @@ impl Upstreams {
     /// The shortest round trip to those that can be asked, of which a client's first bytes save one if they are there when
     /// the hop is opened. `None`: they save nothing, or nobody knows.
     pub(crate) fn saved_by_first_bytes(&self, dialling: &Dialling) -> Option<Duration> {
-        let asked = self.iter().filter(|upstream| rank(upstream).0 == 0);
+        let asked = self.iter().filter(|upstream| can_be_asked(upstream));
         asked.filter_map(|upstream| upstream.rides(dialling)).min()
     }
 
     /// True if one can be asked.
     pub fn any_up(&self) -> bool {
-        self.iter().any(|upstream| rank(upstream).0 == 0)
+        self.iter().any(|upstream| can_be_asked(upstream))
     }
 
     /// The backends in the order in which to ask them for a connection: those that are up by priority, among equals each by
@@ -704,12 +708,18 @@ impl Upstreams {
     }
 }
 
-/// Usable before draining before down, then by priority.
+fn can_be_asked(upstream: &Upstream) -> bool {
+    matches!(upstream.health(), Health::Up | Health::Unknown)
+}
+
+/// Up before not known yet before draining before down, then by priority. A request to a backend that turns out to be dead is
+/// lost: it may have arrived there.
 fn rank(upstream: &Upstream) -> (u8, u8) {
     let usable = match upstream.health() {
-        Health::Up | Health::Unknown => 0,
-        Health::Draining => 1,
-        Health::Down => 2,
+        Health::Up => 0,
+        Health::Unknown => upstream.watched.load(Ordering::Relaxed).into(),
+        Health::Draining => 2,
+        Health::Down => 3,
     };
     (usable, upstream.spec.priority)
 }
@@ -815,6 +825,22 @@ mod tests {
         assert!(!upstreams.any_up());
         upstreams.all[0].set(Health::Up, "test", &log);
         assert_eq!(first(&upstreams), "0");
+    }
+
+    #[test]
+    fn watched_backend_is_asked_after_those_that_have_answered() {
+        let (upstreams, log) = (upstreams(&[(0, 1), (0, 1), (1, 1)]), Log::silent());
+        for upstream in upstreams.iter() {
+            upstream.watched.store(true, Ordering::Relaxed);
+        }
+        upstreams.all[1].set(Health::Up, "test", &log);
+        assert!((0..10).all(|_| first(&upstreams) == "1"));
+        upstreams.all[1].set(Health::Draining, "test", &log);
+        upstreams.all[2].set(Health::Up, "test", &log);
+        assert_eq!(first(&upstreams), "2", "it has answered");
+        upstreams.all[2].set(Health::Down, "test", &log);
+        assert_eq!(first(&upstreams), "0", "it may answer");
+        assert!(upstreams.any_up());
     }
 
     #[test]
