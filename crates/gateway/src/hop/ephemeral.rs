@@ -121,6 +121,13 @@ impl Ephemerals {
         }
     }
 
+    /// A pair with this private key, for as long as may be.
+    #[cfg(test)]
+    pub(super) fn of(private: Point) -> Ephemerals {
+        let pair = Some((Instant::now() + LONGEST_LIFETIME, Arc::new(KeyPair::of(HopKey::new(private)))));
+        Ephemerals(Mutex::new(Held { lifetime: LONGEST_LIFETIME, pair }))
+    }
+
     /// True if there is a pair.
     #[cfg(test)]
     pub(super) fn holds_one(&self) -> bool {
@@ -149,9 +156,12 @@ struct KeyPair {
 
 impl KeyPair {
     fn generate() -> io::Result<KeyPair> {
-        let private = HopKey::generate()?;
+        HopKey::generate().map(KeyPair::of)
+    }
+
+    fn of(private: HopKey) -> KeyPair {
         let public = MontgomeryPoint::mul_base_clamped(*private.bytes()).to_bytes();
-        Ok(KeyPair { private, public, agreed: Mutex::default() })
+        KeyPair { private, public, agreed: Mutex::default() }
     }
 
     /// The secret that this side shares with the one whose public key is `peer`.

@@ -290,6 +290,9 @@ fn ours(_: snow::Error) -> HandshakeError {
 }
 
 #[cfg(test)]
+mod released;
+
+#[cfg(test)]
 mod tests {
     use std::time::Duration;
 
