@@ -11,7 +11,7 @@ use crate::{Common, backend, frontend, hop_args, output};
 const EXAMPLES: &str = "\
 Examples:
   brisk check -c /etc/brisk/frontend.toml
-  brisk check -c backend.toml && systemctl reload brisk-backend";
+  brisk check -c backend.toml && systemctl reload brisk-backend@7443";
 
 /// The flags of `check`.
 #[derive(Debug, clap::Args)]

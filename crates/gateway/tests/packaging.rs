@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::process::Command;
 
 use brisk_gateway::{MechanismState, Metrics, Settings};
 
@@ -106,4 +107,15 @@ fn the_board_and_the_alerts_ask_for_metrics_that_there_are() {
             );
         }
     }
+}
+
+#[test]
+fn alerts_fire_as_their_own_tests_say() {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/prometheus/alerts_test.yaml");
+    let Ok(said) = Command::new("promtool").args(["test", "rules"]).arg(&tests).output() else {
+        println!("skipped: there is no promtool");
+        return;
+    };
+    let text = String::from_utf8_lossy(&[said.stdout, said.stderr].concat()).into_owned();
+    assert!(said.status.success(), "{text}");
 }
