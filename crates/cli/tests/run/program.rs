@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, channel};
 
 pub(crate) const BRISK: &str = env!("CARGO_BIN_EXE_brisk");
 
@@ -25,7 +26,39 @@ pub(crate) fn text(bytes: &[u8]) -> String {
 /// A program that runs until it is told to stop; killed if the test ends before.
 pub(crate) struct Running {
     child: Child,
-    log: BufReader<ChildStderr>,
+    log: BufReader<Log>,
+}
+
+/// The log of a program, taken from its pipe as it comes: a full pipe would stop the program.
+struct Log {
+    pieces: Receiver<Vec<u8>>,
+    rest: Vec<u8>,
+}
+
+impl Log {
+    fn of(mut pipe: ChildStderr) -> Log {
+        let (sender, pieces) = channel();
+        std::thread::spawn(move || {
+            let mut piece = [0; 8192];
+            while let Ok(length @ 1..) = pipe.read(&mut piece) {
+                // The test may have ended.
+                let _ = sender.send(piece[..length].to_vec());
+            }
+        });
+        Log { pieces, rest: Vec::new() }
+    }
+}
+
+impl Read for Log {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        if self.rest.is_empty() {
+            self.rest = self.pieces.recv().unwrap_or_default();
+        }
+        let length = self.rest.len().min(buffer.len());
+        buffer[..length].copy_from_slice(&self.rest[..length]);
+        self.rest.drain(..length);
+        Ok(length)
+    }
 }
 
 impl Running {
@@ -35,8 +68,8 @@ impl Running {
 
     pub(crate) fn of(command: &mut Command) -> Running {
         let mut child = command.stderr(Stdio::piped()).spawn().expect("the program starts");
-        let log = BufReader::new(child.stderr.take().expect("its stderr is piped"));
-        Running { child, log }
+        let log = Log::of(child.stderr.take().expect("its stderr is piped"));
+        Running { child, log: BufReader::new(log) }
     }
 
     /// The value of `key` in the next log line.
