@@ -36,8 +36,8 @@ const CALMS: u64 = 10;
 /// How often the observer is asked between.
 const SAMPLE_EVERY: u64 = 1000;
 const BUFFER: BufferConfig = BufferConfig { initial: 16 << 10, max: 256 << 10 };
-const MOST_CONNECTIONS: usize = 128;
-const MOST_MEMORY: usize = 4 << 20;
+const MAX_CONNECTIONS: usize = 128;
+const MAX_MEMORY: usize = 4 << 20;
 const MSL: Duration = Duration::from_secs(30);
 
 /// Where segments are thrown at: the states of RFC 9293 section 3.3.2.
@@ -164,8 +164,8 @@ impl Barrage {
     fn new(situation: Situation, seed: u64) -> Barrage {
         let config = StackConfig {
             addresses: vec![LOCAL],
-            max_connections: MOST_CONNECTIONS,
-            max_buffer_bytes: MOST_MEMORY,
+            max_connections: MAX_CONNECTIONS,
+            max_buffer_bytes: MAX_MEMORY,
             msl: MSL,
             ..StackConfig::default()
         };

@@ -17,11 +17,11 @@ use crate::forge;
 use crate::watched::Watched;
 
 /// Steps of one run.
-const MOST_STEPS: usize = 600;
+const MAX_STEPS: usize = 600;
 /// Flows that the attacker keeps in mind.
-const MOST_FLOWS: usize = 12;
+const MAX_FLOWS: usize = 12;
 /// Listeners and connections that the application holds.
-const MOST_HANDLES: usize = 12;
+const MAX_HANDLES: usize = 12;
 /// The largest buffer of [`configs::tcp`].
 const LARGEST_BUFFER: usize = 262_144;
 
@@ -29,7 +29,7 @@ const LARGEST_BUFFER: usize = 262_144;
 pub fn run(bytes: &[u8]) {
     let mut decisions = Decisions::new(bytes);
     let mut world = World::new(&mut decisions);
-    for _ in 0..MOST_STEPS {
+    for _ in 0..MAX_STEPS {
         if decisions.is_over() {
             break;
         }
@@ -70,7 +70,7 @@ fn note(flows: &mut Vec<Flow>, packet: &[u8], segment: &Segment<'_>) {
     let remote = SocketAddr::new(segment.ip.dst, segment.tcp.dst_port);
     let mut flow = Flow::new(local, remote, 0xffff_ff00);
     flow.on_sent(packet, segment);
-    if flows.len() == MOST_FLOWS {
+    if flows.len() == MAX_FLOWS {
         flows.remove(0);
     }
     flows.push(flow);
@@ -123,7 +123,7 @@ impl World {
         let choice = decisions.byte();
         let to = SocketAddr::new(remote(choice & 1 == 1, choice >> 4), decisions.pick(&[80, 81, 0]));
         let (data, now) = (decisions.bytes(usize::from(choice >> 2 & 3) * 20), self.host.now);
-        if self.connections.len() == MOST_HANDLES {
+        if self.connections.len() == MAX_HANDLES {
             return;
         }
         if let Ok((id, taken)) = self.host.stack.connect_with_data(to, data, &config, now) {
@@ -135,7 +135,7 @@ impl World {
     fn listen(&mut self, decisions: &mut Decisions<'_>) {
         let config = configs::listen(decisions);
         let at = SocketAddr::new(local(decisions.one_in(4)), decisions.pick(&[80, 81, 0]));
-        if self.listeners.len() == MOST_HANDLES {
+        if self.listeners.len() == MAX_HANDLES {
             let closed = self.listeners.remove(0);
             self.host.stack.close_listener(closed, self.host.now);
         }
@@ -144,7 +144,7 @@ impl World {
 
     fn accept(&mut self) {
         for &listener in &self.listeners {
-            while self.connections.len() < MOST_HANDLES
+            while self.connections.len() < MAX_HANDLES
                 && let Some((id, remote)) = self.host.stack.accept(listener)
             {
                 assert_eq!(self.host.stack.remote_addr(id), Some(remote));
@@ -155,7 +155,7 @@ impl World {
 
     /// One of the handles, the last ones being the first choices.
     fn handle(&self, decisions: &mut Decisions<'_>) -> Option<usize> {
-        let choice = decisions.below(MOST_HANDLES);
+        let choice = decisions.below(MAX_HANDLES);
         self.connections.len().checked_sub(1 + choice % self.connections.len().max(1))
     }
 
@@ -233,7 +233,7 @@ impl World {
         let to = SocketAddr::new(local(v6), decisions.pick(&[80, 81, 4000]));
         let from = SocketAddr::new(remote(v6, choice >> 4), decisions.pick(&[5000, 5001, 80, 0]));
         let irs = decisions.pick(&[1000, 0xffff_fff0, 0x7fff_ffff]);
-        if self.flows.len() < MOST_FLOWS {
+        if self.flows.len() < MAX_FLOWS {
             let known = self.flows.iter().rev().find(|flow| flow.remote.ip() == from.ip());
             let fast_open = known.and_then(|flow| flow.fast_open);
             self.flows.push(Flow { fast_open, ..Flow::new(to, from, irs) });
@@ -241,7 +241,7 @@ impl World {
     }
 
     fn forge(&mut self, decisions: &mut Decisions<'_>) {
-        let choice = decisions.below(MOST_FLOWS);
+        let choice = decisions.below(MAX_FLOWS);
         let Some(index) = self.flows.len().checked_sub(1 + choice % self.flows.len().max(1)) else { return };
         let rx = forge::packet(decisions, &mut self.flows[index], &mut self.packet);
         self.host.receive(&self.packet, rx);

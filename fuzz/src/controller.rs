@@ -18,8 +18,8 @@ use brisk_wire::{
 use crate::decisions::Decisions;
 use crate::watched::Watched;
 
-const MOST_STEPS: usize = 600;
-const MOST_CONNECTIONS: usize = 6;
+const MAX_STEPS: usize = 600;
+const MAX_CONNECTIONS: usize = 6;
 const LARGEST_BUFFER: usize = 262_144;
 const MSS: u16 = 1460;
 /// Segments where larger packets vanish.
@@ -27,7 +27,7 @@ const NARROW: u32 = 536 - 40;
 /// The largest rate of a pacer, bytes per second.
 const LARGEST_RATE: u64 = 1 << 40;
 /// Windows before anything is acknowledged: the initial one, or one that is remembered, of each connection.
-const TRUST: u64 = 64 * 1460 * MOST_CONNECTIONS as u64;
+const TRUST: u64 = 64 * 1460 * MAX_CONNECTIONS as u64;
 /// Round trips that the rest of the data may take at an honest peer, and waits for timers.
 const PATIENCE: u32 = 5000;
 /// Round trip of the honest peer.
@@ -40,7 +40,7 @@ const REMOTE: [u8; 4] = [10, 0, 0, 2];
 pub fn run(bytes: &[u8]) {
     let mut decisions = Decisions::new(bytes);
     let mut scene = Scene::new(&mut decisions);
-    for _ in 0..MOST_STEPS {
+    for _ in 0..MAX_STEPS {
         if decisions.is_over() {
             break;
         }
@@ -104,7 +104,7 @@ impl Scene {
     }
 
     fn step(&mut self, decisions: &mut Decisions<'_>) {
-        let index = decisions.below(MOST_CONNECTIONS).min(self.peers.len().saturating_sub(1));
+        let index = decisions.below(MAX_CONNECTIONS).min(self.peers.len().saturating_sub(1));
         match decisions.below(16) {
             0 => self.connect(),
             1 => self.write(index, 65_536),
@@ -121,7 +121,7 @@ impl Scene {
     }
 
     fn connect(&mut self) {
-        if self.peers.iter().filter(|peer| !peer.is_over).count() == MOST_CONNECTIONS {
+        if self.peers.iter().filter(|peer| !peer.is_over).count() == MAX_CONNECTIONS {
             return;
         }
         let connect = ConnectConfig { tcp: self.tcp.clone(), ..ConnectConfig::default() };
@@ -292,7 +292,7 @@ impl Scene {
             assert!(info.pacing_rate.is_none_or(|rate| (1..=LARGEST_RATE).contains(&rate)), "{info:?}");
         }
         if let Some(path) = self.host.stack.shared_path(address(LOCAL), address(REMOTE)) {
-            assert!(path.members as usize <= MOST_CONNECTIONS + 1, "{path:?}");
+            assert!(path.members as usize <= MAX_CONNECTIONS + 1, "{path:?}");
             assert!(path.waiting <= path.members, "{path:?}");
         }
     }

@@ -9,7 +9,7 @@ use brisk_wire::{ChecksumCheck, Duration, Instant};
 /// Packets that a link which reads is offered in each direction.
 const PACKETS: u64 = 24;
 /// Packets that may come out of these: duplicates and pieces included.
-const MOST_OUT: usize = 100_000;
+const MAX_OUT: usize = 100_000;
 
 /// Runs one input.
 pub fn run(bytes: &[u8]) {
@@ -44,7 +44,7 @@ fn carry(spec: &LinkSpec) {
             }
             while direction.poll(now).is_some() {
                 out += 1;
-                assert!(out < MOST_OUT, "packets come out for ever");
+                assert!(out < MAX_OUT, "packets come out for ever");
             }
         }
         let mut wakes = 0;
@@ -52,10 +52,10 @@ fn carry(spec: &LinkSpec) {
         while let Some(next) = direction.next_departure().filter(|next| *next <= end) {
             while direction.poll(next).is_some() {
                 out += 1;
-                assert!(out < MOST_OUT, "packets come out for ever");
+                assert!(out < MAX_OUT, "packets come out for ever");
             }
             wakes += 1;
-            assert!(wakes < MOST_OUT, "the link wants to be woken for ever");
+            assert!(wakes < MAX_OUT, "the link wants to be woken for ever");
         }
     }
 }

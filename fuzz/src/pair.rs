@@ -19,11 +19,11 @@ use crate::configs;
 use crate::decisions::Decisions;
 use crate::watched::Watched;
 
-const MOST_STEPS: usize = 600;
-const MOST_CONNECTIONS: usize = 3;
+const MAX_STEPS: usize = 600;
+const MAX_CONNECTIONS: usize = 3;
 const LARGEST_BUFFER: usize = 262_144;
 /// Packets that the path holds in each direction.
-const MOST_IN_FLIGHT: usize = 3000;
+const MAX_IN_FLIGHT: usize = 3000;
 /// How long the two may take in the end: beyond the largest timeout and the longest probe interval.
 const PATIENCE: Duration = Duration::from_secs(1800);
 
@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(1800);
 pub fn run(bytes: &[u8]) {
     let mut decisions = Decisions::new(bytes);
     let mut pair = Pair::new(&mut decisions);
-    for _ in 0..MOST_STEPS {
+    for _ in 0..MAX_STEPS {
         if decisions.is_over() {
             break;
         }
@@ -111,7 +111,7 @@ impl Pair {
         for side in [0, 1] {
             let path = &mut self.path[side];
             self.hosts[side].drain(&mut |packet, _| {
-                if path.len() < MOST_IN_FLIGHT {
+                if path.len() < MAX_IN_FLIGHT {
                     path.push_back((packet.to_vec(), Rx::default()));
                 }
             });
@@ -147,7 +147,7 @@ impl Pair {
     fn connect(&mut self, decisions: &mut Decisions<'_>) {
         let config = configs::connect(decisions);
         let data: Vec<u8> = (0..usize::from(decisions.byte()) * 8).map(|offset| content(0, offset)).collect();
-        if self.streams.len() == MOST_CONNECTIONS {
+        if self.streams.len() == MAX_CONNECTIONS {
             return;
         }
         let (host, to) = (&mut self.hosts[0], SocketAddr::new(address(1), 80));
@@ -165,7 +165,7 @@ impl Pair {
     }
 
     fn write(&mut self, side: usize, decisions: &mut Decisions<'_>) {
-        let (index, len) = (decisions.below(MOST_CONNECTIONS), usize::from(decisions.short()) % 20_000);
+        let (index, len) = (decisions.below(MAX_CONNECTIONS), usize::from(decisions.short()) % 20_000);
         let Some(stream) = self.streams.get_mut(index) else { return };
         let Some(id) = stream.ids[side] else { return };
         let from = stream.written[side];
@@ -180,7 +180,7 @@ impl Pair {
     }
 
     fn read(&mut self, side: usize, decisions: &mut Decisions<'_>) {
-        let (index, len) = (decisions.below(MOST_CONNECTIONS), usize::from(decisions.short()));
+        let (index, len) = (decisions.below(MAX_CONNECTIONS), usize::from(decisions.short()));
         if let Some(stream) = self.streams.get_mut(index) {
             read(&mut self.hosts[side], stream, side, len);
         }
@@ -195,7 +195,7 @@ impl Pair {
     }
 
     fn shutdown(&mut self, side: usize, decisions: &mut Decisions<'_>) {
-        let index = decisions.below(MOST_CONNECTIONS);
+        let index = decisions.below(MAX_CONNECTIONS);
         if let Some(id) = self.streams.get(index).and_then(|stream| stream.ids[side]) {
             let host = &mut self.hosts[side];
             let _ = host.stack.shutdown(id, host.now);
@@ -203,7 +203,7 @@ impl Pair {
     }
 
     fn break_off(&mut self, side: usize, decisions: &mut Decisions<'_>) {
-        let Some(stream) = self.streams.get_mut(decisions.below(MOST_CONNECTIONS)) else { return };
+        let Some(stream) = self.streams.get_mut(decisions.below(MAX_CONNECTIONS)) else { return };
         let Some(id) = stream.ids[side] else { return };
         let host = &mut self.hosts[side];
         stream.broken = true;
@@ -215,7 +215,7 @@ impl Pair {
     }
 
     fn adjust(&mut self, side: usize, decisions: &mut Decisions<'_>) {
-        let index = decisions.below(MOST_CONNECTIONS);
+        let index = decisions.below(MAX_CONNECTIONS);
         if let Some(id) = self.streams.get(index).and_then(|stream| stream.ids[side]) {
             match decisions.below(3) {
                 0 => self.hosts[side].stack.set_nodelay(id, decisions.one_in(2)),
@@ -289,7 +289,7 @@ impl Pair {
         for side in [0, 1] {
             let path = &mut self.path[side];
             self.hosts[side].pass(span, &mut |packet, _| {
-                if path.len() < MOST_IN_FLIGHT {
+                if path.len() < MAX_IN_FLIGHT {
                     path.push_back((packet.to_vec(), Rx::default()));
                 }
             });

@@ -7,12 +7,12 @@
 use brisk_script::{Options, run as run_script};
 
 /// Lines of a script that is run: a long one is only slow.
-const MOST_LINES: usize = 200;
+const MAX_LINES: usize = 200;
 
 /// Runs one input.
 pub fn run(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
-    if text.lines().count() > MOST_LINES {
+    if text.lines().count() > MAX_LINES {
         return;
     }
     // A script whose expectations are wrong, as those of a mutated one are, runs on if it is lenient.

@@ -23,13 +23,13 @@ const SAYABLE: usize = 65_535;
 const NEXT_SEGMENT: usize = 64 << 10;
 /// Packets that may leave while time stands still: more than every buffer in segments of the least size,
 /// with an acknowledgement each.
-const MOST_PACKETS: usize = 20_000;
+const MAX_PACKETS: usize = 20_000;
 /// Events and probes that may wait.
-const MOST_EVENTS: usize = 200_000;
+const MAX_EVENTS: usize = 200_000;
 /// How often timers may be due again at the same instant.
-const MOST_REPEATS: usize = 4;
+const MAX_REPEATS: usize = 4;
 /// Timers that may fire while time passes once.
-const MOST_TIMERS: usize = 200_000;
+const MAX_TIMERS: usize = 200_000;
 
 /// A stack, its clock and the bounds it must keep.
 #[derive(Debug)]
@@ -83,7 +83,7 @@ impl Watched {
         let mut packets = 0;
         while let Some(transmit) = self.stack.poll_transmit(self.now, &mut self.packet) {
             packets += 1;
-            assert!(packets < MOST_PACKETS, "packets leave for ever, the last {:02x?}", self.packet);
+            assert!(packets < MAX_PACKETS, "packets leave for ever, the last {:02x?}", self.packet);
             if self.trace {
                 println!("{} > {} {:?}", self.now.as_micros(), describe(&self.packet), transmit.segment_size);
             }
@@ -94,8 +94,8 @@ impl Watched {
 
     /// Takes out every event and probe.
     pub fn events(&mut self) -> Vec<Event> {
-        let events: Vec<Event> = core::iter::from_fn(|| self.stack.poll_event()).take(MOST_EVENTS).collect();
-        assert!(events.len() < MOST_EVENTS, "events come for ever");
+        let events: Vec<Event> = core::iter::from_fn(|| self.stack.poll_event()).take(MAX_EVENTS).collect();
+        assert!(events.len() < MAX_EVENTS, "events come for ever");
         while self.stack.poll_probe().is_some() {}
         events
     }
@@ -111,7 +111,7 @@ impl Watched {
         while self.due(self.now).is_some() {
             repeats += 1;
             let next = self.stack.next_timeout();
-            assert!(repeats <= MOST_REPEATS, "due at {next:?}, again and again at {:?}", self.now);
+            assert!(repeats <= MAX_REPEATS, "due at {next:?}, again and again at {:?}", self.now);
             self.stack.on_timeout(self.now);
             self.check();
             self.drain(wire);
@@ -125,7 +125,7 @@ impl Watched {
         let mut timers = 0;
         while let Some(next) = self.due(end) {
             timers += 1;
-            assert!(timers < MOST_TIMERS, "timers fire for ever, the next at {next:?} of {end:?}");
+            assert!(timers < MAX_TIMERS, "timers fire for ever, the next at {next:?} of {end:?}");
             self.now = self.now.max(next);
             self.run_timers(wire);
         }

@@ -14,7 +14,7 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 static HEAP: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 /// By how much more the process may hold after all of them than after the first tenth, bytes.
-const MOST_GROWTH: i64 = 16 << 10;
+const MAX_GROWTH: i64 = 16 << 10;
 
 fn held() -> i64 {
     let stats = HEAP.stats();
@@ -44,5 +44,5 @@ fn a_million_mutated_handshakes() {
     }
     let growth = held() - calm;
     println!("{COUNT} handshakes in {:.0} s; {growth} bytes more are held", began.elapsed().as_secs_f64());
-    assert!(growth <= MOST_GROWTH, "{growth} bytes more");
+    assert!(growth <= MAX_GROWTH, "{growth} bytes more");
 }

@@ -16,10 +16,10 @@ static HEAP: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 /// By how much more the process may hold, after everything was let go, than after the first tenth of
 /// the segments: the capacity of tables that were never as full before.
-const MOST_GROWTH: i64 = 64 << 10;
+const MAX_GROWTH: i64 = 64 << 10;
 /// Most that the process may hold at any time beyond what it held before, bytes: the buffers and what
 /// goes with 128 connections.
-const MOST_HEAP: i64 = 16 << 20;
+const MAX_HEAP: i64 = 16 << 20;
 
 /// Bytes that the process holds.
 fn held() -> i64 {
@@ -56,8 +56,8 @@ fn accept(segments: u64) {
         assert_eq!(tally.segments, segments);
         let reached = tally.accepted > 0;
         assert_eq!(reached, *situation != Situation::In(State::Closed), "{}", situation.name());
-        assert!(*growth <= MOST_GROWTH, "{} holds {growth} bytes more for ever", situation.name());
-        assert!(*heap <= MOST_HEAP, "{} held {heap} bytes", situation.name());
+        assert!(*growth <= MAX_GROWTH, "{} holds {growth} bytes more for ever", situation.name());
+        assert!(*heap <= MAX_HEAP, "{} held {heap} bytes", situation.name());
     }
 }
 

@@ -16,13 +16,13 @@ use crate::segment::{Kind, Segment, parse};
 use crate::train::Losses;
 
 /// Connections that are open at a time.
-const MOST_CONNECTIONS: usize = 65_536;
+const MAX_CONNECTIONS: usize = 65_536;
 /// Packets of all of them about which something may still be learnt.
-const MOST_OPEN: usize = 2_000_000;
+const MAX_OPEN: usize = 2_000_000;
 /// Exchanges, and round-trip times, that are kept.
-const MOST_KEPT: usize = 100_000;
+const MAX_KEPT: usize = 100_000;
 /// Sources whose numbering of packets is watched.
-const MOST_SOURCES: usize = 65_536;
+const MAX_SOURCES: usize = 65_536;
 /// Share of the path below which the capture point is at its end.
 const AT_THE_END: f64 = 0.15;
 
@@ -129,7 +129,7 @@ impl<T> Kept<T> {
             self.kept.push(value);
         }
         self.seen += 1;
-        if self.kept.len() >= MOST_KEPT {
+        if self.kept.len() >= MAX_KEPT {
             let mut index = 0;
             self.kept.retain(|_| {
                 index += 1;
@@ -215,7 +215,7 @@ impl Table {
     fn watch_numbering(&mut self, segment: &Segment, ends: Ends) {
         let Some(id) = segment.ip_id.filter(|_| !segment.syn && !segment.rst) else { return };
         let source = segment.source.ip();
-        if self.numbering.len() >= MOST_SOURCES && !self.numbering.contains_key(&source) {
+        if self.numbering.len() >= MAX_SOURCES && !self.numbering.contains_key(&source) {
             return;
         }
         let numbering = self.numbering.entry(source).or_default();
@@ -228,7 +228,7 @@ impl Table {
 
     /// Closes the half of the connections that has been silent longest, if there are too many.
     fn make_room(&mut self) {
-        if self.open.len() < MOST_CONNECTIONS && self.open_packets < MOST_OPEN {
+        if self.open.len() < MAX_CONNECTIONS && self.open_packets < MAX_OPEN {
             return;
         }
         let mut times: Vec<u64> = self.open.values().map(|open| open.connection.last).collect();

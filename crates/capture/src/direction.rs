@@ -4,9 +4,9 @@ use crate::segment::Segment;
 use crate::train::{BURST_GAP, Losses, Train};
 
 /// Gaps in the sequence numbers that are remembered at a time.
-const MOST_HOLES: usize = 256;
+const MAX_HOLES: usize = 256;
 /// A gap in the IP identifications above this is no gap but another way of counting.
-const MOST_MISSING: u16 = 128;
+const MAX_MISSING: u16 = 128;
 /// Without a round-trip time: what comes later than this, ns, is not merely out of order.
 const USUAL_REORDERING: u64 = 5_000_000;
 
@@ -49,7 +49,7 @@ pub struct Direction {
     /// A segment that was sent once and whose acknowledgement is waited for: its end and its time.
     timed: Option<(u64, u64)>,
     /// Least time to an acknowledgement, ns.
-    pub least_echo: Option<u64>,
+    pub min_echo: Option<u64>,
     /// Payload of a full segment.
     pub segment_size: u32,
     /// Bytes of data so far, each counted once.
@@ -122,8 +122,8 @@ impl Direction {
         if let Some((end, at)) = self.timed.filter(|(end, _)| *end <= ack) {
             let echo = segment.at.saturating_sub(at);
             // An acknowledgement of more than was timed may have been held back.
-            if end == ack || self.least_echo.is_none() {
-                self.least_echo = Some(self.least_echo.map_or(echo, |least| least.min(echo)));
+            if end == ack || self.min_echo.is_none() {
+                self.min_echo = Some(self.min_echo.map_or(echo, |least| least.min(echo)));
             }
             self.timed = None;
         }
@@ -162,13 +162,13 @@ impl Direction {
     }
 
     fn packets_of(&self, bytes: u64) -> u64 {
-        bytes.div_ceil(u64::from(self.segment_size.max(1))).clamp(1, u64::from(MOST_MISSING))
+        bytes.div_ceil(u64::from(self.segment_size.max(1))).clamp(1, u64::from(MAX_MISSING))
     }
 
     fn open_hole(&mut self, start: u64, end: u64, segment: &Segment) {
         let packets = self.packets_of(end - start);
         let numbers: Vec<u64> = (0..packets).map(|_| self.by_sequence.missing(segment.at)).collect();
-        if self.holes.len() == MOST_HOLES {
+        if self.holes.len() == MAX_HOLES {
             self.holes.remove(0);
         }
         let first = numbers.first().copied().unwrap_or_default();
@@ -214,12 +214,12 @@ impl Direction {
         let size = self.segment_size.max(segment.len.min(1460)).max(1);
         let packets = segment.len.div_ceil(size).max(1) as u16;
         // Where the numbers begin nobody knows: of what was lost before the first packet the bytes alone tell.
-        let before_first = start.saturating_sub(next).div_ceil(u64::from(size)).min(u64::from(MOST_MISSING));
+        let before_first = start.saturating_sub(next).div_ceil(u64::from(size)).min(u64::from(MAX_MISSING));
         let known = &mut self.identification;
         let ahead = known.next.map_or(before_first as i16, |expected| id.wrapping_sub(expected) as i16);
         match ahead {
             0 => known.regular += 1,
-            1.. if ahead as u16 <= MOST_MISSING => {
+            1.. if ahead as u16 <= MAX_MISSING => {
                 known.regular += 1;
                 // The end of the burst before, if nothing of this one is missing in the sequence.
                 let before = self.by_identification.last_at().unwrap_or(at);
@@ -287,7 +287,7 @@ mod tests {
             direction.sent(&segment(at, seq, 1000), None);
         }
         assert_eq!(direction.clone().finish(false).beyond.lost, 1);
-        assert_eq!((direction.bytes, direction.least_echo), (3000, None));
+        assert_eq!((direction.bytes, direction.min_echo), (3000, None));
         direction.acknowledged(&ack(300, 3000, Some((2000, 3000))));
         let seen = direction.finish(false);
         assert_eq!((seen.beyond.lost, seen.beyond.packets, seen.before.lost), (0, 4, 0));

@@ -11,7 +11,7 @@ pub const LONGEST_BLOCK: usize = 1 << 20;
 /// Bytes of the shortest block of pcapng: its type and twice its length.
 const SHORTEST_BLOCK: u32 = 12;
 /// Interfaces of a section that are told apart.
-const MOST_INTERFACES: usize = 4096;
+const MAX_INTERFACES: usize = 4096;
 
 /// Why there is nothing to say about a capture.
 #[derive(Debug, Error)]
@@ -180,7 +180,7 @@ impl State {
                 None
             }
             Block::InterfaceDescription(described) => {
-                if self.interfaces.len() < MOST_INTERFACES {
+                if self.interfaces.len() < MAX_INTERFACES {
                     self.interfaces.push(Interface {
                         linktype: described.linktype,
                         resolution: described.ts_resolution().filter(|ticks| *ticks > 0).unwrap_or(1_000_000),

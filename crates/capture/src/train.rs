@@ -7,7 +7,7 @@ use serde::Serialize;
 /// A longer pause, ns, ends a burst: what is lost behind it is not a continuation of what was lost before it.
 pub const BURST_GAP: u64 = 2_000_000;
 /// Packets about which something may still be learnt.
-const MOST_OPEN: usize = 4096;
+const MAX_OPEN: usize = 4096;
 /// After this time, ns, a packet's fate is settled.
 const SETTLED_AFTER: u64 = 20_000_000_000;
 
@@ -130,7 +130,7 @@ impl Train {
     fn push(&mut self, mark: Mark) -> u64 {
         while let Some(oldest) = self.open.front() {
             let old = mark.at.saturating_sub(oldest.at) > SETTLED_AFTER;
-            if !old && self.open.len() < MOST_OPEN {
+            if !old && self.open.len() < MAX_OPEN {
                 break;
             }
             self.settle();
@@ -243,7 +243,7 @@ mod tests {
         for i in 0..10_000 {
             train.seen(i, i, i + 1);
         }
-        assert_eq!(train.open(), MOST_OPEN);
+        assert_eq!(train.open(), MAX_OPEN);
         train.seen(100 * SETTLED_AFTER, 0, 1);
         assert_eq!(train.open(), 1);
         assert_eq!(train.finish().packets, 10_001);

@@ -128,7 +128,7 @@ fn before_opening(interface: &str, survey: &Survey) -> String {
     let frames = match kind.as_deref() {
         Some("veth") => format!("MTU {mtu}; a veth, where unfinished checksums are believed"),
         _ if survey.fits() => format!("MTU {mtu}"),
-        _ => format!("MTU {mtu}: at most {}, or use packet:", xdp::MOST_MTU),
+        _ => format!("MTU {mtu}: at most {}, or use packet:", xdp::MAX_MTU),
     };
     let findings = [
         Finding { what: "af_xdp", told: af_xdp, good: refused.is_none() },

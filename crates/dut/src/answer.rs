@@ -11,7 +11,7 @@ use crate::messages::*;
 const INT: usize = 4;
 const TIMEVAL: usize = 16;
 /// Most bytes that one call asks for; what gRPC takes in one message is less.
-const MOST_BYTES: i32 = 64 << 20;
+const MAX_BYTES: i32 = 64 << 20;
 
 type Answer<T> = Result<T, Errno>;
 
@@ -117,7 +117,7 @@ pub(crate) fn poll(sockets: &Sockets, request: PollRequest) -> PollResponse {
 }
 
 pub(crate) fn recv(sockets: &Sockets, request: RecvRequest) -> RecvResponse {
-    let len = usize::try_from(request.len.min(MOST_BYTES)).map_err(|_| INVALID);
+    let len = usize::try_from(request.len.min(MAX_BYTES)).map_err(|_| INVALID);
     match len.and_then(|len| sockets.recv(request.sockfd, len, request.flags)) {
         Ok(buf) => RecvResponse { ret: buf.len() as i32, errno: 0, buf },
         Err(Errno(errno)) => RecvResponse { ret: -1, errno, buf: Vec::new() },

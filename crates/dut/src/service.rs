@@ -22,7 +22,7 @@ use tonic_prost::ProstCodec;
 use crate::answer;
 
 /// Most bytes of one message.
-const MOST_BYTES: usize = 64 << 20;
+const MAX_BYTES: usize = 64 << 20;
 
 /// Serves `sockets` to whoever connects, for ever. Errors of one connection end that one alone.
 pub async fn serve(listener: TcpListener, sockets: Sockets) -> std::io::Error {
@@ -96,7 +96,7 @@ where
     R: Message + Default + 'static,
 {
     let codec = ProstCodec::<R, Q>::default();
-    let mut grpc = Grpc::new(codec).max_decoding_message_size(MOST_BYTES);
+    let mut grpc = Grpc::new(codec).max_decoding_message_size(MAX_BYTES);
     grpc.unary(Call { sockets: sockets.clone(), call }, request).await
 }
 

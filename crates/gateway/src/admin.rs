@@ -1,6 +1,6 @@
 //! Where a side can be looked at: `/metrics`, `/healthz`, `/readyz`, `/status`.
 //!
-//! A listener of its own, on loopback unless a token protects it. A flood gets no more than `MOST`
+//! A listener of its own, on loopback unless a token protects it. A flood gets no more than `MAX`
 //! connections and a few seconds each.
 
 use std::convert::Infallible;
@@ -29,7 +29,7 @@ use crate::metrics::Metrics;
 use crate::status::{Facts, Status};
 
 /// Connections at one time.
-const MOST: usize = 64;
+const MAX: usize = 64;
 /// How long a request may take to arrive, and a connection to last.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The page for people: it asks `/status.json` every second.
@@ -107,7 +107,7 @@ impl Admin {
 
     /// Answers for ever.
     pub async fn run(self, shown: Shown, log: Log) {
-        let places = Arc::new(Semaphore::new(MOST));
+        let places = Arc::new(Semaphore::new(MAX));
         let shared = Arc::new((shown, self.token));
         loop {
             // Never closed.

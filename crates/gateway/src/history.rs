@@ -8,7 +8,7 @@ use serde::Serialize;
 /// Seconds that are kept.
 pub const SECONDS: usize = 120;
 /// Times that a second keeps; of more, the later ones do not count towards its percentiles.
-const MOST_TIMES: usize = 512;
+const MAX_TIMES: usize = 512;
 
 /// One second.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
@@ -47,7 +47,7 @@ impl History {
         second.connections += 1;
         second.failed += u64::from(failed);
         second.retransmits += retransmits;
-        if !failed && second.times.len() < MOST_TIMES {
+        if !failed && second.times.len() < MAX_TIMES {
             second.times.push((took.as_secs_f64() * 1e3) as f32);
         }
     }

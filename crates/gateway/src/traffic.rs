@@ -9,7 +9,7 @@ use crate::history::percentile;
 use crate::sums::Sums;
 
 /// Exchanges that are kept.
-const MOST: usize = 1024;
+const MAX: usize = 1024;
 /// How long one is kept.
 const KEPT: Duration = Duration::from_secs(120);
 
@@ -28,7 +28,7 @@ impl Traffic {
             return;
         }
         let mut exchanges = lock(&self.exchanges);
-        if exchanges.len() >= MOST {
+        if exchanges.len() >= MAX {
             exchanges.pop_front();
         }
         exchanges.push_back((now, (took.as_secs_f64() / round_trip.as_secs_f64()) as f32));

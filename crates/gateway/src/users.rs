@@ -18,7 +18,7 @@ use crate::hop::KeyError;
 use crate::hop::key::{lines, read_secret};
 
 /// Lines that a file may have. A login is compared with all of them.
-const MOST_USERS: usize = 4096;
+const MAX_USERS: usize = 4096;
 /// Bytes of a name, and of a password (RFC 1929).
 const LONGEST: usize = 255;
 
@@ -91,7 +91,7 @@ impl Users {
             users.push(User { name: name.into(), digest });
         }
         match users.len() {
-            0..=MOST_USERS => Ok(Users(users.into())),
+            0..=MAX_USERS => Ok(Users(users.into())),
             _ => Err(UsersError::Malformed {
                 place: place.to_owned(),
                 problem: "these are more than 4096 users",

@@ -23,7 +23,7 @@ const SILENCE: f64 = 44.0;
 /// Height of a millisecond.
 const SCALE: f64 = 2.2;
 /// Packets that are drawn at most; a diagram of more helps nobody.
-const MOST_PACKETS: usize = 400;
+const MAX_PACKETS: usize = 400;
 
 const STYLE: &str = "text{font:10.5px ui-monospace,monospace;fill:var(--fg,#222)}.t{fill:var(--dim,#667)}\
 .end{stroke:var(--dim,#667);stroke-width:1.5}.p{stroke:var(--a1,#0b66c3);stroke-width:1.4;fill:none}\
@@ -194,7 +194,7 @@ fn crossings(captured: &[Captured]) -> Vec<Crossing> {
             label: label(&segment, first, packet.at_server),
             extra: is_extra(&segment),
         });
-        if found.len() == MOST_PACKETS {
+        if found.len() == MAX_PACKETS {
             break;
         }
     }

@@ -97,7 +97,7 @@ impl Burst {
         // Others have filled the queue, packet by packet, to any level with the same probability.
         let room = (0..)
             .take_while(|_| matches!(path.down.offer(vec![0; PACKET], Instant::ZERO), Offered::Queued))
-            .take(MOST_ROOM as usize)
+            .take(MAX_ROOM as usize)
             .count();
         let mut path: Link<Vec<u8>> = Link::new(link, seed);
         for _ in 0..below(room as u32 + 1) {
@@ -117,7 +117,7 @@ impl Burst {
 }
 
 /// Packets that a queue holds at most in [`Burst::meet`].
-const MOST_ROOM: u32 = 10_000;
+const MAX_ROOM: u32 = 10_000;
 
 #[cfg(test)]
 mod tests {

@@ -24,7 +24,7 @@ pub(crate) struct Headers {
 
 impl Headers {
     /// Most bytes of both together: 60 of IPv4 with options, 60 of TCP.
-    pub(crate) const MOST: usize = 120;
+    pub(crate) const MAX: usize = 120;
 
     /// `None` for everything that is not a complete TCP header behind a complete IP header.
     pub(crate) fn of(packet: &[u8]) -> Option<Headers> {

@@ -233,7 +233,7 @@ impl TunDevice {
     /// Hands a super-packet or a packet with an open checksum to the kernel to finish, and counts it.
     fn send_offloaded(&mut self, packet: &[u8], headers: Headers, tx: TxMeta) -> io::Result<()> {
         let (before, payload) = packet.split_at(headers.total());
-        let mut head = [0; Headers::MOST];
+        let mut head = [0; Headers::MAX];
         let head = &mut head[..before.len()];
         head.copy_from_slice(before);
         // The field must hold the pseudo-header sum; what the caller has there does not matter.
@@ -517,7 +517,7 @@ fn write_unfinished(
     head: &[u8],
     payload: [&[u8]; 2],
 ) -> io::Result<()> {
-    const START: usize = VnetHeader::LEN + Headers::MOST;
+    const START: usize = VnetHeader::LEN + Headers::MAX;
     let mut start = [0; START];
     let (vnet, rest) = start.split_at_mut(VnetHeader::LEN);
     vnet.copy_from_slice(&header.bytes());

@@ -12,7 +12,7 @@ use io_uring::{IoUring, opcode, squeue, types};
 use crate::message::Message;
 
 /// Most writes in one call.
-pub(crate) const MOST: usize = 32;
+pub(crate) const MAX: usize = 32;
 
 /// A queue of writes that is empty between calls.
 pub(crate) struct Uring(IoUring);
@@ -22,10 +22,10 @@ impl Uring {
     /// Where the kernel knows no such thing, or the system does not allow it (`kernel.io_uring_disabled`, a filter of system
     /// calls), or there is no descriptor or memory left.
     pub(crate) fn open() -> io::Result<Uring> {
-        IoUring::new(MOST as u32).map(Uring)
+        IoUring::new(MAX as u32).map(Uring)
     }
 
-    /// Writes at most [`MOST`] messages, each with a number and from a few pieces of memory, and tells `done` what became of each that
+    /// Writes at most [`MAX`] messages, each with a number and from a few pieces of memory, and tells `done` what became of each that
     /// the kernel has looked at. The kernel tries all of them in this order, whatever becomes of those before, and never blocks.
     ///
     /// Answers itself for another time; `None` if the kernel did not take the writes, and will not.
@@ -35,7 +35,7 @@ impl Uring {
         messages: impl Iterator<Item = (usize, &'a [IoSlice<'a>])>,
         done: impl FnMut(usize, io::Result<()>),
     ) -> Option<Uring> {
-        let entries = messages.take(MOST).map(|(number, pieces)| {
+        let entries = messages.take(MAX).map(|(number, pieces)| {
             let write =
                 opcode::Writev::new(types::Fd(fd.as_raw_fd()), pieces.as_ptr().cast(), pieces.len() as u32);
             write.rw_flags(libc::RWF_NOWAIT).build().user_data(number as u64)
@@ -51,7 +51,7 @@ impl Uring {
         messages: &[Message<'_>],
         done: impl FnMut(usize, io::Result<()>),
     ) -> Option<Uring> {
-        let headers: Vec<_> = messages.iter().take(MOST).map(Message::header).collect();
+        let headers: Vec<_> = messages.iter().take(MAX).map(Message::header).collect();
         let entries = headers.iter().enumerate().map(|(number, header)| {
             let send = opcode::SendMsg::new(types::Fd(fd.as_raw_fd()), header);
             send.flags(libc::MSG_DONTWAIT as u32).build().user_data(number as u64)
@@ -174,6 +174,6 @@ mod tests {
         let mut failed = 0;
         let done = |_, written: io::Result<()>| failed += usize::from(written.is_err());
         assert!(uring.write(null.as_fd(), [&message[..]; 40].into_iter().enumerate(), done).is_some());
-        assert_eq!(failed, MOST);
+        assert_eq!(failed, MAX);
     }
 }

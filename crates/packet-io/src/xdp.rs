@@ -19,7 +19,7 @@
 //! | `errors` | ICMP errors, and whether the interface is there |
 //! | `survey` | what it would meet on an interface |
 //!
-//! It takes an Ethernet with an MTU of at most [`MOST_MTU`], Linux 5.9, CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF and CAP_PERFMON. The
+//! It takes an Ethernet with an MTU of at most [`MAX_MTU`], Linux 5.9, CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF and CAP_PERFMON. The
 //! program and everything else go with the process, however it ends.
 
 mod device;
@@ -41,7 +41,7 @@ use std::sync::Arc;
 use crate::bpf::extended::XdpMode;
 use crate::device::Device;
 use crate::interface::Interface;
-use crate::packet::filter::{MOST_ADDRESSES, Wanted};
+use crate::packet::filter::{MAX_ADDRESSES, Wanted};
 use crate::packet::guard::Guards;
 use crate::packet::{ETHERNET_HEADER, PacketOptions};
 use crate::privileges::OpenError;
@@ -88,10 +88,10 @@ impl Default for XdpOptions {
 }
 
 /// The longest IP packet that fits into a frame of a page, bytes: there are 256 before it, and a tag may be in its header.
-pub const MOST_MTU: usize = 4096 - HEADROOM - ETHERNET_HEADER - VLAN_TAG;
+pub const MAX_MTU: usize = 4096 - HEADROOM - ETHERNET_HEADER - VLAN_TAG;
 const VLAN_TAG: usize = 4;
 /// Queues of an interface that are used; `ethtool -L` makes them fewer.
-const MOST_QUEUES: u32 = 64;
+const MAX_QUEUES: u32 = 64;
 
 /// The device that [`open`] has opened.
 pub struct Opened {
@@ -130,7 +130,7 @@ impl Path {
 /// reached over `interface`.
 ///
 /// # Errors
-/// No such interface, or no Ethernet; an MTU above [`MOST_MTU`]; no addresses, or more than 16; a right that is missing; another
+/// No such interface, or no Ethernet; an MTU above [`MAX_MTU`]; no addresses, or more than 16; a right that is missing; another
 /// XDP program at the interface, which is left alone; another program that has the port.
 pub fn open(
     interface: &str,
@@ -143,16 +143,16 @@ pub fn open(
     let guards = Guards::claim_for(&subject, interface, options.serve, options.local_ports)?;
     let interface = Interface::named(interface)?;
     let (mtu, mac) = (interface.mtu()?, interface.hardware_address()?);
-    if mtu > MOST_MTU {
+    if mtu > MAX_MTU {
         return unsupported(format!(
-            "its MTU is {mtu}, and a frame of AF_XDP has room for {MOST_MTU}; `ip link set {} mtu {MOST_MTU}`, or use packet:",
+            "its MTU is {mtu}, and a frame of AF_XDP has room for {MAX_MTU}; `ip link set {} mtu {MAX_MTU}`, or use packet:",
             interface.name()
         ));
     }
     // All other packets are for the kernel, or on their way through this host.
-    if addresses.is_empty() || addresses.len() > MOST_ADDRESSES {
+    if addresses.is_empty() || addresses.len() > MAX_ADDRESSES {
         return unsupported(format!(
-            "the stack shares 1 to {MOST_ADDRESSES} addresses with the host, and these are {}; name them with --addr",
+            "the stack shares 1 to {MAX_ADDRESSES} addresses with the host, and these are {}; name them with --addr",
             addresses.len()
         ));
     }
@@ -188,9 +188,9 @@ pub fn open(
 fn sockets(interface: &Interface, mtu: usize, options: &XdpOptions) -> Result<Vec<XdpSocket>, OpenError> {
     let chunk = if mtu + ETHERNET_HEADER + VLAN_TAG + HEADROOM <= 2048 { 2048 } else { 4096 };
     let queues = interface.receive_queues().max(1);
-    if queues > MOST_QUEUES {
+    if queues > MAX_QUEUES {
         let problem = format!(
-            "it has {queues} queues, and at most {MOST_QUEUES} are used; `ethtool -L {} combined {MOST_QUEUES}` makes them fewer",
+            "it has {queues} queues, and at most {MAX_QUEUES} are used; `ethtool -L {} combined {MAX_QUEUES}` makes them fewer",
             interface.name()
         );
         return Err(OpenError::unsupported(format!("xdp:{}", interface.name()), problem));

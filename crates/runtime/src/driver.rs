@@ -112,9 +112,9 @@ struct Outgoing {
 
 impl Outgoing {
     fn is_full(&self) -> bool {
-        let most_bytes = if self.gathers { GATHERED_BYTES } else { ROUND_BYTES };
+        let max_bytes = if self.gathers { GATHERED_BYTES } else { ROUND_BYTES };
         let waiting = self.packets.len() + self.polled.len() + self.looped.len();
-        waiting >= SEND_BATCH || self.bytes >= most_bytes
+        waiting >= SEND_BATCH || self.bytes >= max_bytes
     }
 
     /// True if a packet is for the stack that sends it.

@@ -381,7 +381,7 @@ impl Builder {
         let device_mtu = u16::try_from(device.mtu()).unwrap_or(u16::MAX);
         self.stack.mtu = self.mtu.map_or(device_mtu, |mtu| mtu.min(device_mtu));
         self.stack.granularity = GRANULARITY;
-        let longest = capabilities.max_super.min(MAX_SUPER_LEN).saturating_sub(MOST_HEADERS) as u32;
+        let longest = capabilities.max_super.min(MAX_SUPER_LEN).saturating_sub(MAX_HEADERS) as u32;
         self.stack.sends_twice = capabilities.twice;
         self.stack.max_super_segment = if capabilities.tso { longest } else { 0 };
     }
@@ -389,7 +389,7 @@ impl Builder {
 
 /// Bytes that the longest super-packet leaves for headers: 40 of IPv6 and 60 of TCP, rounded so that 65,535
 /// leave 65,000.
-const MOST_HEADERS: usize = 535;
+const MAX_HEADERS: usize = 535;
 
 /// The stack of a host, or one for each queue that `steering` knows.
 fn stacks(

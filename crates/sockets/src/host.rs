@@ -32,9 +32,9 @@ const EPOCH_SECS: u64 = 1_700_000_000;
 const PORTS: RangeInclusive<u16> = 32_768..=60_999;
 /// A full-sized segment over IPv4, and the least window that [`window_of`] answers, bytes.
 const SEGMENT: usize = 1460;
-const LEAST_WINDOW: usize = 2 * SEGMENT;
+const MIN_WINDOW: usize = 2 * SEGMENT;
 /// Packets at one instant beyond which the stack is stuck.
-const MOST_AT_ONCE: u32 = 100_000;
+const MAX_AT_ONCE: u32 = 100_000;
 
 /// The object behind a descriptor.
 #[derive(Debug)]
@@ -265,7 +265,7 @@ impl Host {
     /// Takes what the stack wants to send and tell now, and what follows from it.
     pub(crate) fn drain(&mut self) {
         let mut packet = Vec::new();
-        for _ in 0..MOST_AT_ONCE {
+        for _ in 0..MAX_AT_ONCE {
             let Some(stack) = &mut self.stack else { return };
             match stack.poll_transmit(self.now, &mut packet) {
                 Some(transmit) => {
@@ -490,8 +490,8 @@ impl Host {
         if let Source::Namespace(SoFlags { sysctl_dir: Some(dir), .. }) = &self.source {
             let most = |name| sysctl::of_core(dir, name);
             let options = &mut socket.options;
-            options.most_send_buffer = most("wmem_max").unwrap_or(options.most_send_buffer);
-            options.most_receive_buffer = most("rmem_max").unwrap_or(options.most_receive_buffer);
+            options.max_send_buffer = most("wmem_max").unwrap_or(options.max_send_buffer);
+            options.max_receive_buffer = most("rmem_max").unwrap_or(options.max_receive_buffer);
         }
         Ok(self.add(Descriptor::Socket(Box::new(socket))))
     }
@@ -518,7 +518,7 @@ fn of_namespace(flags: &SoFlags) -> Answer<(Settings, usize)> {
 /// The window that Linux makes of so many bytes of receive buffer before segments have told how much memory they take:
 /// half of it, less a segment.
 fn window_of(buffer: usize) -> usize {
-    (buffer / 2).saturating_sub(SEGMENT).max(LEAST_WINDOW)
+    (buffer / 2).saturating_sub(SEGMENT).max(MIN_WINDOW)
 }
 
 /// Payload bytes of a TCP segment.

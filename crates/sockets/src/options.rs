@@ -12,7 +12,7 @@ use brisk_wire::Instant;
 use crate::errno::{Answer, Errno};
 use crate::error_queue::{ALL_FLAGS, Offsets};
 use crate::host::Host;
-use crate::socket::{Family, MOST_WAITING, Role, Socket};
+use crate::socket::{Family, MAX_WAITING, Role, Socket};
 use crate::tcp_info;
 
 /// Options of linux/tcp.h that the C library's headers lack.
@@ -28,7 +28,7 @@ const TCP_SAVE_SYN: i32 = 27;
 const TCP_SAVED_SYN: i32 = 28;
 const TCP_MD5SIG: i32 = 14;
 /// Least that TCP_WINDOW_CLAMP bounds a window to.
-const LEAST_CLAMP: i32 = 1152;
+const MIN_CLAMP: i32 = 1152;
 /// Bytes of `struct tcp_md5sig`.
 const MD5SIG_LEN: usize = 216;
 const TCP_NOTSENT_LOWAT: i32 = 25;
@@ -96,11 +96,11 @@ fn receive_buffer(value: i32, most: usize) -> BufferConfig {
 fn set_socket(socket: &mut Socket, stack: &mut Stack, name: i32, value: &[u8]) -> Answer<()> {
     match name {
         libc::SO_SNDBUF | libc::SO_SNDBUFFORCE => {
-            let most = if name == libc::SO_SNDBUF { socket.options.most_send_buffer } else { usize::MAX };
+            let most = if name == libc::SO_SNDBUF { socket.options.max_send_buffer } else { usize::MAX };
             socket.tcp.send_buffer = send_buffer(int(value)?, most);
         }
         libc::SO_RCVBUF | libc::SO_RCVBUFFORCE => {
-            let most = if name == libc::SO_RCVBUF { socket.options.most_receive_buffer } else { usize::MAX };
+            let most = if name == libc::SO_RCVBUF { socket.options.max_receive_buffer } else { usize::MAX };
             socket.tcp.receive_buffer = receive_buffer(int(value)?, most);
             socket.options.receive_buffer_set = true;
         }
@@ -286,7 +286,7 @@ fn set_window_clamp(socket: &mut Socket, stack: &mut Stack, number: i32) -> Answ
     let clamp = match number {
         0 if socket.conn().is_some() => return Err(Errno(libc::EINVAL)),
         0 => None,
-        bytes => Some(bytes.max(LEAST_CLAMP) as u32),
+        bytes => Some(bytes.max(MIN_CLAMP) as u32),
     };
     socket.tcp.window.clamp = clamp;
     if let Some(id) = socket.conn() {
@@ -360,7 +360,7 @@ fn set_tcp_fast_open(socket: &mut Socket, settings: &Settings, name: i32, number
             if number < 0 || matches!(socket.role, Role::Connection(_)) {
                 return Err(Errno(libc::EINVAL));
             }
-            socket.options.fast_open_queue = Some(number.min(MOST_WAITING) as u16);
+            socket.options.fast_open_queue = Some(number.min(MAX_WAITING) as u16);
         }
         libc::TCP_FASTOPEN_CONNECT => {
             let on = within(number, 0..=1)? == 1;

@@ -58,7 +58,7 @@ struct World {
     opened: u64,
     took: Vec<Duration>,
     used: u64,
-    most_memory: usize,
+    max_memory: usize,
     most_connections: usize,
     packet: Vec<u8>,
     attack_time: Duration,
@@ -97,7 +97,7 @@ impl World {
             opened: 0,
             took: Vec::new(),
             used: 0,
-            most_memory: 0,
+            max_memory: 0,
             most_connections: 0,
             packet: Vec::new(),
             attack_time: Duration::ZERO,
@@ -233,7 +233,7 @@ impl World {
             self.serve();
             self.read();
             self.transmit();
-            self.most_memory = self.most_memory.max(self.server.memory());
+            self.max_memory = self.max_memory.max(self.server.memory());
             self.most_connections = self.most_connections.max(self.server.connections());
         }
     }
@@ -298,7 +298,7 @@ impl World {
             at(50),
             at(99),
             self.used as f64 * 100.0 / self.took.len().max(1) as f64,
-            self.most_memory >> 20,
+            self.max_memory >> 20,
             self.most_connections,
         );
     }

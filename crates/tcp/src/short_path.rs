@@ -132,7 +132,7 @@ impl SendSizing {
 mod tests {
     use super::*;
 
-    const LEAST: Micros = Micros(100);
+    const MIN: Micros = Micros(100);
 
     /// Returns the size of a buffer after `rounds` rounds of a millisecond, each of which brings what
     /// `brings` says of the buffer.
@@ -140,7 +140,7 @@ mod tests {
         let (mut trial, mut capacity) = (Trial::default(), 64 << 10);
         for round in 0..rounds {
             let bytes = brings(round, capacity);
-            let next = trial.on_round(bytes, Micros::from_millis(1), LEAST, capacity, 2 * bytes);
+            let next = trial.on_round(bytes, Micros::from_millis(1), MIN, capacity, 2 * bytes);
             assert!(next >= capacity);
             capacity = next;
         }

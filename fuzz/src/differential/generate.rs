@@ -74,7 +74,7 @@ const FAR: i64 = 500_000;
 /// Bytes of a time stamp with its padding.
 const STAMP_LEN: i64 = 12;
 /// Events of a script at most.
-const MOST_EVENTS: usize = 90;
+const MAX_EVENTS: usize = 90;
 
 /// Something that will happen unless the script ends first.
 #[derive(Clone, Debug)]
@@ -419,7 +419,7 @@ impl Generator {
                 return self.mark(at);
             }
             self.take_place(at, what);
-            if self.script.events.len() >= MOST_EVENTS {
+            if self.script.events.len() >= MAX_EVENTS {
                 self.pending.clear();
                 self.plan(at + SPACING, Pending::End);
             }

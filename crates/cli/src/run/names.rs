@@ -9,7 +9,7 @@ use tokio::net::UdpSocket;
 use tokio::sync::Semaphore;
 
 /// Questions at one time; more wait in the socket's buffer.
-const MOST: usize = 64;
+const MAX: usize = 64;
 /// How long the resolver may take; who asks has asked again by then.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Longest question and answer, bytes: that of a UDP datagram.
@@ -26,7 +26,7 @@ pub(super) fn relay(inside: std::net::UdpSocket) -> io::Result<impl Future<Outpu
     let inside = Arc::new(UdpSocket::from_std(inside)?);
     let resolver = resolver(&std::fs::read_to_string(RESOLV_CONF).unwrap_or_default());
     Ok(async move {
-        let places = Arc::new(Semaphore::new(MOST));
+        let places = Arc::new(Semaphore::new(MAX));
         let mut question = vec![0; LONGEST];
         loop {
             // Never closed.

@@ -14,7 +14,7 @@ use tokio::io::AsyncSeekExt;
 use super::content::Content;
 
 /// The largest body that `--synthetic` makes up: 1 TB.
-const MOST_SYNTHETIC: u64 = 1_000_000_000_000;
+const MAX_SYNTHETIC: u64 = 1_000_000_000_000;
 
 /// The content served.
 #[derive(Debug)]
@@ -130,7 +130,7 @@ async fn file(path: &Path, range: Option<&str>) -> Result<Response<Content>, Sta
 
 fn synthetic(relative: &Path, range: Option<&str>) -> Result<Response<Content>, StatusCode> {
     let size = relative.to_str().and_then(|name| name.parse().ok());
-    let size = size.filter(|size| *size <= MOST_SYNTHETIC).ok_or(StatusCode::NOT_FOUND)?;
+    let size = size.filter(|size| *size <= MAX_SYNTHETIC).ok_or(StatusCode::NOT_FOUND)?;
     let (mut response, start, len) = ranged(size, range)?;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
     *response.body_mut() = Content::synthetic(start, len);

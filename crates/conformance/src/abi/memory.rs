@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use brisk_sockets::{Answer, Errno};
 
 /// Most entries of a vector (Linux: UIO_MAXIOV).
-const MOST_VECTORS: i32 = 1024;
+const MAX_VECTORS: i32 = 1024;
 
 /// A buffer that a call reads. A null pointer with a length is `EFAULT`.
 ///
@@ -114,7 +114,7 @@ pub(super) fn address_bytes(addr: SocketAddr) -> Vec<u8> {
 /// # Safety
 /// `vector` points to `count` entries.
 pub(super) unsafe fn entries<'a>(vector: *const libc::iovec, count: i32) -> Answer<&'a [libc::iovec]> {
-    if !(0..=MOST_VECTORS).contains(&count) {
+    if !(0..=MAX_VECTORS).contains(&count) {
         return Err(Errno(libc::EINVAL));
     }
     if vector.is_null() || count == 0 {

@@ -23,7 +23,7 @@ use brisk_sockets::{VirtualWorld, World};
 type User = *mut c_void;
 
 /// Most bytes that a single read or write moves (Linux: MAX_RW_COUNT).
-const MOST_BYTES: usize = 0x7fff_f000;
+const MAX_BYTES: usize = 0x7fff_f000;
 /// The error for a null pointer with a length.
 const FAULT: Errno = Errno(libc::EFAULT);
 /// Bytes that splice() moves at once.
@@ -136,7 +136,7 @@ unsafe fn receive(
 /// fails; other results are the same.
 fn take(world: &VirtualWorld, fd: c_int, len: usize, flags: c_int, faulty: bool) -> Answer<Received> {
     let flags = if faulty { flags | libc::MSG_PEEK } else { flags };
-    let received = calls::receive(world, fd, len.min(MOST_BYTES), flags)?;
+    let received = calls::receive(world, fd, len.min(MAX_BYTES), flags)?;
     // MSG_TRUNC throws data away and needs no memory.
     if faulty && received.count > 0 && flags & libc::MSG_TRUNC == 0 { Err(FAULT) } else { Ok(received) }
 }
@@ -242,7 +242,7 @@ pub(super) unsafe extern "C" fn write(user: User, fd: c_int, from: *const c_void
     }
     run(user, |world| {
         // SAFETY: see the module.
-        send_bytes(world, fd, unsafe { memory::bytes(from, len.min(MOST_BYTES)) }, SendOptions::default())
+        send_bytes(world, fd, unsafe { memory::bytes(from, len.min(MAX_BYTES)) }, SendOptions::default())
     })
 }
 
@@ -267,7 +267,7 @@ pub(super) unsafe extern "C" fn send(
 ) -> ssize_t {
     run(user, |world| {
         // SAFETY: see the module.
-        let bytes = unsafe { memory::bytes(from, len.min(MOST_BYTES)) };
+        let bytes = unsafe { memory::bytes(from, len.min(MAX_BYTES)) };
         send_bytes(world, fd, bytes, SendOptions { flags, ..SendOptions::default() })
     })
 }
@@ -283,7 +283,7 @@ pub(super) unsafe extern "C" fn sendto(
 ) -> ssize_t {
     run(user, |world| {
         // SAFETY: see the module, here and below.
-        let bytes = unsafe { memory::bytes(from, len.min(MOST_BYTES)) };
+        let bytes = unsafe { memory::bytes(from, len.min(MAX_BYTES)) };
         let to = unsafe { destination(addr, addr_len, flags)? };
         send_bytes(world, fd, bytes, SendOptions { flags, to, stamping: None })
     })

@@ -40,7 +40,7 @@ pub const USUAL_LIFETIME: Duration = Duration::from_secs(10);
 pub const LONGEST_LIFETIME: Duration = Duration::from_secs(60);
 /// Secrets that are kept with a pair: one for each pair of the other side. More are agreed on each time, so that nobody's
 /// repetitions displace what serves.
-const MOST_AGREED: usize = 256;
+const MAX_AGREED: usize = 256;
 /// How often it is looked whether the time of a pair is over, at least.
 const LOOK: Duration = Duration::from_secs(1);
 /// Bytes that are new for each connection.
@@ -171,7 +171,7 @@ impl KeyPair {
         }
         let secret = Zeroizing::new(MontgomeryPoint(*peer).mul_clamped(*self.private.bytes()).to_bytes());
         let mut agreed = self.agreed();
-        if agreed.len() < MOST_AGREED {
+        if agreed.len() < MAX_AGREED {
             agreed.insert(*peer, secret.clone());
         }
         secret
@@ -316,12 +316,12 @@ mod tests {
         // The stored secret is the computed one.
         assert_eq!(own.agree(&other.public), secret);
         assert_eq!(own.agreed().len(), 1);
-        for n in 0..2 * MOST_AGREED as u64 {
+        for n in 0..2 * MAX_AGREED as u64 {
             let mut public = [9; KEY];
             public[..8].copy_from_slice(&n.to_le_bytes());
             own.agree(&public);
         }
-        assert_eq!(own.agreed().len(), MOST_AGREED);
+        assert_eq!(own.agreed().len(), MAX_AGREED);
         assert!(own.agreed().contains_key(&other.public), "nobody displaces what serves");
         let late = KeyPair::generate().unwrap();
         assert_eq!(own.agree(&late.public), late.agree(&own.public), "who comes late is served as well");

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use zeroize::Zeroizing;
 
 /// Keys that a backend accepts at one time. A first message costs one attempt for each.
-pub const MOST_KEYS: usize = 4;
+pub const MAX_KEYS: usize = 4;
 
 /// One key.
 #[derive(Clone)]
@@ -229,7 +229,7 @@ impl KeyRing {
         let malformed = |problem| Err(KeyError::Malformed { place: place.to_owned(), problem });
         match keys.len() {
             0 => malformed("there is no key in it"),
-            1..=MOST_KEYS => Ok(KeyRing(keys.into())),
+            1..=MAX_KEYS => Ok(KeyRing(keys.into())),
             _ => malformed("these are more than 4 keys"),
         }
     }

@@ -16,14 +16,14 @@ use snow::params::DHChoice;
 use snow::resolvers::{CryptoResolver, DefaultResolver};
 use zeroize::Zeroizing;
 
-use super::key::{HopKey, KeyError, MOST_KEYS, digits, hexadecimal, lines, rights_of};
+use super::key::{HopKey, KeyError, MAX_KEYS, digits, hexadecimal, lines, rights_of};
 
 /// Prefix of a private key.
 pub(super) const PRIVATE: &str = "private:";
 /// Prefix of a public key.
 const PUBLIC: &str = "public:";
 /// Public keys of the other side that a gateway may hold.
-pub const MOST_PEERS: usize = 4096;
+pub const MAX_PEERS: usize = 4096;
 
 /// A private key of X25519.
 #[derive(Clone)]
@@ -206,7 +206,7 @@ pub fn private_keys(text: &str, place: &str) -> Result<Vec<PrivateKey>, KeyError
     }
     match keys.len() {
         0 => Err(malformed(place.to_owned(), "there is no private key in it")),
-        1..=MOST_KEYS => Ok(keys),
+        1..=MAX_KEYS => Ok(keys),
         _ => Err(malformed(place.to_owned(), "these are more than 4 keys")),
     }
 }
@@ -226,7 +226,7 @@ fn public_keys(text: &str, place: &str) -> Result<Vec<PeerKey>, KeyError> {
         keys.push(PeerKey::new(key, &label));
     }
     match keys.len() {
-        0..=MOST_PEERS => Ok(keys),
+        0..=MAX_PEERS => Ok(keys),
         _ => Err(refused(place.to_owned(), "these are more than 4096 keys")),
     }
 }

@@ -26,7 +26,7 @@ pub enum Freshness {
     Repeated,
 }
 
-/// The messages of the recent past. Memory: about 64 bytes for each, at most [`ReplayWindow::MOST`].
+/// The messages of the recent past. Memory: about 64 bytes for each, at most [`ReplayWindow::MAX`].
 #[derive(Debug)]
 pub struct ReplayWindow {
     /// Names this run of the backend.
@@ -42,7 +42,7 @@ pub struct ReplayWindow {
 
 impl ReplayWindow {
     /// Messages that are remembered at most; while there are as many, further ones have to be confirmed.
-    pub const MOST: usize = 1 << 18;
+    pub const MAX: usize = 1 << 18;
 
     /// A window for the run called `epoch` (not 0), for messages whose time is up to `tolerance` ms off.
     pub fn new(epoch: u64, tolerance: u64) -> ReplayWindow {
@@ -58,7 +58,7 @@ impl ReplayWindow {
         let known = stamp.epoch == self.epoch
             && stamp.at.abs_diff(now) <= self.tolerance
             && self.forgotten.is_none_or(|until| stamp.at > until);
-        if !known || self.seen.len() >= Self::MOST {
+        if !known || self.seen.len() >= Self::MAX {
             return Freshness::Unknown;
         }
         self.seen.insert(id);
@@ -159,12 +159,12 @@ mod tests {
     #[test]
     fn memory_is_bounded_and_a_full_window_refuses_nobody() {
         let mut window = window();
-        for n in 0..ReplayWindow::MOST as u64 + 10 {
-            let room = n < ReplayWindow::MOST as u64;
+        for n in 0..ReplayWindow::MAX as u64 + 10 {
+            let room = n < ReplayWindow::MAX as u64;
             let expected = if room { Freshness::Fresh } else { Freshness::Unknown };
             assert_eq!(window.judge(id(n), made(0), 0), expected);
         }
-        assert_eq!(window.len(), ReplayWindow::MOST);
+        assert_eq!(window.len(), ReplayWindow::MAX);
         let later = 2 * TOLERANCE + 1;
         assert_eq!(window.judge(id(u64::MAX), made(later), later), Freshness::Fresh);
         assert_eq!(window.len(), 1);

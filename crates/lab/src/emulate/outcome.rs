@@ -44,15 +44,15 @@ pub enum Validity {
 }
 
 /// Lateness that is too much on any path, microseconds.
-const MOST_LATENESS: f64 = 1000.0;
+const MAX_LATENESS: f64 = 1000.0;
 /// Lateness that is too much for a path, as a share of its round-trip time.
-const MOST_SHARE: f64 = 0.05;
+const MAX_SHARE: f64 = 0.05;
 
 impl Validity {
     /// Judges a run over a path with this round-trip time; zero counts as unknown.
     pub fn of(late: Percentiles, base_rtt: Duration) -> Validity {
-        let share = base_rtt.as_micros() as f64 * MOST_SHARE;
-        let limit = if share > 0.0 { share.min(MOST_LATENESS) } else { MOST_LATENESS };
+        let share = base_rtt.as_micros() as f64 * MAX_SHARE;
+        let limit = if share > 0.0 { share.min(MAX_LATENESS) } else { MAX_LATENESS };
         if late.p99 > limit { Validity::TooLate { p99: late.p99, limit } } else { Validity::Valid }
     }
 
@@ -66,7 +66,7 @@ impl std::fmt::Display for Validity {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Validity::Valid => f.write_str("valid"),
-            Validity::TooLate { p99, limit } if *limit < MOST_LATENESS => {
+            Validity::TooLate { p99, limit } if *limit < MAX_LATENESS => {
                 write!(f, "INVALID: p99 lateness {p99:.0} us exceeds 5 % of the RTT ({limit:.0} us)")
             }
             Validity::TooLate { p99, .. } => write!(f, "INVALID: p99 lateness {p99:.0} us exceeds 1 ms"),

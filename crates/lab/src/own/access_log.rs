@@ -15,7 +15,7 @@ use crate::sizes::Sizes;
 /// Bytes of a line that are looked at.
 const LONGEST_LINE: u64 = 64 << 10;
 /// Sizes that are kept.
-const MOST_SIZES: usize = 1_000_000;
+const MAX_SIZES: usize = 1_000_000;
 
 /// Why a log has no sizes.
 #[derive(Debug, Error)]
@@ -70,7 +70,7 @@ pub fn read(input: impl Read) -> Result<Log, AccessLogError> {
         }
         if let Some(bytes) = body(&text) {
             responses += 1;
-            if sizes.len() < MOST_SIZES {
+            if sizes.len() < MAX_SIZES {
                 sizes.push(bytes);
             }
         }

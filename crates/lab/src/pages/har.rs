@@ -11,7 +11,7 @@ use brisk_sim::page::{Activity, Page, Wait, Work};
 use serde::Deserialize;
 
 use super::outline::{self, Kind, Outline};
-use super::{LEAST_REQUEST, PagesError, USUAL_REQUEST};
+use super::{MIN_REQUEST, PagesError, USUAL_REQUEST};
 
 #[derive(Deserialize)]
 struct Har {
@@ -170,7 +170,7 @@ impl Entry {
             .map_or(u64::from(USUAL_REQUEST), |headers| headers + known(*body_size).unwrap_or(0));
         Work::Download {
             host,
-            request: request.clamp(LEAST_REQUEST.into(), 1 << 16) as u32,
+            request: request.clamp(MIN_REQUEST.into(), 1 << 16) as u32,
             response: (known(self.response.headers_size).unwrap_or(0) + self.response_body()).max(1),
             think: Duration::ZERO,
         }

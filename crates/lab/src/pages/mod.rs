@@ -20,7 +20,7 @@ pub mod wprof;
 /// Bytes of a request where nothing says more.
 const USUAL_REQUEST: u32 = 400;
 /// Least bytes of a request: what the simulated server needs.
-const LEAST_REQUEST: u32 = 16;
+const MIN_REQUEST: u32 = 16;
 
 /// Why a file has no page.
 #[derive(Debug, Error)]

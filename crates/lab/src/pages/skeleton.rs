@@ -12,7 +12,7 @@ use brisk_sim::page::{Activity, Page, Wait, Work};
 use serde::Deserialize;
 
 use super::outline::{self, Kind, Outline};
-use super::{LEAST_REQUEST, PagesError, USUAL_REQUEST};
+use super::{MIN_REQUEST, PagesError, USUAL_REQUEST};
 
 #[derive(Deserialize)]
 struct Skeleton {
@@ -48,7 +48,7 @@ pub fn read(text: &str, line: usize) -> Result<Page, PagesError> {
     let activities = res.iter().zip(&parents).enumerate().map(|(index, (object, parent))| Activity {
         work: Work::Download {
             host: object.0,
-            request: bytes(object.5).map_or(USUAL_REQUEST, |bytes| bytes.clamp(LEAST_REQUEST, 1 << 16)),
+            request: bytes(object.5).map_or(USUAL_REQUEST, |bytes| bytes.clamp(MIN_REQUEST, 1 << 16)),
             response: u64::from(bytes(object.6).unwrap_or(0))
                 + u64::from(bytes(object.7).unwrap_or(0)).max(1),
             think: Duration::ZERO,

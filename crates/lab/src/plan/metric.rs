@@ -139,7 +139,7 @@ const WORDS: [(&str, Metric); 8] = [
     ("neighbours", Metric::Neighbours),
 ];
 /// Packets of the longest burst.
-const MOST_POSITIONS: u32 = 64;
+const MAX_POSITIONS: u32 = 64;
 
 impl FromStr for Metric {
     type Err = MetricError;
@@ -148,7 +148,7 @@ impl FromStr for Metric {
         let unknown = || MetricError(text.to_owned());
         let named = |name: &str| STATISTICS.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);
         let count = |name: &str| COUNTS.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);
-        let number = |text: &str| text.parse().ok().filter(|number| (1..=MOST_POSITIONS).contains(number));
+        let number = |text: &str| text.parse().ok().filter(|number| (1..=MAX_POSITIONS).contains(number));
         let metric = match text.split_once('.') {
             None => WORDS.iter().find(|(known, _)| *known == text).map(|(_, metric)| *metric),
             Some(("ms", of)) => named(of).map(Metric::Ms),

@@ -45,7 +45,7 @@ const USUAL_N: u64 = 10_000;
 /// The same for a quick run.
 const USUAL_QUICK_N: u64 = 1_000;
 /// Transactions that a connection can have had before.
-const MOST_EARLIER: u32 = 1_000;
+const MAX_EARLIER: u32 = 1_000;
 /// Bytes of a request unless the plan says otherwise: those of Gentle Aggression section 8.4.1.
 const USUAL_REQUEST: u32 = 40;
 
@@ -313,9 +313,9 @@ impl Cell {
         if self.spread > 100 {
             return Err(format!("spread = {}: use 0 to 100 percent", self.spread));
         }
-        if self.earlier > MOST_EARLIER || self.earlier > 0 && !self.established {
+        if self.earlier > MAX_EARLIER || self.earlier > 0 && !self.established {
             return Err(format!(
-                "earlier = {}: use 0 to {MOST_EARLIER}, with established = true",
+                "earlier = {}: use 0 to {MAX_EARLIER}, with established = true",
                 self.earlier
             ));
         }

@@ -13,7 +13,7 @@ const PLOT: (f64, f64) = (560.0, 240.0);
 const LEFT: f64 = 52.0;
 const BOTTOM: f64 = 34.0;
 /// The smallest share that a plot shows: one transaction of a thousand.
-const LEAST_SHARE: f64 = 1e-3;
+const MIN_SHARE: f64 = 1e-3;
 
 /// The page over some plans. `made_by` says which command made it, with seed and version.
 pub fn page(plans: &[PlanReport], made_by: &str) -> String {
@@ -225,7 +225,7 @@ fn plot(cell: &CellReport) -> Markup {
     let longest = cell.times.iter().flatten().copied().fold(0.0, f64::max);
     let tail = |times: &Vec<f64>| {
         let sample = crate::statistics::Sample::new(times.clone());
-        sample.quantile(1.0 - LEAST_SHARE)
+        sample.quantile(1.0 - MIN_SHARE)
     };
     let end = cell.times.iter().filter(|times| !times.is_empty()).map(tail).fold(0.0, f64::max).min(longest);
     if end <= 0.0 {
@@ -234,7 +234,7 @@ fn plot(cell: &CellReport) -> Markup {
     let step = nice_step(end / 6.0);
     let (width, height) = PLOT;
     let x = |ms: f64| LEFT + (width - LEFT - 8.0) * ms / end;
-    let y = |share: f64| (height - BOTTOM) * (share.max(LEAST_SHARE).log10() / LEAST_SHARE.log10());
+    let y = |share: f64| (height - BOTTOM) * (share.max(MIN_SHARE).log10() / MIN_SHARE.log10());
     html! {
         svg viewBox={ "0 -8 " (width) " " (height + 8.0) } role="img"
             aria-label={ "share of transactions slower than a time, " (cell.cell) } {
@@ -261,7 +261,7 @@ fn curve(times: &[f64], end: f64, x: impl Fn(f64) -> f64, y: impl Fn(f64) -> f64
     let n = sorted.len();
     let mut path = format!("M{:.1} {:.1}", x(0.0), y(1.0));
     // Evenly spaced in the logarithm of the share, as the axis is.
-    let shares = (0..400).map(|k| LEAST_SHARE.powf(f64::from(k) / 399.0));
+    let shares = (0..400).map(|k| MIN_SHARE.powf(f64::from(k) / 399.0));
     let ranks = shares.map(|share| ((n as f64 * (1.0 - share)) as usize).min(n.saturating_sub(1)));
     let mut last = usize::MAX;
     for rank in ranks.filter(|_| n > 0) {

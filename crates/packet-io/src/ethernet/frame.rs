@@ -29,7 +29,7 @@ const OPTION_TARGET: u8 = 2;
 const SOLICITED: u8 = 0x40;
 const OVERRIDE: u8 = 0x20;
 /// Only packets that no router has passed on arrive with it (RFC 4861 section 7.1).
-const MOST_HOPS: u8 = 255;
+const MAX_HOPS: u8 = 255;
 const IPV6_HEADER: usize = 40;
 
 /// Payload of a received frame, as far as a host needs it.
@@ -122,7 +122,7 @@ fn checked_discovery(kind: Kind, packet: &[u8], icmp: &[u8]) -> Option<Message> 
     let address = |bytes: &[u8]| Some(Ipv6Addr::from(*bytes.first_chunk::<16>()?));
     let sender = address(packet.get(8..)?)?;
     let target = address(icmp.get(8..)?)?;
-    let untouched = packet.get(7) == Some(&MOST_HOPS) && icmp.get(1) == Some(&0);
+    let untouched = packet.get(7) == Some(&MAX_HOPS) && icmp.get(1) == Some(&0);
     if !untouched || target.is_multicast() || icmp_checksum(packet, icmp) != 0 {
         return None;
     }
@@ -228,7 +228,7 @@ fn icmp(
     target: Ipv6Addr,
     option: u8,
 ) -> Vec<u8> {
-    let mut packet = vec![0x60, 0, 0, 0, 0, 32, ICMPV6, MOST_HOPS];
+    let mut packet = vec![0x60, 0, 0, 0, 0, 32, ICMPV6, MAX_HOPS];
     packet.extend_from_slice(&from.octets());
     packet.extend_from_slice(&destination.octets());
     packet.extend_from_slice(&[kind, 0, 0, 0, flags, 0, 0, 0]);

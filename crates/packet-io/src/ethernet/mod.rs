@@ -25,7 +25,7 @@ use frame::{Kind, Mac, Message, Payload};
 use neighbours::Neighbours;
 
 /// Frames that may wait for the interface's queue; the oldest is lost when there are more.
-const MOST_UNSENT: usize = 256;
+const MAX_UNSENT: usize = 256;
 /// A super-packet with its Ethernet header.
 const READ_BUFFER: usize = MAX_SUPER + frame::HEADER + 128;
 
@@ -159,7 +159,7 @@ impl EthernetDevice {
     }
 
     fn queue(&mut self, bytes: Vec<u8>) {
-        if self.unsent.len() >= MOST_UNSENT {
+        if self.unsent.len() >= MAX_UNSENT {
             self.unsent.pop_front();
             self.counters.send_refused += 1;
         }

@@ -15,9 +15,9 @@ const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// How long an answer is taken for granted (REACHABLE_TIME of RFC 4861 section 10).
 const REACHABLE: Duration = Duration::from_secs(30);
 /// Addresses that are remembered; whoever was heard of longest ago makes room.
-const MOST_NEIGHBOURS: usize = 1024;
+const MAX_NEIGHBOURS: usize = 1024;
 /// Packets that wait for one address; the oldest makes room.
-const MOST_WAITING: usize = 64;
+const MAX_WAITING: usize = 64;
 
 /// See the [module](self).
 #[derive(Debug, Default)]
@@ -63,7 +63,7 @@ impl Neighbours {
     /// Keeps a packet until `hop` is known. True if another had to make room for it.
     pub(super) fn hold(&mut self, hop: IpAddr, packet: &[u8]) -> bool {
         let Some(entry) = self.known.get_mut(&hop) else { return true };
-        let full = entry.waiting.len() >= MOST_WAITING;
+        let full = entry.waiting.len() >= MAX_WAITING;
         if full {
             entry.waiting.pop_front();
         }
@@ -93,7 +93,7 @@ impl Neighbours {
     }
 
     fn make_room(&mut self) {
-        if self.known.len() < MOST_NEIGHBOURS {
+        if self.known.len() < MAX_NEIGHBOURS {
             return;
         }
         let oldest = self.known.iter().min_by_key(|(_, entry)| entry.heard).map(|(address, _)| *address);
@@ -148,12 +148,12 @@ mod tests {
             neighbours.learn(address(number), MAC, true, start + Duration::from_millis(u64::from(number)));
             neighbours.look_up(address(10_000 + number), start + Duration::from_millis(u64::from(number)));
         }
-        assert_eq!(neighbours.known.len(), MOST_NEIGHBOURS);
+        assert_eq!(neighbours.known.len(), MAX_NEIGHBOURS);
         assert!(neighbours.known.contains_key(&address(2999)));
         for number in 0..200u8 {
             neighbours.hold(address(12_999), &[number]);
         }
         let waiting = &neighbours.known[&address(12_999)].waiting;
-        assert_eq!((waiting.len(), waiting[0][0]), (MOST_WAITING, 200 - MOST_WAITING as u8));
+        assert_eq!((waiting.len(), waiting[0][0]), (MAX_WAITING, 200 - MAX_WAITING as u8));
     }
 }

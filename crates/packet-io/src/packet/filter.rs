@@ -53,12 +53,12 @@ pub(crate) struct Wanted<'a> {
     pub(crate) link: u32,
     pub(crate) served: Option<u16>,
     pub(crate) own: Option<&'a RangeInclusive<u16>>,
-    /// Where the segments must be addressed to, if not anywhere; at most [`MOST_ADDRESSES`].
+    /// Where the segments must be addressed to, if not anywhere; at most [`MAX_ADDRESSES`].
     pub(crate) addresses: &'a [IpAddr],
 }
 
 /// A jump reaches 255 instructions, and an address of IPv6 takes eight.
-pub(crate) const MOST_ADDRESSES: usize = 16;
+pub(crate) const MAX_ADDRESSES: usize = 16;
 
 pub(crate) fn program(wanted: Wanted<'_>) -> Vec<sock_filter> {
     let (steps, places) = steps(wanted);
@@ -271,7 +271,7 @@ mod tests {
                 }
             }
         }
-        let addresses = [own[1]; MOST_ADDRESSES];
+        let addresses = [own[1]; MAX_ADDRESSES];
         let wanted = Wanted { link: 14, served: Some(80), own: Some(&(1000..=1009)), addresses: &addresses };
         assert!(program(wanted).len() < 256);
         assert!(answer(wanted, &to(80, Tcp::v6())) > 0);

@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use super::filter::{self, MOST_ADDRESSES, Wanted};
+use super::filter::{self, MAX_ADDRESSES, Wanted};
 use super::guard::Guards;
 use super::{ETHERNET_HEADER, PacketOptions};
 use crate::bpf::extended::{self, Instruction, Kind};
@@ -41,7 +41,7 @@ impl RedirectDevice {
     /// So many queues for what is addressed to `addresses` and the ports of `guards`.
     ///
     /// # Errors
-    /// Where something is missing that it takes, and for no addresses or more than [`MOST_ADDRESSES`].
+    /// Where something is missing that it takes, and for no addresses or more than [`MAX_ADDRESSES`].
     pub(super) fn open_queues(
         interface: &str,
         addresses: &[IpAddr],
@@ -50,7 +50,7 @@ impl RedirectDevice {
         count: usize,
     ) -> Result<Vec<RedirectDevice>, OpenError> {
         // All other packets are for the kernel, or on their way through this host.
-        if addresses.is_empty() || addresses.len() > MOST_ADDRESSES {
+        if addresses.is_empty() || addresses.len() > MAX_ADDRESSES {
             return Err(OpenError::unsupported(format!("packet:{interface}"), "that many addresses"));
         }
         let interface = Interface::named(interface)?;

@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use super::{Locals, TunDevice};
 use crate::device::{Gathered, MAX_SUPER, send_each};
 use crate::headers::Headers;
-use crate::uring::{MOST, Uring};
+use crate::uring::{MAX, Uring};
 use crate::vnet::{Gso, VnetHeader};
 
 /// Packets of one write.
@@ -25,15 +25,15 @@ pub(super) struct Batch {
 /// A packet's `virtio_net_hdr` and its headers.
 #[derive(Clone, Copy, Debug)]
 struct Start {
-    bytes: [u8; VnetHeader::LEN + Headers::MOST],
+    bytes: [u8; VnetHeader::LEN + Headers::MAX],
     len: usize,
 }
 
 impl Batch {
     /// `None` where there is no such thing.
     pub(super) fn open() -> Option<Batch> {
-        let start = Start { bytes: [0; VnetHeader::LEN + Headers::MOST], len: 0 };
-        Uring::open().ok().map(|uring| Batch { uring, starts: vec![start; MOST] })
+        let start = Start { bytes: [0; VnetHeader::LEN + Headers::MAX], len: 0 };
+        Uring::open().ok().map(|uring| Batch { uring, starts: vec![start; MAX] })
     }
 
     /// Describes the packets up to the first that has to be sent in another way; answers how many those are. Nothing will be

@@ -19,7 +19,7 @@ use crate::routes::Routes;
 /// How long an answer of the kernel's about an address is believed.
 const BELIEVED: Duration = Duration::from_secs(1);
 /// Most addresses of which an answer is kept.
-const MOST_KNOWN: usize = 256;
+const MAX_KNOWN: usize = 256;
 /// The first Linux that takes them from a TUN: before, it lays such a packet in single pages, of which a packet has 17.
 const SINCE: (u32, u32) = (6, 6);
 
@@ -61,7 +61,7 @@ impl Locals {
             return answer.is_ours;
         }
         let is_ours = self.routes.ends_here(IpAddr::V4(address)).unwrap_or(false);
-        if self.known.len() >= MOST_KNOWN {
+        if self.known.len() >= MAX_KNOWN {
             self.known.clear();
         }
         self.known.insert(address, Answer { is_ours, at: now });

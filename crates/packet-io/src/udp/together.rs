@@ -14,7 +14,7 @@ use super::batch::Batch;
 use super::{UdpDevice, for_socket};
 use crate::message::Message;
 use crate::sockopt;
-use crate::uring::{MOST, Uring};
+use crate::uring::{MAX, Uring};
 
 /// Sends several chains in one call.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ impl Together {
     /// Sends chains, and advances those that were sent: how many, and itself for another time; `None` if nothing can be sent in
     /// this way.
     fn send(self, fd: BorrowedFd<'_>, v6: bool, chains: &mut [&mut Batch]) -> (usize, Option<Together>) {
-        let mut went = [false; MOST];
+        let mut went = [false; MAX];
         let (mut is_proven, mut is_invalid) = (self.is_proven, false);
         let messages: Vec<_> = chains.iter().map(|chain| message(chain, v6)).collect();
         let uring = self.uring.send(fd, &messages, |n, sent| {
@@ -88,7 +88,7 @@ impl UdpDevice {
     /// Sends chains that wait in one call, all but the youngest `keep`, as far as they surely find room: the kernel tries them all,
     /// so that of two that find none at first the second may come before the first. True if some were sent.
     pub(super) fn transmit_together(&mut self, keep: usize) -> bool {
-        let count = self.batches.len().saturating_sub(keep).min(MOST);
+        let count = self.batches.len().saturating_sub(keep).min(MAX);
         if count < 2 || self.together.is_none() || self.state.max_gso_segments() == 1 {
             return false;
         }

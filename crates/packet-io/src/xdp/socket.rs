@@ -38,7 +38,7 @@ pub(super) struct XdpSocket {
     /// Places for frames that leave.
     free: Vec<u64>,
     /// Calls that empty a full send ring.
-    most_calls: u32,
+    max_calls: u32,
     zero_copy: bool,
 }
 
@@ -123,7 +123,7 @@ impl XdpSocket {
             received,
             sending,
             free: (arriving.entries()..frames as u32).map(place).collect(),
-            most_calls: leaving.entries() / SENT_IN_A_CALL + 2,
+            max_calls: leaving.entries() / SENT_IN_A_CALL + 2,
             zero_copy,
         };
         for n in 0..arriving.entries() {
@@ -200,7 +200,7 @@ impl XdpSocket {
     /// is gone.
     pub(super) fn kick(&mut self) -> io::Result<()> {
         self.sending.publish();
-        for _ in 0..self.most_calls {
+        for _ in 0..self.max_calls {
             if !self.sending.is_pending() || !self.sending.needs_wakeup() {
                 return Ok(());
             }

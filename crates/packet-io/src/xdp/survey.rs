@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 
 use socket2::{Domain, Socket, Type};
 
-use super::MOST_MTU;
+use super::MAX_MTU;
 use crate::bpf::extended::{self, Kind};
 use crate::interface::Interface;
 use crate::packet::filter::{self, Wanted};
@@ -19,7 +19,7 @@ pub struct Survey {
     /// The number of the program that is at the interface already: `xdp:` cannot be used beside it. Ours goes with its process,
     /// so this is that of a process that runs, or of a tool that leaves its own behind (`ip link set dev ... xdp`).
     pub program: Option<u32>,
-    /// The interface's MTU, bytes. It must not be above [`MOST_MTU`].
+    /// The interface's MTU, bytes. It must not be above [`MAX_MTU`].
     pub mtu: usize,
     /// The kind of a virtual device, as `ip -d link` names it. On a veth unfinished checksums are believed.
     pub kind: Option<String>,
@@ -43,7 +43,7 @@ pub fn survey(interface: &str) -> Result<Survey, OpenError> {
 impl Survey {
     /// Whether the interface's packets fit into frames.
     pub fn fits(&self) -> bool {
-        self.mtu <= MOST_MTU
+        self.mtu <= MAX_MTU
     }
 }
 

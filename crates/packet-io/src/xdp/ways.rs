@@ -17,7 +17,7 @@ const KNOWN: Duration = Duration::from_secs(2);
 const UNKNOWN: Duration = Duration::from_millis(2);
 /// Pairs of addresses that are remembered; all are forgotten when there are more, so that a flood of senders costs no more
 /// than asking again.
-const MOST_WAYS: usize = 16_384;
+const MAX_WAYS: usize = 16_384;
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -51,7 +51,7 @@ impl Ways {
         }
         // If the address cannot be found out, the kernel will say so when it sends.
         let mac = self.look_up(from, to).unwrap_or_default();
-        if self.known.len() >= MOST_WAYS {
+        if self.known.len() >= MAX_WAYS {
             self.known.clear();
         }
         let until = now + if mac.is_some() { KNOWN } else { UNKNOWN };

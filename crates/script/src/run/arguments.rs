@@ -6,7 +6,7 @@ use super::names;
 use crate::ast::{Argument, Call};
 
 /// Most bytes that one call of a script moves.
-const MOST_BYTES: usize = 1 << 28;
+const MAX_BYTES: usize = 1 << 28;
 
 /// A call of the script that cannot be carried out, or that brings what it should not.
 pub(super) type Misuse = String;
@@ -90,9 +90,9 @@ impl<'a> Arguments<'a> {
     pub(super) fn length(self) -> Result<usize, Misuse> {
         let vector = self.call.arguments.iter().find_map(iovec_length);
         let length = vector.map_or_else(|| self.number(2), Ok)?;
-        let length = usize::try_from(length).ok().filter(|length| *length <= MOST_BYTES).ok_or(length);
+        let length = usize::try_from(length).ok().filter(|length| *length <= MAX_BYTES).ok_or(length);
         length.map_err(|length| {
-            format!("{}: {length} bytes cannot be; a call moves {MOST_BYTES} at most here", self.call.name)
+            format!("{}: {length} bytes cannot be; a call moves {MAX_BYTES} at most here", self.call.name)
         })
     }
 

@@ -14,7 +14,7 @@ use crate::error_queue::{ExtendedError, Quoted};
 use crate::socket::{Role, Socket, plain};
 
 /// SYNs that are kept for connections that nobody has accepted.
-const MOST_SYNS: usize = 4096;
+const MAX_SYNS: usize = 4096;
 /// `SO_EE_ORIGIN_ICMP` and `SO_EE_ORIGIN_ICMP6` of linux/errqueue.h.
 const ORIGIN_ICMP: u8 = 2;
 const ORIGIN_ICMP6: u8 = 3;
@@ -39,7 +39,7 @@ pub(crate) struct SavedSyns(VecDeque<(Ends, Vec<u8>)>);
 impl SavedSyns {
     fn put(&mut self, ends: Ends, syn: Vec<u8>) {
         self.0.retain(|(known, _)| *known != ends);
-        if self.0.len() == MOST_SYNS {
+        if self.0.len() == MAX_SYNS {
             self.0.pop_front();
         }
         self.0.push_back((ends, syn));

@@ -19,12 +19,12 @@ mod read;
 mod write;
 
 pub(crate) use close::Closing;
-pub(crate) use open::MOST_WAITING;
+pub(crate) use open::MAX_WAITING;
 pub use read::{Control, Received};
 pub(crate) use write::Sending;
 
 /// Highest SO_SNDBUF and SO_RCVBUF by default, bytes (Linux since 6.17).
-const MOST_BUFFER: usize = 4 << 20;
+const MAX_BUFFER: usize = 4 << 20;
 
 /// The family that the program asked for: it decides how addresses look to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -120,8 +120,8 @@ pub(crate) struct SocketOptions {
     /// SO_RCVBUF was set.
     pub(crate) receive_buffer_set: bool,
     /// Most that SO_SNDBUF and SO_RCVBUF may ask for, bytes (Linux: `wmem_max` and `rmem_max` of net.core).
-    pub(crate) most_send_buffer: usize,
-    pub(crate) most_receive_buffer: usize,
+    pub(crate) max_send_buffer: usize,
+    pub(crate) max_receive_buffer: usize,
     /// IP_MINTTL: what has come further is not taken; 0: everything is.
     pub(crate) min_ttl: u8,
     /// TCP_DEFER_ACCEPT, in retransmissions of the SYN-ACK.
@@ -153,8 +153,8 @@ impl Socket {
             receive_low_water: 1,
             system_receive_buffer: settings.tcp.receive_buffer.initial,
             receive_buffer_set: false,
-            most_send_buffer: MOST_BUFFER,
-            most_receive_buffer: MOST_BUFFER,
+            max_send_buffer: MAX_BUFFER,
+            max_receive_buffer: MAX_BUFFER,
             min_ttl: 0,
             defer_accept: 0,
             queues_in_handshake: !settings.like_linux,

@@ -13,7 +13,7 @@ use super::{Family, Role, Socket, is_any_v6, plain};
 use crate::errno::{Answer, Errno};
 
 /// Backlog and half-open limit of Linux for a listener (somaxconn).
-pub(crate) const MOST_WAITING: i32 = 4096;
+pub(crate) const MAX_WAITING: i32 = 4096;
 
 impl Socket {
     /// bind().
@@ -45,7 +45,7 @@ impl Socket {
         }
         // As in Linux, one more than the backlog may wait.
         // A negative number asks for as much as there is.
-        self.backlog = (backlog as u32).min(MOST_WAITING as u32) as usize + 1;
+        self.backlog = (backlog as u32).min(MAX_WAITING as u32) as usize + 1;
         self.open_listeners(stack, settings, now)
     }
 

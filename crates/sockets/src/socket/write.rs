@@ -8,7 +8,7 @@ use super::{Role, Socket};
 use crate::errno::{Answer, Errno};
 
 /// Bytes that Linux puts into one buffer before it asks again whether too much is unsent.
-const MOST_AT_ONCE: usize = 65_536;
+const MAX_AT_ONCE: usize = 65_536;
 
 /// A write that is being made.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -78,7 +78,7 @@ impl Socket {
     fn push(&mut self, data: &[u8], flags: i32, stack: &mut Stack, now: Instant) -> Answer<usize> {
         let Some(id) = self.conn() else { return Err(Errno(libc::EPIPE)) };
         let part =
-            if self.unsent_limit().is_some() { data.get(..MOST_AT_ONCE).unwrap_or(data) } else { data };
+            if self.unsent_limit().is_some() { data.get(..MAX_AT_ONCE).unwrap_or(data) } else { data };
         let ends_record = flags & libc::MSG_EOR != 0;
         let written = match flags & libc::MSG_OOB != 0 {
             true => stack.write_urgent(id, part, now),

@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_millis(200);
 /// How often a woken caller that has asked for the time is looked at, in real time: nothing tells when it sleeps.
 const LOOK: Duration = Duration::from_micros(100);
 /// Timers in a row without a packet after which nothing more is expected to leave.
-const MOST_TIMERS: u32 = 1_000_000;
+const MAX_TIMERS: u32 = 1_000_000;
 /// How far `netdev_receive` looks ahead for a packet: longer than any timer of TCP.
 const HORIZON: Duration = Duration::from_secs(24 * 3600);
 
@@ -220,7 +220,7 @@ impl VirtualWorld {
     pub fn next_packet(&self) -> Option<(u64, Vec<u8>)> {
         let mut inner = self.settle(self.lock());
         let horizon = inner.host.now + HORIZON;
-        for _ in 0..MOST_TIMERS {
+        for _ in 0..MAX_TIMERS {
             if inner.host.has_packet() {
                 break;
             }

@@ -4,7 +4,7 @@ use crate::config::KeepaliveConfig;
 use crate::time::{Duration, Instant};
 
 /// Least silence and least interval (Linux: the same): none at all would be a probe without end.
-const LEAST: Duration = Duration::from_secs(1);
+const MIN: Duration = Duration::from_secs(1);
 
 /// Action when the keepalive timer fires.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,8 +30,8 @@ impl Keepalive {
     /// Starts counting silence from `now`.
     pub(crate) fn new(config: KeepaliveConfig, now: Instant) -> Self {
         let config = KeepaliveConfig {
-            idle: config.idle.max(LEAST),
-            interval: config.interval.max(LEAST),
+            idle: config.idle.max(MIN),
+            interval: config.interval.max(MIN),
             count: config.count,
         };
         Keepalive { config, last_heard: now, unanswered: 0, deadline: now + config.idle }
@@ -120,11 +120,11 @@ mod tests {
     fn a_probe_is_never_due_again_at_once() {
         let none = KeepaliveConfig { idle: Duration::ZERO, interval: Duration::ZERO, count: 3 };
         let mut keepalive = Keepalive::new(none, Instant::ZERO);
-        assert_eq!(keepalive.next_timeout(), Instant::ZERO + LEAST);
+        assert_eq!(keepalive.next_timeout(), Instant::ZERO + MIN);
         let now = keepalive.next_timeout();
         assert_eq!(keepalive.on_timeout(false, None, now), KeepaliveVerdict::Probe);
-        assert_eq!(keepalive.next_timeout(), now + LEAST);
-        assert_eq!(keepalive.on_timeout(true, None, now + LEAST), KeepaliveVerdict::Wait);
-        assert!(keepalive.next_timeout() > now + LEAST);
+        assert_eq!(keepalive.next_timeout(), now + MIN);
+        assert_eq!(keepalive.on_timeout(true, None, now + MIN), KeepaliveVerdict::Wait);
+        assert!(keepalive.next_timeout() > now + MIN);
     }
 }

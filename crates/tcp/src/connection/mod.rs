@@ -66,7 +66,7 @@ pub(crate) use fast_open::{MAX_EARLY_BYTES, SynAnswer};
 pub(crate) use gentle::proactive::is_marked;
 pub(crate) use handshake::SynCookieParams;
 pub(crate) use member::{MemberState, SHORT_TRANSFER};
-pub(crate) use segment::MOST_PIECES;
+pub(crate) use segment::MAX_PIECES;
 
 use control::{AnswerInterval, Outbox, ResetLimit};
 use ecn::EcnState;

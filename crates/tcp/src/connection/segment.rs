@@ -15,7 +15,7 @@ use crate::seq_ranges::SeqRange;
 use crate::time::Instant;
 
 /// Pieces of the send queue that may stay where they are, of one packet.
-pub(crate) const MOST_PIECES: usize = 2;
+pub(crate) const MAX_PIECES: usize = 2;
 
 /// The packet that [`Connection::poll_transmit`] wrote.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -245,7 +245,7 @@ impl Connection {
             Payload::Queued(range) => {
                 let pieces = self.tx.queue.pieces(*range);
                 // A single segment is copied faster than it is described.
-                if env.payload_in_place && segment_size.is_some() && pieces.len() <= MOST_PIECES {
+                if env.payload_in_place && segment_size.is_some() && pieces.len() <= MAX_PIECES {
                     in_place = Some(*range);
                     brisk_wire::emit_headers_with(&ip, header, range.len() as usize, profile, out)
                 } else {

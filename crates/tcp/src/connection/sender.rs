@@ -37,7 +37,7 @@ const CORK_MIN: Micros = Micros::from_millis(200);
 
 /// Least MSS of a peer that is believed (Linux: tcp_min_snd_mss): all options and 8 bytes of data fit.
 /// A peer that names one byte would have a record and a packet made for every byte of the buffer.
-const LEAST_MSS: u32 = 48;
+const MIN_MSS: u32 = 48;
 
 /// A timestamp option with the two NOPs that align it (RFC 7323 appendix A).
 const TIMESTAMP_OPTION_LEN: u32 = 12;
@@ -328,7 +328,7 @@ impl Sender {
 
     /// The handshake told the peer's MSS and whether every segment carries timestamps.
     pub(crate) fn on_handshake(&mut self, peer_mss: u16, timestamps: bool) {
-        self.largest_segment = self.largest_segment.min(u32::from(peer_mss).max(LEAST_MSS));
+        self.largest_segment = self.largest_segment.min(u32::from(peer_mss).max(MIN_MSS));
         self.mtu.cap(self.largest_segment);
         self.option_len = if timestamps { TIMESTAMP_OPTION_LEN } else { 0 };
     }

@@ -15,7 +15,7 @@ use crate::connection::reactive::ProbeTimer;
 use crate::connection::segment::Built;
 use crate::connection::sender::Sharing;
 use crate::connection::state::State;
-use crate::connection::{Connection, Env, MOST_PIECES};
+use crate::connection::{Connection, Env, MAX_PIECES};
 use crate::outcome::Origin;
 use crate::receive::Owed;
 use crate::send::budget::Budget;
@@ -367,10 +367,10 @@ impl Connection {
     /// So much of a run that it may stay where it lies, if that is not much less.
     fn run_in_place(&self, mss: u32, run: u32) -> u32 {
         let pieces = self.queued(SeqRange::with_len(self.tx.scoreboard.nxt(), run));
-        if pieces.len() <= MOST_PIECES {
+        if pieces.len() <= MAX_PIECES {
             return run;
         }
-        let in_place = pieces.iter().take(MOST_PIECES).map(|piece| piece.len() as u32).sum::<u32>();
+        let in_place = pieces.iter().take(MAX_PIECES).map(|piece| piece.len() as u32).sum::<u32>();
         if in_place >= run / 4 { (in_place / mss * mss).max(mss) } else { run }
     }
 

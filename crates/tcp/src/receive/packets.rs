@@ -10,7 +10,7 @@ use bytes::{Buf, Bytes};
 use crate::on_demand::Initial;
 
 /// Shorter payload is copied instead: a packet that is kept keeps its whole buffer, bytes.
-const LEAST: usize = 16 << 10;
+const MIN: usize = 16 << 10;
 
 /// In-order payload in the packets that brought it, next to be read.
 #[derive(Clone, PartialEq, Debug)]
@@ -64,7 +64,7 @@ impl Packets {
     pub(super) fn keep(&mut self, payload: &[u8]) -> bool {
         let kept = match self.lent.take_if(|packet| is_long_part(payload, packet)) {
             Some(packet) => Kept { payload: packet.slice_ref(payload), memory: 2 * packet.len() },
-            None if self.kept.back().is_some_and(|last| last.memory > LEAST) && payload.len() < LEAST => {
+            None if self.kept.back().is_some_and(|last| last.memory > MIN) && payload.len() < MIN => {
                 Kept { payload: Bytes::copy_from_slice(payload), memory: payload.len() }
             }
             None => return false,
@@ -136,7 +136,7 @@ impl Packets {
 /// Whether `part` is a long part of `whole`: not the same bytes, but the same place.
 fn is_long_part(part: &[u8], whole: &Bytes) -> bool {
     let (range, whole) = (part.as_ptr_range(), whole.as_ptr_range());
-    part.len() >= LEAST && whole.start <= range.start && range.end <= whole.end
+    part.len() >= MIN && whole.start <= range.start && range.end <= whole.end
 }
 
 #[cfg(test)]
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     fn packet(byte: u8) -> Bytes {
-        Bytes::from(vec![byte; LEAST + 40])
+        Bytes::from(vec![byte; MIN + 40])
     }
 
     #[test]
@@ -163,7 +163,7 @@ mod tests {
         packets.lend(Some(other.clone()));
         packets.lend(None);
         assert!(!packets.keep(&other[40..]), "the loan is over");
-        assert_eq!((packets.len(), packets.memory()), (LEAST, 2 * (LEAST + 40)));
+        assert_eq!((packets.len(), packets.memory()), (MIN, 2 * (MIN + 40)));
     }
 
     #[test]
@@ -173,11 +173,11 @@ mod tests {
         let lent = packet(1);
         packets.lend(Some(lent.clone()));
         assert!(packets.keep(&lent[40..]) && packets.keep(b"short") && !packets.keep(b"again"));
-        assert_eq!((packets.len(), packets.memory()), (LEAST + 5, 2 * (LEAST + 40) + 5));
+        assert_eq!((packets.len(), packets.memory()), (MIN + 5, 2 * (MIN + 40) + 5));
         packets.lend(Some(lent.clone()));
         assert!(packets.keep(&lent[40..]) && packets.keep(b"short"), "behind the next");
         let mut out = [0; 7];
-        packets.skip(LEAST - 1);
+        packets.skip(MIN - 1);
         assert_eq!((packets.peek(&mut out), &out), (7, b"\x01short\x01"));
     }
 
@@ -192,12 +192,12 @@ mod tests {
             expected.extend_from_slice(&packet[40..]);
         }
         let one = packets.memory() / 3;
-        let mut out = vec![0; 2 * LEAST];
-        assert_eq!((packets.peek(&mut out), &out[..]), (2 * LEAST, &expected[..2 * LEAST]));
-        assert_eq!((packets.skip(LEAST - 1), packets.memory()), (LEAST - 1, 3 * one));
+        let mut out = vec![0; 2 * MIN];
+        assert_eq!((packets.peek(&mut out), &out[..]), (2 * MIN, &expected[..2 * MIN]));
+        assert_eq!((packets.skip(MIN - 1), packets.memory()), (MIN - 1, 3 * one));
         assert_eq!((packets.skip(1), packets.memory()), (1, 2 * one));
-        assert_eq!((packets.peek(&mut out[..7]), &out[..7]), (7, &expected[LEAST..LEAST + 7]));
-        assert_eq!((packets.skip(9 * LEAST), packets.len(), packets.memory()), (2 * LEAST, 0, 0));
+        assert_eq!((packets.peek(&mut out[..7]), &out[..7]), (7, &expected[MIN..MIN + 7]));
+        assert_eq!((packets.skip(9 * MIN), packets.len(), packets.memory()), (2 * MIN, 0, 0));
         assert_eq!((packets.peek(&mut out), packets.skip(1)), (0, 0));
     }
 }

@@ -13,7 +13,7 @@ use crate::on_demand::{Initial, OnDemand};
 pub(crate) type Pieces<'a> = SmallVec<[&'a [u8]; 4]>;
 
 /// Shorter runs are copied even if they are given: that costs less than to keep track of them, bytes.
-pub(crate) const LEAST_GIVEN: usize = 4096;
+pub(crate) const MIN_GIVEN: usize = 4096;
 
 /// Bytes of the stream from the first that is kept on, which is at offset 0.
 #[derive(Clone, Debug, Default)]

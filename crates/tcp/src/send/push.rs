@@ -8,9 +8,9 @@
 use crate::time::Micros;
 
 /// `tcp_min_tso_segs`.
-const LEAST_SEGMENTS: u32 = 2;
+const MIN_SEGMENTS: u32 = 2;
 /// `gso_max_size` less the headers.
-const MOST_BYTES: u64 = 65_535 - 320;
+const MAX_BYTES: u64 = 65_535 - 320;
 /// `tcp_tso_rtt_log`: microseconds of round-trip time, as a power of two, that halve what is added.
 const RTT_LOG: u32 = 9;
 /// Pacing rates of slow start and of congestion avoidance, percent of cwnd/srtt.
@@ -69,10 +69,10 @@ fn longest(pace: &Pace) -> u32 {
     let srtt = pace.srtt.unwrap_or_default();
     let rate = (window * percent * 10_000).checked_div(srtt.0.into()).unwrap_or(u64::MAX);
     let near = pace.min_rtt.unwrap_or_default().0 >> RTT_LOG;
-    let added = if near < 32 { MOST_BYTES >> near } else { 0 };
-    let bytes = (rate >> 10).saturating_add(added).min(MOST_BYTES);
+    let added = if near < 32 { MAX_BYTES >> near } else { 0 };
+    let bytes = (rate >> 10).saturating_add(added).min(MAX_BYTES);
     let quota = (pace.cwnd / pace.mss.max(1) / 2).max(1);
-    let segments = (bytes / mss).max(u64::from(LEAST_SEGMENTS)).min(MOST_BYTES / mss);
+    let segments = (bytes / mss).max(u64::from(MIN_SEGMENTS)).min(MAX_BYTES / mss);
     (segments as u32).min(quota)
 }
 

@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 
 use crate::config::BufferConfig;
 use crate::on_demand::{Initial, OnDemand};
-use crate::send::bytes::{LEAST_GIVEN, Pieces, SendBytes};
+use crate::send::bytes::{MIN_GIVEN, Pieces, SendBytes};
 use crate::seq_ranges::SeqRange;
 
 /// An empty queue keeps at most this much memory, bytes: allocators have such at hand.
@@ -132,7 +132,7 @@ impl SendQueue {
     /// few.
     pub(crate) fn write_bytes(&mut self, data: &mut Bytes, most: usize) -> usize {
         let taken = data.len().min(most).min(self.free());
-        if taken < LEAST_GIVEN {
+        if taken < MIN_GIVEN {
             let taken = self.write(data.get(..taken).unwrap_or_default());
             data.advance(taken);
             return taken;

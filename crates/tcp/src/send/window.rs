@@ -11,7 +11,7 @@ const PERSIST_MAX: Micros = Micros::from_millis(120_000);
 /// The default MSS (RFC 9293 section 3.7.1).
 const DEFAULT_SEGMENT: u32 = 536;
 /// No window makes segments smaller than this (Linux: 68 bytes with the headers of IPv4 and TCP).
-const LEAST_SEGMENT: u32 = 28;
+const MIN_SEGMENT: u32 = 28;
 
 /// Effect of a segment on the send window.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -90,7 +90,7 @@ impl SendWindow {
         match self.max_snd_wnd {
             0 => u32::MAX,
             largest if largest > DEFAULT_SEGMENT => largest / 2,
-            largest => largest.max(LEAST_SEGMENT),
+            largest => largest.max(MIN_SEGMENT),
         }
     }
 

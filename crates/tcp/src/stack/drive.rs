@@ -9,7 +9,7 @@ use super::demux::Target;
 use super::slot::with_env;
 use super::{Rx, Stack, Transmit};
 use crate::conn_id::ConnId;
-use crate::connection::{Connection, MOST_PIECES, Urgency};
+use crate::connection::{Connection, MAX_PIECES, Urgency};
 use crate::event::{Event, Probe};
 use crate::outcome::Origin;
 use crate::time::Instant;
@@ -88,7 +88,7 @@ impl Stack {
         let connection = transmit.conn.and_then(|id| self.slots.at(id)).map(|slot| &slot.connection);
         let pieces = transmit.in_place.zip(connection).map(|(range, connection)| connection.queued(range));
         let mut pieces = pieces.into_iter().flatten();
-        [(); MOST_PIECES].map(|()| pieces.next().unwrap_or_default())
+        [(); MAX_PIECES].map(|()| pieces.next().unwrap_or_default())
     }
 
     /// True if there is surely nothing to send, and nothing else to do for who asks, as mostly.

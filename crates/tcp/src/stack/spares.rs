@@ -12,7 +12,7 @@ use crate::connection::Connection;
 use crate::receive::FIRST_STORAGE;
 
 /// Storage of receive buffers from here on is kept for bulk; of shorter storage only the first of each buffer is, bytes.
-const LEAST: usize = 32 << 10;
+const MIN: usize = 32 << 10;
 /// Longer storage of send buffers is not kept, bytes.
 const SEND_MOST: usize = 64 << 10;
 /// Divisor of the memory that all buffers may hold ([`crate::config::StackConfig::max_buffer_bytes`]): the
@@ -121,7 +121,7 @@ impl Spares {
         }
         match storage.len() {
             FIRST_STORAGE => self.first.put(storage),
-            LEAST.. => self.bulk.put(storage),
+            MIN.. => self.bulk.put(storage),
             _ => {}
         }
     }
@@ -130,7 +130,7 @@ impl Spares {
     pub(super) fn take(&mut self, wanted: usize) -> Option<Vec<u8>> {
         match wanted {
             FIRST_STORAGE => self.first.take_if(|_| true),
-            LEAST.. => self.bulk.take_if(|size| size <= wanted.saturating_mul(4)),
+            MIN.. => self.bulk.take_if(|size| size <= wanted.saturating_mul(4)),
             _ => None,
         }
     }
@@ -168,11 +168,11 @@ mod tests {
     fn latest_spare_serves_first_within_the_limit() {
         let mut spares = Spares::new(128 * (100 << 10));
         spares.put(vec![1; 64 << 10]);
-        spares.put(vec![2; LEAST]);
-        spares.put(vec![3; LEAST]);
-        assert_eq!(spares.bulk.bytes, (64 << 10) + LEAST, "the third does not fit");
-        assert_eq!(spares.take(LEAST).map(|storage| storage[0]), Some(2));
-        assert_eq!(spares.take(LEAST - 1), None, "the allocator has such");
+        spares.put(vec![2; MIN]);
+        spares.put(vec![3; MIN]);
+        assert_eq!(spares.bulk.bytes, (64 << 10) + MIN, "the third does not fit");
+        assert_eq!(spares.take(MIN).map(|storage| storage[0]), Some(2));
+        assert_eq!(spares.take(MIN - 1), None, "the allocator has such");
         assert_eq!(spares.take(1 << 20).map(|storage| storage[0]), Some(1));
         assert_eq!((spares.take(1 << 20), spares.bulk.bytes), (None, 0));
     }
@@ -180,11 +180,11 @@ mod tests {
     #[test]
     fn small_storage_is_not_kept_and_large_storage_does_not_serve_small_needs() {
         let mut spares = Spares::new(1 << 30);
-        spares.put(vec![0; LEAST - 1]);
+        spares.put(vec![0; MIN - 1]);
         assert_eq!(spares.take(1 << 20), None);
-        spares.put(vec![0; 5 * LEAST]);
-        assert_eq!(spares.take(LEAST), None);
-        assert!(spares.take(2 * LEAST).is_some());
+        spares.put(vec![0; 5 * MIN]);
+        assert_eq!(spares.take(MIN), None);
+        assert!(spares.take(2 * MIN).is_some());
     }
 
     #[test]

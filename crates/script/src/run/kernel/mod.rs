@@ -35,7 +35,7 @@ const REAL_TIMES: &[&str] = &["rtt", "min_rtt"];
 /// How late the machine may be in real time, beside what a script tolerates.
 pub(crate) const LATENESS: i64 = 20_000;
 /// Scripts that last longer than this in real time are not run.
-const MOST_SECONDS: i64 = 40;
+const MAX_SECONDS: i64 = 40;
 
 /// See the [module](self).
 pub(super) struct Kernel {
@@ -174,7 +174,7 @@ pub(crate) fn refusal(script: &Script, settings: &Settings) -> Option<String> {
         return Some(format!("the script says: {reason}"));
     }
     let seconds = length(&script.events) / 1_000_000;
-    if seconds > MOST_SECONDS {
+    if seconds > MAX_SECONDS {
         return Some(format!("it takes {seconds} s of real time"));
     }
     settings.own_keys.iter().find_map(|(key, value)| namespace::missing(key, value))

@@ -20,7 +20,7 @@ use crate::run::request::{Reply, Request, System};
 const CONTROL_ROOM: usize = 1024;
 
 /// Most events that are asked for at once.
-const MOST_EVENTS: usize = 1024;
+const MAX_EVENTS: usize = 1024;
 
 /// The descriptors of a script.
 pub(super) struct KernelSystem {
@@ -66,7 +66,7 @@ impl KernelSystem {
 
     fn wait(&self, epfd: i32, most: i32, timeout: i32) -> Answer<Reply> {
         let most = usize::try_from(most).ok().filter(|most| *most > 0).ok_or(Errno(libc::EINVAL))?;
-        let most = most.min(MOST_EVENTS);
+        let most = most.min(MAX_EVENTS);
         self.with(epfd, |fd| {
             let mut events: Vec<epoll::Event> = Vec::with_capacity(most);
             let count =

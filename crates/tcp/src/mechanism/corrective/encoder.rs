@@ -228,7 +228,7 @@ impl Encoder {
                 last: now,
                 ..*group
             };
-            if group.range.end == segment.start && grown.blocks() <= most_blocks(&group.plan) {
+            if group.range.end == segment.start && grown.blocks() <= max_blocks(&group.plan) {
                 *group = grown;
                 return self.close_if_full();
             }
@@ -240,7 +240,7 @@ impl Encoder {
     }
 
     fn close_if_full(&mut self) {
-        if self.open.is_some_and(|group| group.blocks() >= most_blocks(&group.plan)) {
+        if self.open.is_some_and(|group| group.blocks() >= max_blocks(&group.plan)) {
             self.close();
         }
     }
@@ -413,7 +413,7 @@ impl Encoder {
     }
 }
 
-fn most_blocks(plan: &GroupPlan) -> u32 {
+fn max_blocks(plan: &GroupPlan) -> u32 {
     plan.blocks.min(plan.code.blocks_max())
 }
 
