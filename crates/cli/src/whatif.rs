@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use brisk_lab::compare::{Comparison, compare};
 use brisk_lab::own::access_log;
 use brisk_lab::pages::har;
-use brisk_lab::setting::Setting;
+use brisk_lab::scenario::Scenario;
 use brisk_lab::sizes::Sizes;
 use brisk_link::LinkSpec;
 use brisk_link::units::parse_size;
@@ -153,7 +153,7 @@ impl Args {
             sizes,
             sizes_text,
             page,
-            setting: Setting::default(),
+            scenario: Scenario::default(),
             n: self.workload.n,
             established: self.workload.established,
             arms,

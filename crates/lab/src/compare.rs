@@ -16,7 +16,7 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use crate::row::Row;
-use crate::setting::Setting;
+use crate::scenario::Scenario;
 use crate::sizes::Sizes;
 use crate::statistics::{Interval, Sample, Statistic};
 
@@ -39,7 +39,7 @@ pub struct Comparison {
     /// A page that each transaction loads, instead of one response. Default `None`.
     pub page: Option<Page>,
     /// The surroundings of a transaction. Default: nothing.
-    pub setting: Setting,
+    pub scenario: Scenario,
     /// Transactions of each arm.
     pub n: u64,
     /// Leave the handshake out.
@@ -378,7 +378,7 @@ mod tests {
             sizes: Sizes::Fixed(bytes),
             sizes_text: format!("{bytes}B"),
             page: None,
-            setting: Setting::default(),
+            scenario: Scenario::default(),
             n,
             established: false,
             seed: 7,

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`sizes`] | how large the responses are: one size or a distribution |
 //! | [`compare`] | many short transfers over one link, once for each arm |
-//! | [`setting`] | what surrounds a transaction: several paths, a second hop, neighbours |
+//! | [`scenario`] | what surrounds a transaction: several paths, a second hop, neighbours |
 //! | [`statistics`] | quantiles, means and bootstrap intervals |
 //! | [`demo`] | a gateway pair over an emulated link, under load, on one machine |
 //! | [`ladder`] | the packets of a simulated connection as a diagram |
@@ -30,7 +30,7 @@ pub mod pages;
 pub mod plan;
 pub mod real;
 pub mod row;
-pub mod setting;
+pub mod scenario;
 pub mod side;
 pub mod sizes;
 pub mod statistics;

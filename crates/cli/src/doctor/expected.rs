@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use brisk_gateway::doctor::Measured;
 use brisk_gateway::settings::HopSettings;
 use brisk_lab::compare::{ArmReport, Comparison, compare};
-use brisk_lab::setting::Setting;
+use brisk_lab::scenario::Scenario;
 use brisk_lab::sizes::Sizes;
 use brisk_link::LinkSpec;
 use brisk_runtime::profile::Profile;
@@ -28,7 +28,7 @@ pub(super) fn lines(measured: &Measured, hop: &HopSettings) -> Result<String, Fa
         sizes: Sizes::Fixed(RESPONSE),
         sizes_text: String::new(),
         page: None,
-        setting: Setting::default(),
+        scenario: Scenario::default(),
         n: TRANSACTIONS,
         established: false,
         seed: SEED,

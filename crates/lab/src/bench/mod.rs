@@ -33,7 +33,7 @@ mod talk;
 
 use end::{Done, End};
 use report::{BenchReport, RowReport};
-use rows::{Row, Setting, Way};
+use rows::{Row, Topology, Way};
 pub use stage::allowed_cores;
 use stage::{Process, Stage, Usage};
 
@@ -133,12 +133,12 @@ impl Bench {
 
     /// One way, in namespaces and processes of its own.
     fn measure(&self, row: &Row, way: Way, cores: &[usize]) -> Result<Cost, BenchError> {
-        let stage = Stage::new(self.program.clone(), row.setting, cores)?;
+        let stage = Stage::new(self.program.clone(), row.topology, cores)?;
         let place = if way.server_is_near() { &stage.near } else { &stage.far };
         let start =
             |(end, first, count): (End, usize, usize)| stage.start(place, &end, &cores[first..first + count]);
         let servers = way.servers(row.work).into_iter().map(start).collect::<Result<Vec<_>, _>>()?;
-        let routed = row.setting == Setting::Routed;
+        let routed = row.topology == Topology::Routed;
         let used = way.cores().unwrap_or(if routed { 2 } else { self.cores });
         let start = |(n, end): (usize, End)| {
             let core = if way.cores().is_some() { n } else { used - 1 };

@@ -25,7 +25,7 @@ pub struct Row {
     pub what: &'static str,
     pub(super) work: Work,
     /// Between what hosts.
-    pub(super) setting: Setting,
+    pub(super) topology: Topology,
     /// The TCP that the candidate is compared with.
     pub(super) baseline: Way,
     /// The TCP under test.
@@ -36,7 +36,7 @@ pub struct Row {
 
 /// Path between client and server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Setting {
+pub(super) enum Topology {
     /// Packets of up to 64 kB cross the veth pair whole, as inside a host.
     Whole,
     /// Packets of up to 256 kB cross it whole, where its interfaces have been told to take them.
@@ -100,8 +100,8 @@ pub(super) enum Way {
 impl Row {
     /// The cores that it takes, where these are not for the caller to choose.
     pub fn cores(&self) -> Option<usize> {
-        let setting = (self.setting == Setting::Routed).then_some(2);
-        setting.max(self.baseline.cores()).max(self.candidate.cores())
+        let topology = (self.topology == Topology::Routed).then_some(2);
+        topology.max(self.baseline.cores()).max(self.candidate.cores())
     }
 }
 
@@ -217,7 +217,7 @@ fn row(
     [baseline, candidate]: [Way; 2],
     goal: Goal,
 ) -> Row {
-    Row { name, what, work, setting: Setting::Whole, baseline, candidate, goal }
+    Row { name, what, work, topology: Topology::Whole, baseline, candidate, goal }
 }
 
 /// All rows that this build can measure, in the order of the table.
@@ -262,9 +262,9 @@ fn beside_the_kernel() -> Vec<Row> {
 /// The path between the ends is one between hosts.
 fn between_hosts() -> Vec<Row> {
     use Goal::{AtLeast, None};
-    let packets = |row| Row { setting: Setting::Packets, ..row };
-    let routed = |row| Row { setting: Setting::Routed, ..row };
-    let big = |row| Row { setting: Setting::Big, ..row };
+    let packets = |row| Row { topology: Topology::Packets, ..row };
+    let routed = |row| Row { topology: Topology::Routed, ..row };
+    let big = |row| Row { topology: Topology::Big, ..row };
     let tun = [PLAIN, Way::Tun { fast_open: false }];
     let own = [PLAIN, Way::Own { fast_open: false }];
     let xdp = [PLAIN, Way::Xdp];

@@ -16,7 +16,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use super::BenchError;
 use super::end::{Done, End};
-use super::rows::Setting;
+use super::rows::Topology;
 
 /// The device of either namespace.
 const VETH: &str = "bench0";
@@ -40,32 +40,32 @@ pub(super) struct Stage {
 
 impl Stage {
     /// `cores`: the server's, and the client's if it is another one.
-    pub(super) fn new(program: PathBuf, setting: Setting, cores: &[usize]) -> Result<Stage, BenchError> {
+    pub(super) fn new(program: PathBuf, topology: Topology, cores: &[usize]) -> Result<Stage, BenchError> {
         let (near, far) = (Namespace::anonymous()?, Namespace::anonymous()?);
         near.run(|| join(&far))??;
         for (namespace, address) in [(&near, NEAR), (&far, FAR)] {
             namespace.run(|| set_up(address.into()))??;
         }
-        match (setting, cores) {
-            (Setting::Whole, _) => {}
-            (Setting::Big, _) => {
+        match (topology, cores) {
+            (Topology::Whole, _) => {}
+            (Topology::Big, _) => {
                 for namespace in [&near, &far] {
                     namespace.run(|| Interface::named(VETH)?.set_longest_super(MAX_SUPER_LEN as u32))??;
                 }
             }
-            (Setting::Packets, _) => {
+            (Topology::Packets, _) => {
                 for namespace in [&near, &far] {
                     namespace
                         .run(|| shell("ethtool", &["-K", VETH, "tso", "off", "gso", "on", "gro", "on"]))??;
                 }
             }
-            (Setting::Routed, [server, client, ..]) => {
+            (Topology::Routed, [server, client, ..]) => {
                 near.run(|| Interface::named(VETH)?.add_route(BEHIND.into(), 24, Some(FAR.into())))??;
                 far.run(|| fs::write("/proc/sys/net/ipv4/ip_forward", "1"))??;
                 far.run(|| serve_packets_on(*server))??;
                 near.run(|| serve_packets_on(*client))??;
             }
-            (Setting::Routed, _) => return Err(BenchError::Cores { asked: 2, allowed: cores.len() }),
+            (Topology::Routed, _) => return Err(BenchError::Cores { asked: 2, allowed: cores.len() }),
         }
         Ok(Stage { near, far, program })
     }

@@ -17,7 +17,7 @@ use thiserror::Error;
 
 use super::Comparison;
 use crate::ladder;
-use crate::setting::Setting;
+use crate::scenario::Scenario;
 
 /// Transactions after which a path is familiar, at most.
 const FAMILIAR: usize = 300;
@@ -41,7 +41,7 @@ pub(crate) struct Drawn {
 impl Comparison {
     /// The paths that a transaction can meet.
     fn paths(&self) -> &[LinkSpec] {
-        match &self.setting.paths[..] {
+        match &self.scenario.paths[..] {
             [] => std::slice::from_ref(&self.link),
             paths => paths,
         }
@@ -101,7 +101,7 @@ impl Comparison {
         let (tcp, link) = (&self.arms[arm].tcp, &self.paths()[path]);
         let fast_open = self.arms[arm].fast_open;
         let known = known[arm][path].as_ref();
-        if let Some(burst) = &self.setting.burst {
+        if let Some(burst) = &self.scenario.burst {
             return Ok(burst.meet(link, seed));
         }
         if let Some(page) = &self.page {
@@ -110,12 +110,12 @@ impl Comparison {
                 server: tcp.clone(),
                 known,
                 fast_open,
-                spread: self.setting.spread,
+                spread: self.scenario.spread,
                 ..LoadSpec::new(link, page)
             };
             return Ok(page::load(&spec, seed, arena)?.as_transaction(page));
         }
-        if let Some(beside) = &self.setting.beside {
+        if let Some(beside) = &self.scenario.beside {
             let exchange = |pause| Exchange { request: self.request, pause, ..Exchange::of(response) };
             let spec = NeighbourSpec {
                 link,
@@ -127,14 +127,14 @@ impl Comparison {
             };
             return neighbours::run(&spec, seed, arena);
         }
-        let fetched = match &self.setting.backend {
+        let fetched = match &self.scenario.backend {
             None => TransactionResult::default(),
             Some(backend) => backend.fetch(arm, self.request, response, seed, arena)?,
         };
-        if self.setting.backend.is_some() && fetched.completion.is_none() {
+        if self.scenario.backend.is_some() && fetched.completion.is_none() {
             return Ok(fetched);
         }
-        let think = self.setting.think + fetched.completion.unwrap_or_default();
+        let think = self.scenario.think + fetched.completion.unwrap_or_default();
         let spec = TransactionSpec { think, known, fast_open, ..self.spec(arm, link, response) };
         let answered = transaction_in(&spec, seed, arena)?;
         Ok(both_hops(answered, &fetched))
@@ -144,9 +144,9 @@ impl Comparison {
     fn spec<'a>(&self, arm: usize, link: &'a LinkSpec, response: u64) -> TransactionSpec<'a> {
         TransactionSpec {
             request: self.request,
-            think: self.setting.think,
+            think: self.scenario.think,
             established: self.established,
-            earlier: self.setting.earlier,
+            earlier: self.scenario.earlier,
             client: self.arms[arm].tcp.clone(),
             server: self.arms[arm].tcp.clone(),
             ..TransactionSpec::new(link, response)
@@ -169,7 +169,7 @@ impl Comparison {
     /// The reason why it cannot be simulated, or the records cannot be written. Pages, neighbours, bursts and second
     /// hops cannot be recorded; [`RecordError::Kind`] says so.
     pub fn record(&self, arm: usize, index: u64, records: Records) -> Result<TransactionResult, RecordError> {
-        let Setting { backend, beside, burst, .. } = &self.setting;
+        let Scenario { backend, beside, burst, .. } = &self.scenario;
         if self.page.is_some() || backend.is_some() || beside.is_some() || burst.is_some() {
             return Err(RecordError::Kind);
         }

@@ -22,7 +22,7 @@ use thiserror::Error;
 
 use crate::compare::{ArmReport, Comparison, LinkReport, Repaired, Totals, Workload, compare};
 use crate::emulate::Outcome;
-use crate::setting::Setting;
+use crate::scenario::Scenario;
 use crate::sizes::Sizes;
 use crate::statistics::Sample;
 
@@ -218,7 +218,7 @@ impl Demo {
             sizes: Sizes::Fixed(self.flow + RESPONSE_HEAD),
             sizes_text: self.flow_text.clone(),
             page: None,
-            setting: Setting::default(),
+            scenario: Scenario::default(),
             n: self.simulated,
             established: false,
             seed: self.seed,

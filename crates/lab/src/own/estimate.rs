@@ -17,7 +17,7 @@ use crate::own::traffic::Group;
 use crate::plan::judge::{interval, short};
 use crate::plan::metric::Metric;
 use crate::row::Row;
-use crate::setting::Setting;
+use crate::scenario::Scenario;
 use crate::statistics::{Interval, Statistic};
 
 /// Mechanisms: name, arm without, arm with, and whether it is something to switch on. The kernel's Fast Open knows the
@@ -146,7 +146,7 @@ impl Estimation {
                 sizes: part.group.sizes.clone(),
                 sizes_text: String::new(),
                 page: None,
-                setting: Setting::default(),
+                scenario: Scenario::default(),
                 n: self.share(part),
                 established: !part.group.fresh,
                 seed: self.seed.wrapping_add(number as u64),

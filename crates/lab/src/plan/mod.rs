@@ -27,7 +27,7 @@ use brisk_sim::page::Page;
 
 use crate::pages::synthetic::Recipe;
 use crate::real::contestant::OneOrMore;
-use crate::setting::{Backend, Beside, Burst, Setting};
+use crate::scenario::{Backend, Beside, Burst, Scenario};
 use crate::sizes::Sizes;
 
 pub mod builtin;
@@ -222,7 +222,7 @@ pub struct Workload {
     /// The page, if one is loaded.
     pub page: Option<Page>,
     /// The surroundings of a transaction.
-    pub setting: Setting,
+    pub scenario: Scenario,
     /// The variants to compare.
     pub arms: Vec<Profile>,
 }
@@ -270,7 +270,14 @@ impl Cell {
         }
         let (sizes, sizes_text) = self.sizes()?;
         let page = self.page.as_ref().map(Recipe::page).transpose().map_err(|error| error.to_string())?;
-        Ok(Workload { link, sizes, sizes_text, page, setting: self.setting()?, arms: self.arms(&self.arms)? })
+        Ok(Workload {
+            link,
+            sizes,
+            sizes_text,
+            page,
+            scenario: self.scenario()?,
+            arms: self.arms(&self.arms)?,
+        })
     }
 
     /// The link and the bytes of a response, if the cell is one that contestants can run in real time.
@@ -278,12 +285,12 @@ impl Cell {
     /// # Errors
     /// Why it is not.
     pub fn in_real_time(&self) -> Result<(LinkSpec, u64), String> {
-        let Workload { link, sizes, page, setting, .. } = self.workload()?;
+        let Workload { link, sizes, page, scenario, .. } = self.workload()?;
         let only = |what: &str| Err(format!("{what} only in virtual time"));
         match sizes {
             _ if page.is_some() => only("a page (see `brisk lab browse`):"),
             _ if self.established => only("an open connection:"),
-            _ if setting != Setting::default() => {
+            _ if scenario != Scenario::default() => {
                 only("several paths, a thinking server, a second hop, neighbours or bursts:")
             }
             Sizes::Fixed(bytes) => Ok((link, bytes)),
@@ -305,7 +312,7 @@ impl Cell {
         Ok(arms)
     }
 
-    fn setting(&self) -> Result<Setting, String> {
+    fn scenario(&self) -> Result<Scenario, String> {
         let path = |path: &String| {
             let whole = format!("{} {path}", self.link);
             LinkSpec::parse(&whole).map_err(|error| format!("paths: {error}"))
@@ -322,7 +329,7 @@ impl Cell {
         if self.draw && (self.page.is_some() || self.beside.is_some() || self.burst.is_some()) {
             return Err("draw: only a transaction can be drawn".to_owned());
         }
-        Ok(Setting {
+        Ok(Scenario {
             paths: self.paths.iter().map(path).collect::<Result<_, String>>()?,
             think: self.think.as_deref().map_or(Ok(Duration::ZERO), |text| duration("think", text))?,
             earlier: self.earlier,

@@ -136,7 +136,7 @@ fn run_cell(
 /// # Errors
 /// An impossible request of the cell.
 pub fn comparison(plan: &Plan, cell: &Cell, id: &RunId, pages: &[Page]) -> Result<Comparison, PlanError> {
-    let Workload { link, sizes, sizes_text, page, setting, arms } = cell
+    let Workload { link, sizes, sizes_text, page, scenario, arms } = cell
         .workload()
         .map_err(|what| PlanError::Cell { plan: plan.name.clone(), cell: cell.name.clone(), what })?;
     let label = cell.page.as_ref().map(|recipe| recipe.label.as_str());
@@ -147,7 +147,7 @@ pub fn comparison(plan: &Plan, cell: &Cell, id: &RunId, pages: &[Page]) -> Resul
         sizes,
         sizes_text,
         page: given.or(page),
-        setting,
+        scenario,
         n: id.n,
         established: cell.established,
         seed: id.seed,

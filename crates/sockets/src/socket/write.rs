@@ -77,8 +77,7 @@ impl Socket {
 
     fn push(&mut self, data: &[u8], flags: i32, stack: &mut Stack, now: Instant) -> Answer<usize> {
         let Some(id) = self.conn() else { return Err(Errno(libc::EPIPE)) };
-        let part =
-            if self.unsent_limit().is_some() { data.get(..MAX_AT_ONCE).unwrap_or(data) } else { data };
+        let part = if self.unsent_limit().is_some() { data.get(..MAX_AT_ONCE).unwrap_or(data) } else { data };
         let ends_record = flags & libc::MSG_EOR != 0;
         let written = match flags & libc::MSG_OOB != 0 {
             true => stack.write_urgent(id, part, now),

@@ -17,7 +17,7 @@ const PACKET: usize = 1500;
 
 /// The surroundings of a transaction. By default nothing does.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub struct Setting {
+pub struct Scenario {
     /// Paths of which each transaction meets one, drawn from its seed; none: always that of the comparison.
     pub paths: Vec<LinkSpec>,
     /// How long the server thinks before it answers.
