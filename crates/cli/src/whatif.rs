@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use brisk_lab::captured::access_log;
 use brisk_lab::compare::{Comparison, compare};
-use brisk_lab::own::access_log;
 use brisk_lab::pages::har;
 use brisk_lab::scenario::Scenario;
 use brisk_lab::sizes::Sizes;
@@ -13,7 +13,7 @@ use brisk_runtime::profile::{DEFAULT_MAX_OVERHEAD, Profile, parse_max_overhead};
 use brisk_sim::page::Page;
 use indicatif::{ProgressBar, ProgressStyle};
 
-mod own;
+mod captured;
 
 use crate::Common;
 use crate::failure::Failure;
@@ -91,7 +91,7 @@ struct Workload {
 /// Runs the comparison and prints it.
 pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
     if let Some(file) = &args.workload.pcap {
-        return own::run(&args, file, common);
+        return captured::run(&args, file, common);
     }
     let comparison = args.comparison()?;
     let stop = interrupt::stop_flag()?;

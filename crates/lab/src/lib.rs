@@ -11,7 +11,7 @@
 //! | [`pages`] | pages of many objects: from a HAR or another recording, or made from a seed |
 //! | [`plan`] | experiments with the papers' figures beside: run, kept, judged, reported |
 //! | [`browse`] | a page in a real Chromium over an emulated link |
-//! | [`own`] | traffic of one's own, from a capture or an access log, and what each mechanism would do for it |
+//! | [`captured`] | traffic of one's own, from a capture or an access log, and what each mechanism would do for it |
 //! | [`real`] | contestants in real time over the same emulated link |
 //! | [`mod@bench`] | processor time of both ends above the kernel's TCP and above ours, in turns |
 //! | [`side`] | the kernel's TCP and ours behind one face |
@@ -21,11 +21,11 @@
 
 pub mod bench;
 pub mod browse;
+pub mod captured;
 pub mod compare;
 pub mod demo;
 pub mod emulate;
 pub mod ladder;
-pub mod own;
 pub mod pages;
 pub mod plan;
 pub mod real;

@@ -3,8 +3,8 @@
 use std::fs::File;
 use std::path::Path;
 
-use brisk_lab::own::estimate::{Estimation, Part};
-use brisk_lab::own::traffic::{Case, Facts, Traffic};
+use brisk_lab::captured::estimate::{Estimation, Part};
+use brisk_lab::captured::traffic::{Case, Facts, Traffic};
 use indicatif::ProgressBar;
 
 use super::{Args, USUAL_SEED, style};

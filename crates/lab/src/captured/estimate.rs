@@ -12,8 +12,8 @@ use brisk_sim::transaction::TransactionError;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use serde::Serialize;
 
+use crate::captured::traffic::Group;
 use crate::compare::{Comparison, transactions};
-use crate::own::traffic::Group;
 use crate::plan::judge::{interval, short};
 use crate::plan::metric::Metric;
 use crate::row::Row;
