@@ -7,7 +7,7 @@
 //! | [`scenario`] | what surrounds a transaction: several paths, a second hop, neighbours |
 //! | [`statistics`] | quantiles, means and bootstrap intervals |
 //! | [`demo`] | a gateway pair over an emulated link, under load, on one machine |
-//! | [`ladder`] | the packets of a simulated connection as a diagram |
+//! | [`diagram`] | the packets of a simulated connection as a diagram |
 //! | [`pages`] | pages of many objects: from a HAR or another recording, or made from a seed |
 //! | [`plan`] | experiments with the papers' figures beside: run, kept, judged, reported |
 //! | [`browse`] | a page in a real Chromium over an emulated link |
@@ -24,8 +24,8 @@ pub mod browse;
 pub mod captured;
 pub mod compare;
 pub mod demo;
+pub mod diagram;
 pub mod emulate;
-pub mod ladder;
 pub mod pages;
 pub mod plan;
 pub mod real;

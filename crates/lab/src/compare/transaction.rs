@@ -16,7 +16,7 @@ use rayon::prelude::*;
 use thiserror::Error;
 
 use super::Comparison;
-use crate::ladder;
+use crate::diagram;
 use crate::scenario::Scenario;
 
 /// Transactions after which a path is familiar, at most.
@@ -189,10 +189,10 @@ impl Comparison {
     /// # Errors
     /// As [`Comparison::record`].
     pub fn draw(&self, arm: usize, index: u64) -> Result<String, RecordError> {
-        let buffer = ladder::Buffer::default();
+        let buffer = diagram::Buffer::default();
         let records = Records { capture: Some(Box::new(buffer.clone())), trace: None };
         self.record(arm, index, records)?;
-        Ok(ladder::svg(&buffer.bytes(), &format!("transaction {index} with {}", self.arms[arm].name)))
+        Ok(diagram::svg(&buffer.bytes(), &format!("transaction {index} with {}", self.arms[arm].name)))
     }
 }
 
