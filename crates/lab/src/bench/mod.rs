@@ -13,7 +13,7 @@
 //! | [`rows`] | what is measured |
 //! | [`end`] | the process at either end |
 //! | `peer` | a server on smoltcp, in builds with the feature `peers` |
-//! | `stage` | namespaces, cores and costs |
+//! | `fixture` | namespaces, cores and costs |
 //! | [`report`] | medians, one table |
 
 use std::io;
@@ -24,18 +24,18 @@ use brisk_packet_io::OpenError;
 use thiserror::Error;
 
 pub mod end;
+mod fixture;
 #[cfg(feature = "peers")]
 mod peer;
 pub mod report;
 pub mod rows;
-mod stage;
 mod talk;
 
 use end::{Done, End};
+pub use fixture::allowed_cores;
+use fixture::{Fixture, Process, Usage};
 use report::{BenchReport, RowReport};
 use rows::{Row, Topology, Way};
-pub use stage::allowed_cores;
-use stage::{Process, Stage, Usage};
 
 /// Both TCPs learn the path, fetch cookies and fill caches for so long before it counts, seconds.
 const WARM: f64 = 0.3;
@@ -133,24 +133,25 @@ impl Bench {
 
     /// One way, in namespaces and processes of its own.
     fn measure(&self, row: &Row, way: Way, cores: &[usize]) -> Result<Cost, BenchError> {
-        let stage = Stage::new(self.program.clone(), row.topology, cores)?;
-        let place = if way.server_is_near() { &stage.near } else { &stage.far };
-        let start =
-            |(end, first, count): (End, usize, usize)| stage.start(place, &end, &cores[first..first + count]);
+        let fixture = Fixture::new(self.program.clone(), row.topology, cores)?;
+        let place = if way.server_is_near() { &fixture.near } else { &fixture.far };
+        let start = |(end, first, count): (End, usize, usize)| {
+            fixture.start(place, &end, &cores[first..first + count])
+        };
         let servers = way.servers(row.work).into_iter().map(start).collect::<Result<Vec<_>, _>>()?;
         let routed = row.topology == Topology::Routed;
         let used = way.cores().unwrap_or(if routed { 2 } else { self.cores });
         let start = |(n, end): (usize, End)| {
             let core = if way.cores().is_some() { n } else { used - 1 };
-            stage.start(&stage.near, &end, &cores[core..=core])
+            fixture.start(&fixture.near, &end, &cores[core..=core])
         };
         let clients = way.clients(row.work).into_iter().enumerate().map(start);
         let mut clients = clients.collect::<Result<Vec<_>, _>>()?;
         work_together(&mut clients, WARM.min(self.seconds))?;
         let before = [usage_of(&clients)?, usage_of(&servers)?];
-        let core_before = stage::busy(cores[0])?;
+        let core_before = fixture::busy(cores[0])?;
         let done = work_together(&mut clients, self.seconds)?;
-        let core = stage::busy(cores[0])?.saturating_sub(core_before);
+        let core = fixture::busy(cores[0])?.saturating_sub(core_before);
         let after = [usage_of(&clients)?, usage_of(&servers)?];
         let units = done.iter().map(|done| done.units as f64).sum::<f64>();
         let [client, server] = [0, 1].map(|end| (after[end].total - before[end].total) as f64);

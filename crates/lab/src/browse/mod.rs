@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`mod@self`] | the order of the loads |
 //! | `site`, `origin` | the page as files, and their web server |
-//! | `stage` | namespaces' insides: gateways, addresses |
+//! | `fixture` | namespaces' insides: gateways, addresses |
 //! | `driver` | Chromium through chromedriver |
 //! | [`report`] | page-load times and first paints with intervals |
 
@@ -26,16 +26,16 @@ use crate::emulate::{Between, Emulation, EndError, Outcome};
 use crate::pages::outline::Outline;
 
 mod driver;
+mod fixture;
 mod origin;
 pub mod report;
 mod site;
-mod stage;
 
 use driver::Driver;
+use fixture::HopTally;
 use origin::Tally;
 use report::{Load, PageReport};
 use site::{Site, host_name};
-use stage::HopTally;
 
 /// How long a page may take to load.
 const LONGEST_LOAD: Duration = Duration::from_secs(120);
@@ -157,10 +157,10 @@ impl Browse {
         ready: &std::sync::mpsc::Sender<Result<(), BrowseError>>,
     ) -> Result<(), BrowseError> {
         Namespace::open(namespace)?.enter()?;
-        stage::add_hosts(site.hosts)?;
-        stage::prioritise();
+        fixture::add_hosts(site.hosts)?;
+        fixture::prioritise();
         runtime()?.block_on(async {
-            stage::right(&self.arms, hop, site, tally, &stopped).await?;
+            fixture::right(&self.arms, hop, site, tally, &stopped).await?;
             let _ = ready.send(Ok(()));
             // A sender that is gone is an order, too.
             let _ = stopped.wait_for(|stopped| *stopped).await;
@@ -198,13 +198,13 @@ impl Left<'_> {
     ) -> Result<Vec<ArmLoads>, BrowseError> {
         let directory = Scratch::make()?;
         let arms = &self.browse.arms;
-        stage::add_hosts(self.site.hosts)?;
+        fixture::add_hosts(self.site.hosts)?;
         runtime()?.block_on(async {
             // Before the gateways' priority, which the browser must not inherit.
             let mut driver = Driver::start(chromedriver, &directory.0).await?;
-            stage::prioritise();
+            fixture::prioritise();
             let tallies: Vec<Arc<HopTally>> = arms.iter().map(|_| Arc::default()).collect();
-            stage::left(arms, self.hop, &tallies, &stopped).await?;
+            fixture::left(arms, self.hop, &tallies, &stopped).await?;
             let mut loads: Vec<Vec<Result<Load, String>>> = vec![Vec::new(); arms.len()];
             let mut before = vec![(0, 0); arms.len()];
             for number in 0..=self.browse.loads {
@@ -237,7 +237,7 @@ impl Left<'_> {
         arm: usize,
         picture: Option<&Path>,
     ) -> Result<Load, String> {
-        let rules = rules(self.site.hosts, stage::port(arm));
+        let rules = rules(self.site.hosts, fixture::port(arm));
         let session = driver.open(browser, &rules).await.map_err(|error| error.to_string())?;
         tokio::time::sleep(PAUSE).await;
         self.tally.take();
@@ -277,7 +277,7 @@ fn order(round: u32, arms: usize) -> impl Iterator<Item = usize> {
 
 /// Chromium's rules for finding the page's hosts, and nothing else.
 fn rules(hosts: usize, port: u16) -> String {
-    let host = |host| format!("MAP {} {}:{port},", host_name(host), stage::host_address(host));
+    let host = |host| format!("MAP {} {}:{port},", host_name(host), fixture::host_address(host));
     let mut rules: String = (0..hosts).map(host).collect();
     rules.push_str("MAP * ~NOTFOUND,EXCLUDE 127.0.0.1");
     rules

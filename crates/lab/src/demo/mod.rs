@@ -26,13 +26,13 @@ use crate::scenario::Scenario;
 use crate::sizes::Sizes;
 use crate::statistics::Sample;
 
+mod fixture;
 mod load;
 mod origin;
-mod stage;
 
+use fixture::Fixture;
 use load::{gap, lock, request};
 use origin::Origin;
-use stage::Stage;
 
 /// Parameters of a demonstration.
 #[derive(Clone, Debug)]
@@ -170,30 +170,31 @@ impl Demo {
         let origin = Origin::bind().await?;
         let origin_at = origin.local_addr()?;
         let origin = tokio::spawn(origin.run());
-        let mut stages = Vec::new();
+        let mut fixtures = Vec::new();
         for arm in &self.arms {
-            stages.push(Stage::start(arm.clone(), &self.link, self.seed, origin_at).await?);
+            fixtures.push(Fixture::start(arm.clone(), &self.link, self.seed, origin_at).await?);
         }
         let mut stop = pin!(stop);
         let mut look_at_warm_up =
             |snapshot: &Snapshot| look(&Snapshot { warming_up: true, ..snapshot.clone() });
-        let stopped = self.load(&stages, self.warm_up, "warm-up", stop.as_mut(), &mut look_at_warm_up).await;
+        let stopped =
+            self.load(&fixtures, self.warm_up, "warm-up", stop.as_mut(), &mut look_at_warm_up).await;
         if !self.warm_up.is_zero() {
-            linger(&stages, Instant::now(), &mut look_at_warm_up).await;
+            linger(&fixtures, Instant::now(), &mut look_at_warm_up).await;
             // The link tells its counters once a second.
             tokio::time::sleep(Duration::from_secs(1)).await;
-            stages.iter_mut().for_each(Stage::begin_to_count);
+            fixtures.iter_mut().for_each(Fixture::begin_to_count);
         }
         let began = Instant::now();
         if !stopped {
-            self.load(&stages, self.duration, "load", stop.as_mut(), look).await;
+            self.load(&fixtures, self.duration, "load", stop.as_mut(), look).await;
         }
-        linger(&stages, began, look).await;
+        linger(&fixtures, began, look).await;
         origin.abort();
         let elapsed = began.elapsed();
         let mut arms = Vec::new();
-        for (stage, simulated_ms) in stages.into_iter().zip(expected) {
-            arms.push(self.report(stage, simulated_ms)?);
+        for (fixture, simulated_ms) in fixtures.into_iter().zip(expected) {
+            arms.push(self.report(fixture, simulated_ms)?);
         }
         Ok(DemoReport {
             link: LinkReport::of(&self.link),
@@ -232,7 +233,7 @@ impl Demo {
     /// Sends requests to every arm at the same random times, for so long. True if it was told to `stop`.
     async fn load(
         &self,
-        stages: &[Stage],
+        fixtures: &[Fixture],
         duration: Duration,
         seed: &str,
         mut stop: Pin<&mut impl Future<Output = ()>>,
@@ -246,10 +247,10 @@ impl Demo {
         while next < end {
             tokio::select! {
                 () = &mut stop => return true,
-                _ = tick.tick() => look(&snapshot(stages, began)),
+                _ = tick.tick() => look(&snapshot(fixtures, began)),
                 () = tokio::time::sleep_until(next.into()) => {
-                    for stage in stages {
-                        tokio::spawn(request(stage.frontend, self.flow, stage.tally.clone()));
+                    for fixture in fixtures {
+                        tokio::spawn(request(fixture.frontend, self.flow, fixture.tally.clone()));
                     }
                     next += gap(self.per_second, &mut rng);
                 }
@@ -258,10 +259,11 @@ impl Demo {
         false
     }
 
-    fn report(&self, stage: Stage, simulated_ms: Expected) -> Result<DemoArm, DemoError> {
-        let (name, hop, tally) = (stage.arm.name.clone(), stage.hop.clone(), lock(&stage.tally).clone());
-        let before = stage.before();
-        let outcome = stage.stop()?;
+    fn report(&self, fixture: Fixture, simulated_ms: Expected) -> Result<DemoArm, DemoError> {
+        let (name, hop, tally) =
+            (fixture.arm.name.clone(), fixture.hop.clone(), lock(&fixture.tally).clone());
+        let before = fixture.before();
+        let outcome = fixture.stop()?;
         let times = Sample::new(tally.times);
         let Outcome { up, down, late, validity, .. } = outcome;
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -294,10 +296,10 @@ impl Demo {
 }
 
 /// Waits for what is still under way.
-async fn linger(stages: &[Stage], began: Instant, look: &mut dyn FnMut(&Snapshot)) {
+async fn linger(fixtures: &[Fixture], began: Instant, look: &mut dyn FnMut(&Snapshot)) {
     let end = Instant::now() + LINGER;
     loop {
-        let now = snapshot(stages, began);
+        let now = snapshot(fixtures, began);
         look(&now);
         if Instant::now() >= end || now.arms.iter().all(|arm| arm.outstanding == 0) {
             break;
@@ -308,16 +310,16 @@ async fn linger(stages: &[Stage], began: Instant, look: &mut dyn FnMut(&Snapshot
     tokio::time::sleep(TICK).await;
 }
 
-fn snapshot(stages: &[Stage], began: Instant) -> Snapshot {
-    let arms = stages.iter().map(|stage| {
-        let tally = lock(&stage.tally);
-        let (up, down) = *stage.link.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+fn snapshot(fixtures: &[Fixture], began: Instant) -> Snapshot {
+    let arms = fixtures.iter().map(|fixture| {
+        let tally = lock(&fixture.tally);
+        let (up, down) = *fixture.link.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         ArmSnapshot {
-            name: stage.arm.name.clone(),
+            name: fixture.arm.name.clone(),
             answered: tally.times.len() as u64,
             outstanding: tally.outstanding(),
             failed: tally.failed,
-            lost: (up.dropped() + down.dropped()).saturating_sub(stage.before().lost),
+            lost: (up.dropped() + down.dropped()).saturating_sub(fixture.before().lost),
             times: Sample::new(tally.times.clone()),
         }
     });

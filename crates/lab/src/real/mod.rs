@@ -117,9 +117,9 @@ impl Real {
                 emulation.run(None, &stop_link, &mut |_| {})
             });
             let origin = right.run(|| Origin::start(ORIGIN))?;
-            let stage =
-                Stage { real: self, contestant, left: &left, right: &right, scratch: &scratch.0, stop };
-            let measured = origin.map_err(RealError::from).and_then(|_origin| stage.measure());
+            let fixture =
+                Fixture { real: self, contestant, left: &left, right: &right, scratch: &scratch.0, stop };
+            let measured = origin.map_err(RealError::from).and_then(|_origin| fixture.measure());
             stop_link.store(true, Ordering::Relaxed);
             let outcome: Outcome =
                 link.join().unwrap_or_else(|_| Err(io::Error::other("the thread of the link panicked")))?;
@@ -146,7 +146,7 @@ pub(crate) struct Measured {
 }
 
 /// A contestant at work.
-struct Stage<'a> {
+struct Fixture<'a> {
     real: &'a Real,
     contestant: &'a Contestant,
     left: &'a Namespace,
@@ -155,7 +155,7 @@ struct Stage<'a> {
     stop: &'a AtomicBool,
 }
 
-impl Stage<'_> {
+impl Fixture<'_> {
     fn measure(&self) -> Result<Measured, RealError> {
         let Contestant { left, right, kernel, .. } = self.contestant;
         let places = Places { directory: self.scratch.to_owned(), ..Places::default() };

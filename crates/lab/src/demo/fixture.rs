@@ -24,7 +24,7 @@ use crate::emulate::{Emulation, Outcome, UdpEnd};
 
 /// One arm at work.
 #[derive(Debug)]
-pub(super) struct Stage {
+pub(super) struct Fixture {
     pub(super) arm: Profile,
     /// Where clients connect.
     pub(super) frontend: SocketAddr,
@@ -101,14 +101,14 @@ pub(super) struct Before {
 
 const ANY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
-impl Stage {
+impl Fixture {
     /// Starts everything for `arm`.
     pub(super) async fn start(
         arm: Profile,
         link: &LinkSpec,
         seed: u64,
         origin: SocketAddr,
-    ) -> io::Result<Stage> {
+    ) -> io::Result<Fixture> {
         let hop = Arc::new(HopTotals::default());
         let (stop_gateway, stopped) = watch::channel(false);
         let tcp = as_installed(&arm);
@@ -147,7 +147,7 @@ impl Stage {
         let frontend_at = frontend.local_addr()?;
         tokio::spawn(keep(endpoint, frontend.run(ordered(stopped))));
 
-        Ok(Stage {
+        Ok(Fixture {
             arm,
             frontend: frontend_at,
             tally: SharedTally::default(),

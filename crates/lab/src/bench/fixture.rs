@@ -32,15 +32,15 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Two namespaces: the client is in the first one, the server in the one that the row says.
 #[derive(Debug)]
-pub(super) struct Stage {
+pub(super) struct Fixture {
     pub(super) near: Namespace,
     pub(super) far: Namespace,
     program: PathBuf,
 }
 
-impl Stage {
+impl Fixture {
     /// `cores`: the server's, and the client's if it is another one.
-    pub(super) fn new(program: PathBuf, topology: Topology, cores: &[usize]) -> Result<Stage, BenchError> {
+    pub(super) fn new(program: PathBuf, topology: Topology, cores: &[usize]) -> Result<Fixture, BenchError> {
         let (near, far) = (Namespace::anonymous()?, Namespace::anonymous()?);
         near.run(|| join(&far))??;
         for (namespace, address) in [(&near, NEAR), (&far, FAR)] {
@@ -67,7 +67,7 @@ impl Stage {
             }
             (Topology::Routed, _) => return Err(BenchError::Cores { asked: 2, allowed: cores.len() }),
         }
-        Ok(Stage { near, far, program })
+        Ok(Fixture { near, far, program })
     }
 
     /// Starts a process in a namespace, on these cores, and waits until it is ready.
