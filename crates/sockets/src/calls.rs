@@ -393,11 +393,11 @@ pub fn epoll_ctl(world: &impl World, epfd: i32, fd: i32, control: EpollControl) 
 /// epoll_wait(): pairs of events and data.
 pub fn epoll_wait(world: &impl World, epfd: i32, most: i32, timeout: i32) -> Answer<Vec<(u32, u64)>> {
     let most = usize::try_from(most).ok().filter(|most| *most > 0).ok_or(Errno(libc::EINVAL))?;
-    let told = world.wait(duration(timeout), |host| {
-        let told = epoll::wait(host, epfd, most)?;
-        Ok((!told.is_empty()).then_some(told))
+    let reported = world.wait(duration(timeout), |host| {
+        let reported = epoll::wait(host, epfd, most)?;
+        Ok((!reported.is_empty()).then_some(reported))
     })?;
-    Ok(told.unwrap_or_default())
+    Ok(reported.unwrap_or_default())
 }
 
 /// setsockopt().

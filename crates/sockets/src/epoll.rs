@@ -37,7 +37,7 @@ pub(crate) struct Watch {
     pub(crate) events: Flags,
     pub(crate) data: u64,
     /// The events and counts of the last report: an edge is a change of either.
-    pub(crate) told: Option<(Flags, Happened)>,
+    pub(crate) reported: Option<(Flags, Happened)>,
     /// EPOLLONESHOT: told once, silent until it is changed.
     pub(crate) spent: bool,
 }
@@ -73,7 +73,7 @@ impl Epoll {
     /// epoll_ctl() for a descriptor that exists.
     pub(crate) fn control(&mut self, fd: i32, control: Control) -> Answer<()> {
         let known = self.watches.get(&fd).copied();
-        let watch = |events, data| Watch { events, data, told: None, spent: false };
+        let watch = |events, data| Watch { events, data, reported: None, spent: false };
         match (control, known) {
             (Control::Add { .. }, Some(_)) => Err(Errno(libc::EEXIST)),
             (Control::Change { events, .. }, _) if events & EXCLUSIVE != 0 => Err(Errno(libc::EINVAL)),
@@ -109,12 +109,12 @@ impl Epoll {
 }
 
 /// Returns the events to report for a watch; `None` if there is nothing new.
-pub(crate) fn news(watch: &Watch, ready: Flags, happened: Happened) -> Option<Flags> {
+pub(crate) fn pending_events(watch: &Watch, ready: Flags, happened: Happened) -> Option<Flags> {
     let found = ready & (watch.events | ALWAYS);
     if found == 0 || watch.spent {
         return None;
     }
-    let edge = match watch.told {
+    let edge = match watch.reported {
         None => true,
         Some((before, then)) => {
             let more_to_read = watch.events & READS != 0 && happened.arrivals > then.arrivals;
@@ -132,19 +132,19 @@ mod tests {
     const OUT: Flags = libc::EPOLLOUT as Flags;
 
     fn watch(events: Flags) -> Watch {
-        Watch { events, data: 7, told: None, spent: false }
+        Watch { events, data: 7, reported: None, spent: false }
     }
 
     #[test]
     fn level_tells_as_long_as_it_holds_and_edge_tells_a_change() {
         let at = |arrivals, changes| Happened { arrivals, changes };
-        assert_eq!(news(&watch(IN), IN, at(1, 0)), Some(IN));
-        let told = |events| Watch { told: Some((IN | OUT, at(1, 0))), ..watch(events) };
-        assert_eq!(news(&told(IN), IN, at(1, 0)), Some(IN));
-        assert_eq!(news(&told(IN | ET), IN, at(1, 0)), None);
-        assert_eq!(news(&told(IN | ET), IN, at(2, 0)), Some(IN), "more has arrived");
-        assert_eq!(news(&told(OUT | ET), OUT, at(2, 0)), None, "what arrives is nothing to who writes");
-        assert_eq!(news(&told(OUT | ET), OUT, at(2, 1)), Some(OUT), "an error is news to everybody");
+        assert_eq!(pending_events(&watch(IN), IN, at(1, 0)), Some(IN));
+        let reported = |events| Watch { reported: Some((IN | OUT, at(1, 0))), ..watch(events) };
+        assert_eq!(pending_events(&reported(IN), IN, at(1, 0)), Some(IN));
+        assert_eq!(pending_events(&reported(IN | ET), IN, at(1, 0)), None);
+        assert_eq!(pending_events(&reported(IN | ET), IN, at(2, 0)), Some(IN), "more has arrived");
+        assert_eq!(pending_events(&reported(OUT | ET), OUT, at(2, 0)), None, "what arrives is nothing to who writes");
+        assert_eq!(pending_events(&reported(OUT | ET), OUT, at(2, 1)), Some(OUT), "an error is news to everybody");
     }
 
     #[test]
@@ -152,9 +152,9 @@ mod tests {
         let mut epoll = Epoll::default();
         epoll.control(9, Control::Add { events: IN | ONESHOT, data: 1 }).unwrap();
         let spent = Watch { spent: true, ..epoll.watches[&9] };
-        assert_eq!(news(&spent, IN, Happened::default()), None);
+        assert_eq!(pending_events(&spent, IN, Happened::default()), None);
         epoll.control(9, Control::Change { events: IN | ONESHOT, data: 1 }).unwrap();
-        assert_eq!(news(&epoll.watches[&9], IN, Happened::default()), Some(IN));
+        assert_eq!(pending_events(&epoll.watches[&9], IN, Happened::default()), Some(IN));
     }
 
     #[test]

@@ -231,8 +231,8 @@ impl Watched {
             info: which,
             data: self.key,
         };
-        let told = self.flags & SOFTWARE != 0;
-        let stamp = told.then_some(now);
+        let reported = self.flags & SOFTWARE != 0;
+        let stamp = reported.then_some(now);
         Entry { error, stamp, has_payload: self.flags & OPT_TSONLY == 0, quoted: None }
     }
 }
@@ -244,7 +244,7 @@ mod tests {
     const AT: Duration = Duration::from_millis(5);
     const AT_START: Option<Offsets> = Some(Offsets { acknowledged: 0, written: 0 });
 
-    fn told(queue: &mut ErrorQueue) -> Vec<(u32, u32)> {
+    fn reported(queue: &mut ErrorQueue) -> Vec<(u32, u32)> {
         std::iter::from_fn(|| queue.pop()).map(|entry| (entry.error.info, entry.error.data)).collect()
     }
 
@@ -256,9 +256,9 @@ mod tests {
         queue.on_progress(999, 0, AT);
         assert!(!queue.is_ready());
         queue.on_progress(1000, 0, AT);
-        assert_eq!(told(&mut queue), [(STAMP_SCHED, 999), (STAMP_SND, 999)]);
+        assert_eq!(reported(&mut queue), [(STAMP_SCHED, 999), (STAMP_SND, 999)]);
         queue.on_progress(1000, 1000, AT);
-        assert_eq!(told(&mut queue), [(STAMP_ACK, 999)]);
+        assert_eq!(reported(&mut queue), [(STAMP_ACK, 999)]);
     }
 
     #[test]
@@ -267,7 +267,7 @@ mod tests {
         queue.set_flags(TX_ACK | SOFTWARE | OPT_ID, Some(Offsets { acknowledged: 1000, written: 1200 }));
         queue.on_write(1500, None, false);
         queue.on_progress(1500, 1500, AT);
-        assert_eq!(told(&mut queue), [(STAMP_ACK, 499)]);
+        assert_eq!(reported(&mut queue), [(STAMP_ACK, 499)]);
         assert!(!queue.set_flags(1 << 30, AT_START), "no such flag");
     }
 
@@ -278,8 +278,8 @@ mod tests {
             queue.on_write(end, None, true);
         }
         queue.on_progress(300, 200, AT);
-        assert_eq!(told(&mut queue), [(0, 1)]);
+        assert_eq!(reported(&mut queue), [(0, 1)]);
         queue.on_progress(300, 300, AT);
-        assert_eq!(told(&mut queue), [(2, 2)]);
+        assert_eq!(reported(&mut queue), [(2, 2)]);
     }
 }

@@ -216,16 +216,16 @@ impl Host {
             self.renew_listeners()?;
         }
         let mark = self.mark(packet);
-        let told = arrivals::icmp_errno(packet).map(Errno);
-        self.queue_icmp(packet, told);
-        self.unreachable = told.or(self.unreachable);
-        self.refused = told;
+        let reported = arrivals::icmp_errno(packet).map(Errno);
+        self.queue_icmp(packet, reported);
+        self.unreachable = reported.or(self.unreachable);
+        self.refused = reported;
         self.data_arrives = payload_len(packet) > 0;
         let now = self.now;
         let stack = self.stack()?;
         let believed = stack.stats().icmp_believed;
         stack.on_packet(packet, rx, now);
-        if let Some(errno) = told.filter(|_| stack.stats().icmp_believed > believed) {
+        if let Some(errno) = reported.filter(|_| stack.stats().icmp_believed > believed) {
             self.on_soft_error(packet, errno);
         }
         if let Some(mark) = mark {
@@ -332,14 +332,14 @@ impl Host {
                 Event::Closed(id, reason) => self.on_conn(id, |socket| {
                     let closing = socket.usage.waits_for_close();
                     let errno = of_close(reason, closing);
-                    let told = |known: Errno| match known.0 {
+                    let reported = |known: Errno| match known.0 {
                         libc::EHOSTUNREACH => unreachable.unwrap_or(known),
                         libc::ECONNREFUSED => refused.unwrap_or(known),
                         _ => known,
                     };
                     socket.over = true;
                     socket.errors.on_end();
-                    socket.error = errno.map(told);
+                    socket.error = errno.map(reported);
                 }),
                 Event::Incoming(listener) => {
                     if let Some(socket) = self.of_listener(listener) {

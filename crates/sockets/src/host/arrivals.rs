@@ -117,10 +117,10 @@ impl Host {
         }
         let info = if let IcmpKind::PacketTooBig { mtu } = error.kind { mtu } else { 0 };
         let origin = if error.from.is_ipv4() { ORIGIN_ICMP } else { ORIGIN_ICMP6 };
-        let told = ExtendedError { errno: errno.0 as u32, origin, kind, code, info, data: 0 };
+        let reported = ExtendedError { errno: errno.0 as u32, origin, kind, code, info, data: 0 };
         let quoted = Quoted { offender: error.from, destination: error.dst, segment: segment.to_vec() };
         if let Some(socket) = self.of_conn(id) {
-            socket.errors.on_icmp(told, quoted);
+            socket.errors.on_icmp(reported, quoted);
         }
     }
 

@@ -1,7 +1,7 @@
 //! Reports of `epoll_wait` about the descriptors that an epoll descriptor watches.
 
 use super::of;
-use crate::epoll::{Flags, Happened, ONESHOT, news};
+use crate::epoll::{Flags, Happened, ONESHOT, pending_events};
 use crate::errno::Answer;
 use crate::host::Host;
 
@@ -23,23 +23,23 @@ pub(crate) fn reaches(host: &mut Host, from: i32, to: i32) -> bool {
 /// One pass of epoll_wait(): at most `most` pairs of events and data.
 pub(crate) fn wait(host: &mut Host, epfd: i32, most: usize) -> Answer<Vec<(Flags, u64)>> {
     let watches = host.epoll(epfd)?.watches.clone();
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     for (fd, mut watch) in watches {
         let ready = of(host, fd);
         let now = happened(host, fd);
-        match news(&watch, ready, now) {
-            Some(found) if told.len() < most => {
-                told.push((found, watch.data));
-                watch.told = Some((found, now));
+        match pending_events(&watch, ready, now) {
+            Some(found) if reported.len() < most => {
+                reported.push((found, watch.data));
+                watch.reported = Some((found, now));
                 watch.spent = watch.events & ONESHOT != 0;
             }
             Some(_) => continue,
             // An event that ceases makes an edge when it returns.
-            None => watch.told = watch.told.map(|(before, then)| (before & ready, then)),
+            None => watch.reported = watch.reported.map(|(before, then)| (before & ready, then)),
         }
         host.epoll(epfd)?.watches.insert(fd, watch);
     }
-    Ok(told)
+    Ok(reported)
 }
 
 /// Whether epoll_wait() would tell anything: an epoll descriptor may itself be watched.
@@ -49,7 +49,7 @@ pub(crate) fn any(host: &mut Host, epfd: i32) -> bool {
         fd != epfd && {
             let ready = of(host, fd);
             let now = happened(host, fd);
-            news(&watch, ready, now).is_some()
+            pending_events(&watch, ready, now).is_some()
         }
     })
 }

@@ -158,12 +158,12 @@ impl Socket {
         self.over && !self.connected
     }
 
-    /// Tells the error of the attempt that failed, if it was not told; after that the socket is fresh.
+    /// Tells the error of the attempt that failed, if it was not reported; after that the socket is fresh.
     pub(crate) fn restart(&mut self, stack: &mut Stack, now: Instant) -> Answer<()> {
-        let told = self.take_error();
+        let reported = self.take_error();
         self.disconnect(stack, now);
         self.error = None;
-        told
+        reported
     }
 
     fn connect_again(&mut self) -> Answer<Option<()>> {

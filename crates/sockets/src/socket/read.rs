@@ -57,7 +57,7 @@ impl Socket {
                 // The error is returned once.
                 self.error = None;
             }
-            return Ok(Some(self.told(&entry, len)));
+            return Ok(Some(self.reported(&entry, len)));
         }
         let id = match self.role {
             Role::Connection(id) => id,
@@ -126,7 +126,7 @@ impl Socket {
         control
     }
 
-    fn told(&self, entry: &Entry, len: usize) -> Received {
+    fn reported(&self, entry: &Entry, len: usize) -> Received {
         let mut control: Vec<Control> = entry.stamp.into_iter().map(stamps).collect();
         let quoted = entry.quoted.as_deref();
         let (level, kind) = match self.family {
