@@ -231,7 +231,7 @@ impl World {
         match self.path.woken(source) {
             Woken::Host(host) => {
                 self.hosts[host].wake(at, &mut self.arena.scratch);
-                self.settle(host);
+                self.post_process(host);
             }
             Woken::Direction(link, way) => self.depart(link, way),
         }
@@ -292,7 +292,7 @@ impl World {
             (Some(index), Some(host)) => {
                 host.stack.on_packet(&packet, Rx::default(), self.path.now);
                 self.arena.recycle(packet);
-                self.settle(index);
+                self.post_process(index);
             }
             _ => {
                 self.unrouted += 1;
@@ -307,7 +307,7 @@ impl World {
     }
 
     /// Lets a host react until it has nothing more to say at this instant.
-    fn settle(&mut self, index: usize) {
+    fn post_process(&mut self, index: usize) {
         let World { hosts, path, arena, .. } = self;
         let host = &mut hosts[index];
         let mut event = host.stack.poll_event();

@@ -143,8 +143,16 @@ mod tests {
         assert_eq!(pending_events(&reported(IN), IN, at(1, 0)), Some(IN));
         assert_eq!(pending_events(&reported(IN | ET), IN, at(1, 0)), None);
         assert_eq!(pending_events(&reported(IN | ET), IN, at(2, 0)), Some(IN), "more has arrived");
-        assert_eq!(pending_events(&reported(OUT | ET), OUT, at(2, 0)), None, "what arrives is nothing to who writes");
-        assert_eq!(pending_events(&reported(OUT | ET), OUT, at(2, 1)), Some(OUT), "an error is news to everybody");
+        assert_eq!(
+            pending_events(&reported(OUT | ET), OUT, at(2, 0)),
+            None,
+            "what arrives is nothing to who writes"
+        );
+        assert_eq!(
+            pending_events(&reported(OUT | ET), OUT, at(2, 1)),
+            Some(OUT),
+            "an error is news to everybody"
+        );
     }
 
     #[test]

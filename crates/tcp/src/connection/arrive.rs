@@ -57,7 +57,7 @@ impl Connection {
         // "If the ACK was acceptable, then signal to the user 'error: connection reset' [...]. Otherwise (no ACK), drop
         // the segment and return."
         if segment.flags.contains(Flags::RST) {
-            if has_ack && !self.leaves_reset_to_copy() {
+            if has_ack && !self.defers_reset_to_copy() {
                 self.end(CloseReason::Refused);
             }
             return;
@@ -181,7 +181,7 @@ impl Connection {
             self.judge_syn_ack_delivery(segment, now);
             self.judge_handshake_losses(segment, now);
             self.establish(now);
-            self.own_up_to_parts();
+            self.acknowledge_parts();
         } else if segment.ack.gt(nxt) || segment.ack.lt(una - self.tx.window.max_snd_wnd()) {
             // RFC 5961 section 5.2: "The ACK value is considered acceptable only if it is in the range of
             // ((SND.UNA - MAX.SND.WND) <= SEG.ACK <= SND.NXT)."

@@ -134,7 +134,7 @@ impl Connection {
     }
 
     /// The handshake is complete: now the parts may be acknowledged.
-    pub(crate) fn own_up_to_parts(&mut self) {
+    pub(crate) fn acknowledge_parts(&mut self) {
         if self.fast_server_mut().is_some_and(|server| server.release_parts()) {
             self.rx.ack.force();
         }

@@ -268,7 +268,7 @@ impl Gentle {
             fin: (parts.tx.queue.fin_queued() && !parts.tx.fin_unsent()).then(|| parts.tx.queue.end()),
             in_recovery: parts.tx.recovery.in_recovery(),
             window_shut: parts.tx.window.snd_wnd() == 0,
-            queue_stands: self.is_queue_to_be_spared(parts, now),
+            queue_stands: self.has_standing_queue(parts, now),
         };
         let active = self.active()?;
         let tx = active.tx.as_mut()?;
@@ -281,7 +281,7 @@ impl Gentle {
     }
 
     /// A queue stands on the path, and parity would make it longer. A planner judges that itself.
-    fn is_queue_to_be_spared(&self, parts: &Parts<'_>, now: Instant) -> bool {
+    fn has_standing_queue(&self, parts: &Parts<'_>, now: Instant) -> bool {
         let Some(tx) = self.active.as_ref().and_then(|active| active.tx.as_ref()) else { return false };
         let Some(srtt) = parts.tx.rtt.srtt().filter(|_| !tx.config.into_queue && self.planner.is_none())
         else {

@@ -237,7 +237,7 @@ impl Connection {
 
     /// A reset answers the SYN. There are devices that refuse data on a SYN this way, so the first reset
     /// leaves the verdict to the copy, which leaves now if it has not; false if there is none to wait for.
-    pub(crate) fn leaves_reset_to_copy(&mut self) -> bool {
+    pub(crate) fn defers_reset_to_copy(&mut self) -> bool {
         if self.fast_client().is_none() {
             return false;
         }
