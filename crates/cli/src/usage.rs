@@ -1,4 +1,4 @@
-//! How a command line that cannot be meant is answered: in one line, as every failure is.
+//! Answers an invalid command line in one line, like every failure.
 //!
 //! clap writes a paragraph. Its content is kept, its layout is not; help and version are shown as they are.
 

@@ -46,7 +46,7 @@ pub(crate) trait Source: AsyncRead + Unpin {
     /// Waits until the connection fails.
     fn failed(&self) -> impl Future<Output = io::Error> + Send;
 
-    /// It, if it is one of the kernel's.
+    /// The socket, if it is one of the kernel's.
     fn socket(&self) -> Option<&TcpStream> {
         None
     }
@@ -62,21 +62,23 @@ impl Source for tcp::ReadHalf<'_> {
     }
 }
 
-/// The writing half of a connection to which the end can be told with the last bytes.
+/// The writing half of a connection, which can send its end with the last bytes.
 pub(crate) trait Sink: AsyncWrite + Unpin {
-    /// As `poll_write`, of the last bytes: a shutdown follows, and they may wait for it.
+    /// As `poll_write` for the last bytes: a shutdown follows, and they may wait for it.
     fn poll_write_last(&mut self, cx: &mut Context<'_>, last: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(self).poll_write(cx, last)
     }
 
-    /// It, if it is one of the kernel's. Where everything was read, dropping that says the end as a shutdown does.
+    /// The socket, if it is one of the kernel's. If everything was read, dropping it ends the stream as a
+    /// shutdown does.
     fn socket(&self) -> Option<&TcpStream> {
         None
     }
 }
 
 impl Sink for tcp::WriteHalf<'_> {
-    /// Otherwise the kernel says the end in a packet of its own, which costs it as much as those before.
+    /// Otherwise the kernel sends the end in a packet of its own, which costs it as much as the packets
+    /// before.
     fn poll_write_last(&mut self, cx: &mut Context<'_>, last: &[u8]) -> Poll<io::Result<usize>> {
         let socket: &TcpStream = (*self).as_ref();
         let send = || Ok(rustix::net::send(socket, last, SendFlags::MORE | SendFlags::NOSIGNAL)?);
@@ -95,11 +97,12 @@ impl Sink for tcp::WriteHalf<'_> {
 }
 
 thread_local! {
-    /// Where bytes lie between being read and being written, which is at once: no connection has a buffer of its own.
+    /// Buffer for bytes between a read and the write that follows at once: no connection has a buffer of its
+    /// own.
     static CHUNK_IN_HAND: RefCell<Vec<u8>> = RefCell::new(vec![0; CHUNK]);
 }
 
-/// Lends `use_it` [`CHUNK`] bytes, in which anything may lie.
+/// Lends `use_it` [`CHUNK`] bytes of any content.
 pub(crate) fn with_chunk<T>(use_it: impl FnOnce(&mut [u8]) -> T) -> T {
     CHUNK_IN_HAND.with_borrow_mut(|chunk| use_it(chunk))
 }

@@ -1,7 +1,7 @@
 //! The reader of script text: blanks, comments, words, numbers and times, with the line for messages.
 //!
-//! The language has no tokens that mean the same everywhere (`.` is a flag, a decimal point and part of
-//! `...`), so the parser asks for what may come next instead of cutting the text up beforehand.
+//! The language has no tokens with a fixed meaning (`.` is a flag, a decimal point and part of `...`), so the
+//! parser asks for the tokens that may come next instead of splitting the text beforehand.
 
 use crate::error::ScriptError;
 
@@ -35,7 +35,7 @@ impl<'a> Cursor<'a> {
         1 + self.text.bytes().take(self.at).filter(|byte| *byte == b'\n').count() as u32
     }
 
-    /// A complaint about the next token: `expected` says what should have been there.
+    /// Returns an error about the next token, with the `expected` one.
     pub(crate) fn error(&mut self, expected: impl std::fmt::Display) -> ScriptError {
         self.skip_blank();
         let found: String = self.rest().lines().next().unwrap_or("").chars().take(40).collect();
@@ -43,7 +43,7 @@ impl<'a> Cursor<'a> {
         ScriptError::new(self.file, self.line_here(), format!("expected {expected}, found {found}"))
     }
 
-    /// A complaint that is not about what the next token is.
+    /// Returns an error that is not about the next token.
     pub(crate) fn complaint(&self, line: u32, message: impl std::fmt::Display) -> ScriptError {
         ScriptError::new(self.file, line, message.to_string())
     }

@@ -9,7 +9,7 @@ use crate::outcome::{CongestionState, LossCause, Origin, Repair};
 use crate::seq_ranges::SeqRange;
 use crate::time::Duration;
 
-/// Something the application waits for. Edge-triggered: told once per change.
+/// An event that the application waits for. Edge-triggered: reported once per change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
     /// The handshake of an active open completed.
@@ -52,7 +52,7 @@ pub enum Probe {
     LossDeclared {
         /// Bytes.
         bytes: u32,
-        /// By whom.
+        /// The algorithm.
         by: LossCause,
     },
     /// A tail loss probe left because an acknowledgement was overdue.
@@ -67,9 +67,9 @@ pub enum Probe {
         /// Means of the repair.
         by: Repair,
     },
-    /// Originals were lost whose copies had delivered the data: found here, as the receiver.
+    /// As the receiver: copies delivered data whose originals were lost.
     CopyUsed {
-        /// How many.
+        /// Number of segments.
         segments: u32,
     },
     /// The planner decided about a flight.
@@ -81,30 +81,30 @@ pub enum Probe {
         /// The decision and its reason.
         plan: Plan,
     },
-    /// No copies are sent any more.
+    /// Copying ended on this connection.
     CopiesOff {
-        /// Why.
+        /// Reason.
         why: CopiesOff,
     },
-    /// Parity brought lost data back.
+    /// Parity repaired lost data.
     Repaired {
         /// Range that the parity covered.
         range: SeqRange,
         /// Runs of bytes that had been missing.
         runs: u32,
     },
-    /// Parity could not bring back what was missing.
+    /// Parity could not repair the loss.
     RepairFailed {
-        /// Bytes from RCV.NXT to the end of what it covered.
+        /// Bytes from RCV.NXT to the end of the covered range.
         lost_len: u32,
-        /// Why.
+        /// Reason.
         why: Failure,
     },
     /// Parity ended in one direction, for good.
     ParityOff {
         /// It is no longer sent; else no longer taken.
         sending: bool,
-        /// Why.
+        /// Reason.
         why: ParityOff,
     },
     /// The retransmission timer fired.

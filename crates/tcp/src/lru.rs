@@ -1,8 +1,8 @@
-//! A table of bounded size that forgets what was not used for longest.
+//! A table of bounded size that evicts the least recently used entry.
 //!
-//! Entries lie in one vector and are linked in order of use; a hash table of their places finds them, unless it is the one
-//! that was used last, which is looked at first. Every entry has a generation, so that who remembers a place can tell that
-//! its entry was evicted and the place given to another.
+//! Entries are in one vector and linked in order of use. A hash table of their indices finds them, except the
+//! latest one, which is looked at first. Every entry has a generation, so that the holder of a [`Place`] can
+//! tell that its entry was evicted and the index reused.
 
 use alloc::vec::Vec;
 use core::hash::{BuildHasher, Hash};
@@ -11,7 +11,7 @@ use hashbrown::HashTable;
 
 const NOWHERE: u32 = u32::MAX;
 
-/// Where an entry stood, and which one it was.
+/// Index and generation of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Place {
     index: u32,
@@ -31,7 +31,7 @@ struct Entry<K, V> {
 #[derive(Debug)]
 pub(crate) struct Lru<K, V, S> {
     hash: S,
-    /// Places of all entries, by the hash of their keys.
+    /// Indices of all entries, by the hash of their keys.
     index: HashTable<u32>,
     entries: Vec<Option<Entry<K, V>>>,
     free: Vec<u32>,
@@ -42,7 +42,7 @@ pub(crate) struct Lru<K, V, S> {
 }
 
 impl<K: Copy + Eq + Hash, V, S: BuildHasher> Lru<K, V, S> {
-    /// An empty table for `capacity` entries; 0 keeps nothing.
+    /// Returns an empty table for `capacity` entries; 0 keeps nothing.
     pub(crate) fn new(capacity: usize, hash: S) -> Self {
         Lru {
             hash,
@@ -62,7 +62,7 @@ impl<K: Copy + Eq + Hash, V, S: BuildHasher> Lru<K, V, S> {
         self.index.len()
     }
 
-    /// As [`Lru::new`] makes one, in the same storage.
+    /// Makes it as [`Lru::new`] does, in the same storage.
     pub(crate) fn renew(&mut self, most: usize, by: S) {
         let Lru { hash, index, entries, free, oldest, newest, capacity, generations } = self;
         index.clear();
@@ -72,20 +72,20 @@ impl<K: Copy + Eq + Hash, V, S: BuildHasher> Lru<K, V, S> {
         (*capacity, *hash) = (most.min(NOWHERE as usize), by);
     }
 
-    /// The entry of this key; it counts as used.
+    /// Returns the entry of this key; it counts as used.
     pub(crate) fn touch(&mut self, key: &K) -> Option<&mut V> {
         let at = self.find(key)?;
         self.make_newest(at);
         self.entry_mut(at).map(|entry| &mut entry.value)
     }
 
-    /// The entry of this key, whose last use stays what it was.
+    /// Returns the entry of this key, without counting as a use.
     pub(crate) fn peek(&self, key: &K) -> Option<&V> {
         self.entry(self.find(key)?).map(|entry| &entry.value)
     }
 
-    /// The entry of this key, made if there is none; the one unused for longest makes way. `None` if the
-    /// table keeps nothing.
+    /// Returns the entry of this key, created if there is none; the least recently used one is evicted.
+    /// `None` if the table keeps nothing.
     pub(crate) fn touch_or_insert(&mut self, key: K, make: impl FnOnce() -> V) -> Option<(Place, &mut V)> {
         let at = match self.find(&key) {
             Some(at) => {
@@ -98,10 +98,10 @@ impl<K: Copy + Eq + Hash, V, S: BuildHasher> Lru<K, V, S> {
         Some((Place { index: at, generation: entry.generation }, &mut entry.value))
     }
 
-    /// Where the entry of this key stands.
+    /// Returns the index of the entry of this key.
     #[inline]
     fn find(&self, key: &K) -> Option<u32> {
-        // There is one that was used last unless there is none at all.
+        // A table that is not empty has a latest entry.
         if self.entry(self.newest)?.key == *key {
             return Some(self.newest);
         }
@@ -113,7 +113,7 @@ impl<K: Copy + Eq + Hash, V, S: BuildHasher> Lru<K, V, S> {
         self.index.find(self.hash.hash_one(key), is_of).copied()
     }
 
-    /// The entry at `at` counts as used.
+    /// Makes the entry at `at` the latest.
     #[inline]
     fn make_newest(&mut self, at: u32) {
         if at != self.newest {
@@ -151,13 +151,13 @@ impl<K: Copy + Eq + Hash, V, S: BuildHasher> Lru<K, V, S> {
         Some(at)
     }
 
-    /// The entry that stood at `place`, if it still does.
+    /// Returns the entry at `place`, if it is still the same one.
     pub(crate) fn at(&mut self, place: Place) -> Option<&mut V> {
         let entry = self.entry_mut(place.index).filter(|entry| entry.generation == place.generation)?;
         Some(&mut entry.value)
     }
 
-    /// Takes the entry that stood at `place` out, if it still does.
+    /// Removes the entry at `place`, if it is still the same one.
     pub(crate) fn remove_at(&mut self, place: Place) {
         let key = self.entry(place.index).filter(|entry| entry.generation == place.generation);
         if let Some(key) = key.map(|entry| entry.key) {
@@ -165,7 +165,7 @@ impl<K: Copy + Eq + Hash, V, S: BuildHasher> Lru<K, V, S> {
         }
     }
 
-    /// Takes the entry of this key out.
+    /// Removes the entry of this key.
     pub(crate) fn remove(&mut self, key: &K) -> Option<V> {
         let at = self.find(key)?;
         if let Ok(found) = self.index.find_entry(self.hash.hash_one(key), |known| *known == at) {
@@ -176,7 +176,7 @@ impl<K: Copy + Eq + Hash, V, S: BuildHasher> Lru<K, V, S> {
         self.entries.get_mut(at as usize)?.take().map(|entry| entry.value)
     }
 
-    /// Keeps only the entries that `keep` says.
+    /// Keeps only the entries for which `keep` is true.
     pub(crate) fn retain(&mut self, mut keep: impl FnMut(&K, &V) -> bool) {
         let gone: Vec<K> =
             self.iter().filter(|(key, value)| !keep(key, value)).map(|(key, _)| *key).collect();
@@ -185,7 +185,7 @@ impl<K: Copy + Eq + Hash, V, S: BuildHasher> Lru<K, V, S> {
         }
     }
 
-    /// The entries, the one unused for longest first.
+    /// Iterates over the entries, least recently used first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
         let mut next = self.oldest;
         core::iter::from_fn(move || {

@@ -22,18 +22,18 @@ impl Micros {
     /// The longest span, 71 minutes.
     pub const MAX: Micros = Micros(u32::MAX);
 
-    /// So many milliseconds.
+    /// Returns a span of so many milliseconds.
     pub const fn from_millis(millis: u64) -> Self {
         Micros::from_micros(millis.saturating_mul(1000))
     }
 
-    /// So many microseconds.
+    /// Returns a span of so many microseconds.
     #[inline]
     pub const fn from_micros(micros: u64) -> Self {
         Micros(if micros > u32::MAX as u64 { u32::MAX } else { micros as u32 })
     }
 
-    /// The time from `earlier` to `later`, or zero if that is not their order.
+    /// Returns the time from `earlier` to `later`, or zero if that is not their order.
     #[inline]
     pub const fn between(earlier: Instant, later: Instant) -> Self {
         Micros::from_micros(later.as_micros().saturating_sub(earlier.as_micros()))

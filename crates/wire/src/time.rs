@@ -12,7 +12,7 @@ pub use core::time::Duration;
 
 /// A point in time: microseconds since an origin that the driver chose, at most `u64::MAX - 1` of them.
 ///
-/// An `Option<Instant>` takes no more room than an `Instant`: a connection has many deadlines that do not hold.
+/// An `Option<Instant>` takes no more memory than an `Instant`: a connection has many unset deadlines.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Instant(NonZeroU64);
 
@@ -35,7 +35,7 @@ impl Instant {
         self.0.get() - 1
     }
 
-    /// The earlier of two deadlines, of which either may not hold.
+    /// Returns the earlier of two deadlines, each of which may be unset.
     #[inline]
     pub fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
         // No deadline is 0 in memory: one less, and it is the latest there could be.

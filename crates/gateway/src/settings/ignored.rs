@@ -1,4 +1,4 @@
-//! Settings that say something and have no effect, because another one switches off what they are about.
+//! Settings without effect, because another setting switches off their subject.
 
 use super::{Fallback, Settings};
 
@@ -7,12 +7,12 @@ use super::{Fallback, Settings};
 pub struct Ignored {
     /// `frontend.send_proxy`.
     pub key: &'static str,
-    /// Why, and what it needs.
+    /// Reason and requirement.
     pub why: &'static str,
 }
 
 impl Settings {
-    /// Those that have no effect beside the others.
+    /// Returns the settings without effect.
     pub fn ignored(&self) -> Vec<Ignored> {
         let Settings { frontend, peers: _, listeners, backend: _, frontends, hop, limits: _, admin } = self;
         let no_plain_listener = frontend.listen.is_none() && !listeners.is_empty();

@@ -59,10 +59,10 @@ pub(super) trait Backend {
     /// Microseconds since 1970 at the start of the script.
     fn start_of_day(&self) -> u64;
 
-    /// Lets something happen before `to`, or at it with `inclusive`; false if nothing does.
+    /// Runs the next event before `to`, or at it with `inclusive`; false if there is none.
     fn step(&mut self, to: i64, inclusive: bool) -> Result<bool, String>;
 
-    /// Nothing happens any more before `to`: it is now.
+    /// Moves the clock to `to`; no event lies before it.
     fn reach(&mut self, to: i64);
 
     /// Changes a setting of Linux while the script plays.
@@ -71,8 +71,8 @@ pub(super) trait Backend {
     /// A packet arrives.
     fn arrive(&mut self, packet: &[u8]) -> Result<(), String>;
 
-    /// Waits until the call whose answer comes into `slot` has come back or sleeps. `may_sleep`: the script says that
-    /// it lasts.
+    /// Waits until the call whose answer comes into `slot` has returned or sleeps. `may_sleep`: the script
+    /// lets it last.
     fn await_call(&mut self, slot: &Slot, may_sleep: bool) -> Result<(), String>;
 
     /// The packets that were sent and that nobody has looked at.
@@ -81,13 +81,12 @@ pub(super) trait Backend {
     /// The value of a name in an assertion about a socket; `None` if there is no such name.
     fn value(&self, name: &str, fd: Option<i32>) -> Option<i128>;
 
-    /// True if assertions about names that there are not are passed over: the kernel has no figures of our
-    /// stack.
+    /// True if assertions with unknown names are skipped: the kernel has no figures of our stack.
     fn passes_over_unknown(&self) -> bool {
         false
     }
 
-    /// How much later than in theory a timer may fire that runs for so long. Microseconds.
+    /// Returns the permitted lateness of a timer of this length, microseconds.
     fn lateness(&self, _span: i64) -> i64 {
         0
     }

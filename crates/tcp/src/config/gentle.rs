@@ -8,10 +8,10 @@ use alloc::string::{String, ToString};
 use crate::error::ConfigError;
 use crate::time::Duration;
 
-/// Corrective: parity beside the data, from which the receiver rebuilds what was lost.
+/// Corrective: parity in addition to the data, from which the receiver rebuilds lost data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CorrectiveConfig {
-    /// Which placement of the parity is offered and accepted. Default `F2`.
+    /// Offered and accepted placement of the parity. Default `F2`.
     pub profile: FecProfile,
     /// Offered code; an offer of the peer is taken as it is. Default `Xor`.
     pub code: FecCode,
@@ -25,30 +25,30 @@ pub struct CorrectiveConfig {
     pub delay_divisor: u32,
     /// From which packet of a group the delay of its parity is counted. Default `LastPacket`.
     pub due: FecDue,
-    /// Protect also what is sent for the first time while losses are being repaired. Default off.
+    /// Also protect data that is sent for the first time during a recovery. Default off.
     pub in_recovery: bool,
-    /// Which losses are rebuilt; `None`: `Residue`, and `Contiguous` in F1. Default `None`.
+    /// Losses that are rebuilt; `None`: `Residue`, and `Contiguous` in F1. Default `None`.
     pub rule: Option<FecRule>,
-    /// How long loss detection waits for what parity may still repair; `None`: `Full` with
-    /// [`FecCode::ReedSolomon`] and no planner, since several losses are repaired together then, else
-    /// `Reordering`. Default `None`.
+    /// Time that loss detection waits for a repair by parity; `None`: `Full` with [`FecCode::ReedSolomon`]
+    /// and no planner, since several losses are repaired together then, else `Reordering`. Default `None`.
     pub hold: Option<FecHold>,
-    /// Send parity also while a queue stands on the path, where it delays the data of everybody who shares
-    /// it. With a planner this is the planner's affair. Default off.
+    /// Send parity also while a queue stands on the path, where it delays all traffic of that queue. A
+    /// planner decides this itself. Default off.
     pub into_queue: bool,
-    /// Take a reduction back when a DSACK shows that the original had only been overtaken, also where parity had left a reordering
-    /// window (a quarter of the round trip) behind it or later. Where parity left sooner that is always done. Default off.
+    /// Take a reduction back when a DSACK shows that the original was only reordered, even if parity left a
+    /// reordering window (a quarter of the round trip) behind it or later. If parity left sooner this is
+    /// always done. Default off.
     pub reorder_undo: bool,
     /// A parity segment waits until the congestion window has room for it. Default off.
     pub charge_cwnd: bool,
-    /// The round-trip time to reckon with before the first sample; `None`: what is remembered of the
-    /// path, else parity waits 250 ms. Default `None`.
+    /// Round-trip time before the first sample; `None`: that of the path memory, else parity waits 250 ms.
+    /// Default `None`.
     pub expected_rtt: Option<Duration>,
-    /// How far left of SND.UNA a parity segment ends, bytes: for networks in which somebody
+    /// Distance of a parity segment to the left of SND.UNA, bytes: for networks in which a device
     /// acknowledges ahead of the receiver. 0..=65535, default 0.
     pub left_margin: u16,
-    /// Follow the parity of a tail by an acknowledgement from which stateful devices learn how far the
-    /// sequence numbers reach. Default on.
+    /// Follow the parity of a tail by an acknowledgement that shows stateful devices the end of the sequence
+    /// numbers. Default on.
     pub tail_ack: bool,
 }
 
@@ -107,30 +107,30 @@ impl CorrectiveConfig {
     }
 }
 
-/// Where parity stands in the sequence space, and what protects the application from it.
+/// Placement of parity in the sequence space, and protection of the application from it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FecProfile {
-    /// The paper's: at the first byte that it covers, the option on every packet, no checksum. For the
-    /// laboratory: a network that alters payloads can make it corrupt data.
+    /// The paper's: at the first covered byte, the option on every packet, no checksum. For the laboratory: a
+    /// network that alters payloads can make it corrupt data.
     F1,
-    /// Left of the window, where no TCP takes data, with a checksum over what is rebuilt.
+    /// Left of the window, where no TCP accepts data, with a checksum over the rebuilt range.
     F2,
     /// F2 is offered, both are accepted.
     Both,
 }
 
-/// How parity is computed.
+/// Code of the parity.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FecCode {
     /// One parity segment: the XOR of all blocks.
     Xor,
     /// Two parity segments, each of every other block.
     XorInterleaved,
-    /// Any number of parity segments up to 8, each as good as any other: so many blocks may be lost.
+    /// Up to 8 parity segments, each of which repairs one lost block.
     ReedSolomon,
 }
 
-/// When the parity of a group leaves.
+/// Time at which the parity of a group leaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FecDue {
     /// Time after the first packet of the group.
@@ -139,16 +139,16 @@ pub enum FecDue {
     LastPacket,
 }
 
-/// Which losses the receiver rebuilds.
+/// Losses that the receiver rebuilds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FecRule {
     /// One run of at most a block.
     Contiguous,
-    /// Everything of which no two bytes have the same place in their blocks.
+    /// All losses in which no two bytes have the same position in their blocks.
     Residue,
 }
 
-/// How long loss detection waits for the answer to parity.
+/// Time that loss detection waits for the answer to parity.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FecHold {
     /// Not at all.
@@ -179,14 +179,14 @@ pub struct ProactiveConfig {
     /// Stop copying when more than this share of the last 100 segments was lost, percent. 1..=100,
     /// default 25.
     pub loss_cap: u32,
-    /// Which lost instance the receiver reports. Default `Original`.
+    /// Lost instance that the receiver reports. Default `Original`.
     pub report: CopyReport,
-    /// How the receiver tells the second instance from a retransmission. Default `Ledger`.
+    /// Rule to tell the second instance from a retransmission. Default `Ledger`.
     pub rule: CopyRule,
-    /// With Corrective on the same connection: what is copied is not encoded. Default on.
+    /// With Corrective on the same connection: copied data is not encoded. Default on.
     pub exclusive: bool,
-    /// Originals that leave before the first of their copies: what segmentation by the device would do.
-    /// For the laboratory: it provokes needless retransmissions. 1..=64, default 1.
+    /// Originals that leave before the first of their copies, as with segmentation by the device. For the
+    /// laboratory: it provokes needless retransmissions. 1..=64, default 1.
     pub aggregate: u8,
 }
 
@@ -238,7 +238,7 @@ impl ProactiveConfig {
     }
 }
 
-/// Which data is copied.
+/// Data to copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CopyScope {
     /// The first bytes of each burst after idle.
@@ -249,7 +249,7 @@ pub enum CopyScope {
     Named,
 }
 
-/// How a copy is marked.
+/// Mark of a copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CopyMark {
     /// By a reserved bit of the header.
@@ -258,7 +258,7 @@ pub enum CopyMark {
     Option,
 }
 
-/// Which lost instance of a segment the receiver reports.
+/// Lost instance of a segment that the receiver reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CopyReport {
     /// The original: the copy was expendable.
@@ -267,10 +267,10 @@ pub enum CopyReport {
     None,
 }
 
-/// How the receiver judges an unmarked segment that it has already.
+/// Treatment of an unmarked segment without new data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CopyRule {
-    /// Only what a copy delivered a moment ago is dropped without an acknowledgement.
+    /// Only data that a copy delivered a moment ago is dropped without an acknowledgement.
     Ledger,
     /// The wording of the paper, for comparison: a retransmission may go unanswered.
     Paper,

@@ -1,12 +1,12 @@
 //! Proportional Rate Reduction (RFC 9937): the window of a loss-based controller during fast recovery and CWR.
 //!
-//! Sends in proportion to what the receiver reports delivered, so that the window is at `ssthresh`
-//! when recovery ends, whatever was lost: neither silence at the start nor a burst at the end. The older RFC 6937 makes
-//! up for what was lost faster; the baseline of the paper's years has it.
+//! Sends in proportion to the delivered data that the receiver reports, so that the window is at `ssthresh`
+//! when recovery ends, whatever was lost: neither silence at the start nor a burst at the end. The older RFC
+//! 6937 makes up for losses faster; the baseline of the paper's years has it.
 
 use alloc::boxed::Box;
 
-/// How fast proportional rate reduction makes up for what was lost.
+/// Speed at which proportional rate reduction makes up for losses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum PrrBound {
     /// One segment more per acknowledgement that advances and reports no new loss (RFC 9937).
@@ -41,12 +41,12 @@ impl Prr {
         Prr { bound, episode: None }
     }
 
-    /// A reduction to `ssthresh` begins. `recover_fs` is
+    /// Begins a reduction to `ssthresh`. `recover_fs` is
     /// [`AckOutcome::undelivered_before`](crate::outcome::AckOutcome::undelivered_before).
     ///
-    /// It would have begun earlier, had loss detection not waited for the answer to parity: `held` bytes were delivered
-    /// meanwhile, and nothing was sent for them. They count where the window is won back, that is below `ssthresh`:
-    /// otherwise the second of two losses waits a round trip for the acknowledgement of the first.
+    /// `held` bytes were delivered while loss detection waited for the answer to parity, and nothing was sent
+    /// for them. They count below `ssthresh`, where the window is won back: otherwise the second of two
+    /// losses waits a round trip for the acknowledgement of the first.
     pub(crate) fn enter(&mut self, ssthresh: u32, recover_fs: u32, held: u32) {
         self.episode = Some(Box::new(PrrEpisode {
             ssthresh,
@@ -63,7 +63,7 @@ impl Prr {
         self.episode.is_some()
     }
 
-    /// The reduction is over.
+    /// Ends the reduction.
     pub(crate) fn exit(&mut self) {
         self.episode = None;
     }
@@ -99,7 +99,7 @@ impl Prr {
         cwnd
     }
 
-    /// `bytes` were sent, new or again.
+    /// Counts `bytes` sent, new or again.
     pub(crate) fn on_sent(&mut self, bytes: u32) {
         if let Some(episode) = &mut self.episode {
             episode.prr_out += u64::from(bytes);
@@ -108,7 +108,7 @@ impl Prr {
 }
 
 impl PrrEpisode {
-    /// SndCnt of RFC 9937 section 6.2: how many bytes this acknowledgement lets go.
+    /// Returns SndCnt of RFC 9937 section 6.2: the bytes that this acknowledgement releases.
     fn snd_cnt(&mut self, delivered: i64, pipe: i64, good_ack: bool, mss: i64) -> i64 {
         let mss = mss.max(1);
         self.prr_delivered += delivered as u64;
@@ -117,7 +117,7 @@ impl PrrEpisode {
         let snd = if pipe > ssthresh {
             let sum = self.prr_delivered.saturating_mul(u64::from(self.ssthresh));
             let share = i64::try_from(sum.div_ceil(u64::from(self.recover_fs))).unwrap_or(i64::MAX);
-            // Part of a segment lets a whole one go, as if counted in segments.
+            // A part of a segment releases a whole one, as if counted in segments.
             share.saturating_add(mss - 1) / mss * mss - prr_out
         } else {
             // "PRR-SSRB": make up for what was not sent before, one segment more per good ACK.

@@ -26,7 +26,7 @@ use hashbrown::HashSet;
 use crate::four_tuple::KeyedHash;
 use crate::time::{Duration, Instant};
 
-/// How long and how many.
+/// Lifetime and size of the window.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReplayWindow {
     /// How long a SYN is remembered: at least as long as the network may hold one (RFC 9293 section 3.4.1: two
@@ -43,7 +43,7 @@ impl Default for ReplayWindow {
     }
 }
 
-/// A SYN with data, as far as a copy of it is the same.
+/// A SYN with data; a copy of it has the same fields.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct FirstData<'a> {
     /// Its source address.

@@ -1,4 +1,4 @@
-//! The application takes what has arrived.
+//! Calls of the application that take received data.
 
 use bytes::Bytes;
 
@@ -16,9 +16,9 @@ impl Stack {
         self.take(id, now, |connection| connection.read(buffer, now))
     }
 
-    /// Takes received bytes, at most `most`, without a copy where they lie in a packet that was
-    /// [handed in by reference](Stack::on_packet_shared); others are copied. It brings what lies in one piece, which may be
-    /// less than there is. Empty is the end of the stream, or what a `most` of 0 asks for.
+    /// Takes received bytes, at most `most`, without a copy if they lie in a packet that was [handed in by
+    /// reference](Stack::on_packet_shared); others are copied. Returns one contiguous piece, which may be
+    /// less than there is. Empty is the end of the stream, or the result for a `most` of 0.
     ///
     /// A caller that keeps them keeps the whole buffer that they lie in, which the stack no longer counts:
     /// [`max_buffer_bytes`](crate::StackConfig::max_buffer_bytes) bounds only data that has not been taken.
@@ -39,7 +39,7 @@ impl Stack {
     ) -> Result<T, ReadError> {
         let slot = self.owned_mut(id).ok_or(ReadError::NoConnection)?;
         let connection = &mut slot.connection;
-        // A vain look changes nothing.
+        // A read without data changes nothing.
         if connection.readable() == 0 {
             return read(connection);
         }

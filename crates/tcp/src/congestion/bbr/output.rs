@@ -10,7 +10,7 @@ type Gain = (u64, u64);
 
 /// Startup: 4 ln 2, the smallest rate that doubles the delivered volume in each round.
 const STARTUP_PACING: Gain = (277, 100);
-/// Paced slower than the bandwidth, percent, so that a queue cannot grow from rounding.
+/// Percent of the bandwidth at which it paces, so that a queue cannot grow from rounding.
 const PACING_PERCENT: u64 = 99;
 /// Slowest pacing while nothing is known, bytes per second.
 const MIN_STARTUP_RATE: u64 = 125_000;
@@ -41,7 +41,7 @@ impl State {
 }
 
 impl Bbr {
-    /// Paces a window of now per `rtt`, with the gain of Startup.
+    /// Paces the current window per `rtt`, with the gain of Startup.
     pub(super) fn pace_window_per(&mut self, rtt: Micros) {
         let per_round = u128::from(self.cwnd) * 1_000_000 * u128::from(STARTUP_PACING.0);
         let rate = per_round / (u128::from(STARTUP_PACING.1) * u128::from(rtt.0.max(1)));
@@ -49,14 +49,14 @@ impl Bbr {
         self.pacing_rate = rate.clamp(MIN_STARTUP_RATE, MAX_RATE);
     }
 
-    /// `gain` times `bandwidth`, less the margin, at least the smallest rate.
+    /// Returns `gain` times `bandwidth`, less the margin, at least the smallest rate.
     pub(super) fn paced(&self, bandwidth: u64, gain: Gain) -> u64 {
         let rate = u128::from(bandwidth) * u128::from(gain.0 * PACING_PERCENT) / u128::from(gain.1 * 100);
         u64::try_from(rate).unwrap_or(u64::MAX).clamp(self.min_rate, MAX_RATE)
     }
 
-    /// Sets the pacing rate; before the pipe has been full it only grows. One segment leaves in each round trip, whatever
-    /// the samples have been: without a floor a rate of nearly nothing could not be measured to be more.
+    /// Sets the pacing rate; before the pipe has been full it only grows. At least one segment leaves in each
+    /// round trip: at a rate near zero no sample could show that the path carries more.
     pub(super) fn set_pacing_rate(&mut self, srtt: Option<Micros>) {
         if let Some(srtt) = srtt {
             self.min_rate = (u64::from(self.mss) * 1_000_000 / u64::from(srtt.0.max(1))).clamp(1, MAX_RATE);
@@ -74,8 +74,9 @@ impl Bbr {
         }
     }
 
-    /// Paces a flight of Startup at least as fast as the last one was delivered. While the application limits what is in
-    /// flight, the bandwidth is only its volume per round-trip time, and a flight would leave over a third of a round trip.
+    /// Paces a flight of Startup at least as fast as the last one was delivered. While the application limits
+    /// the flight, the bandwidth is only its volume per round-trip time, which would spread a flight over a
+    /// third of a round trip.
     pub(super) fn follow_train(&mut self, train: &Train) {
         if self.state != State::Startup || self.full_pipe.reached {
             return;
@@ -84,13 +85,15 @@ impl Bbr {
         self.pacing_rate = self.pacing_rate.max(self.paced(train.rate, gain));
     }
 
-    /// The bandwidth for a flight out of idle: of the last such flight, if that shows more than the volumes of flights.
+    /// Returns the bandwidth for a flight after idle: that of the last such flight, if it exceeds the volume
+    /// of the flights per round trip.
     pub(super) fn bandwidth_of_flights(&self) -> u64 {
         let shown = self.train.filter(|train| train.is_limited).map_or(0, |train| train.rate);
         self.bandwidth().max(shown.min(self.bounds.bw_shortterm))
     }
 
-    /// `gain` times what `bandwidth` delivers in a round trip, bytes; the initial window while that is unknown.
+    /// Returns `gain` times the volume that `bandwidth` delivers in a round trip, bytes; the initial window
+    /// while that is unknown.
     pub(super) fn bdp(&self, bandwidth: u64, gain: Gain) -> u64 {
         match self.min_rtt.get() {
             Some(rtt) => bytes_in(bandwidth, rtt).saturating_mul(gain.0).div_ceil(gain.1),
@@ -98,7 +101,7 @@ impl Bbr {
         }
     }
 
-    /// The volume that keeps a path with `bandwidth` busy `gain` times over, bytes.
+    /// Returns the volume that keeps a path with `bandwidth` busy `gain` times over, bytes.
     pub(super) fn inflight(&self, bandwidth: u64, gain: Gain) -> u64 {
         self.with_room_for_bursts(self.bdp(bandwidth, gain))
     }

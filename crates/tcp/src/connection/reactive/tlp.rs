@@ -1,10 +1,9 @@
 //! Reactive in its current form: the tail loss probe of RACK-TLP (RFC 8985 section 7).
 //!
-//! A lost tail has nothing behind it that could be acknowledged, so nothing but the retransmission
-//! timer would notice. When an acknowledgement is overdue by about a round trip, one probe leaves: new
-//! data if there is some, else the last segment again. Its acknowledgement tells RACK what is missing,
-//! and a timeout has become a fast recovery. If the probe itself repaired the loss, congestion control
-//! still hears of it, once.
+//! Nothing after a lost tail could be acknowledged, so only the retransmission timer would notice the loss.
+//! When an acknowledgement is overdue by about a round trip, one probe leaves: new data if there is some,
+//! else the last segment again. Its acknowledgement shows RACK the missing data, and a fast recovery replaces
+//! the timeout. If the probe itself repaired the loss, congestion control still responds once.
 
 use brisk_wire::SeqNum;
 
@@ -53,7 +52,7 @@ impl TailLossProbe {
         tx.scoreboard.sacked_bytes() == 0
             && tx.scoreboard.una() != tx.scoreboard.nxt()
             && !tx.recovery.in_recovery()
-            // The persist timer watches over a shut window, RACK over suspected loss.
+            // The persist timer covers a closed window, RACK a suspected loss.
             && tx.window.snd_wnd() > 0
             && tx.reordering_timeout().is_none()
     }
@@ -91,7 +90,7 @@ impl TailLossProbe {
             // "TLP_end_seq unset": new data masks nothing; a DSACK says that the original arrived.
             self.probe = None;
         } else if ack.ack.gt(probe.end_seq) {
-            // "TLP sender detects that the probe repaired a loss": nothing told of a duplicate.
+            // "TLP sender detects that the probe repaired a loss": no duplicate was reported.
             self.probe = None;
             return Some(CongestionSignal { ack: ack.ack, by: Repair::Probe, reaction: Reaction::AtOnce });
         } else if ack.bare && ack.advanced == 0 && ack.newly_sacked == 0 {
@@ -101,15 +100,16 @@ impl TailLossProbe {
         None
     }
 
-    /// Every transmission of new data pushes the probe away; a retransmission means that recovery is
-    /// under way and the probe is not needed.
+    /// New data postpones the probe; a retransmission means that recovery is under way and no probe is
+    /// needed.
     pub(crate) fn on_sent(&mut self, sent: &Sent, fresh: bool, tx: &Sender, now: Instant) {
         if tx.recovery.in_recovery() {
             return self.reset();
         }
         match sent.origin {
             Origin::New => {
-                // Where a probe has put the timer off, the first segment still counts from when it left (Linux: the same).
+                // If a probe has postponed the timer, the time of the first segment still counts (Linux: the
+                // same).
                 let from_head = tx.scoreboard.head().map(|head| head.sent_at + tx.timeout());
                 let rto_at = from_head.filter(|at| *at > now).or(tx.rto.deadline());
                 self.schedule(tx, rto_at, now);

@@ -1,11 +1,11 @@
-//! The sending half of Corrective: which segments make a group, when its parity leaves, and what that
-//! parity covers then (Gentle Aggression section 5).
+//! The sending half of Corrective: the grouping of segments, the time of their parity, and the range that it
+//! covers (Gentle Aggression section 5).
 //!
-//! Segments that are sent for the first time within a quarter of a round trip form a group of at most
-//! 16 blocks. Its parity leaves a quarter of a round trip after its last packet: late enough that the
-//! loss of a burst does not take the parity with it, early enough to come well before a retransmission.
-//! Nothing here knows the bytes of the stream: [`Encoder::poll`] says what to compute, from the send
-//! queue, when the packet is written.
+//! Segments that are sent for the first time within a quarter of a round trip form a group of at most 16
+//! blocks. Its parity leaves a quarter of a round trip after its last packet: late enough that the loss of a
+//! burst does not take the parity with it, early enough to come well before a retransmission. The encoder
+//! does not know the bytes of the stream: [`Encoder::poll`] returns the ranges, and the parity is computed
+//! from the send queue when the packet is written.
 
 use alloc::collections::VecDeque;
 
@@ -20,12 +20,11 @@ use crate::time::{Duration, Instant};
 
 /// Groups that wait for their parity; the oldest is dropped for one more.
 const MAX_CLOSED: usize = 8;
-/// How long parity waits while the round-trip time of the path is not known.
+/// Delay of parity while the round-trip time of the path is unknown.
 const DELAY_WITHOUT_SAMPLE: Duration = Duration::from_millis(250);
 /// `start_off` has 24 bits.
 const MAX_OFFSET: u32 = 1 << 24;
-/// Failures in a row, without one repair, that show that the losses of this path are not of the kind that
-/// is repaired.
+/// Failures in a row, without one repair, that show that parity does not suit the losses of this path.
 const FAILURES_IN_A_ROW: u32 = 8;
 /// Groups that go without parity then.
 const PAUSE_GROUPS: u32 = 16;
@@ -108,10 +107,10 @@ pub(crate) struct Encoder {
     closed: VecDeque<Group>,
     /// A group whose time has come, and its parities that have not left yet.
     ready: Option<Ready>,
-    /// When time was last told: what was due by then waits for the connection, not for the clock.
+    /// Latest time that it was given: parity due by then waits for the connection, not for the clock.
     woken: Option<Instant>,
     failures_in_row: u32,
-    /// Groups that still go without.
+    /// Groups that still go without parity.
     paused: u32,
     has_paused: bool,
 }
@@ -139,7 +138,7 @@ impl Group {
         self.range.len().div_ceil(self.block)
     }
 
-    /// The fraction of a round trip that parity waits.
+    /// Returns the delay of parity, a fraction of a round trip.
     fn delay(&self, rtt: Option<Duration>) -> Duration {
         match (self.plan.delay_divisor, rtt) {
             (0, _) => Duration::ZERO,
@@ -148,12 +147,12 @@ impl Group {
         }
     }
 
-    /// When it takes no more segments.
+    /// Returns the time at which the group takes no more segments.
     fn closes(&self, rtt: Option<Duration>) -> Instant {
         self.first + self.delay(rtt)
     }
 
-    /// When its parity leaves.
+    /// Returns the time at which its parity leaves.
     fn due(&self, rtt: Option<Duration>) -> Instant {
         let delay = self.delay(rtt);
         match self.plan.due {
@@ -188,7 +187,7 @@ impl Encoder {
         }
     }
 
-    /// How the groups that begin from now on are protected.
+    /// Sets the protection of the groups that begin from now on.
     pub(crate) fn set_plan(&mut self, plan: GroupPlan) {
         self.plan = plan;
     }
@@ -252,7 +251,7 @@ impl Encoder {
         }
     }
 
-    /// The open group takes no more.
+    /// Closes the open group.
     pub(crate) fn close(&mut self) {
         let Some(group) = self.open.take() else { return };
         if self.paused > 0 {
@@ -265,19 +264,19 @@ impl Encoder {
         self.closed.push_back(group);
     }
 
-    /// The open group is given up: parity of urgent data would tell its place too late.
+    /// Gives the open group up: parity of urgent data would come too late.
     pub(crate) fn discard_open(&mut self) {
         self.open = None;
     }
 
-    /// Everything is given up: after a retransmission timeout nothing of it is worth its bytes.
+    /// Gives everything up: after a retransmission timeout no parity is worth its bytes.
     pub(crate) fn clear(&mut self) {
         self.open = None;
         self.closed.clear();
         self.ready = None;
     }
 
-    /// No more data leaves for now: a group that does not wait is complete.
+    /// No more data leaves for now: a group without a delay is complete.
     pub(crate) fn on_burst_end(&mut self) {
         if self.open.is_some_and(|group| group.plan.delay_divisor == 0) {
             self.close();
@@ -293,14 +292,14 @@ impl Encoder {
         closes.into_iter().chain(due).filter(ahead).min()
     }
 
-    /// Time passed.
+    /// Moves its clock to `now`.
     pub(crate) fn on_timeout(&mut self, rtt: Option<Duration>, now: Instant) {
         self.woken = Some(now);
         self.close_by_time(rtt, now);
     }
 
-    /// The parity that leaves now, or why there will be none. Asked until it answers `None`; what is
-    /// granted is told by [`Encoder::sent`]. `sacked` tells whether a whole range is reported by SACK.
+    /// Returns the parity that leaves now, or the reason why there will be none. Call it until it returns
+    /// `None`; confirm each parity by [`Encoder::sent`]. `sacked`: a whole range is reported by SACK.
     pub(crate) fn poll(
         &mut self,
         outlook: &Outlook,
@@ -336,7 +335,7 @@ impl Encoder {
         permitted && outlook.una.le(plan.layout.range().start)
     }
 
-    /// The parity that was polled last left, or cannot leave at all.
+    /// Confirms that the parity polled last left, or cannot leave at all.
     pub(crate) fn sent(&mut self) {
         if let Some(ready) = &mut self.ready
             && !ready.parities.is_empty()
@@ -345,7 +344,7 @@ impl Encoder {
         }
     }
 
-    /// Section "emission" of the specification: what the parities of a group are by now.
+    /// Returns the current parities of a group (section "emission" of the specification).
     fn parities(
         &self,
         group: &Group,
@@ -366,7 +365,7 @@ impl Encoder {
             return Err(Unsent::TooBig);
         }
         let code = group.plan.code;
-        // More parities than blocks would insure against nothing but the loss of each other.
+        // More parities than blocks would protect only each other.
         let blocks = range.len().div_ceil(group.block.max(1)).min(8) as u8;
         let rows = if code == Code::ReedSolomon { group.plan.parities.min(blocks) } else { 1 };
         let plans = Layout::of_group(code, range, group.block)
@@ -388,7 +387,7 @@ impl Encoder {
         within.then_some(ParityPlan { layout, row, parities, seq, fin_end })
     }
 
-    /// The peer could not repair a group. True if this path does not suit parity at all.
+    /// Records that the peer could not repair a group. True if parity does not suit this path at all.
     pub(crate) fn on_failure(&mut self) -> bool {
         self.failures_in_row += 1;
         if self.failures_in_row < FAILURES_IN_A_ROW {
@@ -399,7 +398,7 @@ impl Encoder {
         core::mem::replace(&mut self.has_paused, true)
     }
 
-    /// The peer repaired a loss.
+    /// Records that the peer repaired a loss.
     pub(crate) fn on_success(&mut self) {
         self.failures_in_row = 0;
     }

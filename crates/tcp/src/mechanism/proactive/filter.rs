@@ -1,13 +1,13 @@
 //! The receiving side of Proactive: of two instances of a segment one is taken, the other dropped without
 //! an acknowledgement.
 //!
-//! The filter keeps a ledger of ranges that a **copy** delivered first and whose original is still to
-//! come. An original that comes for an entry is dropped in silence; every other original that brings
-//! nothing new is a retransmission and gets its acknowledgement. An entry whose original does not come in
-//! time is a loss that the copy masked, and is reported. Later originals make the time short, until one came
-//! that they had overtaken (as RACK has no tolerance before it saw reordering, RFC 8985 section 6.2 step 4). The
-//! original of the last loss that was reported and not refuted yet is acknowledged as a duplicate: the DSACK
-//! lets the sender take its reduction back.
+//! The filter keeps a ledger of ranges that a **copy** delivered first and whose original is still to come.
+//! The original of an entry is dropped in silence; any other unmarked segment without new data is a
+//! retransmission and is acknowledged. An entry whose original does not come in time is a loss that the copy
+//! masked, and is reported. Three later originals end the wait early, until an original has been overtaken on
+//! this connection (as RACK has no tolerance before it saw reordering, RFC 8985 section 6.2 step 4). An
+//! original that comes after the report of its loss is acknowledged as a duplicate: the DSACK lets the sender
+//! take its reduction back.
 //!
 //! The filter does not know the stream: whether a segment brings new bytes is handed in.
 
@@ -24,9 +24,9 @@ use crate::time::{Duration, Instant, Micros};
 const ENTRIES_MAX: usize = 128;
 /// Age at which an entry may be reported because later originals have overtaken it.
 const OVERTAKEN_AGE: Duration = Duration::from_millis(1);
-/// Later originals that say that one is not coming any more (the duplicate threshold of RFC 5681).
+/// Number of later originals that end the wait for one (the duplicate threshold of RFC 5681).
 const OVERTAKEN_BY: u32 = 3;
-/// How long an original is awaited without an estimate of the round-trip time.
+/// Time to wait for an original without an estimate of the round-trip time.
 const AGE_WITHOUT_SAMPLE: Duration = Duration::from_millis(10);
 
 /// One instance of a segment with data or a FIN.
@@ -60,11 +60,12 @@ pub(crate) struct BareAck {
 pub(crate) enum Fate {
     /// It is processed like any segment.
     Process,
-    /// A copy of what had arrived: it is as if it had not come.
+    /// A copy of data that has arrived: it is dropped without effect.
     DropCopy,
-    /// The original of what a copy had brought: likewise.
+    /// The original of data that a copy has delivered: likewise.
     DropOriginal,
-    /// The same, after it was reported as lost, as nothing else is: it is processed like any segment, and the DSACK tells the peer.
+    /// The original of the last reported loss: it is processed like any segment, and the DSACK informs the
+    /// peer.
     Refute,
 }
 
@@ -128,16 +129,16 @@ impl Filter {
         }
     }
 
-    /// How long the original of a delivered copy is awaited: a quarter of the round-trip time, 1 ms to
-    /// 25 ms; 10 ms without a sample.
+    /// Returns the time to wait for the original of a delivered copy: a quarter of the round-trip time, 1 ms
+    /// to 25 ms; 10 ms without a sample.
     pub(crate) fn pend_age(srtt: Option<Micros>) -> Duration {
         srtt.map_or(AGE_WITHOUT_SAMPLE, |srtt| {
             (Duration::from(srtt) / 4).clamp(Duration::from_millis(1), Duration::from_millis(25))
         })
     }
 
-    /// A segment with data or a FIN arrived. Nothing is entered for what is processed until
-    /// [`Filter::on_taken`] says that the receiver took it.
+    /// Judges a segment with data or a FIN. A processed segment is entered only when [`Filter::on_taken`]
+    /// reports that the receiver took it.
     pub(crate) fn judge(&mut self, instance: &Instance, now: Instant) -> Fate {
         let marked = instance.marked && !self.is_marked_retransmission(instance);
         let fate = match (marked, instance.new) {
@@ -154,20 +155,20 @@ impl Filter {
         fate
     }
 
-    /// True if new segments without a mark pass whatever they are, and leave nothing to be remembered one by one.
+    /// True if new segments without a mark all pass and need not be remembered one by one.
     pub(crate) fn awaits_nothing(&self) -> bool {
         self.pending.is_empty() && self.rule == CopyRule::Ledger
     }
 
-    /// True if all marked segments of a range that brings nothing new are copies of what came at one time.
+    /// True if all marked segments of a range without new data are copies of data that arrived at one time.
     pub(crate) fn repeats(&self, range: &SeqRange, tsval: u32) -> bool {
         let first = self.firsts.iter().rev().find(|first| first.range.contains(range.start));
         let covers = |first: &First| range.end.le(first.range.end) && !older(first.tsval, tsval);
         self.rule == CopyRule::Ledger && first.is_some_and(covers)
     }
 
-    /// The receiver took new bytes from an instance that was to be processed; its original is awaited
-    /// for `age` if it was a copy.
+    /// Records that the receiver took new bytes from an instance; if it was a copy, its original is awaited
+    /// for `age`.
     pub(crate) fn on_taken(&mut self, instance: &Instance, age: Duration, now: Instant) {
         self.remember_first(instance);
         if instance.marked && self.rule == CopyRule::Ledger {
@@ -179,8 +180,8 @@ impl Filter {
         }
     }
 
-    /// An acknowledgement without data arrived: `news` tells whether it advances SND.UNA, opens the
-    /// window or reports something by SACK that was not known.
+    /// Judges an acknowledgement without data. `news`: it advances SND.UNA, opens the window or reports new
+    /// data by SACK.
     pub(crate) fn judge_ack(
         &mut self,
         ack: BareAck,
@@ -200,13 +201,13 @@ impl Filter {
         Fate::Process
     }
 
-    /// When an original is given up next.
+    /// Returns the time at which the next original is given up.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         self.pending.iter().map(|entry| entry.due(self.reordering_seen)).min()
     }
 
-    /// Strikes out the entries whose time has come and returns how many masked losses they are and how
-    /// many of them are to be reported.
+    /// Removes the entries whose time has come; returns the number of masked losses, and whether to report
+    /// them.
     pub(crate) fn on_timeout(&mut self, now: Instant) -> Masked {
         let before = self.pending.len();
         let Filter { pending, reported, reordering_seen, .. } = self;
@@ -225,7 +226,7 @@ impl Filter {
         }
     }
 
-    /// The peer has confirmed all reports: what is reported from now on belongs to another episode.
+    /// Starts a new episode: the peer has confirmed all reports.
     pub(crate) fn on_confirmed(&mut self) {
         self.reported.clear();
     }
@@ -236,7 +237,7 @@ impl Filter {
         self.pending.len()
     }
 
-    /// An unmarked segment without new bytes: the original of a copy, or a retransmission?
+    /// Judges an unmarked segment without new bytes: the original of a copy, or a retransmission.
     fn judge_repeated(&mut self, instance: &Instance, now: Instant) -> Fate {
         match self.rule {
             CopyRule::Paper => {
@@ -260,7 +261,8 @@ impl Filter {
         }
     }
 
-    /// The original of a loss that was reported? It has the timestamp of its copy, a retransmission has a younger one.
+    /// Judges whether it is the original of a reported loss, which has the timestamp of its copy; a
+    /// retransmission has a younger one.
     fn judge_late(&mut self, instance: &Instance) -> Fate {
         let found = self.reported.iter().position(|range| *range == instance.range);
         let Some(index) = found.filter(|_| !self.is_younger(instance)) else { return Fate::Process };
@@ -269,7 +271,7 @@ impl Filter {
         if self.reported.is_empty() { Fate::Refute } else { Fate::DropOriginal }
     }
 
-    /// True if it left after the first instance of its range, or that is not remembered.
+    /// True if it left after the first instance of its range, or no first instance is remembered.
     fn is_younger(&self, instance: &Instance) -> bool {
         let first = self.firsts.iter().rev().find(|first| first.range.contains(instance.range.start));
         first.is_none_or(|first| older(first.tsval, instance.tsval))
