@@ -38,8 +38,8 @@ impl Connection {
             Choice::Data(data) => self.account_data(data, segment, now),
             Choice::Copy(range) => self.tell_gentle(&SentSegment::Copy(*range), now),
             Choice::Parity(plan) => self.account_parity(plan, segment, now),
-            Choice::Companion => {
-                self.tell_gentle(&SentSegment::Companion, now);
+            Choice::TailAck => {
+                self.tell_gentle(&SentSegment::TailAck, now);
                 self.account_ack(&segment.header);
             }
             Choice::Ack(_) => {
@@ -68,8 +68,8 @@ impl Connection {
     fn account_control(&mut self, control: Control, header: &TcpHeader) {
         match control {
             Control::ChallengeAck => self.account_ack(header),
-            // The peer refuses a poke for its sequence number, and with it the acknowledgement in it.
-            Control::Poke | Control::Reset(_) | Control::Abort => self.account_header(header),
+            // The peer refuses an empty probe for its sequence number, and with it the acknowledgement.
+            Control::EmptyProbe | Control::Reset(_) | Control::Abort => self.account_header(header),
         }
     }
 

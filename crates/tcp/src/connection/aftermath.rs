@@ -86,10 +86,10 @@ impl Connection {
     /// How soon the answer to what has arrived must leave.
     #[inline]
     pub(crate) fn urgency(&self) -> Urgency {
-        let (sender_waits, rcv_nxt) = (self.tx.is_pressing(), self.rx.rcv_nxt());
+        let (sender_waits, rcv_nxt) = (self.tx.is_urgent(), self.rx.rcv_nxt());
         if sender_waits || self.state == State::SynReceived || self.rx.ack.tells_of_hole(rcv_nxt) {
             Urgency::BeforeApp
-        } else if self.rx.ack.is_pressing(rcv_nxt) {
+        } else if self.rx.ack.is_urgent(rcv_nxt) {
             Urgency::BeforeNextRx
         } else {
             Urgency::Normal

@@ -16,7 +16,7 @@ pub(crate) enum Control {
     /// `<SEQ=SND.NXT><ACK=RCV.NXT><CTL=RST,ACK>`: aborts.
     Abort,
     /// An empty segment one below SND.UNA: keepalive or zero-window probe.
-    Poke,
+    EmptyProbe,
 }
 
 /// The control segments that wait to be sent. A few at most: a further one of a kind that already

@@ -26,7 +26,7 @@ pub(crate) enum Choice {
     /// A parity segment.
     Parity(ParityPlan),
     /// An acknowledgement that shows how far the sequence numbers reach, and says nothing else.
-    Companion,
+    TailAck,
     /// An acknowledgement alone.
     Ack(Option<Gentle>),
 }

@@ -106,7 +106,7 @@ impl Connection {
                 parity(&plan.layout, plan.row, placed_pieces(range.start, &pieces), &mut payload);
                 Segment::new(Origin::Parity, header, Payload::Parity(payload))
             }
-            Choice::Companion => {
+            Choice::TailAck => {
                 let mut header = self.ack_header(now);
                 header.options.gentle = None;
                 Segment::new(Origin::Ack, header, Payload::None)
@@ -123,7 +123,7 @@ impl Connection {
         let nxt = self.tx.scoreboard.nxt();
         match control {
             Control::ChallengeAck => self.ack_header(now),
-            Control::Poke => self.header(self.tx.scoreboard.una() - 1, Flags::ACK, now),
+            Control::EmptyProbe => self.header(self.tx.scoreboard.una() - 1, Flags::ACK, now),
             Control::Abort => self.header(nxt, Flags::RST | Flags::ACK, now),
             Control::Reset(seq) => TcpHeader {
                 ack: SeqNum(0),

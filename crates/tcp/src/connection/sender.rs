@@ -362,7 +362,7 @@ impl Sender {
     /// and with a small window that is a round trip in which nothing is sent but the retransmission. RFC 9937 section
     /// 6.2, too, counts what was sent between two acknowledgements. A large window sends in large pieces instead.
     #[inline]
-    pub(crate) fn is_pressing(&self) -> bool {
+    pub(crate) fn is_urgent(&self) -> bool {
         let is_small = || self.rate.congestion.cwnd() <= CLOCKED_WINDOW * self.mss();
         self.recovery.lowers_window() || (self.unsent() > 0 && is_small())
     }
@@ -665,11 +665,11 @@ mod tests {
     fn a_small_window_is_pressing_only_while_something_waits_for_it() {
         let host = Host { mtu: 1500, granularity: Duration::ZERO, repairs: true };
         let mut sender = Sender::new(&TcpConfig::default(), SeqNum(0), host, false, Instant::ZERO);
-        assert!(!sender.is_pressing(), "nothing is written");
+        assert!(!sender.is_urgent(), "nothing is written");
         sender.queue.write(b"waits");
-        assert!(sender.is_pressing());
+        assert!(sender.is_urgent());
         sender.rate.congestion.start(1_000_000, None);
-        assert!(!sender.is_pressing(), "a large window sends in large pieces");
+        assert!(!sender.is_urgent(), "a large window sends in large pieces");
     }
 
     #[test]

@@ -250,7 +250,7 @@ impl Connection {
             return self.give_up(CloseReason::TimedOut);
         }
         self.counters.window_probes += 1;
-        self.outbox.push(Control::Poke);
+        self.outbox.push(Control::EmptyProbe);
         self.tx.window.on_persist(now, self.tx.rtt.rto_base());
         self.probe(Probe::WindowProbe);
     }
@@ -262,7 +262,7 @@ impl Connection {
         match keepalive.on_timeout(outstanding, user_timeout, now) {
             KeepaliveVerdict::Wait => {}
             KeepaliveVerdict::Probe => {
-                self.outbox.push(Control::Poke);
+                self.outbox.push(Control::EmptyProbe);
                 self.probe(Probe::KeepaliveProbe);
             }
             KeepaliveVerdict::Dead => {

@@ -13,7 +13,7 @@
 //! An acknowledgement stays owed until [`AckPolicy::on_ack_sent`]: a driver that drains a batch of arrivals
 //! before it asks sends one acknowledgement for all of them. That is cheap and right in bulk. While a
 //! connection is young or something is missing it is neither: if the one acknowledgement of a flight is lost,
-//! the sender waits for its probe. [`AckPolicy::is_pressing`] says when the driver had better ask first.
+//! the sender waits for its probe. [`AckPolicy::is_urgent`] says when the driver had better ask first.
 
 use brisk_wire::SeqNum;
 
@@ -174,7 +174,7 @@ impl AckPolicy {
     /// section 4.2 asks for one for "at least every second full-sized segment"; a batch may stretch that, as Linux's own
     /// receive offload does, but not for a sender in slow start, and not where each duplicate acknowledgement tells of
     /// another segment that arrived. `rcv_nxt` is RCV.NXT.
-    pub(crate) fn is_pressing(&self, rcv_nxt: SeqNum) -> bool {
+    pub(crate) fn is_urgent(&self, rcv_nxt: SeqNum) -> bool {
         let unacknowledged = rcv_nxt.since(self.last_ack_sent);
         let are_long = unacknowledged / LONG_PACKET >= self.unanswered && unacknowledged < BATCH_BYTES;
         let is_due = self.in_quick_mode() || self.unanswered >= BATCH_MAX && !are_long;
@@ -510,11 +510,11 @@ mod tests {
     #[test]
     fn a_young_connection_answers_packet_by_packet() {
         let mut receiver = Receiver::with_delack_max(40);
-        assert!(!receiver.policy.is_pressing(receiver.rcv_nxt), "nothing is owed");
+        assert!(!receiver.policy.is_urgent(receiver.rcv_nxt), "nothing is owed");
         receiver.data(MSS, ms(0));
-        assert!(receiver.policy.is_pressing(receiver.rcv_nxt));
+        assert!(receiver.policy.is_urgent(receiver.rcv_nxt));
         receiver.ack();
-        assert!(!receiver.policy.is_pressing(receiver.rcv_nxt));
+        assert!(!receiver.policy.is_urgent(receiver.rcv_nxt));
     }
 
     #[test]
@@ -522,7 +522,7 @@ mod tests {
         let mut receiver = Receiver::settled(40);
         for packet in 1..=4 {
             receiver.data(MSS, ms(10));
-            assert_eq!(receiver.policy.is_pressing(receiver.rcv_nxt), packet == 4, "packet {packet}");
+            assert_eq!(receiver.policy.is_urgent(receiver.rcv_nxt), packet == 4, "packet {packet}");
         }
     }
 
@@ -532,15 +532,15 @@ mod tests {
         for packet in 1..=13 {
             receiver.arrive(ArrivalKind::InOrder, 40_000, false, ms(10));
             // Fourteen of them would be more than half a megabyte.
-            assert!(!receiver.policy.is_pressing(receiver.rcv_nxt), "packet {packet}");
+            assert!(!receiver.policy.is_urgent(receiver.rcv_nxt), "packet {packet}");
         }
         receiver.arrive(ArrivalKind::InOrder, 40_000, false, ms(10));
-        assert!(receiver.policy.is_pressing(receiver.rcv_nxt));
+        assert!(receiver.policy.is_urgent(receiver.rcv_nxt));
         receiver.ack();
         for len in [40_000, MSS, MSS, MSS] {
             receiver.arrive(ArrivalKind::InOrder, len, false, ms(10));
         }
-        assert!(receiver.policy.is_pressing(receiver.rcv_nxt), "most are short");
+        assert!(receiver.policy.is_urgent(receiver.rcv_nxt), "most are short");
     }
 
     #[test]
@@ -549,7 +549,7 @@ mod tests {
         // accelerate loss recovery."
         let mut receiver = Receiver::settled(40);
         receiver.arrive(ArrivalKind::OutOfOrder, MSS, false, ms(10));
-        assert!(receiver.policy.is_pressing(receiver.rcv_nxt));
+        assert!(receiver.policy.is_urgent(receiver.rcv_nxt));
     }
 
     /// RFC 9293 section 3.8.6.3: "in a stream of full-sized segments, there SHOULD be an ACK for at

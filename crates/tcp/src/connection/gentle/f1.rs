@@ -14,13 +14,13 @@ use crate::outcome::Arrived;
 use crate::receive::timestamps::older;
 use crate::time::Instant;
 
-/// F1 after its end.
+/// State of F1 after its end: payload is held off until the peer knows of the end.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::connection) struct Quarantine {
-    /// Payload counts only if it echoes this timestamp or a later one.
+pub(in crate::connection) struct F1Hold {
+    /// Payload is accepted only if it echoes this timestamp or a later one.
     since: u32,
-    /// When the peer was last told.
-    told: Instant,
+    /// Time of the last notification of the peer.
+    notified: Instant,
 }
 
 impl Gentle {
@@ -42,9 +42,9 @@ impl Gentle {
         now: Instant,
     ) -> SegmentFate {
         let counts = !segment.flags.intersects(Flags::SYN | Flags::RST);
-        if counts && self.is_quarantined(segment) {
+        if counts && self.is_held(segment) {
             parts.counters.gentle_dropped += 1;
-            return self.answer_quarantined(segment, parts, now);
+            return self.answer_held(segment, parts, now);
         }
         if !self.is_f1() || !counts {
             return SegmentFate::Process;
@@ -64,22 +64,18 @@ impl Gentle {
         SegmentFate::Drop
     }
 
-    /// After the fall-back only a peer that has heard of it is believed.
-    fn is_quarantined(&self, segment: &Arrived<'_>) -> bool {
-        let Some(Quarantine { since, .. }) = self.quarantine else { return false };
+    /// True if the peer does not know of the fall-back yet, so that its payload is held off.
+    fn is_held(&self, segment: &Arrived<'_>) -> bool {
+        let Some(F1Hold { since, .. }) = self.f1_hold else { return false };
         let echo = segment.options.timestamps.map(|stamps| stamps.echo);
         !segment.is_empty() && echo.is_none_or(|echo| older(echo, since))
     }
 
-    /// Of a segment in quarantine the timestamp counts: its echo tells the peer that this end has switched
-    /// off. Were that left to what is accepted, two ends with data outstanding would wait for each other's
-    /// echo for ever: what begins at RCV.NXT is discarded, and bare acknowledgements lie behind it.
-    fn answer_quarantined(
-        &mut self,
-        segment: &Arrived<'_>,
-        parts: &mut Parts<'_>,
-        now: Instant,
-    ) -> SegmentFate {
+    /// Takes the timestamp of a segment that is held off, and answers it now and then: the echo tells the
+    /// peer that this end has switched off. With accepted segments alone, two ends with data outstanding
+    /// would wait for each other's echo for ever: data at RCV.NXT is discarded, and acknowledgements
+    /// without data lie behind it.
+    fn answer_held(&mut self, segment: &Arrived<'_>, parts: &mut Parts<'_>, now: Instant) -> SegmentFate {
         let within = parts.rx.window.acceptable(parts.rx.rcv_nxt(), segment.seq, segment.len());
         let valid = within && parts.is_believable(segment, now);
         if let Some(stamps) = segment.options.timestamps.filter(|_| valid) {
@@ -87,12 +83,12 @@ impl Gentle {
             parts.rx.timestamps.on_accepted(segment.seq, stamps.value, last_ack, now);
         }
         let interval = parts.config.challenge_interval;
-        let Some(Quarantine { told, .. }) = &mut self.quarantine else { return SegmentFate::Drop };
-        // A peer that still has not heard did not get the acknowledgement that told it.
-        if now.saturating_since(*told) < interval {
+        let Some(F1Hold { notified, .. }) = &mut self.f1_hold else { return SegmentFate::Drop };
+        // The peer has not got the acknowledgement that notified it.
+        if now.saturating_since(*notified) < interval {
             return SegmentFate::Drop;
         }
-        *told = now;
+        *notified = now;
         SegmentFate::Answer
     }
 
@@ -100,7 +96,7 @@ impl Gentle {
     fn leave_f1(&mut self, parts: &mut Parts<'_>, now: Instant) {
         // Timestamps without the option are larger than any that left with it.
         parts.rx.timestamps.advance();
-        self.quarantine = Some(Quarantine { since: parts.rx.timestamps.value(now), told: now });
+        self.f1_hold = Some(F1Hold { since: parts.rx.timestamps.value(now), notified: now });
         self.stop(GentleOff::Stripped, parts);
         parts.rx.ack.force();
         // The peer discards what left without the option before it fell back itself: it is sent again, which

@@ -15,7 +15,7 @@ use brisk_wire::{Flags, Gentle as GentleOption, OptionProfile, Options, SeqNum, 
 
 use crate::config::TcpConfig;
 use crate::connection::decision::{Choice, Data, SynOption};
-use crate::connection::gentle::f1::Quarantine;
+use crate::connection::gentle::f1::F1Hold;
 use crate::connection::gentle::parity::ParityTx;
 use crate::connection::gentle::planner::Planner;
 use crate::connection::gentle::proactive::Proactive;
@@ -64,7 +64,7 @@ pub(crate) struct Gentle {
     outcome: GentleOutcome,
     pub(crate) active: Option<Box<Active>>,
     pub(crate) planner: Option<Box<Planner>>,
-    pub(in crate::connection) quarantine: Option<Quarantine>,
+    pub(in crate::connection) f1_hold: Option<F1Hold>,
 }
 
 /// The mechanisms of a connection that agreed on at least one of the two.
@@ -126,7 +126,7 @@ pub(crate) enum SentSegment<'a> {
     /// Parity, with this option.
     Parity(&'a ParityPlan, Option<GentleOption>),
     /// An acknowledgement that shows how far the sequence numbers reach.
-    Companion,
+    TailAck,
     /// An acknowledgement alone, with this header.
     Ack(&'a TcpHeader),
 }
@@ -135,7 +135,7 @@ impl<'a> SentSegment<'a> {
     fn data(&self) -> Option<&'a Data> {
         match self {
             SentSegment::Data { data, .. } => Some(data),
-            SentSegment::Copy(_) | SentSegment::Parity(..) | SentSegment::Companion | SentSegment::Ack(_) => {
+            SentSegment::Copy(_) | SentSegment::Parity(..) | SentSegment::TailAck | SentSegment::Ack(_) => {
                 None
             }
         }
@@ -212,7 +212,7 @@ impl Gentle {
             outcome: GentleOutcome::Off(GentleOff::NotAsked),
             active: None,
             planner: config.mechanisms.planner.map(|planner| Box::new(Planner::new(planner))),
-            quarantine: None,
+            f1_hold: None,
         }
     }
 
@@ -489,7 +489,7 @@ impl Gentle {
             }
             SentSegment::Copy(range) => active.on_copy_sent(range, parts, now),
             SentSegment::Parity(plan, option) => active.on_parity_sent(plan, option, parts, now),
-            SentSegment::Companion => active.on_bare_ack(parts),
+            SentSegment::TailAck => active.on_bare_ack(parts),
             SentSegment::Ack(header) => {
                 active.signals.on_sent(header.options.gentle, now);
                 active.on_bare_ack(parts);
@@ -529,7 +529,7 @@ impl Gentle {
     fn judges(&self, segment: &Arrived<'_>) -> bool {
         let options = segment.options;
         self.active.is_some()
-            || self.quarantine.is_some()
+            || self.f1_hold.is_some()
             || options.gentle.is_some()
             || options.malformed_gentle
     }

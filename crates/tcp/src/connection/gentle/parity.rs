@@ -12,7 +12,7 @@ use crate::connection::gentle::{Active, Gentle, Parts, Refuted};
 use crate::connection::{Connection, State};
 use crate::event::Probe;
 use crate::mechanism::corrective::code::{Code, checksum, placed_pieces};
-use crate::mechanism::corrective::encoder::{Encoder, GroupPlan, Outlook, Unsent};
+use crate::mechanism::corrective::encoder::{Encoder, EncoderContext, GroupPlan, Unsent};
 use crate::mechanism::corrective::queue::QueueWatch;
 use crate::mechanism::corrective::ring::{Ring, SentParity};
 use crate::mechanism::plan::{self, Parity};
@@ -49,7 +49,7 @@ pub(crate) struct ParityTx {
     /// that was lost for certain.
     refutable: Option<SeqRanges>,
     /// An acknowledgement is to follow the parity that has just left.
-    companion: bool,
+    tail_ack_due: bool,
     /// SND.NXT when the last segment without data left.
     spoken_at: Option<SeqNum>,
     ack_holes: u32,
@@ -67,7 +67,7 @@ impl ParityTx {
             refutable: Some(SeqRanges::new()),
             config,
             profile: agreed.profile,
-            companion: false,
+            tail_ack_due: false,
             spoken_at: None,
             ack_holes: 0,
             taken_for_data: false,
@@ -229,11 +229,11 @@ impl Gentle {
     /// Parity that is due, before new data.
     pub(super) fn choose_parity(&mut self, parts: &mut Parts<'_>, now: Instant) -> Option<Choice> {
         let tx = self.parity_tx()?;
-        if core::mem::take(&mut tx.companion) {
+        if core::mem::take(&mut tx.tail_ack_due) {
             // A stateful device that did not see the lost tail drops the acknowledgement of its repair. From a bare
             // acknowledgement at SND.NXT it learns how far the sequence numbers reach; one that is owed serves as well.
             let owes = parts.rx.ack.owed() != Owed::Nothing;
-            return Some(if owes { Choice::Ack(None) } else { Choice::Companion });
+            return Some(if owes { Choice::Ack(None) } else { Choice::TailAck });
         }
         loop {
             match self.poll_parity(parts, now)? {
@@ -262,7 +262,7 @@ impl Gentle {
 
     fn poll_parity(&mut self, parts: &Parts<'_>, now: Instant) -> Option<Result<ParityPlan, Unsent>> {
         let rtt = parts.parity_rtt();
-        let outlook = Outlook {
+        let context = EncoderContext {
             una: parts.tx.scoreboard.una(),
             limit: parts.tx.parity_limit(),
             fin: (parts.tx.queue.fin_queued() && !parts.tx.fin_unsent()).then(|| parts.tx.queue.end()),
@@ -277,7 +277,7 @@ impl Gentle {
         if tx.profile == Profile::F1 && (early || !active.confirmed) {
             return None;
         }
-        tx.encoder.poll(&outlook, |range| parts.tx.scoreboard.is_sacked(&range), rtt, now)
+        tx.encoder.poll(&context, |range| parts.tx.scoreboard.is_sacked(&range), rtt, now)
     }
 
     /// A queue stands on the path, and parity would make it longer. A planner judges that itself.
@@ -375,7 +375,7 @@ impl Active {
         tx.encoder.sent();
         tx.ring.push(range, plan.wire(), now);
         let reaches_tail = range.end + u32::from(plan.fin_end) == nxt;
-        tx.companion = tx.config.tail_ack
+        tx.tail_ack_due = tx.config.tail_ack
             && tx.profile == Profile::F2
             && plan.row + 1 == plan.parities
             && reaches_tail
@@ -406,7 +406,7 @@ impl Gentle {
         if let Some(tx) = self.parity_tx() {
             tx.encoder.clear();
             tx.ring.clear();
-            tx.companion = false;
+            tx.tail_ack_due = false;
         }
         self.refresh_holds(parts);
     }

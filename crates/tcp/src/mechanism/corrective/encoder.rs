@@ -81,7 +81,7 @@ pub(crate) enum Unsent {
 
 /// The sender's knowledge when parity is due.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Outlook {
+pub(crate) struct EncoderContext {
     /// SND.UNA.
     pub(crate) una: SeqNum,
     /// Largest payload of a parity segment now.
@@ -302,7 +302,7 @@ impl Encoder {
     /// `None`; confirm each parity by [`Encoder::sent`]. `sacked`: a whole range is reported by SACK.
     pub(crate) fn poll(
         &mut self,
-        outlook: &Outlook,
+        context: &EncoderContext,
         sacked: impl Fn(SeqRange) -> bool,
         rtt: Option<Duration>,
         now: Instant,
@@ -312,7 +312,7 @@ impl Encoder {
             if let Some(ready) = &self.ready {
                 let next = ready.parities.first().copied();
                 match next {
-                    Some(plan) if self.still_whole(&plan, outlook) => return Some(Ok(plan)),
+                    Some(plan) if self.still_whole(&plan, context) => return Some(Ok(plan)),
                     Some(_) => {
                         self.ready = None;
                         return Some(Err(Unsent::Delivered));
@@ -322,7 +322,7 @@ impl Encoder {
             }
             let group = *self.closed.front().filter(|group| group.due(rtt) <= now)?;
             self.closed.pop_front();
-            match self.parities(&group, outlook, &sacked) {
+            match self.parities(&group, context, &sacked) {
                 Ok(parities) => self.ready = Some(Ready { group, parities }),
                 Err(why) => return Some(Err(why)),
             }
@@ -330,9 +330,9 @@ impl Encoder {
     }
 
     /// False if acknowledgements have come in since the parity was planned: its bytes may be gone.
-    fn still_whole(&self, plan: &ParityPlan, outlook: &Outlook) -> bool {
-        let permitted = self.in_recovery || !outlook.in_recovery;
-        permitted && outlook.una.le(plan.layout.range().start)
+    fn still_whole(&self, plan: &ParityPlan, context: &EncoderContext) -> bool {
+        let permitted = self.in_recovery || !context.in_recovery;
+        permitted && context.una.le(plan.layout.range().start)
     }
 
     /// Confirms that the parity polled last left, or cannot leave at all.
@@ -348,20 +348,20 @@ impl Encoder {
     fn parities(
         &self,
         group: &Group,
-        outlook: &Outlook,
+        context: &EncoderContext,
         sacked: impl Fn(SeqRange) -> bool,
     ) -> Result<ArrayVec<ParityPlan, 8>, Unsent> {
-        let range = SeqRange::new(group.range.start.max(outlook.una), group.range.end);
+        let range = SeqRange::new(group.range.start.max(context.una), group.range.end);
         if range.is_empty() || !range.start.lt(range.end) || sacked(range) {
             return Err(Unsent::Delivered);
         }
-        if (outlook.in_recovery && !self.in_recovery) || outlook.window_shut {
+        if (context.in_recovery && !self.in_recovery) || context.window_shut {
             return Err(Unsent::State);
         }
-        if outlook.queue_stands {
+        if context.queue_stands {
             return Err(Unsent::Queue);
         }
-        if group.block > outlook.limit {
+        if group.block > context.limit {
             return Err(Unsent::TooBig);
         }
         let code = group.plan.code;
@@ -370,19 +370,19 @@ impl Encoder {
         let rows = if code == Code::ReedSolomon { group.plan.parities.min(blocks) } else { 1 };
         let plans = Layout::of_group(code, range, group.block)
             .into_iter()
-            .flat_map(|layout| (0..rows).filter_map(move |row| self.place(layout, row, rows, outlook)));
+            .flat_map(|layout| (0..rows).filter_map(move |row| self.place(layout, row, rows, context)));
         Ok(plans.take(8).collect())
     }
 
     /// Gives a parity its place in the sequence space: left of the window, where it cannot be taken for
     /// data, or in F1 at its first byte.
-    fn place(&self, layout: Layout, row: u8, parities: u8, outlook: &Outlook) -> Option<ParityPlan> {
+    fn place(&self, layout: Layout, row: u8, parities: u8, context: &EncoderContext) -> Option<ParityPlan> {
         let range = layout.range();
         let seq = match self.profile {
-            Profile::F2 => outlook.una - layout.payload_len() as u32 - self.left_margin,
+            Profile::F2 => context.una - layout.payload_len() as u32 - self.left_margin,
             Profile::F1 => range.start,
         };
-        let fin_end = self.profile == Profile::F2 && outlook.fin == Some(range.end);
+        let fin_end = self.profile == Profile::F2 && context.fin == Some(range.end);
         let within = range.start.since(seq) < MAX_OFFSET;
         within.then_some(ParityPlan { layout, row, parities, seq, fin_end })
     }
@@ -430,8 +430,15 @@ mod tests {
         Instant::from_millis(millis)
     }
 
-    fn outlook(una: SeqNum) -> Outlook {
-        Outlook { una, limit: 1432, fin: None, in_recovery: false, window_shut: false, queue_stands: false }
+    fn context(una: SeqNum) -> EncoderContext {
+        EncoderContext {
+            una,
+            limit: 1432,
+            fin: None,
+            in_recovery: false,
+            window_shut: false,
+            queue_stands: false,
+        }
     }
 
     /// Three segments of 1000 bytes from `una` on, sent at time 0.
@@ -446,8 +453,8 @@ mod tests {
     fn parity_has_its_place_also_where_sequence_numbers_wrap() {
         let una = SeqNum(0xffff_fc18);
         let mut encoder = three_segments(una);
-        assert_eq!(encoder.poll(&outlook(una), |_| false, RTT, at(24)), None);
-        let plan = encoder.poll(&outlook(una), |_| false, RTT, at(25)).and_then(Result::ok).expect("parity");
+        assert_eq!(encoder.poll(&context(una), |_| false, RTT, at(24)), None);
+        let plan = encoder.poll(&context(una), |_| false, RTT, at(25)).and_then(Result::ok).expect("parity");
         let range = plan.layout.range();
         assert_eq!(plan.wire(), SeqRange::new(SeqNum(0xffff_f830), una));
         assert_eq!((range, range.start.since(plan.seq)), (SeqRange::with_len(una, 3000), 1000));
@@ -460,25 +467,25 @@ mod tests {
         let mut encoder = three_segments(una);
         encoder.discard_open();
         encoder.close();
-        assert_eq!(encoder.poll(&outlook(una), |_| false, RTT, at(25)), None);
+        assert_eq!(encoder.poll(&context(una), |_| false, RTT, at(25)), None);
     }
 
     #[test]
     fn a_group_whose_time_comes_in_a_standing_queue_goes_without() {
         let una = SeqNum(1);
         let mut encoder = three_segments(una);
-        let queue = Outlook { queue_stands: true, ..outlook(una) };
+        let queue = EncoderContext { queue_stands: true, ..context(una) };
         assert_eq!(encoder.poll(&queue, |_| false, RTT, at(25)), Some(Err(Unsent::Queue)));
-        assert_eq!(encoder.poll(&outlook(una), |_| false, RTT, at(25)), None);
+        assert_eq!(encoder.poll(&context(una), |_| false, RTT, at(25)), None);
     }
 
     #[test]
     fn a_shut_window_and_a_range_beyond_24_bits_get_no_parity() {
         let una = SeqNum(1);
-        let shut = Outlook { window_shut: true, ..outlook(una) };
+        let shut = EncoderContext { window_shut: true, ..context(una) };
         assert_eq!(three_segments(una).poll(&shut, |_| false, RTT, at(25)), Some(Err(Unsent::State)));
         // SEG.SEQ is SND.UNA - 1000.
-        let poll = |distance: u32| three_segments(una + distance).poll(&outlook(una), |_| false, RTT, at(25));
+        let poll = |distance: u32| three_segments(una + distance).poll(&context(una), |_| false, RTT, at(25));
         assert!(poll((1 << 24) - 1001).is_some_and(|polled| polled.is_ok()));
         assert_eq!(poll((1 << 24) - 1000), None);
     }
@@ -492,7 +499,7 @@ mod tests {
         let mut run_until = |encoder: &mut Encoder, until: Instant| {
             while let Some(due) = encoder.next_timeout(RTT).filter(|due| *due <= until) {
                 encoder.on_timeout(RTT, due);
-                while let Some(polled) = encoder.poll(&outlook(una), |_| false, RTT, due) {
+                while let Some(polled) = encoder.poll(&context(una), |_| false, RTT, due) {
                     bytes += polled.map_or(0, |plan| plan.layout.payload_len() as u64);
                     encoder.sent();
                 }
