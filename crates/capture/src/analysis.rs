@@ -1,8 +1,8 @@
 //! All connections of a capture together.
 //!
 //! Memory is bounded: so many connections are open at a time, so many packets of them are remembered, so many
-//! exchanges are kept. Beyond that the connections that have been silent longest are closed, and the exchanges are
-//! thinned out evenly.
+//! exchanges are kept. Beyond that the connections that have been silent longest are closed, and the
+//! exchanges are thinned out evenly.
 
 use std::collections::HashMap;
 use std::io::Read;
@@ -312,8 +312,8 @@ fn client_of(segment: &Segment) -> SocketAddr {
     }
 }
 
-/// The losses of a direction. A capture at the sender sees nothing get lost before it, and one at the receiver nothing
-/// behind it, unless it does: then both parts count.
+/// The losses of a direction. A capture at the sender sees nothing get lost before it, and one at the
+/// receiver nothing behind it, unless it does: then both parts count.
 fn path(before: &Losses, beyond: &Losses, at_sender: bool, at_receiver: bool) -> Losses {
     match (at_sender && before.lost == 0, at_receiver && beyond.lost == 0) {
         (true, _) => *beyond,

@@ -102,7 +102,8 @@ impl Connection {
         self.exchange(segment, from_client, new)
     }
 
-    /// The round-trip time, ns: of the handshake, or the least times to an acknowledgement either way. At most what fits.
+    /// The round-trip time, ns: of the handshake, or the least times to an acknowledgement either way. At
+    /// most what fits.
     pub fn round_trip(&self) -> Option<u64> {
         let echoes = || Some(self.directions[0].min_echo?.saturating_add(self.directions[1].min_echo?));
         self.handshake.parts().map(|parts| parts.server.saturating_add(parts.client)).or_else(echoes)

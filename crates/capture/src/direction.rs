@@ -183,7 +183,8 @@ impl Direction {
         let hole = self.holes[index];
         let late = segment.at.saturating_sub(hole.at);
         let patience = round_trip.map_or(USUAL_REORDERING, |round_trip| round_trip / 2);
-        // A segment that is sent again carries a later timestamp; one that was overtaken an earlier or the same.
+        // A segment that is sent again carries a later timestamp; one that was overtaken an earlier or the
+        // same.
         let overtaken = match (hole.ts, segment.ts) {
             (Some(behind), Some(ts)) if behind != ts => behind.wrapping_sub(ts) < 1 << 31,
             _ => late < patience,
@@ -213,7 +214,8 @@ impl Direction {
         }
         let size = self.segment_size.max(segment.len.min(1460)).max(1);
         let packets = segment.len.div_ceil(size).max(1) as u16;
-        // Where the numbers begin nobody knows: of what was lost before the first packet the bytes alone tell.
+        // Where the numbers begin nobody knows: of what was lost before the first packet the bytes alone
+        // tell.
         let before_first = start.saturating_sub(next).div_ceil(u64::from(size)).min(u64::from(MAX_MISSING));
         let known = &mut self.identification;
         let ahead = known.next.map_or(before_first as i16, |expected| id.wrapping_sub(expected) as i16);

@@ -11,8 +11,9 @@
 //! | [`analysis`] | all connections of a capture together |
 //!
 //! A loss is seen in one of two ways. *Beyond* the capture point: a segment that was seen is sent again, and
-//! no DSACK says that it had arrived (RFC 2883). *Before* it: sequence numbers, or the IP identification where the
-//! sender counts its packets with it (RFC 6864 lets it; Linux does), leave a gap that is filled late.
+//! no DSACK says that it had arrived (RFC 2883). *Before* it: sequence numbers, or the IP identification
+//! where the sender counts its packets with it (RFC 6864 lets it; Linux does), leave a gap that is filled
+//! late.
 
 #![forbid(unsafe_code)]
 

@@ -80,7 +80,8 @@ struct State {
     last: u64,
 }
 
-/// Hands every packet of a capture to `frame`. Packets behind damage are left out and reported in [`Reading::stopped`].
+/// Hands every packet of a capture to `frame`. Packets behind damage are left out and reported in
+/// [`Reading::stopped`].
 ///
 /// # Errors
 /// [`CaptureError::Read`] and [`CaptureError::Format`], if not even the beginning can be read.
@@ -144,8 +145,8 @@ fn read_blocks(
 }
 
 impl State {
-    /// True if the block that begins `bytes` says that it is shorter than a block can be. The parser subtracts
-    /// [`SHORTEST_BLOCK`] from the length of some blocks without asking.
+    /// True if the block that begins `bytes` says that it is shorter than a block can be. The parser
+    /// subtracts [`SHORTEST_BLOCK`] from the length of some blocks without asking.
     fn is_too_short(&self, bytes: &[u8]) -> bool {
         let Some(big_endian) = self.big_endian else { return false };
         let Some(length) = bytes.get(4..).and_then(<[u8]>::first_chunk) else { return false };

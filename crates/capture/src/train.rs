@@ -11,8 +11,8 @@ const MAX_OPEN: usize = 4096;
 /// After this time, ns, a packet's fate is settled.
 const SETTLED_AFTER: u64 = 20_000_000_000;
 
-/// Losses and their runs. Probabilities are those of the link grammar's `after:` model: of a packet that begins
-/// a burst or follows one that arrived, and of one that follows a lost one.
+/// Losses and their runs. Probabilities are those of the link grammar's `after:` model: of a packet that
+/// begins a burst or follows one that arrived, and of one that follows a lost one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Losses {
     /// Packets sent.
@@ -46,8 +46,8 @@ impl Losses {
         1.0 / (1.0 - self.continues()).max(0.001)
     }
 
-    /// 95 % interval of the rate: normal approximation, with the variance that runs of losses add (the factor of
-    /// a two-state chain, (1 + q) / (1 - q)); for nothing lost, up to three losses (rule of three).
+    /// 95 % interval of the rate: normal approximation, with the variance that runs of losses add (the factor
+    /// of a two-state chain, (1 + q) / (1 - q)); for nothing lost, up to three losses (rule of three).
     pub fn rate_interval(&self) -> [f64; 2] {
         if self.lost == 0 {
             return [0.0, (3.0 / self.packets.max(3) as f64).min(1.0)];
@@ -78,8 +78,9 @@ impl Losses {
         self.lost_after_lost += other.lost_after_lost;
     }
 
-    /// The losses of two parts of a path, one after the other, of which this one was witnessed by other packets
-    /// than the `further` one: as many packets as the part that lost more, and losses at the rate of both.
+    /// The losses of two parts of a path, one after the other, of which this one was witnessed by other
+    /// packets than the `further` one: as many packets as the part that lost more, and losses at the rate of
+    /// both.
     pub fn then(&self, further: &Losses) -> Losses {
         let (most, least) = if self.lost >= further.lost { (self, further) } else { (further, self) };
         if least.lost == 0 {

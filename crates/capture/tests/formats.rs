@@ -87,8 +87,8 @@ fn segment(v6: bool, from_client: bool, flags: u8, seq: u32, ack: u32, payload: 
     packet
 }
 
-/// Captured at the client, 50 ms from the server: 300 bytes there, 3,000 back, the second segment of these sent twice.
-/// Milliseconds and packets.
+/// Captured at the client, 50 ms from the server: 300 bytes there, 3,000 back, the second segment of these
+/// sent twice. Milliseconds and packets.
 fn conversation(v6: bool) -> Vec<(u64, Vec<u8>)> {
     let up = |flags, seq, ack, payload| segment(v6, true, flags, seq, ack, payload);
     let down = |flags, seq, ack, payload| segment(v6, false, flags, seq, ack, payload);
@@ -141,7 +141,8 @@ fn option(code: u16, value: &[u8]) -> Vec<u8> {
     option
 }
 
-/// pcapng with what Wireshark adds: comments, names, resolution and offset of the interface, statistics, secrets.
+/// pcapng with what Wireshark adds: comments, names, resolution and offset of the interface, statistics,
+/// secrets.
 fn pcapng(layer: Layer, packets: &[(u64, Vec<u8>)]) -> Vec<u8> {
     let mut section = [0x1a2b_3c4d_u32.to_le_bytes(), [1, 0, 0, 0], [0xff; 4], [0xff; 4]].concat();
     section.extend([option(1, b"a comment"), option(3, b"Linux"), option(0, b"")].concat());

@@ -90,8 +90,8 @@ fn the_loss_of_single_packets_comes_out_at_either_end() {
     for (points, tolerance) in [(AT_SERVER, 0.08), (AT_CLIENT, 0.15)] {
         let (bytes, dropped) = capture("--rtt 40ms --loss down:4%", points, 120, &[Exchange::of(60_000)]);
         let analysis = analysed(&bytes);
-        // SYN-ACKs and FINs are dropped too. At the client a tail that is lost leaves no gap, nor does what is sent
-        // again and lost again, and this stack counts nothing in the IP header.
+        // SYN-ACKs and FINs are dropped too. At the client a tail that is lost leaves no gap, nor does what
+        // is sent again and lost again, and this stack counts nothing in the IP header.
         near(analysis.down.lost as f64, dropped as f64, tolerance);
         near(analysis.down.burst(), 1.04, 0.05);
         assert_eq!(analysis.exchanges.iter().filter(|e| e.response == 60_000).count(), 120);

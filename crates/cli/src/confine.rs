@@ -1,7 +1,8 @@
 //! Confines a gateway before it takes its first connection: it gives up capabilities that it does not need,
 //! the right to get new ones, and the right to write to the file system or execute from it.
 //!
-//! All of it belongs to threads and goes on to those that they make: [`confine`] is called while there is only one.
+//! All of it belongs to threads and goes on to those that they make: [`confine`] is called while there is
+//! only one.
 
 use brisk_gateway::Settings;
 use brisk_gateway::log::{Level, Log, Value};
@@ -50,10 +51,11 @@ pub(crate) fn confine(settings: &Settings) -> Confined {
     Confined { capabilities, files }
 }
 
-/// The capabilities that these settings need: a port below 1024; files of other owners, for who starts it as root with
-/// his own key; a TUN device, and sockets with addresses of others, belong to CAP_NET_ADMIN, packet sockets and clients' addresses to CAP_NET_RAW;
-/// programs that choose the queue of a TUN, or redirect frames, to CAP_BPF, and those that read frames in place (`xdp:`) to
-/// CAP_PERFMON as well; memory for packets beyond what a user may lock to CAP_IPC_LOCK.
+/// The capabilities that these settings need: a port below 1024; files of other owners, for who starts it as
+/// root with his own key; a TUN device, and sockets with addresses of others, belong to CAP_NET_ADMIN, packet
+/// sockets and clients' addresses to CAP_NET_RAW; programs that choose the queue of a TUN, or redirect
+/// frames, to CAP_BPF, and those that read frames in place (`xdp:`) to CAP_PERFMON as well; memory for
+/// packets beyond what a user may lock to CAP_IPC_LOCK.
 fn needed(settings: &Settings) -> CapabilitySet {
     let device = settings.hop.device.as_ref().and_then(|device| device.parse::<DeviceSpec>().ok());
     let xdp = matches!(device, Some(DeviceSpec::Xdp { .. }));

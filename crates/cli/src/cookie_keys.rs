@@ -1,9 +1,9 @@
 //! The keys of Fast Open cookies: where they come from, and that they are read again when they change.
 //!
-//! A source holds one line as Linux has it (`net.ipv4.tcp_fastopen_key`), `PRIMARY` or `PRIMARY,BACKUP`, or, in derived
-//! mode, a secret from which the key of every epoch follows. To rotate the keys of a farm without refusing any cookie:
-//! (1) make the new key the backup everywhere; (2) when all have it, swap the two everywhere; (3) take the old one away
-//! after the overlap. In derived mode there is nothing to do.
+//! A source holds one line as Linux has it (`net.ipv4.tcp_fastopen_key`), `PRIMARY` or `PRIMARY,BACKUP`, or,
+//! in derived mode, a secret from which the key of every epoch follows. To rotate the keys of a farm without
+//! refusing any cookie: (1) make the new key the backup everywhere; (2) when all have it, swap the two
+//! everywhere; (3) take the old one away after the overlap. In derived mode there is nothing to do.
 
 mod place;
 
@@ -20,15 +20,15 @@ use place::Place;
 /// The least and the most that an epoch of derived keys may last.
 const EPOCHS: std::ops::RangeInclusive<u64> = 60..=2_592_000;
 
-/// The time between two looks at the files. A mounted Secret changes by exchanging links, of which no notification of
-/// a file tells.
+/// The time between two looks at the files. A mounted Secret changes by exchanging links, of which no
+/// notification of a file tells.
 const INTERVAL: Duration = Duration::from_secs(2);
 
 /// Where the keys are and what they are.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct CookieKeyArgs {
-    /// The keys of the Fast Open cookies: a file with PRIMARY or PRIMARY,BACKUP; a directory with files of these names;
-    /// credential:NAME for a systemd credential. Read again when they change
+    /// The keys of the Fast Open cookies: a file with PRIMARY or PRIMARY,BACKUP; a directory with files of
+    /// these names; credential:NAME for a systemd credential. Read again when they change
     #[arg(long, value_name = "SOURCE", env = "BRISK_FAST_OPEN_KEY", value_parser = Place::parse)]
     fast_open_key: Option<Place>,
     /// Content of the source: keys (fixed), or a secret from which keys follow by the time of day (derived;
@@ -98,7 +98,8 @@ impl Keys {
         }
     }
 
-    /// Installs the keys again whenever they have changed. Keys that cannot be read leave those in force that are.
+    /// Installs the keys again whenever they have changed. Keys that cannot be read leave those in force that
+    /// are.
     async fn watch(self, mut installed: KeySource, endpoint: Endpoint, log: Log) {
         let mut complaint = None;
         loop {

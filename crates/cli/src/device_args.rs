@@ -22,7 +22,8 @@ pub(crate) struct DeviceArgs {
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Device")]
 pub(crate) struct AddressArgs {
-    /// The stack's own address with the length of its network, repeatable: 10.7.0.2/24; those of the interface on packet: and xdp:
+    /// The stack's own address with the length of its network, repeatable: 10.7.0.2/24; those of the
+    /// interface on packet: and xdp:
     #[arg(long, value_name = "ADDR/LEN", env = "BRISK_ADDR", value_delimiter = ',')]
     pub(crate) addr: Vec<Prefix>,
     /// The kernel's side of the device, the stack's default route; the first other address if not given

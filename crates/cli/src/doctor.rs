@@ -1,8 +1,8 @@
 //! `brisk doctor`: what the path to a backend is like, what would be on, and what to expect of it.
 //!
-//! It opens the hop as a frontend does, a number of times, and says what it saw: round trip, loss, packet size, whether data
-//! on the SYN and our options survive, whether the key fits. Nothing reaches an origin. A simulation tells how long a response
-//! would take over such a path (feature `lab`).
+//! It opens the hop as a frontend does, a number of times, and says what it saw: round trip, loss, packet
+//! size, whether data on the SYN and our options survive, whether the key fits. Nothing reaches an origin. A
+//! simulation tells how long a response would take over such a path (feature `lab`).
 
 use brisk_gateway::doctor::{Examination, Finding, Measured, Report, examine};
 use brisk_gateway::settings::{HopSettings, name_and_port};

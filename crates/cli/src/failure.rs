@@ -35,7 +35,8 @@ impl Failure {
         Failure { about: Some(key), ..self }
     }
 
-    /// It is about what is in the file at `path`: with the line of its key, or of the section where that is missing.
+    /// It is about what is in the file at `path`: with the line of its key, or of the section where that is
+    /// missing.
     pub(crate) fn in_file(self, path: &Path) -> Failure {
         let places = Places::of(&std::fs::read_to_string(path).unwrap_or_default());
         let line = self.about.and_then(|key| places.line(key)).map(|line| format!(":{line}"));

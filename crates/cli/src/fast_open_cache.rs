@@ -20,8 +20,8 @@ impl Cache {
         Cache { path }
     }
 
-    /// Hands what is stored to the endpoint. Cookies that cannot be used are told and otherwise ignored: nothing depends on
-    /// them.
+    /// Hands what is stored to the endpoint. Cookies that cannot be used are told and otherwise ignored:
+    /// nothing depends on them.
     ///
     /// # Errors
     /// The file is something else, or nobody can say what: it would be overwritten.
@@ -48,7 +48,8 @@ impl Cache {
         }
     }
 
-    /// Stores what the endpoint knows, for the owner of the file alone; a program that is interrupted leaves the old one.
+    /// Stores what the endpoint knows, for the owner of the file alone; a program that is interrupted leaves
+    /// the old one.
     pub(crate) fn store(&self, endpoint: &Endpoint) -> Result<(), Failure> {
         let mut name = self.path.clone().into_os_string();
         name.push(format!(".{}", std::process::id()));

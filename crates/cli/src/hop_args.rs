@@ -1,4 +1,5 @@
-//! The flags that frontend and backend share, and what becomes of them: settings that lie over those of a file.
+//! The flags that frontend and backend share, and what becomes of them: settings that lie over those of a
+//! file.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -39,15 +40,16 @@ pub(crate) struct SharedArgs {
     device: Option<String>,
     #[command(flatten)]
     addresses: AddressArgs,
-    /// Mechanisms of the hop, separated by commas: fast_open, corrective, proactive, planner, ...; all for everything
-    /// [default: all]
+    /// Mechanisms of the hop, separated by commas: fast_open, corrective, proactive, planner, ...; all for
+    /// everything [default: all]
     #[arg(long, value_name = "LIST", env = "BRISK_MECHANISMS")]
     mechanisms: Option<String>,
-    /// Upper limit of the redundancy that the planner adds, as a share of what is sent; 0% switches redundancy off
-    /// [default: 25%]
+    /// Upper limit of the redundancy that the planner adds, as a share of what is sent; 0% switches
+    /// redundancy off [default: 25%]
     #[arg(long, value_name = "RATIO", env = "BRISK_MAX_OVERHEAD")]
     max_overhead: Option<String>,
-    /// Fall back to our TCP without UDP through this interface where the path carries no UDP; needs CAP_NET_RAW
+    /// Fall back to our TCP without UDP through this interface where the path carries no UDP; needs
+    /// CAP_NET_RAW
     #[arg(long, value_name = "IFACE", env = "BRISK_PACKET", help_heading = "Device")]
     packet: Option<String>,
     /// Do not fall back to the kernel's TCP if nothing else works
@@ -78,8 +80,9 @@ pub(crate) struct HopKeyArgs {
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Security")]
 struct EphemeralArgs {
-    /// Lifetime of an ephemeral key pair: an attacker who takes over a gateway can decrypt recorded traffic at most this far
-    /// back; 0s: a new pair for each connection, at 1.6 times the processor time a request; to 1m [default: 10s]
+    /// Lifetime of an ephemeral key pair: an attacker who takes over a gateway can decrypt recorded traffic
+    /// at most this far back; 0s: a new pair for each connection, at 1.6 times the processor time a request;
+    /// to 1m [default: 10s]
     #[arg(long, value_name = "TIME", env = "BRISK_EPHEMERAL_LIFETIME", value_parser = ephemeral_lifetime)]
     ephemeral_lifetime: Option<Duration>,
 }
@@ -108,7 +111,8 @@ struct LimitArgs {
     /// How long the next connection (hop or origin) may take to open [default: 10s]
     #[arg(long, value_name = "TIME", env = "BRISK_CONNECT_TIMEOUT", value_parser = parse_duration)]
     connect_timeout: Option<Duration>,
-    /// How long PROXY, SOCKS5 or CONNECT, or the first message of the hop, may take, 100ms to 60s [default: 5s]
+    /// How long PROXY, SOCKS5 or CONNECT, or the first message of the hop, may take, 100ms to 60s [default:
+    /// 5s]
     #[arg(long, value_name = "TIME", value_parser = header_timeout, env = "BRISK_HEADER_TIMEOUT")]
     header_timeout: Option<Duration>,
     /// How long both ends may say nothing at first; 0s: for ever [default: 1m]
@@ -192,7 +196,8 @@ impl SharedArgs {
         Settings { hop, limits, admin: AdminSettings { listen, token_file }, ..Settings::default() }
     }
 
-    /// A failure of these flags and the ones in `own` over the file: with its line, if it is about something in there.
+    /// A failure of these flags and the ones in `own` over the file: with its line, if it is about something
+    /// in there.
     pub(crate) fn placed(&self, failure: Failure, own: Settings) -> Failure {
         let (Some(path), Some(key)) = (&self.config, failure.about) else { return failure };
         let by_flags = self.settings().over(own).changed(&Settings::default());
@@ -236,8 +241,8 @@ pub(crate) fn check_device(attach: &AttachConfig) -> Result<(), Failure> {
     attach.check().map_err(|error| Failure::from(error).about("hop.device"))
 }
 
-/// The keys in which `read` differs from the settings that the side has `started` with and that it cannot change while it
-/// runs: those of the limits, the admin listener and the hop's devices, and those of `own`.
+/// The keys in which `read` differs from the settings that the side has `started` with and that it cannot
+/// change while it runs: those of the limits, the admin listener and the hop's devices, and those of `own`.
 pub(crate) fn needs_restart(read: &Settings, started: &Settings, own: &[&str]) -> Vec<String> {
     let opened = ["hop.device", "hop.addr", "hop.gateway", "hop.mtu", "hop.packet"];
     let fixed = |key: &String| {
@@ -345,11 +350,12 @@ pub(crate) fn attach(hop: &HopSettings, usual: DeviceSpec) -> Result<AttachConfi
     Ok(AttachConfig { addresses, gateway: hop.gateway, mtu: hop.mtu, ..AttachConfig::new(device) })
 }
 
-/// Ports that a frontend claims on a packet socket: 3584 connections to each backend at one time, and those that were.
+/// Ports that a frontend claims on a packet socket: 3584 connections to each backend at one time, and those
+/// that were.
 pub(crate) const LOCAL_PORTS: u16 = 3584;
 
-/// Whether the kernel's TCP is tried where the hop's device gets nothing through: it speaks to what listens on UDP's port,
-/// and to our TCP on an address of the host.
+/// Whether the kernel's TCP is tried where the hop's device gets nothing through: it speaks to what listens
+/// on UDP's port, and to our TCP on an address of the host.
 pub(crate) fn kernel_tcp(hop: &HopSettings) -> bool {
     let device = hop.device.as_deref().map(str::parse::<DeviceSpec>);
     let reaches = matches!(

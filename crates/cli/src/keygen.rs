@@ -29,7 +29,8 @@ pub(crate) struct Args {
     public: Option<PathBuf>,
 }
 
-/// Prints a key. If stdout is a file, it is closed to others first: a key that others may read is refused later.
+/// Prints a key. If stdout is a file, it is closed to others first: a key that others may read is refused
+/// later.
 pub(crate) fn run(args: &Args, _common: &Common) -> Result<(), Failure> {
     if let Some(file) = &args.public {
         let text = read_secret(file).map_err(Failure::failed)?;
@@ -46,7 +47,8 @@ pub(crate) fn run(args: &Args, _common: &Common) -> Result<(), Failure> {
     output::print_line(&key.reveal())
 }
 
-/// `brisk keygen > key` makes a file that others may read, as the shell does; it becomes the owner's alone here.
+/// `brisk keygen > key` makes a file that others may read, as the shell does; it becomes the owner's alone
+/// here.
 fn protect_stdout() {
     use std::os::fd::AsFd;
     use std::os::unix::fs::PermissionsExt;

@@ -1,5 +1,5 @@
-//! `brisk rules`: the firewall rules that send clients to a transparent frontend, and an origin's answers to a backend that
-//! connects from the clients' addresses. They are printed, not applied.
+//! `brisk rules`: the firewall rules that send clients to a transparent frontend, and an origin's answers to
+//! a backend that connects from the clients' addresses. They are printed, not applied.
 
 use crate::failure::Failure;
 use crate::{Common, output};
@@ -21,13 +21,15 @@ pub(crate) struct Args {
     /// Ports that clients connect to
     #[arg(long, value_name = "PORTS", default_value = "80,443", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..))]
     port: Vec<u16>,
-    /// For clients of this host (REDIRECT): the user that the frontend runs as, whose own connections are left alone
+    /// For clients of this host (REDIRECT): the user that the frontend runs as, whose own connections are
+    /// left alone
     #[arg(long, value_name = "USER", conflicts_with = "router")]
     user: Option<String>,
     /// For clients behind this router (TPROXY): the interface that they come in by
     #[arg(long, value_name = "IFACE")]
     router: Option<String>,
-    /// For a backend with --as-client: take the answers of origins whose way to the clients leads over this host
+    /// For a backend with --as-client: take the answers of origins whose way to the clients leads over this
+    /// host
     #[arg(long, conflicts_with_all = ["router", "user", "listen_port"])]
     as_client: bool,
     /// Print what takes the rules away again

@@ -1,10 +1,10 @@
-//! `brisk run -- COMMAND`: a command whose TCP connections all go through the gateway, without a privilege and without a
-//! change to the host.
+//! `brisk run -- COMMAND`: a command whose TCP connections all go through the gateway, without a privilege
+//! and without a change to the host.
 //!
-//! The command gets a user and a network namespace of its own ([`inside`]); a firewall rule in there sends every
-//! connection to a listener. The listener's descriptor is handed out to this process, which stays outside and is an
-//! ordinary transparent frontend. Names are looked up by the host's resolver ([`names`]). Other UDP is refused, so that
-//! browsers do not pass the gateway by with QUIC.
+//! The command gets a user and a network namespace of its own ([`inside`]); a firewall rule in there sends
+//! every connection to a listener. The listener's descriptor is handed out to this process, which stays
+//! outside and is an ordinary transparent frontend. Names are looked up by the host's resolver ([`names`]).
+//! Other UDP is refused, so that browsers do not pass the gateway by with QUIC.
 
 mod inside;
 mod names;
@@ -179,7 +179,8 @@ impl Meeting {
         self.directory.join("socket")
     }
 
-    /// The stream to who is inside, and the sockets that it has made; `None` if it has ended before, and said why.
+    /// The stream to who is inside, and the sockets that it has made; `None` if it has ended before, and said
+    /// why.
     fn wait(&self, child: &mut Child) -> Result<Option<(UnixStream, [OwnedFd; 2])>, Failure> {
         let until = std::time::Instant::now() + PATIENCE;
         let stream = loop {

@@ -48,7 +48,8 @@ pub(crate) struct Args {
     /// TCP port on a tun: or packet: device
     #[arg(long, default_value_t = 80, value_name = "PORT", env = "BRISK_PORT")]
     port: u16,
-    /// Take requests with the SYN (TCP Fast Open) from clients that have a cookie; at most QUEUE of them wait to be acknowledged
+    /// Take requests with the SYN (TCP Fast Open) from clients that have a cookie; at most QUEUE of them wait
+    /// to be acknowledged
     #[arg(long, value_name = "QUEUE", num_args = 0..=1, require_equals = true, default_missing_value = "256")]
     #[arg(env = "BRISK_FAST_OPEN")]
     fast_open: Option<u16>,
@@ -133,7 +134,8 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
     })
 }
 
-/// Room for `queue` connections. Inside UDP all clients share one network, so that they cannot be told apart by it.
+/// Room for `queue` connections. Inside UDP all clients share one network, so that they cannot be told apart
+/// by it.
 fn fast_open(queue: u16, attached: &Attached) -> FastOpenListen {
     let defaults = FastOpenListen::default();
     let max_per_ip = match attached {
@@ -236,7 +238,8 @@ impl Server {
             }
         };
         let Err(error) = ended else { return unfinished.finish() };
-        // The client ended in the middle of a request, or was silent for long: all that was asked is answered.
+        // The client ended in the middle of a request, or was silent for long: all that was asked is
+        // answered.
         if error.is_incomplete_message() || error.is_timeout() {
             unfinished.finish();
         }
@@ -248,8 +251,8 @@ impl Server {
     }
 }
 
-/// A connection on which an answer may be under way. Dropping it resets the connection, so that no client takes a part of a file
-/// for the whole.
+/// A connection on which an answer may be under way. Dropping it resets the connection, so that no client
+/// takes a part of a file for the whole.
 struct Unfinished(Option<StreamHandle>);
 
 impl Unfinished {

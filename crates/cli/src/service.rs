@@ -24,8 +24,8 @@ pub(crate) fn run<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T
     runtime(&mut Builder::new_multi_thread())?.block_on(work)
 }
 
-/// As [`run`], on as many cores as the device may have queues: each gets a thread, of which this is the first ([`cores`]).
-/// With one core the threads of the runtime help each other.
+/// As [`run`], on as many cores as the device may have queues: each gets a thread, of which this is the first
+/// ([`cores`]). With one core the threads of the runtime help each other.
 pub(crate) fn run_on<T>(
     queues: Queues,
     work: impl Future<Output = Result<T, Failure>>,
@@ -97,8 +97,8 @@ fn raise_descriptors() {
     }
 }
 
-/// Lets a gateway's last words leave, and says what the hop's device could not take: whoever wonders about a second of
-/// delay finds here whether a socket buffer was too small.
+/// Lets a gateway's last words leave, and says what the hop's device could not take: whoever wonders about a
+/// second of delay finds here whether a socket buffer was too small.
 pub(crate) async fn last_words(endpoint: &Endpoint, log: &Log) {
     // Data lost after this was not acknowledged in time; the peer times out.
     let _ = tokio::time::timeout(LAST_WORDS, endpoint.wait_idle()).await;

@@ -1,8 +1,8 @@
 //! `brisk tfo-key`: Fast Open keys, and their rotation in three steps.
 //!
-//! A key file holds `PRIMARY` or `PRIMARY,BACKUP`, the line that Linux takes as `net.ipv4.tcp_fastopen_key`. The steps of a
-//! rotation are three, because the servers of a farm do not change at one instant: a cookie must be good everywhere before
-//! anybody gives it out.
+//! A key file holds `PRIMARY` or `PRIMARY,BACKUP`, the line that Linux takes as `net.ipv4.tcp_fastopen_key`.
+//! The steps of a rotation are three, because the servers of a farm do not change at one instant: a cookie
+//! must be good everywhere before anybody gives it out.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
@@ -94,7 +94,8 @@ fn fresh_key() -> Result<String, Failure> {
     Ok(words.map(|word| format!("{:08x}", u32::from_le_bytes(word))).join("-"))
 }
 
-/// Replaces the file at once, readable by its owner alone: who reads it meanwhile has the old keys or the new.
+/// Replaces the file at once, readable by its owner alone: who reads it meanwhile has the old keys or the
+/// new.
 fn store(path: &Path, line: &str) -> Result<(), Failure> {
     let mut name = path.to_owned().into_os_string();
     name.push(format!(".{}", std::process::id()));

@@ -73,8 +73,8 @@ struct Workload {
     /// Draw the sizes of the responses from the access log of a web server (common or combined format)
     #[arg(long, value_name = "FILE", conflicts_with_all = ["sizes", "har"])]
     access_log: Option<PathBuf>,
-    /// Take everything from a packet capture (pcap, pcapng): sizes, round-trip times, losses and their runs; flags of
-    /// the link go before what the capture says
+    /// Take everything from a packet capture (pcap, pcapng): sizes, round-trip times, losses and their runs;
+    /// flags of the link go before what the capture says
     #[arg(long, value_name = "FILE", conflicts_with_all = ["sizes", "har", "access_log", "request", "established", "arms"])]
     pcap: Option<PathBuf>,
     /// Bytes of each request, at least 16

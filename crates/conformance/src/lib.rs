@@ -10,8 +10,8 @@
 //! directions, and the clock. The same library stands in `LD_PRELOAD` because three calls go past that
 //! table (`close` at exit, `getsockopt` for `TCP_INFO`, `sendfile`).
 //!
-//! [`brisk_sockets`] does the work of the calls; here is everything C: the table, the caller's memory, the preloaded
-//! symbols, and all `unsafe` of both.
+//! [`brisk_sockets`] does the work of the calls; here is everything C: the table, the caller's memory, the
+//! preloaded symbols, and all `unsafe` of both.
 //!
 //! Time is virtual: it advances in `usleep`, by a microsecond with each `gettimeofday`, and from timer to
 //! timer in `netdev_receive`. A caller on another thread that waits for something sleeps in earnest (that

@@ -1,8 +1,9 @@
-//! The structure of the sources against what the project says of it: modules of a crate do not need each other in a
-//! circle, and `ARCHITECTURE.md` names nothing that does not exist.
+//! The structure of the sources against what the project says of it: modules of a crate do not need each
+//! other in a circle, and `ARCHITECTURE.md` names nothing that does not exist.
 //!
-//! A dependency is a path that starts with `crate::`, `super::` or `self::` (in a `use` line or in running code) outside
-//! tests. Dependencies between a module and its own parents or children do not count: they are one thing in several files.
+//! A dependency is a path that starts with `crate::`, `super::` or `self::` (in a `use` line or in running
+//! code) outside tests. Dependencies between a module and its own parents or children do not count: they are
+//! one thing in several files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -14,7 +15,8 @@ use syn::visit::{self, Visit};
 /// A dependency that closes a circle today: crate, the module that depends, the module it depends on.
 type Edge = (&'static str, &'static str, &'static str);
 
-/// The circles that are still there. The list may only become shorter: an entry that closes no circle fails the test.
+/// The circles that are still there. The list may only become shorter: an entry that closes no circle fails
+/// the test.
 const KNOWN: &[Edge] = &[("tcp", "connection", "event"), ("tcp", "stack::half_open", "stack::slot")];
 
 #[test]
@@ -86,7 +88,8 @@ fn crate_names() -> Vec<String> {
     names
 }
 
-/// The modules of a crate by path (`""` is its root), each with its syntax tree; modules of tests are left out.
+/// The modules of a crate by path (`""` is its root), each with its syntax tree; modules of tests are left
+/// out.
 fn sources(name: &str) -> BTreeMap<String, syn::File> {
     let src = root().join("crates").join(name).join("src");
     let mut modules = BTreeMap::new();
@@ -242,8 +245,8 @@ fn join(names: &BTreeSet<String>) -> String {
     names.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the names in backticks of a Markdown text that this test can look up: files, and names with `::`, `_` or a capital
-/// letter within; braces are written out, arguments are left off.
+/// Returns the names in backticks of a Markdown text that this test can look up: files, and names with `::`,
+/// `_` or a capital letter within; braces are written out, arguments are left off.
 fn quoted(text: &str) -> Vec<String> {
     let mut names = Vec::new();
     // Blocks of code and tables of files lie between lines of three backticks.

@@ -1,7 +1,7 @@
-//! The compliance record (`compliance.toml`) against the sources: every function, test and script that it names
-//! is there, every quotation in it stands in one of them, every quotation of these RFCs in the sources is in it,
-//! and `docs/compliance.md` says the same. `BRISK_WRITE=1 cargo test -p brisk-conformance --test compliance`
-//! rewrites that page.
+//! The compliance record (`compliance.toml`) against the sources: every function, test and script that it
+//! names is there, every quotation in it stands in one of them, every quotation of these RFCs in the sources
+//! is in it, and `docs/compliance.md` says the same. `BRISK_WRITE=1 cargo test -p brisk-conformance --test
+//! compliance` rewrites that page.
 //!
 //! The numbered sentences of `docs/wire` have a table of their own, which is checked likewise.
 

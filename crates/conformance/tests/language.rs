@@ -1,5 +1,5 @@
-//! The wording of comments and of `docs/`: the share of lines that open a sentence with a clause in place of a subject
-//! ("What …", "Who …", "So long …"), and words that have a plainer one.
+//! The wording of comments and of `docs/`: the share of lines that open a sentence with a clause in place of
+//! a subject ("What …", "Who …", "So long …"), and words that have a plainer one.
 
 use std::fmt::Write as _;
 use std::fs;

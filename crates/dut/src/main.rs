@@ -15,8 +15,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// A device under test for packetimpact: our TCP on an Ethernet of its own, its sockets steered over gRPC.
 ///
-/// The stack answers ARP and neighbour discovery for its addresses itself; the kernel must have none of them. Needs
-/// CAP_NET_RAW. Says "Server listening on ..." when calls are taken.
+/// The stack answers ARP and neighbour discovery for its addresses itself; the kernel must have none of them.
+/// Needs CAP_NET_RAW. Says "Server listening on ..." when calls are taken.
 #[derive(Parser, Debug)]
 #[command(name = "brisk-conformance-dut", version, max_term_width = 100)]
 struct Options {
@@ -36,8 +36,8 @@ struct Options {
     #[arg(long, value_name = "ADDR:PORT", default_value = "0.0.0.0:54321")]
     listen: SocketAddr,
 
-    /// Settings of the stack as in packet scripts (`brisk script --help`), over those of the network namespace;
-    /// repeatable
+    /// Settings of the stack as in packet scripts (`brisk script --help`), over those of the network
+    /// namespace; repeatable
     #[arg(long = "set", value_name = "KEY=VALUE")]
     settings: Vec<String>,
 }

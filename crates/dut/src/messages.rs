@@ -1,7 +1,7 @@
 //! The messages of `posix_server`, field by field. The numbers are the protocol; the names are ours.
 //!
-//! A call answers `ret` as the C function would and `errno` as a number of Linux's, which is 0 when `ret` is not
-//! negative.
+//! A call answers `ret` as the C function would and `errno` as a number of Linux's, which is 0 when `ret` is
+//! not negative.
 
 use prost::{Enumeration, Message, Oneof};
 

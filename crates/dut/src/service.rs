@@ -1,7 +1,7 @@
 //! The gRPC service: HTTP/2 in, one of the calls, HTTP/2 out.
 //!
-//! Calls run beside each other, each that may wait on a thread of its own. When a client gives up a call, or its
-//! connection ends, the call ends too.
+//! Calls run beside each other, each that may wait on a thread of its own. When a client gives up a call, or
+//! its connection ends, the call ends too.
 
 use std::convert::Infallible;
 use std::future::Future;

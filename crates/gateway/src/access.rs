@@ -47,7 +47,8 @@ pub struct Access {
     pub role: Role,
     /// Peer that connected: the client at the frontend, the frontend at the backend.
     pub peer: SocketAddr,
-    /// The client, as the frontend told the backend; at the frontend it is the peer, or who a trusted proxy named.
+    /// The client, as the frontend told the backend; at the frontend it is the peer, or who a trusted proxy
+    /// named.
     pub client: Option<SocketAddr>,
     /// The user as whom the client has logged in to the frontend.
     pub user: Option<Arc<str>>,
@@ -57,12 +58,13 @@ pub struct Access {
     pub listener: Option<Arc<str>>,
     /// The backend that carried it, or `direct:HOST:PORT`; `None` at the backend, and before one was chosen.
     pub route: Option<String>,
-    /// The name of the origin that was asked for; `None`: the backend's own, or one that was asked for by address.
+    /// The name of the origin that was asked for; `None`: the backend's own, or one that was asked for by
+    /// address.
     pub origin: Option<String>,
     /// Side that sent first; `None` if neither has sent anything.
     pub spoke_first: Option<Speaker>,
-    /// How long the client's first bytes were waited for in vain before the hop was opened without them; `None` if they came
-    /// in time, and at the backend.
+    /// How long the client's first bytes were waited for in vain before the hop was opened without them;
+    /// `None` if they came in time, and at the backend.
     pub waited: Option<Duration>,
     /// Payload bytes from the client towards the origin.
     pub bytes_up: u64,

@@ -6,7 +6,8 @@ use std::str::FromStr;
 
 use crate::network::Network;
 
-/// A rule: `HOST:PORT`, where the host may be a name, `*.DOMAIN`, a network of addresses or `*`, and the port `*`.
+/// A rule: `HOST:PORT`, where the host may be a name, `*.DOMAIN`, a network of addresses or `*`, and the port
+/// `*`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Allow {
     host: Host,
@@ -30,8 +31,8 @@ enum Host {
 pub struct AllowError(String);
 
 impl Allow {
-    /// True if `origin`, `HOST:PORT`, may be connected to. A rule with a network is about addresses and allows no name,
-    /// whatever it is looked up to.
+    /// True if `origin`, `HOST:PORT`, may be connected to. A rule with a network is about addresses and
+    /// allows no name, whatever it is looked up to.
     pub fn permits(&self, origin: &str) -> bool {
         let Some((host, port)) = origin.rsplit_once(':') else { return false };
         let Ok(port) = port.parse::<u16>() else { return false };

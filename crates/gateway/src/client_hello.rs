@@ -1,13 +1,16 @@
-//! The name of the server in a TLS client hello (RFC 6066, section 3), read without a key and without changing a byte.
+//! The name of the server in a TLS client hello (RFC 6066, section 3), read without a key and without
+//! changing a byte.
 //!
-//! Parsed here, because rustls's `Acceptor` refuses hellos that an origin may take (without `signature_algorithms`, for example),
-//! and `tls-parser` does not put fragments together. With an encrypted client hello (ECH) the name is the public one.
+//! Parsed here, because rustls's `Acceptor` refuses hellos that an origin may take (without
+//! `signature_algorithms`, for example), and `tls-parser` does not put fragments together. With an encrypted
+//! client hello (ECH) the name is the public one.
 
-/// Longest client hello that is read, bytes, its record headers included. Hellos with post-quantum key shares have 2 kB.
+/// Longest client hello that is read, bytes, its record headers included. Hellos with post-quantum key shares
+/// have 2 kB.
 pub const LONGEST: usize = 16 * 1024;
 
-/// The record of an alert, with which a server refuses a name that it does not know (RFC 6066, section 3; RFC 8446, section 6.2):
-/// fatal, unrecognized_name.
+/// The record of an alert, with which a server refuses a name that it does not know (RFC 6066, section 3; RFC
+/// 8446, section 6.2): fatal, unrecognized_name.
 pub const UNRECOGNIZED_NAME: [u8; 7] = [21, 3, 1, 0, 2, 2, 112];
 
 const HANDSHAKE: u8 = 22;
@@ -138,7 +141,8 @@ mod tests {
         [&u16::try_from(bytes.len()).unwrap().to_be_bytes()[..], bytes].concat()
     }
 
-    /// A client hello for `name`, with another extension of `padding` bytes before it, in records of `fragment` bytes at most.
+    /// A client hello for `name`, with another extension of `padding` bytes before it, in records of
+    /// `fragment` bytes at most.
     fn hello(name: Option<&str>, padding: usize, fragment: usize) -> Vec<u8> {
         let extension = |kind: u16, data: &[u8]| [&kind.to_be_bytes()[..], &with_length(data)].concat();
         let mut extensions = extension(21, &vec![0; padding]);

@@ -15,7 +15,8 @@ use brisk_runtime::{ConnStats, Endpoint, FastOpenConnect, FastOpenOutcome, TcpCo
 
 /// Pause between questions, so that losses are seen one by one.
 const PAUSE: Duration = Duration::from_millis(10);
-/// Connections after the first: the second one can use the cookie of the first, the third one shows that it lasts.
+/// Connections after the first: the second one can use the cookie of the first, the third one shows that it
+/// lasts.
 const AGAIN: usize = 2;
 
 /// Subject and parameters of an examination.
@@ -180,8 +181,8 @@ async fn questions(mut hop: HopStream, probes: u32, report: &mut Report) {
     }
 }
 
-/// Reports the losses of each direction; returns their mean. A backend of an earlier release does not count: then an answer
-/// is taken for lost if the probe of its question was needless.
+/// Reports the losses of each direction; returns their mean. A backend of an earlier release does not count:
+/// then an answer is taken for lost if the probe of its question was needless.
 fn losses(stats: &ConnStats, answered: usize, loss_in: Option<f64>, report: &mut Report) -> f64 {
     let counters = &stats.counters;
     let lost = counters.retransmits

@@ -1,7 +1,8 @@
-//! Exchanges on a connection: each lasts from the first byte that a client asks with to the last byte of the answer.
+//! Exchanges on a connection: each lasts from the first byte that a client asks with to the last byte of the
+//! answer.
 //!
-//! An answer is known to have ended when the client asks again or the connection ends in order. Protocols whose client and
-//! server speak at the same time have many short exchanges.
+//! An answer is known to have ended when the client asks again or the connection ends in order. Protocols
+//! whose client and server speak at the same time have many short exchanges.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -20,7 +21,8 @@ struct Exchange {
 }
 
 impl<'a> Exchanges<'a> {
-    /// The exchanges of a connection. `asked`: when its client sent the first bytes, if they have been read already.
+    /// The exchanges of a connection. `asked`: when its client sent the first bytes, if they have been read
+    /// already.
     pub(crate) fn new(asked: Option<Instant>, done: &'a (dyn Fn(Duration) + Sync)) -> Exchanges<'a> {
         Exchanges { now: Mutex::new(Exchange { asked, answered: None }), done }
     }

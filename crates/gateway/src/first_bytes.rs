@@ -1,9 +1,9 @@
 //! Predicts which side sends first towards an origin, and so how long to wait for a client's first bytes:
 //! they ride on the opening of the hop (RFC 7413) only if they are there before it is opened.
 //!
-//! Browsers connect before they know what to ask for. Where clients speak first, as in HTTP and TLS, waiting costs nothing,
-//! because nobody else says anything; where servers do, as in SMTP, it delays the greeting. So each origin's habit is
-//! learnt from its connections:
+//! Browsers connect before they know what to ask for. Where clients speak first, as in HTTP and TLS, waiting
+//! costs nothing, because nobody else says anything; where servers do, as in SMTP, it delays the greeting. So
+//! each origin's habit is learnt from its connections:
 //!
 //! | habit | wait |
 //! |---|---|
@@ -12,8 +12,8 @@
 //! | and clients that spoke after that wait | twice as long each time, three times at most |
 //! | the server speaks first, three times in a row | none |
 //!
-//! One connection on which the server speaks first ends the second and the third line. After that the client must speak first
-//! twice as often before it is waited for again, and for one round trip at most.
+//! One connection on which the server speaks first ends the second and the third line. After that the client
+//! must speak first twice as often before it is waited for again, and for one round trip at most.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -30,12 +30,12 @@ const ENOUGH_MOST: u8 = 96;
 const REACH: u8 = 3;
 /// Habits that are remembered in each half of the table.
 const HALF: usize = 512;
-/// How long after the opening of the hop a server speaks that speaks first; one that speaks later has given up waiting for
-/// the client.
+/// How long after the opening of the hop a server speaks that speaks first; one that speaks later has given
+/// up waiting for the client.
 pub(crate) const GREETING: Duration = Duration::from_secs(2);
 
-/// Ports whose protocol says who speaks first: the client in HTTP (RFC 9112) and TLS (RFC 8446), the server in FTP, SMTP,
-/// POP3, IMAP and the submission of mail (RFC 959, 5321, 1939, 9051, 6409).
+/// Ports whose protocol says who speaks first: the client in HTTP (RFC 9112) and TLS (RFC 8446), the server
+/// in FTP, SMTP, POP3, IMAP and the submission of mail (RFC 959, 5321, 1939, 9051, 6409).
 const ASSIGNED: [(u16, Speaker); 7] = [
     (80, Speaker::Client),
     (443, Speaker::Client),
@@ -161,9 +161,10 @@ impl Table {
 }
 
 impl Habits {
-    /// How long to wait for the first bytes of a client that wants to go to `origin` (`None`: where everybody goes), at least
-    /// `usual` while nothing is known, at most `limit`. `round_trip` is that of the hop; `None` if it is unknown, or if bytes
-    /// would not ride on its opening: then a handshake under way is worth more than the wait.
+    /// How long to wait for the first bytes of a client that wants to go to `origin` (`None`: where everybody
+    /// goes), at least `usual` while nothing is known, at most `limit`. `round_trip` is that of the hop;
+    /// `None` if it is unknown, or if bytes would not ride on its opening: then a handshake under way is
+    /// worth more than the wait.
     pub(crate) fn guess(
         &self,
         origin: Option<&str>,

@@ -1,6 +1,7 @@
 //! The frontends of a backend that have keys of their own: what is counted of each, and what each may use.
 //!
-//! A frontend is known by the label of its key. Labels are configured, so that reports which have them are bounded.
+//! A frontend is known by the label of its key. Labels are configured, so that reports which have them are
+//! bounded.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
@@ -66,8 +67,8 @@ pub(crate) struct TooMany {
 }
 
 impl Frontends {
-    /// Replaces the frontends by those with these labels, with their `limits`. The accounts of labels that were there before
-    /// go on; a limit holds for their open connections too.
+    /// Replaces the frontends by those with these labels, with their `limits`. The accounts of labels that
+    /// were there before go on; a limit holds for their open connections too.
     pub(crate) fn set(&self, labels: BTreeSet<Arc<str>>, limits: &BTreeMap<String, FrontendLimits>) {
         let mut accounts = lock(&self.0);
         let mut before = std::mem::take(&mut *accounts);
@@ -157,7 +158,8 @@ impl Ended {
 }
 
 impl FrontendSlot {
-    /// Waits until the rate allows more than these bytes, which have passed towards the origin (`is_up`) or from it.
+    /// Waits until the rate allows more than these bytes, which have passed towards the origin (`is_up`) or
+    /// from it.
     pub(crate) async fn passed(&self, bytes: usize, is_up: bool) {
         let wait = self.charge(bytes, is_up);
         if !wait.is_zero() {

@@ -1,5 +1,5 @@
-//! The two halves of a connection that is copied, whether a socket of the kernel or the hop, and the buffer that copying
-//! uses.
+//! The two halves of a connection that is copied, whether a socket of the kernel or the hop, and the buffer
+//! that copying uses.
 
 use std::cell::RefCell;
 use std::io;
@@ -15,8 +15,8 @@ use tokio::net::{TcpStream, tcp};
 /// Bytes read at once in each direction.
 pub(crate) const CHUNK: usize = 16 << 10;
 
-/// Prepares a kernel socket: no Nagle, and keepalive so that a side that has vanished does not hold its slot for ever.
-/// A socket that a listener accepts inherits both from the listener.
+/// Prepares a kernel socket: no Nagle, and keepalive so that a side that has vanished does not hold its slot
+/// for ever. A socket that a listener accepts inherits both from the listener.
 pub(crate) fn prepare(socket: &impl AsFd) {
     let socket = socket2::SockRef::from(socket);
     let alive = socket2::TcpKeepalive::new()

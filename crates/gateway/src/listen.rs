@@ -7,7 +7,8 @@ use std::str::FromStr;
 
 use serde::Deserialize;
 
-/// An address with a port or a range of ports: `ADDR:PORT`, `ADDR:FIRST-LAST`, or without `ADDR` for every address of the host.
+/// An address with a port or a range of ports: `ADDR:PORT`, `ADDR:FIRST-LAST`, or without `ADDR` for every
+/// address of the host.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Listen {

@@ -1,7 +1,7 @@
 //! Counters of a side: Prometheus metrics, and the last two minutes for people.
 //!
-//! Labels are bounded: results, outcomes and directions are fixed sets, backends and frontends are configured. Nothing is labelled
-//! by client.
+//! Labels are bounded: results, outcomes and directions are fixed sets, backends and frontends are
+//! configured. Nothing is labelled by client.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -125,8 +125,9 @@ impl std::fmt::Debug for Metrics {
     }
 }
 
-/// Counters that differ by a label. Those that there can be are there from the start, because a rate over one that appears
-/// late is wrong, and are found without a look-up, because every connection counts in a score of them.
+/// Counters that differ by a label. Those that there can be are there from the start, because a rate over one
+/// that appears late is wrong, and are found without a look-up, because every connection counts in a score of
+/// them.
 struct Series {
     family: Family<Labels, Counter>,
     key: &'static str,
@@ -156,7 +157,8 @@ impl Series {
 
     /// Counts `by` more of `name`.
     fn add(&self, name: &'static str, by: u64) {
-        // Counters are shared by all cores: what does not count is not worth taking one's cache line to this one.
+        // Counters are shared by all cores: what does not count is not worth taking one's cache line to this
+        // one.
         if by == 0 && self.known.iter().any(|(known, _)| *known == name) {
             return;
         }

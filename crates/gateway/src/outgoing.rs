@@ -103,11 +103,12 @@ async fn connect_saying(target: impl ToSocketAddrs, first: &[u8]) -> io::Result<
     Err(failed)
 }
 
-/// As [`connect`], from the address of `client` if there is one, and from its port too unless that is taken; with what is to be
-/// said `first`, of which it answers how much was.
+/// As [`connect`], from the address of `client` if there is one, and from its port too unless that is taken;
+/// with what is to be said `first`, of which it answers how much was.
 ///
 /// # Errors
-/// Those of the last address; without CAP_NET_RAW or CAP_NET_ADMIN, and where the client's family is not that of the origin.
+/// Those of the last address; without CAP_NET_RAW or CAP_NET_ADMIN, and where the client's family is not that
+/// of the origin.
 pub(crate) async fn connect_as(
     client: Option<SocketAddr>,
     target: impl ToSocketAddrs,
@@ -180,7 +181,8 @@ async fn connect_to(address: SocketAddr, first: &[u8]) -> io::Result<(TcpStream,
     })
 }
 
-/// Connects `socket`, and says what is to be said `first` if the handshake is through at once; answers how much of it.
+/// Connects `socket`, and says what is to be said `first` if the handshake is through at once; answers how
+/// much of it.
 async fn open(socket: Socket, address: SocketAddr, first: &[u8]) -> io::Result<(TcpStream, usize)> {
     if !first.is_empty() {
         // A socket that refuses acknowledges in a packet of its own.

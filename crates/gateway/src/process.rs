@@ -17,7 +17,8 @@ use rustix::time::{ClockId, clock_gettime};
 /// The collector of this process.
 #[derive(Debug)]
 pub(crate) struct Process {
-    /// Seconds from 1970 to the start. It is read once: a wall clock that is set later must not look like a restart.
+    /// Seconds from 1970 to the start. It is read once: a wall clock that is set later must not look like a
+    /// restart.
     start: Option<f64>,
 }
 
@@ -47,7 +48,8 @@ impl Stat {
     }
 
     fn parse(text: &str) -> Option<Stat> {
-        // The second field is the name in brackets, which may hold brackets and spaces; the third one follows the last bracket.
+        // The second field is the name in brackets, which may hold brackets and spaces; the third one follows
+        // the last bracket.
         let (_, rest) = text.rsplit_once(')')?;
         let fields: Vec<&str> = rest.split_whitespace().collect();
         let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();

@@ -1,4 +1,5 @@
-//! The PROXY protocol, versions 1 and 2: the client's address in front of its first bytes (haproxy.org, proxy-protocol.txt).
+//! The PROXY protocol, versions 1 and 2: the client's address in front of its first bytes (haproxy.org,
+//! proxy-protocol.txt).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 

@@ -1,8 +1,9 @@
 //! Copying between a kernel socket and the hop, both ways at once.
 //!
-//! The end of one direction is carried through as a half close while the other goes on. An error of one side becomes a
-//! reset of the other: what an application sees through the gateway is what it would have seen without it. That includes
-//! a side that fails while nothing can be read from it, because the other side takes nothing.
+//! The end of one direction is carried through as a half close while the other goes on. An error of one side
+//! becomes a reset of the other: what an application sees through the gateway is what it would have seen
+//! without it. That includes a side that fails while nothing can be read from it, because the other side
+//! takes nothing.
 
 use std::future::poll_fn;
 use std::io;
@@ -86,8 +87,9 @@ pub(crate) struct Carry<'a, L> {
     pub(crate) unprepared: bool,
 }
 
-/// The two connections of a client. Unless both have come to their end, dropping them resets them, also when the task that
-/// carries them is cancelled or panics: an end in order would tell the other side that it has everything.
+/// The two connections of a client. Unless both have come to their end, dropping them resets them, also when
+/// the task that carries them is cancelled or panics: an end in order would tell the other side that it has
+/// everything.
 struct Ends {
     kernel: TcpStream,
     hop: HopStream,
@@ -160,8 +162,8 @@ pub(crate) async fn carry(
     }
 }
 
-/// Copies until both directions have ended, one side has failed or `ends` says why it is over. Unless both have ended the
-/// caller resets both.
+/// Copies until both directions have ended, one side has failed or `ends` says why it is over. Unless both
+/// have ended the caller resets both.
 async fn relay(
     (kernel_read, kernel_write): (impl Source, impl Sink),
     first: Vec<u8>,
@@ -221,9 +223,9 @@ impl<'a> Doings<'a> {
         }
     }
 
-    /// Something is waited for, or more is to be said: prepares a socket of the kernel that we have opened, if it is that. It takes
-    /// five system calls, and most connections to an origin are one request and one answer, both on their way at once, and
-    /// end before any of it matters.
+    /// Something is waited for, or more is to be said: prepares a socket of the kernel that we have opened,
+    /// if it is that. It takes five system calls, and most connections to an origin are one request and one
+    /// answer, both on their way at once, and end before any of it matters.
     fn prepare(&self, socket: Option<&TcpStream>) {
         if let Some(socket) = socket
             && self.unprepared.swap(false, Ordering::Relaxed)
@@ -323,8 +325,8 @@ enum Behind {
     Failed(io::Error),
 }
 
-/// Reads what there is and writes it; what was not taken at once goes to `rest`. Answers how much was read, and what is behind
-/// it.
+/// Reads what there is and writes it; what was not taken at once goes to `rest`. Answers how much was read,
+/// and what is behind it.
 fn copy(
     cx: &mut Context<'_>,
     (from_side, to_side): (Side, Side),
@@ -359,8 +361,8 @@ fn copy(
     })
 }
 
-/// Reads on behind what was read. A connection of which less came than there was room for is known to have no more, so that
-/// this mostly costs nothing.
+/// Reads on behind what was read. A connection of which less came than there was room for is known to have no
+/// more, so that this mostly costs nothing.
 fn more(cx: &mut Context<'_>, from: &mut impl Source, buffer: &mut ReadBuf<'_>) -> Behind {
     while buffer.remaining() > 0 {
         let before = buffer.filled().len();

@@ -24,10 +24,11 @@ use crate::timeouts::Timeouts;
 
 /// Settings of the hop's connections.
 ///
-/// Nagle's algorithm is off: the gateway passes on what it gets when it gets it. Keepalive every 20 s keeps the mapping of
-/// a NAT alive (30 s for UDP on Linux until both sides have spoken) and notices a peer that has vanished. One connection at a time
-/// starts from what earlier ones have learnt of the path; each repeats its SYN after one and a half known round trips. A path that
-/// swallows large packets is suspected after one flight, not after three timeouts.
+/// Nagle's algorithm is off: the gateway passes on what it gets when it gets it. Keepalive every 20 s keeps
+/// the mapping of a NAT alive (30 s for UDP on Linux until both sides have spoken) and notices a peer that
+/// has vanished. One connection at a time starts from what earlier ones have learnt of the path; each repeats
+/// its SYN after one and a half known round trips. A path that swallows large packets is suspected after one
+/// flight, not after three timeouts.
 pub fn hop_tcp() -> TcpConfig {
     let alive =
         KeepaliveConfig { idle: Duration::from_secs(20), interval: Duration::from_secs(10), count: 6 };
@@ -41,8 +42,8 @@ pub fn hop_tcp() -> TcpConfig {
     }
 }
 
-/// Connections that may wait to be accepted, on the outside and on the hop. Beyond that a SYN is dropped, and the next
-/// comes a second later: a burst is to find room.
+/// Connections that may wait to be accepted, on the outside and on the hop. Beyond that a SYN is dropped, and
+/// the next comes a second later: a burst is to find room.
 pub(crate) const BACKLOG: u16 = 4096;
 
 /// Returns the first bytes of the other side, 16 kB at most; nothing if none come within `wait`. Holds no
@@ -67,7 +68,8 @@ pub type AccessObserver = Arc<dyn Fn(&Access) + Send + Sync>;
 /// Limits and places of report, the same for both sides.
 #[derive(Clone)]
 pub struct ServiceConfig {
-    /// Connections at one time; more wait, one of them accepted already on each core. 1 or more, default 10 000.
+    /// Connections at one time; more wait, one of them accepted already on each core. 1 or more, default 10
+    /// 000.
     pub max_connections: usize,
     /// How long connections may go on after the order to stop. Default 30 s.
     pub drain_timeout: Duration,
@@ -81,8 +83,9 @@ pub struct ServiceConfig {
     pub metrics: Arc<Metrics>,
     /// Called with every access record, beside the log. Default: nobody.
     pub on_access: Option<AccessObserver>,
-    /// The runtimes that connections are accepted and served on ([`brisk_runtime::Cores`]): where the hop's stack is that
-    /// carries them; in turn if there is just one stack for all. Default none: on that which the side itself runs on.
+    /// The runtimes that connections are accepted and served on ([`brisk_runtime::Cores`]): where the hop's
+    /// stack is that carries them; in turn if there is just one stack for all. Default none: on that which
+    /// the side itself runs on.
     pub cores: Vec<Handle>,
 }
 
@@ -150,7 +153,8 @@ pub(crate) trait Door: Send + 'static {
     /// A connection that has come in.
     type Guest: Send;
 
-    /// The next one; `None`: there will be no more on this side. May be dropped before it is done, and asked again.
+    /// The next one; `None`: there will be no more on this side. May be dropped before it is done, and asked
+    /// again.
     fn next(&mut self) -> impl Future<Output = Option<Arrived<Self::Guest>>> + Send;
 
     /// Serves one until it ends, or until the signal says that it has to.
@@ -179,9 +183,9 @@ impl<L> Listening<L> {
     }
 }
 
-/// Serves what comes in at `doors`, of which each core of the configuration has one, or the first ones, until `shutdown`
-/// resolves or a door brings no more; then drains. From the order to stop on the doors are open for `farewell`: what was on its
-/// way before anybody could know is not turned away.
+/// Serves what comes in at `doors`, of which each core of the configuration has one, or the first ones, until
+/// `shutdown` resolves or a door brings no more; then drains. From the order to stop on the doors are open
+/// for `farewell`: what was on its way before anybody could know is not turned away.
 pub(crate) async fn serve_until(
     shutdown: impl Future<Output = ()>,
     config: ServiceConfig,
@@ -205,9 +209,9 @@ pub(crate) async fn serve_until(
     side.drain(keepers, farewell).await
 }
 
-/// A listener for each of `cores`, so that a connection stays on the core that accepts it: `listener`, which this process has
-/// bound, for the first, and others at its address among which the kernel spreads the connections (`SO_REUSEPORT`). Just
-/// `listener` if the kernel gives no more, or if there is just one core.
+/// A listener for each of `cores`, so that a connection stays on the core that accepts it: `listener`, which
+/// this process has bound, for the first, and others at its address among which the kernel spreads the
+/// connections (`SO_REUSEPORT`). Just `listener` if the kernel gives no more, or if there is just one core.
 pub(crate) fn on_each(listener: TcpListener, cores: &[Handle]) -> Vec<TcpListener> {
     let others = cores.iter().skip(1).map(|core| beside(&listener, core)).collect::<io::Result<Vec<_>>>();
     let others = others.unwrap_or_else(|_| {
@@ -255,8 +259,8 @@ struct Side {
     broken: Notify,
 }
 
-/// Serves what comes in at `door`, on the core that this runs on, until the side is closed, and waits for the last of it; how
-/// many that were.
+/// Serves what comes in at `door`, on the core that this runs on, until the side is closed, and waits for the
+/// last of it; how many that were.
 async fn keep(mut door: impl Door, side: Arc<Side>) -> u64 {
     let (mut tasks, mut accepted) = (JoinSet::new(), 0);
     let mut phase = side.phase.subscribe();
@@ -335,8 +339,8 @@ impl Side {
         self.config.metrics.drain();
     }
 
-    /// Closes the doors, lets the connections come to their end, for at most what is left of the drain limit, and then cuts
-    /// them off.
+    /// Closes the doors, lets the connections come to their end, for at most what is left of the drain limit,
+    /// and then cuts them off.
     async fn drain(&self, mut keepers: JoinSet<u64>, passed: Duration) -> Summary {
         let log = &self.config.log;
         let limit = self.config.drain_timeout.saturating_sub(passed);

@@ -1,6 +1,7 @@
 //! A rate that connections share: each pays for what it has carried by waiting before it carries more.
 //!
-//! Connections that wait are served in the order in which they came, a chunk each, so that they share the rate equally.
+//! Connections that wait are served in the order in which they came, a chunk each, so that they share the
+//! rate equally.
 
 use std::fmt;
 use std::str::FromStr;

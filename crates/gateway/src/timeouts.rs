@@ -1,6 +1,7 @@
 //! How long a connection may do nothing: clients that are slow or silent must not hold their places for ever.
 //!
-//! Bytes in either direction count, of either end: who waits for an answer is not idle as long as something is on its way.
+//! Bytes in either direction count, of either end: who waits for an answer is not idle as long as something
+//! is on its way.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -40,9 +41,9 @@ impl Timeout {
 /// The limits. Zero: none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Timeouts {
-    /// For what precedes the payload: PROXY, SOCKS5 or CONNECT at the frontend, from accept on; the first message at the
-    /// backend, from its first byte on, for which a frontend has as long as it may take to connect, if that is longer. Zero is
-    /// not allowed here. Default 5 s.
+    /// For what precedes the payload: PROXY, SOCKS5 or CONNECT at the frontend, from accept on; the first
+    /// message at the backend, from its first byte on, for which a frontend has as long as it may take to
+    /// connect, if that is longer. Zero is not allowed here. Default 5 s.
     pub header: Duration,
     /// Until the first byte in either direction. Default 1 min.
     pub first_byte: Duration,

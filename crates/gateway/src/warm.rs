@@ -1,5 +1,6 @@
-//! Connections to a backend that are open before anybody needs them, for where requests do not ride on the SYN: its Fast
-//! Open or ours is off, or the path does not carry it. A request then costs the same round trip as with Fast Open.
+//! Connections to a backend that are open before anybody needs them, for where requests do not ride on the
+//! SYN: its Fast Open or ours is off, or the path does not carry it. A request then costs the same round trip
+//! as with Fast Open.
 //!
 //! A backend waits a few seconds for the first message, so a connection is usable for less than that, and a
 //! pool of [`KEPT`] is renewed all the time. An unused connection is reset; the backend does not log
@@ -14,10 +15,11 @@ use brisk_runtime::{FastOpenOutcome, TcpStream};
 
 /// Connections that wait.
 pub(crate) const KEPT: usize = 4;
-/// How long one is good: a backend closes who is silent for as long as it may take to connect; one of an earlier release, after
-/// five seconds.
+/// How long one is good: a backend closes who is silent for as long as it may take to connect; one of an
+/// earlier release, after five seconds.
 const GOOD: Duration = Duration::from_secs(3);
-/// Connections in a row that have not opened with Fast Open until we do without: the first one has no cookie yet.
+/// Connections in a row that have not opened with Fast Open until we do without: the first one has no cookie
+/// yet.
 const ENOUGH: u32 = 3;
 
 /// The pool of a backend.

@@ -49,7 +49,8 @@ fn service(records: &Records) -> ServiceConfig {
     }
 }
 
-/// An origin that answers a request, read until its empty line, with its own name and what came before and in it.
+/// An origin that answers a request, read until its empty line, with its own name and what came before and in
+/// it.
 async fn origin(name: &'static str) -> SocketAddr {
     let listener = TcpListener::bind(loopback()).await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -204,7 +205,8 @@ async fn a_path_without_our_tcp_is_crossed_by_the_kernels() {
     assert!(least < Duration::from_millis(350), "{least:?}");
 }
 
-/// Passes on what comes to it, and keeps what clients said: what each connection said, in the order of their beginnings.
+/// Passes on what comes to it, and keeps what clients said: what each connection said, in the order of their
+/// beginnings.
 async fn recorder(to: SocketAddr) -> (SocketAddr, Arc<Mutex<Vec<Vec<u8>>>>) {
     let listener = TcpListener::bind(loopback()).await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -288,7 +290,8 @@ async fn a_backend_that_is_restarted_serves_at_once() {
     }
 }
 
-/// A backend that drains serves who comes to it for the first time, while it is there; who comes later is reset soon.
+/// A backend that drains serves who comes to it for the first time, while it is there; who comes later is
+/// reset soon.
 #[tokio::test]
 async fn a_frontend_that_starts_while_its_backend_drains_is_not_kept_waiting() {
     let (a, b) = network("--rtt 10ms");
@@ -684,7 +687,8 @@ async fn without_fast_open_a_request_takes_a_connection_that_is_open_already() {
     let config = FrontendConfig { watch: true, ..FrontendConfig::new(loopback(), at(7443), key(1)) };
     let entry = frontend(a, config, &records).await;
     let mut least = Duration::MAX;
-    // The first ones find out that it is off; then the pool fills. A handshake would make it two round trips at least.
+    // The first ones find out that it is off; then the pool fills. A handshake would make it two round trips
+    // at least.
     for _ in 0..40 {
         let began = Instant::now();
         assert!(ask(entry, REQUEST).await.unwrap().starts_with("o|"));

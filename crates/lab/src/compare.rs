@@ -61,7 +61,8 @@ pub(crate) type Numbered = (u64, TransactionResult);
 
 /// Transactions that a core takes at a time, at most: so many make good use of an [`Arena`].
 const CHUNK: u64 = 32;
-/// Times that a core takes some, at least: no core waits for longer than this part of the whole while another one works.
+/// Times that a core takes some, at least: no core waits for longer than this part of the whole while another
+/// one works.
 const TURNS: u64 = 16;
 
 /// The result of a comparison, in the shape of `whatif --json`.

@@ -1,8 +1,9 @@
 //! The packets of a simulated connection as a time-sequence diagram: an SVG with the client at the left, the
 //! server at the right, and time going down.
 //!
-//! It is drawn from a capture of both ends. A packet that is captured where it was sent and not where it should
-//! arrive was lost, and its arrow ends in a cross. Silences are shortened; the times at the margins are exact.
+//! It is drawn from a capture of both ends. A packet that is captured where it was sent and not where it
+//! should arrive was lost, and its arrow ends in a cross. Silences are shortened; the times at the margins
+//! are exact.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -71,8 +72,8 @@ struct Crossing {
     extra: bool,
 }
 
-/// Draws what is in a capture that [`brisk_sim`] wrote of client and server (interfaces 0 and 1). `title` stands
-/// above it.
+/// Draws what is in a capture that [`brisk_sim`] wrote of client and server (interfaces 0 and 1). `title`
+/// stands above it.
 pub fn svg(capture: &[u8], title: &str) -> String {
     let crossings = crossings(&read(capture));
     let heights = heights(&crossings);

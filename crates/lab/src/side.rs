@@ -1,4 +1,5 @@
-//! The kernel's TCP and ours behind one face: what runs above either is the same code, so that what differs is the TCP.
+//! The kernel's TCP and ours behind one face: what runs above either is the same code, so that what differs
+//! is the TCP.
 
 use std::io;
 use std::net::SocketAddr;
@@ -57,7 +58,8 @@ pub enum Listener {
 }
 
 impl Side {
-    /// Listens; Fast Open may leave at most `queue` connections unacknowledged (the kernel has a sysctl for that).
+    /// Listens; Fast Open may leave at most `queue` connections unacknowledged (the kernel has a sysctl for
+    /// that).
     ///
     /// # Errors
     /// Those of `bind` and `listen`.
@@ -88,7 +90,8 @@ impl Side {
         }
     }
 
-    /// Connects and sends `request` as early as may be. With Fast Open the connection need not stand when this returns.
+    /// Connects and sends `request` as early as may be. With Fast Open the connection need not stand when
+    /// this returns.
     pub async fn ask(&self, to: SocketAddr, request: &[u8]) -> io::Result<Stream> {
         match self {
             Side::Kernel { fast_open: true, congestion } => {

@@ -116,7 +116,8 @@ impl Resample {
         self.values.resize(self.n + USUAL, 0.0);
         let mut end = 0;
         for (value, times) in from.iter().zip(&self.times_drawn) {
-            // So often it is written in any case: to write too much costs less than to guess each time how much.
+            // So often it is written in any case: to write too much costs less than to guess each time how
+            // much.
             self.values[end..end + USUAL].fill(*value);
             let next = end + *times as usize;
             if *times as usize > USUAL {
@@ -147,8 +148,8 @@ fn interpolated(n: usize, q: f64, at: impl Fn(usize) -> f64) -> f64 {
     low + (high - low) * (rank - below as f64)
 }
 
-/// The generator of a resample, given by its place among others that draw as many words from where `rng` stands: the one
-/// that it would find if those before it had been drawn.
+/// The generator of a resample, given by its place among others that draw as many words from where `rng`
+/// stands: the one that it would find if those before it had been drawn.
 pub(crate) fn resampler(rng: &ChaCha8Rng, place: usize, words: usize) -> ChaCha8Rng {
     let mut own = rng.clone();
     own.set_word_pos(rng.get_word_pos() + place as u128 * words as u128);

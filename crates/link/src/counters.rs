@@ -1,6 +1,7 @@
 //! Counters of one direction of a link.
 //!
-//! The counts close: what was offered or made on the way was delivered, dropped, merged, or is still on the way.
+//! The counts close: what was offered or made on the way was delivered, dropped, merged, or is still on the
+//! way.
 
 /// Counts since the direction was made. Packets unless said otherwise.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -1,7 +1,8 @@
 //! Propagation: delay, jitter, reordering, duplication; and the packets that are on the way.
 //!
-//! Jitter keeps the order of packets (a packet is never due before the one ahead of it), as queues in real paths do;
-//! only reordering lets later packets overtake. Packets in order sit in a plain queue, the few stragglers in a heap.
+//! Jitter keeps the order of packets (a packet is never due before the one ahead of it), as queues in real
+//! paths do; only reordering lets later packets overtake. Packets in order sit in a plain queue, the few
+//! stragglers in a heap.
 
 use crate::seeds::{Draws, Name, below, chance, draws};
 use crate::spec::{DirectionSpec, Reorder};
@@ -96,7 +97,8 @@ impl<P> DelayLine<P> {
         }
     }
 
-    /// Empties the line and makes it what `spec` says; each kind of chance has its own generator below `name`.
+    /// Empties the line and makes it what `spec` says; each kind of chance has its own generator below
+    /// `name`.
     pub(crate) fn renew(&mut self, spec: &DirectionSpec, seed: u64, name: &str) {
         let DelayLine { delay, jitter, reorder, duplicate, last_due, entered, in_order, stragglers } = self;
         let generator = |element: &str| draws(seed, Name::new(name).with("/").with(element));
@@ -115,7 +117,8 @@ impl<P> DelayLine<P> {
         self.in_order.drain(..).chain(straggling).for_each(|Travelling { packet, .. }| to(packet));
     }
 
-    /// Draws for the next packet, whether it will get here or not: so the draws belong to the packet's number.
+    /// Draws for the next packet, whether it will get here or not: so the draws belong to the packet's
+    /// number.
     #[inline]
     pub(crate) fn draw(&mut self) -> Fate {
         Fate {

@@ -1,10 +1,10 @@
-//! One direction of a link: middleboxes, then MTU, then queue and rate, then loss, then delay, jitter, reordering and
-//! duplication.
+//! One direction of a link: middleboxes, then MTU, then queue and rate, then loss, then delay, jitter,
+//! reordering and duplication.
 //!
-//! Everything about a packet is settled the moment it is offered (the bottleneck is first in, first out, so its
-//! departure is known), which is why one queue of due times is all the state a direction keeps. A lost packet has
-//! taken its place in the bottleneck: it is lost behind it. All draws belong to the packet's number, so what one
-//! element does never shifts the chance of another.
+//! Everything about a packet is settled the moment it is offered (the bottleneck is first in, first out, so
+//! its departure is known), which is why one queue of due times is all the state a direction keeps. A lost
+//! packet has taken its place in the bottleneck: it is lost behind it. All draws belong to the packet's
+//! number, so what one element does never shifts the chance of another.
 
 use crate::counters::Counters;
 use crate::delay::DelayLine;
@@ -38,14 +38,15 @@ pub enum Offered {
     DroppedMtu {
         /// The MTU of the path, in bytes.
         mtu: u16,
-        /// The ICMP error that a router sends back, to be offered to the opposite direction; none on a path that is
-        /// silent about it, and for parcels without bytes.
+        /// The ICMP error that a router sends back, to be offered to the opposite direction; none on a path
+        /// that is silent about it, and for parcels without bytes.
         icmp: Option<Vec<u8>>,
     },
 }
 
 impl Offered {
-    /// The IP packet that goes back to the sender, if the drop was answered: offer it to the opposite direction.
+    /// The IP packet that goes back to the sender, if the drop was answered: offer it to the opposite
+    /// direction.
     pub fn answer(self) -> Option<Vec<u8>> {
         match self {
             Offered::DroppedMiddlebox { reply } => reply,
@@ -55,7 +56,8 @@ impl Offered {
     }
 }
 
-/// One direction of a path. Packets go in by [`Direction::offer`] and come out of [`Direction::poll`] when due.
+/// One direction of a path. Packets go in by [`Direction::offer`] and come out of [`Direction::poll`] when
+/// due.
 #[derive(Debug)]
 pub struct Direction<P> {
     middleboxes: Vec<Middlebox<P>>,
@@ -84,8 +86,9 @@ pub(crate) struct Setting<'a> {
 }
 
 impl<P: Parcel> Direction<P> {
-    /// A direction by itself, whose clock began at zero. `name` separates its chance from that of other directions
-    /// under the same `seed`. Middleboxes that know both ways of a connection need [`Link`](crate::Link) instead.
+    /// A direction by itself, whose clock began at zero. `name` separates its chance from that of other
+    /// directions under the same `seed`. Middleboxes that know both ways of a connection need
+    /// [`Link`](crate::Link) instead.
     pub fn new(spec: &DirectionSpec, seed: u64, name: &str) -> Self {
         let flows = Flows::wanted_by(&[spec]);
         Direction::of_link(
@@ -142,8 +145,8 @@ impl<P: Parcel> Direction<P> {
         self.line.clear(to);
     }
 
-    /// Hands a packet to the direction at `now`; times never go back from call to call. Of a packet that a middlebox
-    /// cut into pieces, this is the fate of the first piece that did not get through, if any.
+    /// Hands a packet to the direction at `now`; times never go back from call to call. Of a packet that a
+    /// middlebox cut into pieces, this is the fate of the first piece that did not get through, if any.
     #[inline]
     pub fn offer(&mut self, packet: P, now: Instant) -> Offered {
         self.release_held(now);
@@ -157,8 +160,8 @@ impl<P: Parcel> Direction<P> {
         offered
     }
 
-    /// When [`Direction::poll`] has something to do next; now and then that is a middlebox letting go of a packet, so
-    /// that poll yields nothing yet.
+    /// When [`Direction::poll`] has something to do next; now and then that is a middlebox letting go of a
+    /// packet, so that poll yields nothing yet.
     #[inline]
     pub fn next_departure(&self) -> Option<Instant> {
         let due = self.line.next_due().map(instant_of);
@@ -169,7 +172,8 @@ impl<P: Parcel> Direction<P> {
         }
     }
 
-    /// The next packet that is due by `now`, and when it was due (whole microseconds, rounded up). Call until `None`.
+    /// The next packet that is due by `now`, and when it was due (whole microseconds, rounded up). Call until
+    /// `None`.
     #[inline]
     pub fn poll(&mut self, now: Instant) -> Option<(Instant, P)> {
         self.release_held(now);

@@ -1,8 +1,9 @@
-//! The draws of one element: ChaCha with eight rounds (Bernstein, "ChaCha, a variant of Salsa20"), a block at a time.
+//! The draws of one element: ChaCha with eight rounds (Bernstein, "ChaCha, a variant of Salsa20"), a block at
+//! a time.
 //!
-//! A short transfer draws once for each packet that an element sees, seven times or so, and has a generator for each
-//! element. `rand_chacha` makes four blocks whenever it makes one, 32 draws; here a block is made when it is used. The
-//! draws are the same, which a test holds.
+//! A short transfer draws once for each packet that an element sees, seven times or so, and has a generator
+//! for each element. `rand_chacha` makes four blocks whenever it makes one, 32 draws; here a block is made
+//! when it is used. The draws are the same, which a test holds.
 
 /// Words of 32 bits in a block.
 const WORDS: usize = 16;

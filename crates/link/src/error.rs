@@ -1,14 +1,15 @@
 //! The error in a link description: where, what, and what to write instead, in one line.
 //!
-//! The person who reads it typed a flag or a line of a plan; the message names that flag and the nearest thing
-//! that would have been understood.
+//! The person who reads it typed a flag or a line of a plan; the message names that flag and the nearest
+//! thing that would have been understood.
 
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 
-/// A link description that cannot be understood. Prints as `--rate 20mbt: 'mbt' is not a unit of rate; use ...`.
+/// A link description that cannot be understood. Prints as `--rate 20mbt: 'mbt' is not a unit of rate; use
+/// ...`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SpecError {
     key: Option<String>,
@@ -18,7 +19,8 @@ pub struct SpecError {
 }
 
 impl SpecError {
-    /// An error about `value`: the `problem` and the `remedy` are half sentences that are joined by a semicolon.
+    /// An error about `value`: the `problem` and the `remedy` are half sentences that are joined by a
+    /// semicolon.
     pub fn new(value: &str, problem: impl Into<String>, remedy: impl Into<String>) -> Self {
         SpecError { key: None, value: value.into(), problem: problem.into(), remedy: remedy.into() }
     }
@@ -60,7 +62,8 @@ impl fmt::Display for SpecError {
 
 impl core::error::Error for SpecError {}
 
-/// `did you mean X?` when a known word is close, else the whole list: `use a, b or c`; each word after `prefix`.
+/// `did you mean X?` when a known word is close, else the whole list: `use a, b or c`; each word after
+/// `prefix`.
 pub fn suggest(prefix: &str, word: &str, known: &[&str]) -> String {
     match nearest(word, known) {
         Some(near) => format!("did you mean {prefix}{near}?"),

@@ -1,11 +1,11 @@
 //! Paths for packets: delay, rate, queue, loss, reordering, duplication, MTU, middleboxes.
 //!
-//! A [`Link`] joins two sides: A, where the client is, and B, where the server is; `up` goes from A to B, `down`
-//! from B to A. Its elements have no clock: the driver hands in `now` and asks for the next departure, in virtual
-//! time (the simulator) or in real time (the emulator) alike. Elements are generic over a [`Parcel`], a packet with a
-//! length; only [`middlebox`] reads headers. All chance comes from generators that are derived from one seed and
-//! the element's name ([`seeds`]), so a run can be repeated and an element switched on without shifting another's
-//! draws.
+//! A [`Link`] joins two sides: A, where the client is, and B, where the server is; `up` goes from A to B,
+//! `down` from B to A. Its elements have no clock: the driver hands in `now` and asks for the next departure,
+//! in virtual time (the simulator) or in real time (the emulator) alike. Elements are generic over a
+//! [`Parcel`], a packet with a length; only [`middlebox`] reads headers. All chance comes from generators
+//! that are derived from one seed and the element's name ([`seeds`]), so a run can be repeated and an element
+//! switched on without shifting another's draws.
 //!
 //! | module | what |
 //! |---|---|

@@ -8,8 +8,8 @@ use crate::way::Way;
 use alloc::sync::Arc;
 use brisk_wire::Instant;
 
-/// A path in both directions. The directions share nothing but the connection table of stateful middleboxes; each
-/// has its own bottleneck, loss and generators.
+/// A path in both directions. The directions share nothing but the connection table of stateful middleboxes;
+/// each has its own bottleneck, loss and generators.
 #[derive(Debug)]
 pub struct Link<P> {
     /// From the server's side (B) to the client's side (A).
@@ -19,13 +19,14 @@ pub struct Link<P> {
 }
 
 impl<P: Parcel> Link<P> {
-    /// A link whose clock begins at zero. `seed` counts, not `spec.seed`: the driver decides what the description's
-    /// seed means for its first, second and thousandth run.
+    /// A link whose clock begins at zero. `seed` counts, not `spec.seed`: the driver decides what the
+    /// description's seed means for its first, second and thousandth run.
     pub fn new(spec: &LinkSpec, seed: u64) -> Self {
         Link::starting_at(spec, seed, Instant::ZERO)
     }
 
-    /// As [`Link::new`], with outages and rate traces counted from `began`: for drivers whose clock runs already.
+    /// As [`Link::new`], with outages and rate traces counted from `began`: for drivers whose clock runs
+    /// already.
     pub fn starting_at(spec: &LinkSpec, seed: u64, began: Instant) -> Self {
         let flows = Flows::wanted_by(&[&spec.down, &spec.up]);
         let [down, up] = settings(seed, flows.as_ref(), began);
@@ -40,7 +41,8 @@ impl<P: Parcel> Link<P> {
         self.up.renew(&spec.up, up);
     }
 
-    /// Hands all packets on the way to `to`, without counting them. Packets that a middlebox holds are not among them.
+    /// Hands all packets on the way to `to`, without counting them. Packets that a middlebox holds are not
+    /// among them.
     pub fn clear(&mut self, to: &mut impl FnMut(P)) {
         self.down.clear(to);
         self.up.clear(to);

@@ -1,9 +1,10 @@
 //! Loss models: which packets the path loses.
 //!
-//! Each model looks at every packet that enters the path exactly once, in order, and takes a fixed number of draws
-//! for it, so that losses depend on the packet's number and not on its timing, except in [`After`] and [`Outage`],
-//! whose definition is about time. Time is when the packet enters the link: a burst is what the *sender* sent back to
-//! back ("Gentle Aggression", SIGCOMM 2013, section 2: gaps below 0.5 ms), even if a slow link spreads it out.
+//! Each model looks at every packet that enters the path exactly once, in order, and takes a fixed number of
+//! draws for it, so that losses depend on the packet's number and not on its timing, except in [`After`] and
+//! [`Outage`], whose definition is about time. Time is when the packet enters the link: a burst is what the
+//! *sender* sent back to back ("Gentle Aggression", SIGCOMM 2013, section 2: gaps below 0.5 ms), even if a
+//! slow link spreads it out.
 
 use crate::seeds::{Draws, below, chance};
 use crate::units::{Rate, Ratio};
@@ -53,7 +54,8 @@ pub enum LossSpec {
     },
     /// `list:3,7-9`: exactly these packets, the first being 1; sorted, disjoint, inclusive ranges.
     Positions(Arc<[(u64, u64)]>),
-    /// `outage:2s..4s` or `outage:14s..14.2s,every=15s`: everything in a stretch of time since the link began.
+    /// `outage:2s..4s` or `outage:14s..14.2s,every=15s`: everything in a stretch of time since the link
+    /// began.
     Outage {
         /// Begin, inclusive.
         from: Duration,
@@ -75,8 +77,8 @@ impl LossSpec {
     /// The burst gap of "Gentle Aggression", section 2.
     pub const BURST_GAP: Duration = Duration::from_micros(500);
 
-    /// The working model. `rng` is its own generator, `began` the time from which outages count. A trace that was
-    /// not loaded loses nothing.
+    /// The working model. `rng` is its own generator, `began` the time from which outages count. A trace that
+    /// was not loaded loses nothing.
     pub fn model(&self, mut rng: Draws, began: Instant) -> Model {
         match self {
             LossSpec::Independent(p) => Model::Independent(Independent { p: *p, rng }),
@@ -151,9 +153,9 @@ impl LossModel for Independent {
 
 /// Correlated loss within a burst.
 ///
-/// "raised the loss probability to 0.5 if the previous packet in the burst was lost" (SIGCOMM 2013, section 8.4.1),
-/// taken literally: the memory ends with the burst. A memory that outlasts pauses would hit every back-off of a
-/// timeout again and yield tails of many seconds that the paper does not have.
+/// "raised the loss probability to 0.5 if the previous packet in the burst was lost" (SIGCOMM 2013, section
+/// 8.4.1), taken literally: the memory ends with the burst. A memory that outlasts pauses would hit every
+/// back-off of a timeout again and yield tails of many seconds that the paper does not have.
 #[derive(Debug)]
 pub struct After {
     p: Ratio,
@@ -174,10 +176,11 @@ impl LossModel for After {
     }
 }
 
-/// The Gilbert-Elliott chain in netem's notation: the packet is judged in the present state, then the state moves.
+/// The Gilbert-Elliott chain in netem's notation: the packet is judged in the present state, then the state
+/// moves.
 ///
-/// It begins in the bad state with the chain's stationary probability, so that short runs have the same mean loss
-/// `(p (1-h) + r (1-k)) / (p + r)` as long ones.
+/// It begins in the bad state with the chain's stationary probability, so that short runs have the same mean
+/// loss `(p (1-h) + r (1-k)) / (p + r)` as long ones.
 #[derive(Debug)]
 pub struct GilbertElliott {
     p: Ratio,
@@ -259,8 +262,8 @@ impl LossModel for Outage {
     }
 }
 
-/// A token bucket that drops instead of queueing, as operators enforce a rate with (Flach et al., "An Internet-Wide
-/// Analysis of Traffic Policing", SIGCOMM 2016). A dropped packet takes no tokens.
+/// A token bucket that drops instead of queueing, as operators enforce a rate with (Flach et al., "An
+/// Internet-Wide Analysis of Traffic Policing", SIGCOMM 2016). A dropped packet takes no tokens.
 #[derive(Debug)]
 pub struct Policer {
     /// Bits per second, which is tokens per microsecond.
@@ -404,7 +407,8 @@ mod tests {
     #[test]
     fn a_policer_passes_a_bucket_and_from_then_on_its_rate() {
         let spec = LossSpec::Policer { rate: Rate::from_bits_per_second(12_000_000), bucket: 15_000 };
-        // 1,500 bytes take 1 ms at that rate. Packets that come four times as fast: a bucket, then each fourth.
+        // 1,500 bytes take 1 ms at that rate. Packets that come four times as fast: a bucket, then each
+        // fourth.
         let lost = run(&spec, 1, 4013, 250);
         let passed = lost.iter().filter(|lost| !**lost).count();
         assert!(lost[..13].iter().all(|lost| !lost) && passed == 13 + 1000, "{passed} {:?}", &lost[..20]);

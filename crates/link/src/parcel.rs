@@ -1,7 +1,8 @@
 //! Anything with a length that travels over a link.
 //!
-//! The path elements ask for nothing else, so a simulator may send its own structures. Only middleboxes, congestion
-//! marks and ICMP answers need the bytes of an IP packet; a parcel without bytes passes them untouched.
+//! The path elements ask for nothing else, so a simulator may send its own structures. Only middleboxes,
+//! congestion marks and ICMP answers need the bytes of an IP packet; a parcel without bytes passes them
+//! untouched.
 
 use alloc::vec::Vec;
 

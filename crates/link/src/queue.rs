@@ -1,8 +1,9 @@
 //! The buffer before the bottleneck: drop-tail, in bytes or packets, with an optional mark threshold.
 //!
-//! A packet occupies the buffer until its last bit has left. One packet always fits, even if it is larger than the
-//! limit: a buffer that admits nothing would be a cut cable. Marking (RFC 3168, with one fixed threshold as in DCTCP,
-//! RFC 8257 section 3.1) sets Congestion Experienced on a packet that finds more than the threshold in front of it.
+//! A packet occupies the buffer until its last bit has left. One packet always fits, even if it is larger
+//! than the limit: a buffer that admits nothing would be a cut cable. Marking (RFC 3168, with one fixed
+//! threshold as in DCTCP, RFC 8257 section 3.1) sets Congestion Experienced on a packet that finds more than
+//! the threshold in front of it.
 
 use crate::units::ShowSize;
 use alloc::collections::VecDeque;
@@ -42,7 +43,8 @@ pub(crate) enum Admission {
     Full,
 }
 
-/// The content of the buffer: only lengths and departure times, the packets themselves are already further on.
+/// The content of the buffer: only lengths and departure times, the packets themselves are already further
+/// on.
 #[derive(Debug)]
 pub(crate) struct Queue {
     limit: Depth,

@@ -1,9 +1,10 @@
 //! Serialisation: when a packet's last bit has left the bottleneck.
 //!
-//! A packet waits until those before it have left and then takes its length over the rate. Everything is integers in
-//! nanoseconds with the remainder carried on, so a busy link is exact over any length of time. A rate may also follow
-//! a recording in the format of the mahimahi tool set (Netravali et al., USENIX ATC 2015): one line per opportunity
-//! to deliver 1,500 bytes, its time in milliseconds, repeated from its beginning at the end.
+//! A packet waits until those before it have left and then takes its length over the rate. Everything is
+//! integers in nanoseconds with the remainder carried on, so a busy link is exact over any length of time. A
+//! rate may also follow a recording in the format of the mahimahi tool set (Netravali et al., USENIX ATC
+//! 2015): one line per opportunity to deliver 1,500 bytes, its time in milliseconds, repeated from its
+//! beginning at the end.
 
 use crate::error::SpecError;
 use crate::units::Rate;
@@ -17,7 +18,8 @@ use core::time::Duration;
 pub enum RateSpec {
     /// `20mbit`.
     Constant(Rate),
-    /// `20mbit,5mbit@10s`: rates and the times since the link began at which they begin, the first at zero; sorted.
+    /// `20mbit,5mbit@10s`: rates and the times since the link began at which they begin, the first at zero;
+    /// sorted.
     Steps(Arc<[(Duration, Rate)]>),
     /// `trace:FILE`: opportunities to deliver, as recorded.
     Trace {
@@ -106,8 +108,8 @@ impl Constant {
     }
 }
 
-/// Returns the work of a line for a packet, in bits times nanoseconds per second, so that a rate of one bit per second
-/// does one unit in a nanosecond.
+/// Returns the work of a line for a packet, in bits times nanoseconds per second, so that a rate of one bit
+/// per second does one unit in a nanosecond.
 fn work_of(len: usize) -> u128 {
     u128::from(len as u64) * 8 * 1_000_000_000
 }

@@ -1,7 +1,8 @@
 //! One random generator per element, derived from the seed and the element's name.
 //!
-//! Switching an element on or off must not shift the draws of another, or two arms of an experiment would no longer
-//! meet the same losses. So nobody shares a generator: each gets its own key from SipHash-2-4 (128 bit) over its name.
+//! Switching an element on or off must not shift the draws of another, or two arms of an experiment would no
+//! longer meet the same losses. So nobody shares a generator: each gets its own key from SipHash-2-4 (128
+//! bit) over its name.
 
 use alloc::string::String;
 use core::fmt::{self, Write};
@@ -99,13 +100,14 @@ impl fmt::Write for Name {
     }
 }
 
-/// The generator of the element called `name` under `seed`, for who wants to jump in it or needs one of `rand_core`: same
-/// arguments, same draws, on every machine.
+/// The generator of the element called `name` under `seed`, for who wants to jump in it or needs one of
+/// `rand_core`: same arguments, same draws, on every machine.
 pub fn rng(seed: u64, name: impl Into<Name>) -> ChaCha8Rng {
     ChaCha8Rng::from_seed(key(seed, &name.into()))
 }
 
-/// The draws of the element called `name` under `seed`: those of [`rng`], and each block is made when it is used.
+/// The draws of the element called `name` under `seed`: those of [`rng`], and each block is made when it is
+/// used.
 pub fn draws(seed: u64, name: impl Into<Name>) -> Draws {
     Draws::new(key(seed, &name.into()))
 }
@@ -120,8 +122,8 @@ fn key(seed: u64, name: &Name) -> [u8; 32] {
     key
 }
 
-/// A number that depends on the seed, the name and the `words` only: for elements that must treat a connection the
-/// same way in both directions without sharing state.
+/// A number that depends on the seed, the name and the `words` only: for elements that must treat a
+/// connection the same way in both directions without sharing state.
 pub(crate) fn keyed(seed: u64, name: &str, words: &[u8]) -> u64 {
     let (key, _) = SipHasher24::new_with_keys(seed, DOMAIN).hash(name.as_bytes()).as_u64();
     SipHasher24::new_with_keys(key, DOMAIN).hash(words).as_u64().0

@@ -1,8 +1,8 @@
 //! The description of a link in the words of the command line: `--rtt 100ms --rate 20mbit/4mbit --loss 2%`.
 //!
-//! The same grammar serves flags, plans, tests and messages. A [`LinkSpec`] prints as canonical text that reads back
-//! as itself. Every key except `rtt` and `seed` speaks of each direction: a plain value means both, `down:` or `up:`
-//! before it means one, and `A/B` gives down and up their own.
+//! The same grammar serves flags, plans, tests and messages. A [`LinkSpec`] prints as canonical text that
+//! reads back as itself. Every key except `rtt` and `seed` speaks of each direction: a plain value means
+//! both, `down:` or `up:` before it means one, and `A/B` gives down and up their own.
 //!
 //! | key | value |
 //! |---|---|
@@ -97,10 +97,12 @@ pub struct Mtu {
 }
 
 impl LinkSpec {
-    /// Sets what the flag `key` (without dashes) says. `middlebox` adds to what is there, everything else replaces.
+    /// Sets what the flag `key` (without dashes) says. `middlebox` adds to what is there, everything else
+    /// replaces.
     ///
     /// # Errors
-    /// Says which flag and value, what is wrong with it, and what to write instead; the link is then unchanged.
+    /// Says which flag and value, what is wrong with it, and what to write instead; the link is then
+    /// unchanged.
     pub fn set(&mut self, key: &str, value: &str) -> Result<(), SpecError> {
         let mut next = self.clone();
         next.apply(key, value.trim()).map_err(|error| error.at(key, value))?;
@@ -108,8 +110,8 @@ impl LinkSpec {
         Ok(())
     }
 
-    /// Reads a whole link: `--rtt 100ms --rate 20mbit/4mbit --loss 2%` (or `--rtt=100ms`); double quotes keep a
-    /// value with spaces together.
+    /// Reads a whole link: `--rtt 100ms --rate 20mbit/4mbit --loss 2%` (or `--rtt=100ms`); double quotes keep
+    /// a value with spaces together.
     ///
     /// # Errors
     /// As for [`LinkSpec::set`], for the first flag that is wrong.

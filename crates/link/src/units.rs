@@ -1,7 +1,7 @@
 //! Durations, sizes, rates and ratios as people write them: `50ms`, `30kB`, `20mbit`, `2%`.
 //!
-//! One reading of each unit for the whole project, exact to the last digit (integers only), with messages that say
-//! what to write instead. Every value prints as text that reads back as itself.
+//! One reading of each unit for the whole project, exact to the last digit (integers only), with messages
+//! that say what to write instead. Every value prints as text that reads back as itself.
 
 use crate::error::SpecError;
 use alloc::format;
@@ -14,7 +14,8 @@ use core::time::Duration;
 pub struct Rate(u64);
 
 impl Rate {
-    /// A rate of `bits` per second; zero is taken as one bit per second, since a link that never sends is an outage.
+    /// A rate of `bits` per second; zero is taken as one bit per second, since a link that never sends is an
+    /// outage.
     pub const fn from_bits_per_second(bits: u64) -> Self {
         Rate(if bits == 0 { 1 } else { bits })
     }
@@ -87,7 +88,8 @@ const SIZES: &[Unit] = &[
 
 const RATES: &[Unit] = &[("bit", 1), ("kbit", 1_000), ("mbit", 1_000_000), ("gbit", 1_000_000_000)];
 
-/// Reads a duration: `50ms`, `1.5s`, `100us`, `2min`, `0`. Finest step one nanosecond, longest about 584 years.
+/// Reads a duration: `50ms`, `1.5s`, `100us`, `2min`, `0`. Finest step one nanosecond, longest about 584
+/// years.
 ///
 /// # Errors
 /// When there is no number, no unit (except for `0`), an unknown unit, or a fraction of a nanosecond.

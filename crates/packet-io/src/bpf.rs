@@ -1,5 +1,5 @@
-//! Small programs that the kernel runs on packets: classic BPF (`Documentation/networking/filter.rst`), and its
-//! translation into the extended one (RFC 9669) for who takes only that ([`extended`]).
+//! Small programs that the kernel runs on packets: classic BPF (`Documentation/networking/filter.rst`), and
+//! its translation into the extended one (RFC 9669) for who takes only that ([`extended`]).
 //!
 //! Classic programs need no privilege, extended ones CAP_BPF or CAP_SYS_ADMIN on most systems.
 
@@ -10,8 +10,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use libc::sock_filter;
 
-/// Accumulator from a byte, a half word, a word at a fixed place of the packet; a byte and a half word from X on; from a
-/// number; from the register X.
+/// Accumulator from a byte, a half word, a word at a fixed place of the packet; a byte and a half word from X
+/// on; from a number; from the register X.
 pub(crate) const LDB: u32 = libc::BPF_LD | libc::BPF_B | libc::BPF_ABS;
 pub(crate) const LDH: u32 = libc::BPF_LD | libc::BPF_H | libc::BPF_ABS;
 pub(crate) const LDW: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
@@ -61,8 +61,8 @@ pub(crate) fn set_program(
 ) -> io::Result<()> {
     let len = u16::try_from(program.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
     let program = libc::sock_fprog { len, filter: program.as_ptr().cast_mut() };
-    // SAFETY: the option takes a sock_fprog and its size; it and the instructions that it points to outlive the call,
-    // and the kernel only reads them.
+    // SAFETY: the option takes a sock_fprog and its size; it and the instructions that it points to outlive
+    // the call, and the kernel only reads them.
     let answer = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),

@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use bytes::{Bytes, BytesMut};
 
-/// Buffers that were handed over and are watched until nobody has them any more; of more than these the oldest is left to
-/// whoever has it.
+/// Buffers that were handed over and are watched until nobody has them any more; of more than these the
+/// oldest is left to whoever has it.
 const WATCHED: usize = 16;
 /// Watched buffers that are looked at before a new one is made.
 const LOOKS: usize = 4;

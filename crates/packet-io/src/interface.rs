@@ -100,8 +100,8 @@ impl Interface {
         Some(u32::from_ne_bytes(attribute(xdp, IFLA_XDP_PROG_ID)?.try_into().ok()?))
     }
 
-    /// How many queues arriving frames come by, as `ethtool -l` has it; where the driver does not say, as many as it has made
-    /// room for.
+    /// How many queues arriving frames come by, as `ethtool -l` has it; where the driver does not say, as
+    /// many as it has made room for.
     pub(crate) fn receive_queues(&self) -> u32 {
         let rooms = || {
             let reply = self.link().ok()?;
@@ -114,7 +114,8 @@ impl Interface {
     /// Queues that are on, as the driver says (`ETHTOOL_GCHANNELS`).
     fn channels(&self) -> io::Result<u32> {
         let socket = std::net::UdpSocket::bind((std::net::Ipv4Addr::UNSPECIFIED, 0))?;
-        // struct ethtool_channels: the command, the most of each kind, then how many receive, send, are other, do both.
+        // struct ethtool_channels: the command, the most of each kind, then how many receive, send, are
+        // other, do both.
         let mut channels = [0u32; 9];
         channels[0] = ETHTOOL_GCHANNELS;
         // SAFETY: ifreq is plain old data.
@@ -123,8 +124,8 @@ impl Interface {
             *place = byte as libc::c_char;
         }
         request.ifr_ifru.ifru_data = (&raw mut channels).cast();
-        // SAFETY: the request takes an ifreq whose data is what its command says, here a struct ethtool_channels; both outlive
-        // the call.
+        // SAFETY: the request takes an ifreq whose data is what its command says, here a struct
+        // ethtool_channels; both outlive the call.
         match unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) } {
             0 => Ok(channels[5] + channels[8]),
             _ => Err(io::Error::last_os_error()),
@@ -174,8 +175,9 @@ impl Interface {
             .map_err(|error| OpenError::interface(&self.name, &format!("does not take MTU {mtu}"), error))
     }
 
-    /// Sets how long super-packets may be that the kernel sends through the interface or puts together from what arrives,
-    /// bytes. More than 65,536 takes Linux 6.3, and an interface that can (a veth can, a TUN cannot).
+    /// Sets how long super-packets may be that the kernel sends through the interface or puts together from
+    /// what arrives, bytes. More than 65,536 takes Linux 6.3, and an interface that can (a veth can, a TUN
+    /// cannot).
     pub fn set_longest_super(&self, bytes: u32) -> Result<(), OpenError> {
         let lengths = [IFLA_GSO_MAX_SIZE, IFLA_GRO_MAX_SIZE, IFLA_GSO_IPV4_MAX_SIZE, IFLA_GRO_IPV4_MAX_SIZE];
         let request = Request::new(RTM_NEWLINK, 0).bytes(&link_header(self.index, 0, 0));
@@ -209,8 +211,8 @@ impl Interface {
     /// is no error. On an interface that is up the kernel answers to the address when this returns.
     pub fn add_address(&self, address: IpAddr, prefix: u8) -> Result<(), OpenError> {
         let (family, octets) = encode(address);
-        // struct ifaddrmsg: family, prefix length, flags, scope, index. Without duplicate address detection an IPv6
-        // address is usable at once; on a device of our own there is nobody to collide with.
+        // struct ifaddrmsg: family, prefix length, flags, scope, index. Without duplicate address detection
+        // an IPv6 address is usable at once; on a device of our own there is nobody to collide with.
         let no_detection = if address.is_ipv6() { libc::IFA_F_NODAD as u8 } else { 0 };
         let mut header = vec![family, prefix, no_detection, 0];
         header.extend(self.index.to_ne_bytes());
@@ -470,7 +472,8 @@ pub(crate) fn name_problem(name: &str) -> Option<&'static str> {
     {
         Some("the interface name has a character that Linux does not allow")
     } else if name.contains(|c: char| c.is_control() || c == '%') {
-        // A '%' would make the kernel number the name itself ("tun%d"), and the caller would not know the result.
+        // A '%' would make the kernel number the name itself ("tun%d"), and the caller would not know the
+        // result.
         Some("the interface name has a character that brisk does not allow")
     } else {
         None

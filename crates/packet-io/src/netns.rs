@@ -98,7 +98,8 @@ impl Namespace {
         .map_err(|error| OpenError::namespace(&self.label, "cannot be entered", error))?
     }
 
-    /// Moves the calling thread into this namespace, for good. For a thread that the caller made for this purpose.
+    /// Moves the calling thread into this namespace, for good. For a thread that the caller made for this
+    /// purpose.
     pub fn enter(&self) -> Result<(), OpenError> {
         rustix::thread::move_into_link_name_space(self.fd.as_fd(), Some(LinkNameSpaceType::Network))
             .map_err(|error| OpenError::namespace(&self.label, "cannot be entered", error.into()))
@@ -116,9 +117,9 @@ impl AsFd for Namespace {
     }
 }
 
-/// Moves the calling process into a user namespace and a network namespace of its own, with the loopback interface up. It
-/// stays the user that it was and has every capability in there. Needs no privilege where the system allows such
-/// namespaces. For a process with one thread: the kernel refuses others (`EINVAL`).
+/// Moves the calling process into a user namespace and a network namespace of its own, with the loopback
+/// interface up. It stays the user that it was and has every capability in there. Needs no privilege where
+/// the system allows such namespaces. For a process with one thread: the kernel refuses others (`EINVAL`).
 ///
 /// # Errors
 /// If the system refuses.

@@ -1,10 +1,12 @@
-//! The work of a device without offload, in software: cut a super-packet into segments and finish its checksums.
+//! The work of a device without offload, in software: cut a super-packet into segments and finish its
+//! checksums.
 
 use brisk_wire::ChecksumFill;
 
 use crate::device::TxMeta;
 
-/// Hands `emit` the packets that go on the wire for `packet`: one, or a run of segments, each with full checksums.
+/// Hands `emit` the packets that go on the wire for `packet`: one, or a run of segments, each with full
+/// checksums.
 pub(crate) fn cut(packet: &[u8], tx: TxMeta, emit: &mut dyn FnMut(&[u8])) {
     let size = tx.segment_size.filter(|&size| size > 0);
     match (size, tx.partial_checksum) {

@@ -5,7 +5,8 @@
 //! a raw socket, so that the kernel routes them, resolves the neighbour's address and applies its rules.
 //! `guard` keeps the kernel from answering. All of it needs CAP_NET_RAW and nothing else.
 //!
-//! Where it may, the stack gets its segments by a faster way: the kernel redirects them (`redirect`, [`open`]).
+//! Where it may, the stack gets its segments by a faster way: the kernel redirects them (`redirect`,
+//! [`open`]).
 //!
 //! Arriving packets may be super-packets, and their checksums may be unfinished where the sender is on this
 //! host; the kernel says so in a `virtio_net_hdr` (`PACKET_VNET_HDR`). Packets of the stack leave one by one,
@@ -46,13 +47,13 @@ use redirect::RedirectDevice;
 pub struct PacketOptions {
     /// Address and port that the stack listens on; `[::]` or `0.0.0.0` for every address. Default none.
     pub serve: Option<SocketAddr>,
-    /// Ports to claim for connections that the stack opens, of 61056 to 65535. They come in blocks of 64, fewer if other
-    /// processes have the rest; each takes a descriptor once it is used. Default 256.
+    /// Ports to claim for connections that the stack opens, of 61056 to 65535. They come in blocks of 64,
+    /// fewer if other processes have the rest; each takes a descriptor once it is used. Default 256.
     pub local_ports: u16,
     /// Wish for the receive buffer in bytes; the kernel may grant less. Default 4 MiB.
     pub buffer_bytes: usize,
-    /// Let the kernel redirect frames instead of copying them to packet sockets, where [`open`] finds that it can.
-    /// Default true.
+    /// Let the kernel redirect frames instead of copying them to packet sockets, where [`open`] finds that it
+    /// can. Default true.
     pub redirect: bool,
 }
 
@@ -98,8 +99,8 @@ pub struct Opened {
     pub redirected: bool,
 }
 
-/// Opens so many queues for the stack on `addresses`, which the host has and which are reached over `interface`: by
-/// redirection where the system allows it, by packet sockets otherwise.
+/// Opens so many queues for the stack on `addresses`, which the host has and which are reached over
+/// `interface`: by redirection where the system allows it, by packet sockets otherwise.
 ///
 /// # Errors
 /// As [`PacketDevice::open`].
@@ -132,8 +133,8 @@ impl PacketDevice {
     /// Opens `interface`. The listening ports in `options` are guarded from now on.
     ///
     /// # Errors
-    /// Without CAP_NET_RAW, if there is no such interface, if it is neither Ethernet nor a tunnel of IP packets, and if
-    /// another program has the port.
+    /// Without CAP_NET_RAW, if there is no such interface, if it is neither Ethernet nor a tunnel of IP
+    /// packets, and if another program has the port.
     pub fn open(interface: &str, options: PacketOptions) -> Result<PacketDevice, OpenError> {
         PacketDevice::guarded(interface, options, claim(interface, options)?)
     }
@@ -289,14 +290,16 @@ pub(crate) fn read(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<(usize, 
 fn hardware(socket: &Socket, index: u32) -> io::Result<u16> {
     bind(socket, index, 0)?;
     let storage = socket.local_addr()?;
-    // SAFETY: the kernel has written a sockaddr_ll for a packet socket, and the storage has room for any address.
+    // SAFETY: the kernel has written a sockaddr_ll for a packet socket, and the storage has room for any
+    // address.
     Ok(unsafe { (*storage.as_ptr().cast::<libc::sockaddr_ll>()).sll_hatype })
 }
 
 /// Binds to an interface and to a protocol of frames; 0 gets none.
 pub(crate) fn bind(socket: &Socket, index: u32, protocol: u16) -> io::Result<()> {
     let mut storage = SockAddrStorage::zeroed();
-    // SAFETY: sockaddr_ll is plain old data, and the storage has room and alignment for every kind of address.
+    // SAFETY: sockaddr_ll is plain old data, and the storage has room and alignment for every kind of
+    // address.
     let address = unsafe { storage.view_as::<libc::sockaddr_ll>() };
     address.sll_family = libc::AF_PACKET as u16;
     address.sll_protocol = protocol.to_be();

@@ -20,7 +20,8 @@ pub struct OpenError {
 }
 
 impl OpenError {
-    /// `source` happened to `subject` while doing `action`; `remedy` says what to do about it, if that is known.
+    /// `source` happened to `subject` while doing `action`; `remedy` says what to do about it, if that is
+    /// known.
     pub(crate) fn new(subject: impl Into<String>, action: &str, remedy: &str, source: io::Error) -> Self {
         let mut problem = format!("{action}: {source}");
         if !remedy.is_empty() {

@@ -1,10 +1,11 @@
 //! The tie between a descriptor and tokio's reactor, made when a task first waits for it.
 //!
-//! Late registration lets the same device serve a thread with its own poll loop, where there is no runtime at all.
+//! Late registration lets the same device serve a thread with its own poll loop, where there is no runtime at
+//! all.
 //!
-//! Two registrations: one for reading, which lasts, and one for writing, which is there only while somebody waits to write. A
-//! socket becomes "writable" each time that something it sent has left, and a thread that watches for that is woken by its own
-//! packets.
+//! Two registrations: one for reading, which lasts, and one for writing, which is there only while somebody
+//! waits to write. A socket becomes "writable" each time that something it sent has left, and a thread that
+//! watches for that is woken by its own packets.
 
 use std::cell::Cell;
 use std::fmt;
@@ -35,8 +36,8 @@ struct Reading {
     cause: Interest,
 }
 
-/// Ends when an error is reported. All that epoll says of a TUN device that was deleted is EPOLLERR, which is neither
-/// readable nor writable.
+/// Ends when an error is reported. All that epoll says of a TUN device that was deleted is EPOLLERR, which is
+/// neither readable nor writable.
 type Failing = Pin<Box<dyn Future<Output = ()> + Send + Sync>>;
 
 impl Reactor {
@@ -95,8 +96,8 @@ impl Reactor {
         written
     }
 
-    /// As [`Reactor::read`], for a read that tells whether it has left nothing: then the next `poll_readable` waits without
-    /// having been told `WouldBlock`, which would cost another call.
+    /// As [`Reactor::read`], for a read that tells whether it has left nothing: then the next `poll_readable`
+    /// waits without having been told `WouldBlock`, which would cost another call.
     pub(crate) fn read_out<T>(&self, read: impl FnOnce() -> io::Result<(T, bool)>) -> io::Result<T> {
         let mut last = None;
         let more = self.read(|| match read()? {

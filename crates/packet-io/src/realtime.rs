@@ -25,7 +25,8 @@ pub enum Priority {
 /// Asks for SCHED_FIFO at `priority` (clamped to 1 to 99) for the calling thread. Threads that it starts are
 /// ordinary.
 pub fn request_fifo(priority: u8) -> Priority {
-    // SAFETY: sched_param is plain old data for which zero is a valid value (musl has more fields than glibc).
+    // SAFETY: sched_param is plain old data for which zero is a valid value (musl has more fields than
+    // glibc).
     let mut parameters: libc::sched_param = unsafe { std::mem::zeroed() };
     parameters.sched_priority = libc::c_int::from(priority.clamp(1, 99));
     let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;

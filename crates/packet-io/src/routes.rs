@@ -1,7 +1,7 @@
 //! The kernel's tables for an address: the route, and the neighbour that it leads to (`rtnetlink(7)`).
 //!
-//! For a device whose frames leave without the kernel. The tables stay the kernel's: it asks for hardware addresses and
-//! keeps them fresh, and what an administrator changes holds here as well.
+//! For a device whose frames leave without the kernel. The tables stay the kernel's: it asks for hardware
+//! addresses and keeps them fresh, and what an administrator changes holds here as well.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -23,7 +23,8 @@ const NDA_DST: u16 = 1;
 const NDA_LLADDR: u16 = 2;
 const NTF_USE: u8 = 1;
 const NUD_STALE: u16 = 0x04;
-/// The states in which a neighbour's address is used: reachable, stale, delay, probe, no ARP needed, permanent.
+/// The states in which a neighbour's address is used: reachable, stale, delay, probe, no ARP needed,
+/// permanent.
 const NUD_VALID: u16 = 0x02 | NUD_STALE | 0x08 | 0x10 | 0x40 | 0x80;
 /// Sizes of struct rtmsg and struct ndmsg.
 const RTMSG: usize = 12;
@@ -52,7 +53,8 @@ pub(crate) struct Hop {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Neighbour {
     pub(crate) mac: [u8; 6],
-    /// Nobody has heard of it for a while: it should be [asked for](Routes::confirm), and may be used meanwhile.
+    /// Nobody has heard of it for a while: it should be [asked for](Routes::confirm), and may be used
+    /// meanwhile.
     pub(crate) is_stale: bool,
 }
 
@@ -63,7 +65,8 @@ impl Routes {
         Ok(Routes { socket: rtnetlink()?, number: 0, answer: vec![0; ANSWER_ROOM] })
     }
 
-    /// The way from an address of ours to another host; `None` where packets to it take no interface: to ourselves, to many.
+    /// The way from an address of ours to another host; `None` where packets to it take no interface: to
+    /// ourselves, to many.
     ///
     /// # Errors
     /// ENETUNREACH and its like.

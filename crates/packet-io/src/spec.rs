@@ -44,7 +44,8 @@ pub enum DeviceSpec {
     },
 }
 
-/// Why a text is no [`DeviceSpec`]. Its `Display` is one line that says what is wrong and what to write instead.
+/// Why a text is no [`DeviceSpec`]. Its `Display` is one line that says what is wrong and what to write
+/// instead.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SpecError {
     /// No colon.

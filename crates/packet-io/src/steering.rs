@@ -1,9 +1,11 @@
-//! Several stacks on one device, each on a queue of its own: which packet is for which, and how it gets there.
+//! Several stacks on one device, each on a queue of its own: which packet is for which, and how it gets
+//! there.
 //!
-//! A connection belongs to the stack that [`Steering`] computes from its four-tuple, whichever queue its packets come
-//! from. Most come from the right one: the kernel is given a program that computes the same hash ([`Device::spread`](crate::Device::spread)). The
-//! others are *handed over*: the queue that read them puts them into the mailbox of the right one. No stack ever waits
-//! for another, and a mailbox that is full drops, as a queue does.
+//! A connection belongs to the stack that [`Steering`] computes from its four-tuple, whichever queue its
+//! packets come from. Most come from the right one: the kernel is given a program that computes the same hash
+//! ([`Device::spread`](crate::Device::spread)). The others are *handed over*: the queue that read them puts
+//! them into the mailbox of the right one. No stack ever waits for another, and a mailbox that is full drops,
+//! as a queue does.
 //!
 //! | file | what |
 //! |---|---|
@@ -22,8 +24,8 @@ use brisk_wire::{ChecksumCheck, Packet, four_tuple};
 
 pub use queue::SteeredDevice;
 
-/// Which of several stacks a four-tuple belongs to: a keyed hash, cheap enough for every packet, which the kernel can
-/// compute as well (`program`).
+/// Which of several stacks a four-tuple belongs to: a keyed hash, cheap enough for every packet, which the
+/// kernel can compute as well (`program`).
 ///
 /// Without the key nobody can aim at one stack in particular. It is no cryptographic hash: an attacker who
 /// finds it out can only give one core more work than another.

@@ -12,8 +12,8 @@ use rustix::time::{
 
 use crate::reactor::Reactor;
 
-/// A timer of the system, of its monotonic clock. Once set it costs nothing until it fires, however often the thread waits for
-/// other things meanwhile.
+/// A timer of the system, of its monotonic clock. Once set it costs nothing until it fires, however often the
+/// thread waits for other things meanwhile.
 pub struct SystemTimer {
     fd: OwnedFd,
     reactor: Reactor,

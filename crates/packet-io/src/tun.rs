@@ -3,8 +3,8 @@
 //! With `IFF_VNET_HDR` each packet carries a `virtio_net_hdr` (virtio 1.2, 5.1.6) that describes unfinished
 //! work: a super-packet to be cut every `gso_size` bytes, a checksum to be finished. That makes a TUN the
 //! fastest path between a user-space TCP and the kernel of the same host: one call moves up to 64 kB, both
-//! ways, and up to 256 kB (`tun/big.rs`) to the kernel's own TCP. Where the kernel refuses the offloads the same
-//! device carries single packets, and what the stack leaves open is done in software.
+//! ways, and up to 256 kB (`tun/big.rs`) to the kernel's own TCP. Where the kernel refuses the offloads the
+//! same device carries single packets, and what the stack leaves open is done in software.
 //!
 //! Creating a device needs CAP_NET_ADMIN; opening one that was made for this user (`ip tuntap add NAME mode
 //! tun user USER`) needs nothing.
@@ -48,8 +48,9 @@ pub struct TunOptions {
     /// Open one more queue of a device that has several (`IFF_MULTI_QUEUE`); every opener must say the same.
     /// Default false.
     pub multi_queue: bool,
-    /// With offload, hand over super-packets beyond 64 kB where they end in this host and the kernel takes them. Default
-    /// true; for what polices or inspects packets at the interface and knows none that long, false.
+    /// With offload, hand over super-packets beyond 64 kB where they end in this host and the kernel takes
+    /// them. Default true; for what polices or inspects packets at the interface and knows none that long,
+    /// false.
     pub beyond_64k: bool,
 }
 
@@ -106,7 +107,8 @@ const BUSY_RETRIES: u32 = 25;
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
 
 impl TunDevice {
-    /// The most that is read for one packet: the kernel never hands over more than a 64 kB payload behind its headers.
+    /// The most that is read for one packet: the kernel never hands over more than a 64 kB payload behind its
+    /// headers.
     pub const READ_BUFFER: usize = VnetHeader::LEN + 65_536 + 128;
 
     /// Opens the TUN device `name`, or creates it if there is none. May block for up to half a second while a
@@ -179,8 +181,9 @@ impl TunDevice {
         }
     }
 
-    /// Gives the kernel's side of the device an address on a network of `prefix` bits, sets the MTU in bytes, and
-    /// switches it on. The stack then uses another address of that network. May be called again for more addresses.
+    /// Gives the kernel's side of the device an address on a network of `prefix` bits, sets the MTU in bytes,
+    /// and switches it on. The stack then uses another address of that network. May be called again for more
+    /// addresses.
     pub fn configure(&mut self, address: IpAddr, prefix: u8, mtu: u32) -> Result<(), OpenError> {
         let name = self.name.clone();
         let configure = || {
@@ -219,8 +222,9 @@ impl TunDevice {
         Ok(len.saturating_sub(VnetHeader::LEN))
     }
 
-    /// Reads one packet in one piece with what the kernel says about it, as [`receive`](Device::receive) does, and
-    /// returns where in `buffer` the packet is. A buffer of [`TunDevice::READ_BUFFER`] bytes holds any.
+    /// Reads one packet in one piece with what the kernel says about it, as [`receive`](Device::receive)
+    /// does, and returns where in `buffer` the packet is. A buffer of [`TunDevice::READ_BUFFER`] bytes holds
+    /// any.
     pub fn recv_in_place(&self, buffer: &mut [u8]) -> io::Result<(Range<usize>, RxMeta)> {
         read_packet(self.fd.as_fd(), self.vnet, buffer)
     }
@@ -276,7 +280,8 @@ impl TunDevice {
         Ok(())
     }
 
-    /// Writes a piece of a packet. If the queue is full, nothing of it is taken with the first, and the others wait.
+    /// Writes a piece of a packet. If the queue is full, nothing of it is taken with the first, and the
+    /// others wait.
     fn write_piece(
         &mut self,
         headers: Headers,
@@ -481,8 +486,8 @@ fn part(payload: [&[u8]; 2], range: Range<usize>) -> [&[u8]; 2] {
     [head.unwrap_or_default(), tail.unwrap_or_default()]
 }
 
-/// Whether the kernel refused a packet rather than the device being gone or busy: to TCP that is a loss. EIO is an
-/// interface that is down.
+/// Whether the kernel refused a packet rather than the device being gone or busy: to TCP that is a loss. EIO
+/// is an interface that is down.
 fn is_refusal(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
@@ -490,7 +495,8 @@ fn is_refusal(error: &io::Error) -> bool {
     )
 }
 
-/// Reads a packet, behind its header if it has one, into `buffer`; answers where it is, and what the kernel says of it.
+/// Reads a packet, behind its header if it has one, into `buffer`; answers where it is, and what the kernel
+/// says of it.
 fn read_packet(fd: BorrowedFd<'_>, vnet: bool, buffer: &mut [u8]) -> io::Result<(Range<usize>, RxMeta)> {
     let len = rustix::io::read(fd, &mut *buffer)?;
     match buffer.first_chunk::<{ VnetHeader::LEN }>().filter(|_| vnet) {
@@ -609,7 +615,8 @@ fn set_number(fd: BorrowedFd<'_>, code: libc::Ioctl, number: libc::c_int) -> io:
         // SAFETY: TUNSETOFFLOAD takes an integer argument and touches no memory of ours.
         unsafe { libc::ioctl(fd.as_raw_fd(), code, libc::c_ulong::from(number as libc::c_uint)) }
     } else {
-        // SAFETY: TUNSETVNETHDRSZ, the only other code used here, reads one int, and the pointer is to a live one.
+        // SAFETY: TUNSETVNETHDRSZ, the only other code used here, reads one int, and the pointer is to a live
+        // one.
         unsafe { libc::ioctl(fd.as_raw_fd(), code, &raw const number) }
     };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
@@ -915,7 +922,8 @@ mod tests {
         });
     }
 
-    /// To an interface that is down nothing can be sent, and only the last of four pieces fits what stands in for the kernel.
+    /// To an interface that is down nothing can be sent, and only the last of four pieces fits what stands in
+    /// for the kernel.
     #[test]
     fn a_packet_in_pieces_counts_once_whatever_becomes_of_them() {
         with_device(true, async |_| {

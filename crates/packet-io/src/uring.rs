@@ -19,14 +19,15 @@ pub(crate) struct Uring(IoUring);
 
 impl Uring {
     /// # Errors
-    /// Where the kernel knows no such thing, or the system does not allow it (`kernel.io_uring_disabled`, a filter of system
-    /// calls), or there is no descriptor or memory left.
+    /// Where the kernel knows no such thing, or the system does not allow it (`kernel.io_uring_disabled`, a
+    /// filter of system calls), or there is no descriptor or memory left.
     pub(crate) fn open() -> io::Result<Uring> {
         IoUring::new(MAX as u32).map(Uring)
     }
 
-    /// Writes at most [`MAX`] messages, each with a number and from a few pieces of memory, and tells `done` what became of each that
-    /// the kernel has looked at. The kernel tries all of them in this order, whatever becomes of those before, and never blocks.
+    /// Writes at most [`MAX`] messages, each with a number and from a few pieces of memory, and tells `done`
+    /// what became of each that the kernel has looked at. The kernel tries all of them in this order,
+    /// whatever becomes of those before, and never blocks.
     ///
     /// Answers itself for another time; `None` if the kernel did not take the writes, and will not.
     pub(crate) fn write<'a>(

@@ -19,8 +19,8 @@
 //! | `errors` | ICMP errors, and whether the interface is there |
 //! | `survey` | what it would meet on an interface |
 //!
-//! It takes an Ethernet with an MTU of at most [`MAX_MTU`], Linux 5.9, CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF and CAP_PERFMON. The
-//! program and everything else go with the process, however it ends.
+//! It takes an Ethernet with an MTU of at most [`MAX_MTU`], Linux 5.9, CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF
+//! and CAP_PERFMON. The program and everything else go with the process, however it ends.
 
 mod device;
 mod errors;
@@ -58,8 +58,8 @@ pub struct XdpOptions {
     pub serve: Option<SocketAddr>,
     /// As [`PacketOptions::local_ports`]. Default 256.
     pub local_ports: u16,
-    /// Frames that may wait for the stack on each queue of the interface: 64 to 65,536, rounded up to a power of two. Each
-    /// takes 2 KiB, or 4 if the MTU is above 1774. Default 2048.
+    /// Frames that may wait for the stack on each queue of the interface: 64 to 65,536, rounded up to a power
+    /// of two. Each takes 2 KiB, or 4 if the MTU is above 1774. Default 2048.
     pub receive_frames: u32,
     /// Frames that may wait for the interface on each of its queues; likewise. Default 1024.
     pub send_frames: u32,
@@ -67,9 +67,9 @@ pub struct XdpOptions {
     pub native: bool,
     /// Let the driver use the stack's memory, where it can. Default true.
     pub zero_copy: bool,
-    /// Believe segments whose checksum is nothing but the sum of the pseudo-header: that is what a sender on the same host
-    /// leaves to the interface to finish. `None`: only on a veth. Where segments come from a wire it must not be true.
-    /// Default `None`.
+    /// Believe segments whose checksum is nothing but the sum of the pseudo-header: that is what a sender on
+    /// the same host leaves to the interface to finish. `None`: only on a veth. Where segments come from a
+    /// wire it must not be true. Default `None`.
     pub unfinished_checksums: Option<bool>,
 }
 
@@ -87,7 +87,8 @@ impl Default for XdpOptions {
     }
 }
 
-/// The longest IP packet that fits into a frame of a page, bytes: there are 256 before it, and a tag may be in its header.
+/// The longest IP packet that fits into a frame of a page, bytes: there are 256 before it, and a tag may be
+/// in its header.
 pub const MAX_MTU: usize = 4096 - HEADROOM - ETHERNET_HEADER - VLAN_TAG;
 const VLAN_TAG: usize = 4;
 /// Queues of an interface that are used; `ethtool -L` makes them fewer.
@@ -110,8 +111,9 @@ pub enum Path {
     ZeroCopy,
     /// The driver runs the program, and frames are copied.
     Native,
-    /// The driver knows nothing of XDP: the kernel runs the program on buffers of its own, and frames are copied. Packets
-    /// that were put together on the way (GRO, TSO of a sender on the same host) do not fit a frame and are lost.
+    /// The driver knows nothing of XDP: the kernel runs the program on buffers of its own, and frames are
+    /// copied. Packets that were put together on the way (GRO, TSO of a sender on the same host) do not fit a
+    /// frame and are lost.
     Generic,
 }
 
@@ -126,12 +128,12 @@ impl Path {
     }
 }
 
-/// Opens so many queues, or as many as the interface has, for the stack on `addresses`, which the host has and which are
-/// reached over `interface`.
+/// Opens so many queues, or as many as the interface has, for the stack on `addresses`, which the host has
+/// and which are reached over `interface`.
 ///
 /// # Errors
-/// No such interface, or no Ethernet; an MTU above [`MAX_MTU`]; no addresses, or more than 16; a right that is missing; another
-/// XDP program at the interface, which is left alone; another program that has the port.
+/// No such interface, or no Ethernet; an MTU above [`MAX_MTU`]; no addresses, or more than 16; a right that
+/// is missing; another XDP program at the interface, which is left alone; another program that has the port.
 pub fn open(
     interface: &str,
     addresses: &[IpAddr],

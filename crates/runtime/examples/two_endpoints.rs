@@ -1,4 +1,5 @@
-//! Two TCP hosts in one process, joined by an emulated link that delays and loses packets: no privileges, no kernel TCP.
+//! Two TCP hosts in one process, joined by an emulated link that delays and loses packets: no privileges, no
+//! kernel TCP.
 //!
 //! `cargo run -p brisk-runtime --example two_endpoints`
 

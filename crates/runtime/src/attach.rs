@@ -1,10 +1,11 @@
 //! Opening the device that a user named: `--device`, `--addr`, `--gateway`.
 //!
-//! A TUN device is created if need be, switched on, and gets an address for the kernel's side: the gateway if there is
-//! one, else the first other address of each network. So `--device tun:brisk0 --addr 10.7.0.2/24` is all it takes for the
-//! kernel, as `10.7.0.1`, to reach the stack. On a `udp:` device the stack has a fixed address, peers are named by their
-//! UDP address and port, and a service is told apart by its UDP port: inside, all services use [`UDP_SERVICE_PORT`]. On a
-//! `packet:` or `xdp:` device the stack has the addresses of the interface.
+//! A TUN device is created if need be, switched on, and gets an address for the kernel's side: the gateway if
+//! there is one, else the first other address of each network. So `--device tun:brisk0 --addr 10.7.0.2/24` is
+//! all it takes for the kernel, as `10.7.0.1`, to reach the stack. On a `udp:` device the stack has a fixed
+//! address, peers are named by their UDP address and port, and a service is told apart by its UDP port:
+//! inside, all services use [`UDP_SERVICE_PORT`]. On a `packet:` or `xdp:` device the stack has the addresses
+//! of the interface.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -30,18 +31,19 @@ const TUN_MTU: u16 = 1500;
 pub struct AttachConfig {
     /// Which device.
     pub device: DeviceSpec,
-    /// The stack's own addresses. At least one for `tun:`, none for `udp:`; for `packet:` and `xdp:` addresses of the host,
-    /// and if there is none those of the interface, or the one of `serve`.
+    /// The stack's own addresses. At least one for `tun:`, none for `udp:`; for `packet:` and `xdp:`
+    /// addresses of the host, and if there is none those of the interface, or the one of `serve`.
     pub addresses: Vec<Prefix>,
     /// The address of the kernel's side of a TUN device, in the network of one of `addresses`.
     pub gateway: Option<IpAddr>,
-    /// Largest IP packet on a `tun:` device, or on the path of the datagrams of a `udp:` device; bytes, 576 to 65535.
-    /// `None`: 1500.
+    /// Largest IP packet on a `tun:` device, or on the path of the datagrams of a `udp:` device; bytes, 576
+    /// to 65535. `None`: 1500.
     pub mtu: Option<u16>,
     /// Address to listen on, for `packet:` and `xdp:`: the port is kept from the kernel. `[::]` means every
     /// address.
     pub serve: Option<SocketAddr>,
-    /// Ports for connections that the stack opens, for `packet:` and `xdp:`; see [`PacketOptions::local_ports`].
+    /// Ports for connections that the stack opens, for `packet:` and `xdp:`; see
+    /// [`PacketOptions::local_ports`].
     pub local_ports: u16,
     /// Queues of the device, each with a stack of its own ([`Builder::queue`]). Default one.
     pub queues: Queues,

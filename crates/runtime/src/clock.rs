@@ -1,7 +1,7 @@
 //! The one clock of a runtime: tokio's monotonic clock, in the microseconds that the core counts in.
 //!
-//! The core cannot name a clock (see `brisk_tcp::time`); this is where its `Instant`s come from. Built on tokio's clock so
-//! that a test with paused time drives the stacks too, over devices in memory (see `timer`).
+//! The core cannot name a clock (see `brisk_tcp::time`); this is where its `Instant`s come from. Built on
+//! tokio's clock so that a test with paused time drives the stacks too, over devices in memory (see `timer`).
 
 use std::time::Duration;
 
@@ -27,7 +27,8 @@ impl Clock {
         Instant::from_micros(u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX))
     }
 
-    /// When to wake for `deadline`. Tokio rounds up to its own granularity, so the core is never called early.
+    /// When to wake for `deadline`. Tokio rounds up to its own granularity, so the core is never called
+    /// early.
     pub(crate) fn wake_at(&self, deadline: Instant) -> tokio::time::Instant {
         let after = Duration::from_micros(deadline.as_micros());
         self.origin.checked_add(after).unwrap_or_else(|| self.origin + Duration::from_secs(86_400 * 365))

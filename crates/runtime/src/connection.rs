@@ -1,7 +1,7 @@
 //! One connection as its handles see it: the operations that a whole stream and its two halves share.
 //!
-//! Reading and writing spend the task's cooperative budget, as tokio's own sockets do, so that a task with endless data
-//! to move does not keep the driver from running.
+//! Reading and writing spend the task's cooperative budget, as tokio's own sockets do, so that a task with
+//! endless data to move does not keep the driver from running.
 
 use std::io;
 use std::net::SocketAddr;
@@ -77,8 +77,8 @@ macro_rules! reads_and_writes {
 }
 pub(crate) use reads_and_writes;
 
-/// A connection of the stack that the application holds. Dropping it lets go of the connection (graceful close), or
-/// resets it if that was asked for.
+/// A connection of the stack that the application holds. Dropping it lets go of the connection (graceful
+/// close), or resets it if that was asked for.
 #[derive(Debug)]
 pub(crate) struct Connection {
     shared: Arc<Shared>,
@@ -252,8 +252,8 @@ impl Connection {
         read.map_ok(|count| buffer.advance(count))
     }
 
-    /// The window may have opened by what was read: the driver tells the peer if it did. And it need not wait for one who
-    /// was told in vain.
+    /// The window may have opened by what was read: the driver tells the peer if it did. And it need not wait
+    /// for one who was told in vain.
     fn poll_taken<T>(
         &self,
         waiter: Waiter,

@@ -1,7 +1,9 @@
-//! [`Cores`]: a thread with a tokio runtime of its own for each core, so that nothing of a connection crosses between them.
+//! [`Cores`]: a thread with a tokio runtime of its own for each core, so that nothing of a connection
+//! crosses between them.
 //!
-//! A runtime with several threads moves tasks to whichever thread has nothing to do; for work of some microseconds a packet
-//! that costs more than it brings. Here a stack, those who serve its connections and their timers stay on one thread.
+//! A runtime with several threads moves tasks to whichever thread has nothing to do; for work of some
+//! microseconds a packet that costs more than it brings. Here a stack, those who serve its connections and
+//! their timers stay on one thread.
 
 use std::cell::Cell;
 use std::io;

@@ -9,7 +9,8 @@ use brisk_tcp::time::Instant;
 /// Lessons that wait for a stack; what comes when there are more is not learnt there.
 const LESSONS: usize = 1024;
 
-/// How one stack of several tells the others what it has learnt, and hears it from them. Nobody waits for anybody.
+/// How one stack of several tells the others what it has learnt, and hears it from them. Nobody waits for
+/// anybody.
 #[derive(Debug)]
 pub(crate) struct Exchange {
     to: Vec<SyncSender<Lesson>>,

@@ -1,15 +1,16 @@
 //! [`HedgedStream`]: a request over Fast Open that does not wait for a path which swallows what follows.
 //!
-//! There are paths that let a SYN with data pass, and its SYN-ACK, and then nothing more of this connection. The
-//! request counts as delivered, so TCP has nothing to send again, and silence is what a slow server looks like. Only a
-//! second connection helps, and only if it starts before anybody can know that it is needed: half a round trip behind
-//! the SYN, 50 ms at least. It is plain, and it sends the request once its own handshake is through (1.5 round trips after the SYN), if
-//! nothing has come back on the first by then. Whichever is answered first stays, the other one is reset.
+//! There are paths that let a SYN with data pass, and its SYN-ACK, and then nothing more of this connection.
+//! The request counts as delivered, so TCP has nothing to send again, and silence is what a slow server looks
+//! like. Only a second connection helps, and only if it starts before anybody can know that it is needed:
+//! half a round trip behind the SYN, 50 ms at least. It is plain, and it sends the request once its own
+//! handshake is through (1.5 round trips after the SYN), if nothing has come back on the first by then.
+//! Whichever is answered first stays, the other one is reset.
 //!
-//! So a path that works costs a SYN, a SYN-ACK and a reset, on the first request to a destination; one that does not
-//! costs half a round trip instead of the request. A server that takes longer than half a round trip to answer that
-//! first request gets it **twice**, which is no more than Fast Open itself asks of a request: that a second delivery does
-//! no harm.
+//! So a path that works costs a SYN, a SYN-ACK and a reset, on the first request to a destination; one that
+//! does not costs half a round trip instead of the request. A server that takes longer than half a round trip
+//! to answer that first request gets it **twice**, which is no more than Fast Open itself asks of a request:
+//! that a second delivery does no harm.
 
 use std::future::Future;
 use std::io;
@@ -92,10 +93,11 @@ struct Current {
 }
 
 impl Endpoint {
-    /// As [`connect_with_data`](Endpoint::connect_with_data), for a request that waits for an answer: as long as no answer
-    /// has come over Fast Open from this destination before, a plain connection follows half a round trip (50 ms at
-    /// least) behind the SYN and takes the request over if nothing has come back by the time it is open. The server can
-    /// get the request **twice**: ask for it only if that does no harm. All of `data` is taken.
+    /// As [`connect_with_data`](Endpoint::connect_with_data), for a request that waits for an answer: as long
+    /// as no answer has come over Fast Open from this destination before, a plain connection follows half a
+    /// round trip (50 ms at least) behind the SYN and takes the request over if nothing has come back by the
+    /// time it is open. The server can get the request **twice**: ask for it only if that does no harm. All
+    /// of `data` is taken.
     ///
     /// # Errors
     /// As [`connect_with_data`](Endpoint::connect_with_data).

@@ -14,8 +14,8 @@
 //! | [`prefix`] | an address with the length of its network |
 //! | [`socket`] | [`TcpSocket`]: a connection or listener in the making |
 //!
-//! Names and meanings are those of `tokio::net`, with one difference: a connection belongs to an [`Endpoint`], which is a
-//! TCP host of its own with its own addresses, rather than to the kernel.
+//! Names and meanings are those of `tokio::net`, with one difference: a connection belongs to an
+//! [`Endpoint`], which is a TCP host of its own with its own addresses, rather than to the kernel.
 //!
 //! Two hosts in one process, as `examples/two_endpoints.rs` has it:
 //!

@@ -18,8 +18,8 @@ use crate::shared::{Inner, Shared};
 use crate::stream::TcpStream;
 use crate::waiters::{Waiter, wait};
 
-/// A port of an endpoint on which connections are accepted. Dropping it closes it; connections that were not accepted
-/// are reset.
+/// A port of an endpoint on which connections are accepted. Dropping it closes it; connections that were not
+/// accepted are reset.
 #[derive(Debug)]
 pub struct TcpListener {
     /// One in each stack of the endpoint.
@@ -37,8 +37,8 @@ struct Part {
 }
 
 impl TcpListener {
-    /// Listens on `local` with the endpoint's settings. Port 0 lets the stack choose; an unspecified address stands for
-    /// every address of its family.
+    /// Listens on `local` with the endpoint's settings. Port 0 lets the stack choose; an unspecified address
+    /// stands for every address of its family.
     ///
     /// # Errors
     /// `AddrInUse`, or `AddrNotAvailable` if the address is not one of the endpoint's.
@@ -47,12 +47,12 @@ impl TcpListener {
         TcpListener::bind_with(endpoint, local, config)
     }
 
-    /// As [`bind`](TcpListener::bind), with settings of its own. Where the endpoint has several stacks they share the
-    /// limits of `config`.
+    /// As [`bind`](TcpListener::bind), with settings of its own. Where the endpoint has several stacks they
+    /// share the limits of `config`.
     ///
     /// # Errors
-    /// As [`bind`](TcpListener::bind); `InvalidInput` for a setting out of its range, and for one-time cookies on an
-    /// endpoint with several stacks, each of which would honour them once.
+    /// As [`bind`](TcpListener::bind); `InvalidInput` for a setting out of its range, and for one-time
+    /// cookies on an endpoint with several stacks, each of which would honour them once.
     pub fn bind_with(
         endpoint: &Endpoint,
         local: SocketAddr,
@@ -77,8 +77,8 @@ impl TcpListener {
         Ok(TcpListener { parts, next: AtomicUsize::new(0), local: at })
     }
 
-    /// A listener for each stack of the endpoint, in their order, which accepts the connections of that one: to be used by
-    /// those who run on the same core ([`Cores`](crate::Cores)).
+    /// A listener for each stack of the endpoint, in their order, which accepts the connections of that one:
+    /// to be used by those who run on the same core ([`Cores`](crate::Cores)).
     pub fn split(self) -> Vec<TcpListener> {
         let TcpListener { parts, next: _, local } = self;
         let alone = |part| TcpListener { parts: vec![part], next: AtomicUsize::new(0), local };
@@ -93,7 +93,8 @@ impl TcpListener {
         wait(|cx, waiter| self.poll_accept_as(waiter, cx), |waiter| self.leave(waiter)).await
     }
 
-    /// As [`accept`](TcpListener::accept), for use in a `poll` function. Of several tasks that poll, the latest is woken.
+    /// As [`accept`](TcpListener::accept), for use in a `poll` function. Of several tasks that poll, the
+    /// latest is woken.
     pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(TcpStream, SocketAddr)>> {
         self.poll_accept_as(Waiter::POLL, cx)
     }
@@ -139,8 +140,8 @@ impl TcpListener {
         installed
     }
 
-    /// Connections that data of their SYN opened and that the client has not acknowledged yet, with those that a reset
-    /// ended a short time ago.
+    /// Connections that data of their SYN opened and that the client has not acknowledged yet, with those
+    /// that a reset ended a short time ago.
     pub fn fast_open_pending(&self) -> usize {
         let of = |part: &Part| {
             let now = part.shared.clock.now();

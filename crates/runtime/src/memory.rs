@@ -1,7 +1,8 @@
-//! Two endpoints joined by an emulated link, in memory and in real time: for tests and examples, without privileges.
+//! Two endpoints joined by an emulated link, in memory and in real time: for tests and examples, without
+//! privileges.
 //!
-//! The link is `brisk_link`'s, the same that the simulator and the emulator use; here it runs on tokio's timers, which
-//! fire to the millisecond. Under tokio's paused clock it runs as fast as the machine allows.
+//! The link is `brisk_link`'s, the same that the simulator and the emulator use; here it runs on tokio's
+//! timers, which fire to the millisecond. Under tokio's paused clock it runs as fast as the machine allows.
 
 use std::future::Future;
 use std::io;
@@ -28,8 +29,8 @@ pub const ADDRESSES: [[IpAddr; 2]; 2] = [
     [IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)), IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2))],
 ];
 
-/// Two endpoints with the default settings, joined by a link: A (`10.0.0.1`, `fd00::1`) and B (`10.0.0.2`, `fd00::2`).
-/// `up` of the link goes from A to B. The same seed gives the same losses for the same packets.
+/// Two endpoints with the default settings, joined by a link: A (`10.0.0.1`, `fd00::1`) and B (`10.0.0.2`,
+/// `fd00::2`). `up` of the link goes from A to B. The same seed gives the same losses for the same packets.
 ///
 /// # Errors
 /// None with settings as they are; the signature is that of [`Builder::build`].

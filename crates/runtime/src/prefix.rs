@@ -47,7 +47,8 @@ impl Prefix {
         }
     }
 
-    /// The first address of the network that a host can have and that is not this one; `None` if there is no other.
+    /// The first address of the network that a host can have and that is not this one; `None` if there is no
+    /// other.
     pub fn neighbour(&self) -> Option<IpAddr> {
         let bits = self.family_bits();
         let hosts = match bits - self.length {

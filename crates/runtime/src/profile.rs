@@ -1,7 +1,8 @@
-//! Sets of mechanisms as words: a name (`tcp`, `all`), a list (`fast_open,corrective=f2`), or a name followed by the
-//! differences from it (`tcp2012,proactive=all`).
+//! Sets of mechanisms as words: a name (`tcp`, `all`), a list (`fast_open,corrective=f2`), or a name followed
+//! by the differences from it (`tcp2012,proactive=all`).
 //!
-//! `tcp2012` and the values `paper` and `f1` are the TCP and the mechanisms of 2012: they need the feature `historical`.
+//! `tcp2012` and the values `paper` and `f1` are the TCP and the mechanisms of 2012: they need the feature
+//! `historical`.
 
 use brisk_link::units::{parse_duration, parse_proportion};
 use brisk_tcp::TcpConfig;
@@ -20,7 +21,8 @@ pub struct Profile {
     pub tcp: TcpConfig,
     /// Both ends use Fast Open, and the client has the server's cookie.
     pub fast_open: bool,
-    /// Both ends have met before and know the path: its round-trip time for the timers of the handshake, its loss.
+    /// Both ends have met before and know the path: its round-trip time for the timers of the handshake, its
+    /// loss.
     pub memory: bool,
 }
 
@@ -62,7 +64,8 @@ impl Profile {
         text.split(';').map(Profile::parse).collect()
     }
 
-    /// Lets the planner, if the profile has one, add at most so many percent; 0 switches it and all redundancy off.
+    /// Lets the planner, if the profile has one, add at most so many percent; 0 switches it and all
+    /// redundancy off.
     pub fn allow(&mut self, max_overhead: u32) {
         let TcpConfig { mechanisms, handshake_copies, .. } = &mut self.tcp;
         match &mut mechanisms.planner {
@@ -177,9 +180,9 @@ fn proactive() -> TcpConfig {
     tcp
 }
 
-/// The TCP of a gateway pair as installed. Everything, chosen by the planner, between two ends that know the path and each other: a
-/// response that is to be there within a round trip needs a window that takes it at once, and a request that may arrive twice. BBR,
-/// since random loss does not slow it down.
+/// The TCP of a gateway pair as installed. Everything, chosen by the planner, between two ends that know the
+/// path and each other: a response that is to be there within a round trip needs a window that takes it at
+/// once, and a request that may arrive twice. BBR, since random loss does not slow it down.
 fn all() -> TcpConfig {
     TcpConfig {
         initial_window: 32,

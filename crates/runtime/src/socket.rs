@@ -110,9 +110,10 @@ impl TcpSocket {
         endpoint.connect_with(remote, &config).await
     }
 
-    /// Opens a connection to `remote` with `data`, without waiting for the handshake, and answers how many bytes
-    /// of it were taken. With Fast Open ([`set_fast_open_connect`](TcpSocket::set_fast_open_connect)) and a cookie of
-    /// the server, `data` leaves with the SYN and can reach its application **more than once**.
+    /// Opens a connection to `remote` with `data`, without waiting for the handshake, and answers how many
+    /// bytes of it were taken. With Fast Open ([`set_fast_open_connect`](TcpSocket::set_fast_open_connect))
+    /// and a cookie of the server, `data` leaves with the SYN and can reach its application **more than
+    /// once**.
     ///
     /// # Errors
     /// As [`Endpoint::connect_with_data`].

@@ -17,10 +17,11 @@ use split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 
 /// A TCP connection between a local and a remote end.
 ///
-/// Made by [`Endpoint::connect`](crate::Endpoint::connect), [`TcpSocket::connect`](crate::TcpSocket::connect) and
-/// [`TcpListener::accept`](crate::TcpListener::accept). Reading and writing go through [`AsyncRead`](tokio::io::AsyncRead)
-/// and [`AsyncWrite`](tokio::io::AsyncWrite). Dropping it closes the connection gracefully: what was written is still delivered, unless received
-/// data was never read, which makes the close a reset as RFC 9293 section 3.6.1 wants it.
+/// Made by [`Endpoint::connect`](crate::Endpoint::connect), [`TcpSocket::connect`](crate::TcpSocket::connect)
+/// and [`TcpListener::accept`](crate::TcpListener::accept). Reading and writing go through
+/// [`AsyncRead`](tokio::io::AsyncRead) and [`AsyncWrite`](tokio::io::AsyncWrite). Dropping it closes the
+/// connection gracefully: what was written is still delivered, unless received data was never read, which
+/// makes the close a reset as RFC 9293 section 3.6.1 wants it.
 #[derive(Debug)]
 pub struct TcpStream {
     connection: Arc<Connection>,
@@ -35,7 +36,8 @@ impl TcpStream {
         TcpStream { connection }
     }
 
-    /// Waits for the handshake of a connection made by [`connect_with_data`](crate::Endpoint::connect_with_data).
+    /// Waits for the handshake of a connection made by
+    /// [`connect_with_data`](crate::Endpoint::connect_with_data).
     ///
     /// # Errors
     /// Those of [`Endpoint::connect`](crate::Endpoint::connect) that come from the other side.
@@ -43,8 +45,8 @@ impl TcpStream {
         self.connection.connected().await
     }
 
-    /// Waits until the connection fails: it is reset, or given up. Never ends if both sides close in order. For whoever
-    /// is busy elsewhere and neither reads nor writes.
+    /// Waits until the connection fails: it is reset, or given up. Never ends if both sides close in order.
+    /// For whoever is busy elsewhere and neither reads nor writes.
     pub async fn failed(&self) -> io::Error {
         self.connection.failed().await
     }
@@ -59,7 +61,8 @@ impl TcpStream {
         self.connection.remote_addr()
     }
 
-    /// Copies received bytes into `buffer` without taking them, waiting for at least one; 0 is the end of the stream.
+    /// Copies received bytes into `buffer` without taking them, waiting for at least one; 0 is the end of the
+    /// stream.
     ///
     /// # Errors
     /// As reading.
@@ -76,9 +79,9 @@ impl TcpStream {
     /// result for a `most` of 0. Long runs come in the buffer that the device read them into, without a copy;
     /// others are copied. A call returns one contiguous piece, which may be less than there is.
     ///
-    /// They keep that buffer for as long as they live, beside what [`max_buffer_bytes`](crate::Builder::max_buffer_bytes)
-    /// bounds: some 64 kB, and after losses as much as the connection's receive buffer held. It is for who passes them on, or
-    /// is done with them soon.
+    /// They keep that buffer for as long as they live, beside what
+    /// [`max_buffer_bytes`](crate::Builder::max_buffer_bytes) bounds: some 64 kB, and after losses as much as
+    /// the connection's receive buffer held. It is for who passes them on, or is done with them soon.
     ///
     /// # Errors
     /// As reading.
@@ -91,12 +94,13 @@ impl TcpStream {
         self.connection.poll_read_bytes(cx, most)
     }
 
-    /// Takes bytes off the front of `bytes` and sends them, waiting for room for at least one; answers how many. A run of 4 kB
-    /// and more is not copied: it leaves from where it lies, and is let go of when the peer has acknowledged it.
+    /// Takes bytes off the front of `bytes` and sends them, waiting for room for at least one; answers how
+    /// many. A run of 4 kB and more is not copied: it leaves from where it lies, and is let go of when the
+    /// peer has acknowledged it.
     ///
-    /// It counts with its length in the send buffer and in [`max_buffer_bytes`](crate::Builder::max_buffer_bytes); but what is
-    /// a part of a longer buffer keeps that whole buffer for so long. When the future is dropped, what is gone from `bytes` is
-    /// on its way.
+    /// It counts with its length in the send buffer and in
+    /// [`max_buffer_bytes`](crate::Builder::max_buffer_bytes); but what is a part of a longer buffer keeps
+    /// that whole buffer for so long. When the future is dropped, what is gone from `bytes` is on its way.
     ///
     /// # Errors
     /// As writing.
@@ -109,8 +113,8 @@ impl TcpStream {
         self.connection.poll_write_bytes(cx, bytes)
     }
 
-    /// Sends all of `bytes`, as [`write_bytes`](TcpStream::write_bytes) does. When the future is dropped before it is done, nobody
-    /// knows how many of them are on their way.
+    /// Sends all of `bytes`, as [`write_bytes`](TcpStream::write_bytes) does. When the future is dropped
+    /// before it is done, nobody knows how many of them are on their way.
     ///
     /// # Errors
     /// As writing.
@@ -134,8 +138,8 @@ impl TcpStream {
         self.connection.set_keepalive(keepalive);
     }
 
-    /// Longest time that data may stay unacknowledged before the connection is given up (RFC 5482); `None`: the number
-    /// of retransmissions decides.
+    /// Longest time that data may stay unacknowledged before the connection is given up (RFC 5482); `None`:
+    /// the number of retransmissions decides.
     pub fn set_user_timeout(&self, timeout: Option<Duration>) {
         self.connection.set_user_timeout(timeout);
     }
@@ -145,7 +149,8 @@ impl TcpStream {
         self.connection.abort();
     }
 
-    /// Statistics of the connection so far: round-trip time, window, counters. `None` once the stack has forgotten it.
+    /// Statistics of the connection so far: round-trip time, window, counters. `None` once the stack has
+    /// forgotten it.
     pub fn stats(&self) -> Option<ConnStats> {
         self.connection.stats()
     }
@@ -184,8 +189,8 @@ impl TcpStream {
     }
 }
 
-/// A second handle to the connection of a [`TcpStream`]. The connection is let go when all its handles are dropped; one
-/// that is held therefore keeps an orderly close from happening by dropping the stream.
+/// A second handle to the connection of a [`TcpStream`]. The connection is let go when all its handles are
+/// dropped; one that is held therefore keeps an orderly close from happening by dropping the stream.
 #[derive(Clone, Debug)]
 pub struct StreamHandle {
     connection: Arc<Connection>,

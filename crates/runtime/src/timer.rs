@@ -1,9 +1,10 @@
 //! The one timer of a driver.
 //!
-//! Of tokio's timers the system hears when a thread begins to wait, as the longest time that it may, and a deadline a millisecond
-//! ahead, which a connection on a short path nearly always has, makes it set its clock twice for each wait. Where packets come
-//! from a descriptor of the system, the timer is one of the system's too: it is set once and lies there until it fires, however
-//! often the thread waits meanwhile. Devices in memory have tokio's, which a test may stop.
+//! Of tokio's timers the system hears when a thread begins to wait, as the longest time that it may, and a
+//! deadline a millisecond ahead, which a connection on a short path nearly always has, makes it set its clock
+//! twice for each wait. Where packets come from a descriptor of the system, the timer is one of the system's
+//! too: it is set once and lies there until it fires, however often the thread waits meanwhile. Devices in
+//! memory have tokio's, which a test may stop.
 
 use std::io;
 use std::pin::Pin;
@@ -42,7 +43,8 @@ impl Timer {
         }
     }
 
-    /// Arms it for `deadline`; true if it has fired already. To be asked by one task alone, with a time `now` that has come.
+    /// Arms it for `deadline`; true if it has fired already. To be asked by one task alone, with a time `now`
+    /// that has come.
     pub(crate) fn has_fired(
         &mut self,
         deadline: Option<Instant>,
@@ -89,7 +91,8 @@ impl Source {
         }
     }
 
-    /// Ready when it has fired; tokio has come round to its events by then, and so to all tasks that were ready.
+    /// Ready when it has fired; tokio has come round to its events by then, and so to all tasks that were
+    /// ready.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Source::Tokio(sleep) => sleep.as_mut().poll(cx).map(Ok),

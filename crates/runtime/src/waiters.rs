@@ -1,7 +1,7 @@
 //! Tasks that wait for something, each with a place of its own.
 //!
-//! A task that polls again takes its old place, whatever its waker looks like: [`Waker::will_wake`] may say no for two wakers
-//! of the same task, so that places told apart by it fill up with one task.
+//! A task that polls again takes its old place, whatever its waker looks like: [`Waker::will_wake`] may say
+//! no for two wakers of the same task, so that places told apart by it fill up with one task.
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -46,8 +46,8 @@ impl Wakers {
     }
 }
 
-/// Waits until `poll`, which adds the waiter that it is told wherever it finds nothing yet, is ready. `leave` takes the waiter
-/// out again, also when the future is dropped before.
+/// Waits until `poll`, which adds the waiter that it is told wherever it finds nothing yet, is ready. `leave`
+/// takes the waiter out again, also when the future is dropped before.
 pub(crate) async fn wait<T>(
     mut poll: impl FnMut(&mut Context<'_>, Waiter) -> Poll<T>,
     leave: impl FnMut(Waiter),

@@ -1,4 +1,5 @@
-//! Endpoints with several stacks: each on a queue of its own of the same device, which brings packets to the wrong one.
+//! Endpoints with several stacks: each on a queue of its own of the same device, which brings packets to the
+//! wrong one.
 
 use std::collections::VecDeque;
 use std::io;
@@ -413,8 +414,8 @@ async fn tcp_in_udp_between_two_hosts_with_two_stacks_each() {
             timeout(LIMIT, asking.join_all()).await.unwrap();
         };
         exchanges().await;
-        // The counters are looked at now and then. The client opens everything on the core of this thread, so that
-        // perhaps nothing goes astray there.
+        // The counters are looked at now and then. The client opens everything on the core of this thread, so
+        // that perhaps nothing goes astray there.
         while server.device_counters().handed_over == 0 {
             tokio::time::sleep(Duration::from_millis(150)).await;
             exchanges().await;

@@ -1,5 +1,5 @@
-//! Endpoints on real devices: UDP on loopback, a TUN in a network namespace against the kernel's TCP, and devices that
-//! push back or break.
+//! Endpoints on real devices: UDP on loopback, a TUN in a network namespace against the kernel's TCP, and
+//! devices that push back or break.
 
 mod watched;
 
@@ -140,8 +140,9 @@ async fn a_device_that_pushes_back_loses_nothing() {
     }
 }
 
-/// On one thread the runtime polls spawned tasks, and so the driver, many times before it comes back to its main task. The
-/// driver waits for a reader that it has woken: what was received does not pile up to the size of the window.
+/// On one thread the runtime polls spawned tasks, and so the driver, many times before it comes back to its
+/// main task. The driver waits for a reader that it has woken: what was received does not pile up to the size
+/// of the window.
 #[tokio::test]
 async fn a_reader_gets_its_turn_before_the_window_is_full() {
     let (a, b) = MemoryDevice::pair_with(MemoryOptions { queue_bytes: 1 << 20, ..MemoryOptions::default() });
@@ -157,8 +158,9 @@ async fn a_reader_gets_its_turn_before_the_window_is_full() {
     assert!(most < 2 << 20, "{most} bytes were waiting");
 }
 
-/// A request that arrives is answered by one packet: it would be two if it were acknowledged before the server is asked. The
-/// clock stands still while anybody has something to do, for the server's turn is not for ever.
+/// A request that arrives is answered by one packet: it would be two if it were acknowledged before the
+/// server is asked. The clock stands still while anybody has something to do, for the server's turn is not
+/// for ever.
 #[tokio::test(start_paused = true)]
 async fn an_acknowledgement_leaves_with_the_answer() {
     let (a, b) = MemoryDevice::pair_with(MemoryOptions::default());
@@ -228,8 +230,8 @@ impl std::task::Wake for Forward {
     }
 }
 
-/// Two wakers of the main task of a runtime with one thread may look different. Places were told apart by that once, so that
-/// the main task filled them all and from then on woke itself at each poll.
+/// Two wakers of the main task of a runtime with one thread may look different. Places were told apart by
+/// that once, so that the main task filled them all and from then on woke itself at each poll.
 #[tokio::test]
 async fn a_main_task_that_waits_sleeps() {
     let (_, b) = MemoryDevice::pair();
@@ -318,8 +320,8 @@ async fn the_device_is_closed_when_nobody_holds_the_endpoint() {
     tokio::time::timeout(Duration::from_secs(10), closed).await.expect("the cable is cut");
 }
 
-/// A TUN in a namespace of its own, set up so that the kernel there is `10.0.0.1` and the stack `10.0.0.2`. `None`, with
-/// the reason printed, if this user may not have one.
+/// A TUN in a namespace of its own, set up so that the kernel there is `10.0.0.1` and the stack `10.0.0.2`.
+/// `None`, with the reason printed, if this user may not have one.
 fn tun(offload: bool) -> Option<(Namespace, TunDevice)> {
     if !(privileges::has_net_admin() && privileges::has_sys_admin()) {
         println!("skipped: a TUN in a network namespace needs CAP_NET_ADMIN and CAP_SYS_ADMIN");

@@ -1,4 +1,5 @@
-//! Fast Open through the runtime's API: the round trip it saves, and what it costs where the path prevents it.
+//! Fast Open through the runtime's API: the round trip it saves, and what it costs where the path prevents
+//! it.
 
 use std::time::Duration;
 
@@ -92,7 +93,8 @@ async fn an_exchange_over_a_new_connection_takes_one_round_trip() {
 #[tokio::test(start_paused = true)]
 async fn where_the_path_prevents_it_nobody_notices() {
     for (link, outcome, most) in [
-        // The cookie is granted, and then the SYN with data is swallowed: the plain one follows after 1.5 round trips.
+        // The cookie is granted, and then the SYN with data is swallowed: the plain one follows after 1.5
+        // round trips.
         ("--rtt 100ms --middlebox drop-syn-data", FastOpenOutcome::SynLost, 3.6),
         ("--rtt 100ms --middlebox strip-option:34", FastOpenOutcome::Stripped, 2.1),
         ("--rtt 100ms --middlebox strip-option:34@syn", FastOpenOutcome::Stripped, 2.1),

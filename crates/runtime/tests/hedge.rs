@@ -1,5 +1,5 @@
-//! Requests over Fast Open that a second connection insures: what a path costs that passes nothing behind a SYN with
-//! data, and what a path costs that works. In virtual time.
+//! Requests over Fast Open that a second connection insures: what a path costs that passes nothing behind a
+//! SYN with data, and what a path costs that works. In virtual time.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

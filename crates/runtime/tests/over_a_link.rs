@@ -162,7 +162,8 @@ async fn young_connection_acknowledges_each_segment_of_a_flight() {
     assert!(sent >= 12, "SYN, its acknowledgement and one for each of ten segments: {sent}");
 }
 
-/// RFC 9937 lets one segment more go for each acknowledgement that makes progress: also if two arrive at once.
+/// RFC 9937 lets one segment more go for each acknowledgement that makes progress: also if two arrive at
+/// once.
 #[tokio::test(start_paused = true)]
 async fn acknowledgements_that_arrive_at_once_each_let_recovery_go_on() {
     // The SYN-ACK is 1 and ten segments follow, of which the last nine are lost.
@@ -176,7 +177,8 @@ async fn acknowledgements_that_arrive_at_once_each_let_recovery_go_on() {
     assert!(round_trips < 8.0, "{round_trips}");
 }
 
-/// Six acknowledgements, then three that tell of a loss, at once: what the six let go leaves before recovery begins.
+/// Six acknowledgements, then three that tell of a loss, at once: what the six let go leaves before recovery
+/// begins.
 #[tokio::test(start_paused = true)]
 async fn a_loss_at_the_end_of_a_batch_of_acknowledgements_costs_no_round_trip() {
     // The SYN-ACK is 1; of the first flight of ten segments the seventh is lost.

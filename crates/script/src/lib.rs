@@ -18,18 +18,18 @@
 //! brisk_script::run("handshake.pkt", script, &brisk_script::Options::default()).unwrap();
 //! ```
 //!
-//! The language, beyond what packetdrill has: `[flow NAME]` before a packet names one of several
-//! connections (`[flow b from 192.0.2.7]` gives its remote host another address), `[new]` says that a
-//! SYN begins a new connection over the same ports, `[badsum]` spoils the TCP checksum, `[spoiled]` the
-//! payload; sequence numbers may count back from the initial one (`-999:1(1000)`); `GA hex`,
-//! `kind N hex`, and `FO $name` for a cookie that the stack chooses. `--set key=value` configures the
-//! stack ([`keys`]). `TS val 7 ecr @1001/2` echoes the time stamp of the second segment of the stack that began at 1001,
-//! `ecr @` that of its last segment. `%{ print(tcpi_snd_cwnd) }%` writes values into the trace, and so does a call with the
-//! result `?`. Assertions see `tcpi_…` names and the stack's own figures as `brisk_…`. Payload is
-//! not zeros: byte `i` of a stream is `(7 i + 3) mod 256` in both directions, and every byte is checked.
+//! The language, beyond what packetdrill has: `[flow NAME]` before a packet names one of several connections
+//! (`[flow b from 192.0.2.7]` gives its remote host another address), `[new]` says that a SYN begins a new
+//! connection over the same ports, `[badsum]` spoils the TCP checksum, `[spoiled]` the payload; sequence
+//! numbers may count back from the initial one (`-999:1(1000)`); `GA hex`, `kind N hex`, and `FO $name` for a
+//! cookie that the stack chooses. `--set key=value` configures the stack ([`keys`]). `TS val 7 ecr @1001/2`
+//! echoes the time stamp of the second segment of the stack that began at 1001, `ecr @` that of its last
+//! segment. `%{ print(tcpi_snd_cwnd) }%` writes values into the trace, and so does a call with the result
+//! `?`. Assertions see `tcpi_…` names and the stack's own figures as `brisk_…`. Payload is not zeros: byte
+//! `i` of a stream is `(7 i + 3) mod 256` in both directions, and every byte is checked.
 //!
-//! Calls are made on the sockets of [`brisk_sockets`], or of the kernel ([`run_on_kernel`]), by a thread of their own, so
-//! that one may last while packets come and go.
+//! Calls are made on the sockets of [`brisk_sockets`], or of the kernel ([`run_on_kernel`]), by a thread of
+//! their own, so that one may last while packets come and go.
 
 #![forbid(unsafe_code)]
 

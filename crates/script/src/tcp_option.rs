@@ -42,7 +42,8 @@ pub(crate) enum Echo {
     Value(u32),
     /// `ecr @`: the time stamp of the last segment that the stack sent.
     Newest,
-    /// `ecr @seq/n`: the time stamp of the n-th segment of the stack that began at `seq`; as `@` if there is none.
+    /// `ecr @seq/n`: the time stamp of the n-th segment of the stack that began at `seq`; as `@` if there is
+    /// none.
     Segment { seq: u32, transmission: u32 },
 }
 
@@ -56,7 +57,8 @@ pub(crate) enum Cookie {
 }
 
 impl TcpOption {
-    /// Appends the bytes of the option. A named cookie or echo must have been resolved; it counts as a request, or 0.
+    /// Appends the bytes of the option. A named cookie or echo must have been resolved; it counts as a
+    /// request, or 0.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         let mut tlv = |kind: u8, pieces: &[&[u8]]| {
             let len = 2 + pieces.iter().map(|piece| piece.len()).sum::<usize>();

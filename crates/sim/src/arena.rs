@@ -1,8 +1,8 @@
 //! Memory that outlives a [`World`](crate::World): hosts, links, lists and buffers.
 //!
-//! A transaction of 5 kB takes no longer to simulate than to make and to free what it is simulated with. So who runs many
-//! hands the arena from one world to the next. Its parts are reset in between: no state
-//! of one world reaches the next.
+//! A transaction of 5 kB takes no longer to simulate than to make and to free what it is simulated with. So
+//! who runs many hands the arena from one world to the next. Its parts are reset in between: no state of one
+//! world reaches the next.
 
 use brisk_link::{Link, LinkSpec};
 use brisk_tcp::error::ConfigError;
@@ -12,8 +12,8 @@ use crate::host::Host;
 use crate::schedule::Schedule;
 use crate::side::Side;
 
-/// An address as a number, which compares faster; those of IPv4 as IPv6 maps them (RFC 4291 section 2.5.5.2), which are
-/// on no wire.
+/// An address as a number, which compares faster; those of IPv4 as IPv6 maps them (RFC 4291 section 2.5.5.2),
+/// which are on no wire.
 pub(crate) type Address = u128;
 
 /// Bytes that an application reads at once.
@@ -100,7 +100,8 @@ impl Arena {
         }
     }
 
-    /// Keeps what a world consisted of for the next one, which gives its hosts their places in the same order.
+    /// Keeps what a world consisted of for the next one, which gives its hosts their places in the same
+    /// order.
     pub(crate) fn keep(&mut self, mut lists: Lists) {
         self.idle.extend(lists.hosts.drain(..).rev());
         for link in &mut lists.links {

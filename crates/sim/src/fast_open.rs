@@ -2,8 +2,8 @@
 //!
 //! Fast Open pays from the second connection on. An [`Acquaintance`] is what two earlier connections over the
 //! same path have taught the client: the server's cookie, what the path is like, and whether it takes data on
-//! a SYN. The server remembers the path too. The path is that of the measurement with its middleboxes, but empty and without loss.
-//! It is made once and recalled at the start of every transaction.
+//! a SYN. The server remembers the path too. The path is that of the measurement with its middleboxes, but
+//! empty and without loss. It is made once and recalled at the start of every transaction.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -31,8 +31,8 @@ pub(crate) fn keys() -> FastOpenConfig {
     FastOpenConfig { keys: Some(KeySource::Fixed { primary, backup: None }), ..FastOpenConfig::default() }
 }
 
-/// Fast Open of a listener with this TCP. More than the standard initial window is for the servers of a gateway pair, which answer
-/// only requests that they have authenticated.
+/// Fast Open of a listener with this TCP. More than the standard initial window is for the servers of a
+/// gateway pair, which answer only requests that they have authenticated.
 pub fn listening(tcp: &TcpConfig) -> FastOpenListen {
     let standard = TcpConfig::default().initial_window;
     FastOpenListen { authenticated: tcp.initial_window > standard, ..FastOpenListen::default() }

@@ -43,7 +43,8 @@ impl Host {
         Host { name: name.to_owned(), side, stack, apps: Vec::new(), owners: Owners::default(), notes: None }
     }
 
-    /// Makes this host what [`Host::new`] makes of a stack of that configuration and seed, in the same storage.
+    /// Makes this host what [`Host::new`] makes of a stack of that configuration and seed, in the same
+    /// storage.
     ///
     /// # Errors
     /// As [`Stack::renew`].

@@ -1,8 +1,8 @@
 //! Flows of one kind beside plain bulk transfers on the same link: what do the plain ones keep?
 //!
 //! Plain senders at side B send as much as goes to receivers at side A. Beside them run either as many bulk
-//! transfers of the TCP under test, or clients that fetch short responses with it, one after the other. All begin
-//! within the first 200 ms, as the seed has it; what arrived is counted at the end.
+//! transfers of the TCP under test, or clients that fetch short responses with it, one after the other. All
+//! begin within the first 200 ms, as the seed has it; what arrived is counted at the end.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;

@@ -355,8 +355,8 @@ fn counted(
     sum
 }
 
-/// Knowledge of a browser from earlier visits about the hosts of a page: the cookies, and the round-trip times of
-/// a load of the same page over the path without its losses, queues included.
+/// Knowledge of a browser from earlier visits about the hosts of a page: the cookies, and the round-trip
+/// times of a load of the same page over the path without its losses, queues included.
 ///
 /// # Errors
 /// As [`load`].
@@ -458,7 +458,8 @@ mod tests {
         let (client, server, known) = (tcp.clone(), tcp, Some(&known));
         let spec = LoadSpec { known, fast_open: true, client, server, ..LoadSpec::new(&link, &page) };
         let result = load(&spec, 1, &mut Arena::default()).unwrap();
-        // The first SYN to a host that meets a queue cannot know of it; the others hear of it while they wait.
+        // The first SYN to a host that meets a queue cannot know of it; the others hear of it while they
+        // wait.
         assert_eq!(result.dropped, 0);
         assert!(result.counted.handshake_timeouts <= 1 && result.connections > 10, "{result:?}");
     }

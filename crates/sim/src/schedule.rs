@@ -1,9 +1,9 @@
 //! The order in which things happen: of each source, when it is to be woken.
 //!
-//! Two sources of one instant come out in the order in which they were armed for it, so that a run depends on nothing but
-//! its inputs. A world has a handful of sources, two for each link and one for each host, and arms them several times for
-//! each that it wakes. So arming is an entry in a list, and who is first is looked for: a heap, in which what has moved
-//! leaves an old entry behind, took four times as much.
+//! Two sources of one instant come out in the order in which they were armed for it, so that a run depends on
+//! nothing but its inputs. A world has a handful of sources, two for each link and one for each host, and
+//! arms them several times for each that it wakes. So arming is an entry in a list, and who is first is
+//! looked for: a heap, in which what has moved leaves an old entry behind, took four times as much.
 
 use brisk_wire::Instant;
 

@@ -102,8 +102,8 @@ fn random_loss_of_2_percent_leaves_85_percent_of_the_rate() {
 
 #[test]
 fn random_loss_costs_little_more_than_what_is_lost() {
-    // Of what the loss leaves: nine tenths up to 2 % (S6), and more than the plan's 70 % at 3 % and 50 % at 5 % (S7); the headers'
-    // share of 3.5 % taken off.
+    // Of what the loss leaves: nine tenths up to 2 % (S6), and more than the plan's 70 % at 3 % and 50 % at 5
+    // % (S7); the headers' share of 3.5 % taken off.
     for (rtt, loss, floor) in
         [(20, "0.5%", 0.88), (100, "1%", 0.87), (20, "2%", 0.86), (100, "3%", 0.82), (50, "5%", 0.80)]
     {
@@ -114,7 +114,8 @@ fn random_loss_costs_little_more_than_what_is_lost() {
     }
 }
 
-/// S26: redundancy takes its share of the path, and nothing more: a copy of everything half, one parity of 16 segments a 17th.
+/// S26: redundancy takes its share of the path, and nothing more: a copy of everything half, one parity of 16
+/// segments a 17th.
 #[test]
 fn redundancy_costs_its_bytes() {
     let parity =

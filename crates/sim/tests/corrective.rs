@@ -79,8 +79,9 @@ struct Shared {
     offered: u64,
 }
 
-/// Detection waits for the answer to parity; by then everything else has been reported, and no acknowledgement is left
-/// that would let the second of two losses go. Both are sent again at once, and take one round trip together.
+/// Detection waits for the answer to parity; by then everything else has been reported, and no
+/// acknowledgement is left that would let the second of two losses go. Both are sent again at once, and take
+/// one round trip together.
 #[test]
 fn losses_that_one_parity_cannot_repair_take_a_round_trip_together() {
     let mut tcp = corrective();
@@ -140,8 +141,8 @@ fn reductions(counters: &Counters) -> u64 {
     counters.masked_losses + counters.recoveries + counters.timeouts
 }
 
-/// Single losses, 300 packets apart: a flow reduces its window as often whether parity brings back what was lost or
-/// a retransmission.
+/// Single losses, 300 packets apart: a flow reduces its window as often whether parity brings back what was
+/// lost or a retransmission.
 #[test]
 fn a_repaired_loss_reduces_the_window_as_often_as_one_that_is_not() {
     let losses: Vec<String> = (1..=300).map(|loss| (300 * loss).to_string()).collect();
@@ -153,8 +154,8 @@ fn a_repaired_loss_reduces_the_window_as_often_as_one_that_is_not() {
     let run = |name: &str, tcp: TcpConfig| {
         let Shared { counters: [sent, _], .. } = share(&link, [Some(tcp), None], 80, 1);
         let (masked, again) = (sent.masked_losses, sent.retransmits);
-        // The link counts parity too: which share of its losses hits data depends on the arm. A lost segment of data is
-        // repaired or sent again.
+        // The link counts parity too: which share of its losses hits data depends on the arm. A lost segment
+        // of data is repaired or sent again.
         let lost = masked + again;
         println!("| {name} | {lost} | {} | {masked} | {again} |", reductions(&sent));
         (masked, reductions(&sent) as f64 / lost as f64)
@@ -167,8 +168,8 @@ fn a_repaired_loss_reduces_the_window_as_often_as_one_that_is_not() {
     assert!((with / without - 1.0).abs() < 0.02, "{without} a loss without, {with} with parity");
 }
 
-/// The flow in question begins first or second, with several distances in time; answers its share of what both
-/// delivered, and the share of packets that the bottleneck dropped.
+/// The flow in question begins first or second, with several distances in time; answers its share of what
+/// both delivered, and the share of packets that the bottleneck dropped.
 fn beside_plain_tcp(tcp: &TcpConfig, runs: u64, duration: u64) -> (f64, f64) {
     let link = "--rtt 40ms --rate 10mbit --queue 50kB";
     let (mut own, mut all, mut dropped, mut offered) = (0, 0, 0, 0);
@@ -209,8 +210,8 @@ fn parity_does_not_make_the_bottleneck_drop_more() {
     assert!(with <= 1.1 * without, "dropped: {without} without, {with} with parity");
 }
 
-/// Completion in milliseconds (mean, 50th, 95th and 99th percentile), retransmissions a transaction and bytes on the
-/// wire per byte of payload.
+/// Completion in milliseconds (mean, 50th, 95th and 99th percentile), retransmissions a transaction and bytes
+/// on the wire per byte of payload.
 fn exchanges(link: &str, bytes: u64, tcp: &TcpConfig, runs: u64) -> ([f64; 4], f64, f64) {
     let link = LinkSpec::parse(link).expect("a link");
     let spec = TransactionSpec {

@@ -1,6 +1,6 @@
-//! Tables 3 and 4 of "Gentle Aggression" in shape: web-sized responses over paths with burst loss and jitter, the TCP
-//! of 2012 with the paper's Reactive and without. `BRISK_SEEDS=20000 cargo test --release -p brisk-sim --test
-//! mixed_traffic -- --nocapture` prints the tables of docs/reactive.md.
+//! Tables 3 and 4 of "Gentle Aggression" in shape: web-sized responses over paths with burst loss and jitter,
+//! the TCP of 2012 with the paper's Reactive and without. `BRISK_SEEDS=20000 cargo test --release -p
+//! brisk-sim --test mixed_traffic -- --nocapture` prints the tables of docs/reactive.md.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use brisk_link::LinkSpec;
 use brisk_sim::transaction::{TransactionResult, TransactionSpec, transaction};
 use brisk_tcp::TcpConfig;
 
-/// A service: quantiles of its responses in bytes, from the smallest to the largest, between which sizes are spread
-/// evenly.
+/// A service: quantiles of its responses in bytes, from the smallest to the largest, between which sizes are
+/// spread evenly.
 struct Mix {
     name: &'static str,
     bytes: [u64; 7],
@@ -18,16 +18,16 @@ struct Mix {
 /// Shares of the responses that are at most as large as the entries of [`Mix::bytes`].
 const SHARES: [u64; 7] = [0, 10, 25, 50, 75, 90, 100];
 
-/// The paper names its services and not their sizes. Search: one small page. Images: the median (8 KB) and the 90th
-/// percentile (183 KB) of the HTTP Archive's images in July 2025. Maps: tiles.
+/// The paper names its services and not their sizes. Search: one small page. Images: the median (8 KB) and
+/// the 90th percentile (183 KB) of the HTTP Archive's images in July 2025. Maps: tiles.
 const MIXES: [Mix; 3] = [
     Mix { name: "search", bytes: [600, 1_500, 4_000, 9_000, 18_000, 32_000, 60_000] },
     Mix { name: "images", bytes: [200, 900, 2_500, 8_000, 40_000, 183_000, 400_000] },
     Mix { name: "maps", bytes: [800, 3_000, 7_000, 13_000, 21_000, 34_000, 90_000] },
 ];
 
-/// Where the users are, with the jitter of an access network. At the median the timeout is 240 ms or more: six round
-/// trips, as in the paper (section 2).
+/// Where the users are, with the jitter of an access network. At the median the timeout is 240 ms or more:
+/// six round trips, as in the paper (section 2).
 const PATHS: [&str; 5] = [
     "--rtt 20ms",
     "--rtt 30ms",
@@ -39,7 +39,8 @@ const PATHS: [&str; 5] = [
 /// Losses of both kinds: bursts at the end of a flight (a full queue) and single ones; acknowledgements too.
 const LOSS: &str = "--loss down:after:1%,50% --loss up:0.3%";
 
-/// `part` of `whole` for each transaction, without a generator of its own: the golden ratio spreads them evenly.
+/// `part` of `whole` for each transaction, without a generator of its own: the golden ratio spreads them
+/// evenly.
 fn spread(index: u64, whole: u64) -> u64 {
     ((u128::from(index.wrapping_mul(0x9e37_79b9_7f4a_7c15)) * u128::from(whole)) >> 64) as u64
 }

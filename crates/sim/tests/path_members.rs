@@ -1,4 +1,5 @@
-//! Connections that share the controller of their path, in virtual time: answers beside bulk, and the share of a bottleneck.
+//! Connections that share the controller of their path, in virtual time: answers beside bulk, and the share
+//! of a bottleneck.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -111,7 +112,8 @@ fn answers_overtake_bulk_which_keeps_what_they_leave() {
     }
 }
 
-/// The share of `members` bulk transfers next to one CUBIC flow, 50 Mbit/s, 40 ms, a queue of one bandwidth-delay product.
+/// The share of `members` bulk transfers next to one CUBIC flow, 50 Mbit/s, 40 ms, a queue of one
+/// bandwidth-delay product.
 fn share_beside_cubic(members: u32, seed: u64) -> f64 {
     let mut hosts = Hosts::new("--rtt 40ms --rate 50mbit --queue 250kB", seed);
     let mut cubic = TcpConfig::default();

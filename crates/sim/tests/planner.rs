@@ -120,8 +120,8 @@ fn redundancy_pays_within_its_allowance() {
     assert!(five.wire <= without.wire * 1.06 && quarter.wire <= without.wire * 1.26, "{five:?} {quarter:?}");
 }
 
-/// The bar in small: 30 kB at 2 % are there within 1.5 round trips for a quarter more bytes than payload, 2 kB at 5 %
-/// within 1.4, but for one of fifty.
+/// The bar in small: 30 kB at 2 % are there within 1.5 round trips for a quarter more bytes than payload, 2
+/// kB at 5 % within 1.4, but for one of fifty.
 #[test]
 fn the_tail_is_short_within_the_allowance() {
     let rtt = Duration::from_millis(100);
@@ -186,8 +186,8 @@ impl Question {
 
 const MEANS: Means = Means { parity: Some(Parity::ReedSolomon), copies: true };
 
-/// Simulates every form that `tried` lets through, and answers by how many round trips the planner's choice is slower
-/// than the best within each allowance (percent of the flight).
+/// Simulates every form that `tried` lets through, and answers by how many round trips the planner's choice
+/// is slower than the best within each allowance (percent of the flight).
 fn beside_the_best(
     question: &Question,
     allowances: &[u32],
@@ -230,8 +230,8 @@ fn beside_the_best(
     distances
 }
 
-/// How much slower than the best the planner's choice may be in the mean, round trips. It pays 0.003 for a thousand
-/// bytes of its own will, and the best of a hundred forms in so many runs is best by chance too.
+/// How much slower than the best the planner's choice may be in the mean, round trips. It pays 0.003 for a
+/// thousand bytes of its own will, and the best of a hundred forms in so many runs is best by chance too.
 const DISTANCE: f64 = 0.05;
 
 /// No other form within the allowance is much faster: every form without a pause, a few questions.

@@ -125,7 +125,8 @@ impl Crowd {
         self.times.iter().sum::<Duration>() / self.times.len().max(1) as u32
     }
 
-    /// Short flows that took more than a second: their SYN-ACK was lost, and the first timer of the handshake waits so long.
+    /// Short flows that took more than a second: their SYN-ACK was lost, and the first timer of the handshake
+    /// waits so long.
     fn late(&self) -> usize {
         self.times.iter().filter(|took| **took > Duration::from_secs(1)).count()
     }
@@ -144,8 +145,9 @@ impl std::fmt::Display for Crowd {
     }
 }
 
-/// Four bulk flows fill a link of 10 Mbit/s; from the fifth second on 50 responses a second of 2 kB are asked for over
-/// connections of their own, for `seconds`, if there is a configuration for them. The seed sets when each begins.
+/// Four bulk flows fill a link of 10 Mbit/s; from the fifth second on 50 responses a second of 2 kB are asked
+/// for over connections of their own, for `seconds`, if there is a configuration for them. The seed sets when
+/// each begins.
 fn crowd(short: Option<&TcpConfig>, seconds: u64, seed: u64) -> Crowd {
     let link = LinkSpec::parse("--rtt 50ms --rate 10mbit --queue 60p").unwrap();
     let mut world = World::new(&link, seed);
@@ -191,8 +193,8 @@ fn crowd(short: Option<&TcpConfig>, seconds: u64, seed: u64) -> Crowd {
     Crowd { bulk, offered, times: clients.iter().map(took).collect() }
 }
 
-/// Short flows with the planner in a crowd: it sees that a queue stands and adds nothing to it, so that the bulk loses what
-/// the short flows add without the planner, and they are no later.
+/// Short flows with the planner in a crowd: it sees that a queue stands and adds nothing to it, so that the
+/// bulk loses what the short flows add without the planner, and they are no later.
 #[test]
 #[ignore = "prints figures: cargo test --release -p brisk-sim --test proactive bulk_loses -- --ignored --nocapture"]
 fn bulk_loses_what_short_flows_add() {

@@ -1,5 +1,5 @@
-//! The bar of the planner as real time has it: two stacks that live through all transactions, a few of them at a time,
-//! so that what one learns of the path, and what it spends, concerns the next.
+//! The bar of the planner as real time has it: two stacks that live through all transactions, a few of them
+//! at a time, so that what one learns of the path, and what it spends, concerns the next.
 
 use std::net::SocketAddr;
 use std::time::Duration;

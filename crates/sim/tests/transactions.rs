@@ -49,8 +49,8 @@ fn a_connection_that_had_earlier_transactions_has_their_window() {
     assert!(first.abs_diff(second) < 500, "{first} {second}");
 }
 
-/// The bandwidth of a flight that its volume limits is no more than that volume per round trip: to pace by it would spread each
-/// response over a third of a round trip.
+/// The bandwidth of a flight that its volume limits is no more than that volume per round trip: to pace by it
+/// would spread each response over a third of a round trip.
 #[test]
 fn a_kept_connection_answers_as_fast_with_bbr_as_with_cubic() {
     let after = |link: &str, response, congestion| {

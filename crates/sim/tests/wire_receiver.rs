@@ -1,5 +1,5 @@
-//! `docs/wire/receiver.py`, a receiver that was written from `docs/wire` alone, reads captures of the simulator and repairs what the
-//! link lost. Skips with a reason where there is no python3.
+//! `docs/wire/receiver.py`, a receiver that was written from `docs/wire` alone, reads captures of the
+//! simulator and repairs what the link lost. Skips with a reason where there is no python3.
 
 use std::path::Path;
 use std::process::Command;

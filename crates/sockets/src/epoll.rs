@@ -18,8 +18,8 @@ const WITH_EXCLUSIVE: Flags =
         | ET
         | EXCLUSIVE;
 
-/// Counts of what has happened at a descriptor: an edge is reported again when a count grows, even if the ready events
-/// stay the same.
+/// Counts of what has happened at a descriptor: an edge is reported again when a count grows, even if the
+/// ready events stay the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Happened {
     /// Arrivals, which wake readers.

@@ -82,7 +82,8 @@ pub struct Host {
     table: BTreeMap<i32, Descriptor>,
     /// The connections of descriptors that were closed and not given out again.
     closed: BTreeMap<i32, ConnId>,
-    /// The error number of the last ICMP error: the stack tells only that a host cannot be reached, Linux why.
+    /// The error number of the last ICMP error: the stack tells only that a host cannot be reached, Linux
+    /// why.
     unreachable: Option<Errno>,
     /// That of the packet which is being taken in.
     refused: Option<Errno>,
@@ -189,7 +190,8 @@ impl Host {
             return Stack::new(config, device.seed).map_err(|_| Errno(libc::EINVAL));
         }
         if let Source::Namespace(flags) = &self.source {
-            // Any address is ours, as on a device that captures everything; connections go out from the first.
+            // Any address is ours, as on a device that captures everything; connections go out from the
+            // first.
             config.any_address = true;
             config.addresses = flags.local_ip.into_iter().collect();
             config.addresses.push(IpAddr::from([192, 168, 0, 1]));
@@ -296,13 +298,14 @@ impl Host {
         self.runs_away
     }
 
-    /// True if the stack has sent without end at one instant, or wants to be woken at one for ever: a bug of it.
+    /// True if the stack has sent without end at one instant, or wants to be woken at one for ever: a bug of
+    /// it.
     pub(crate) fn runs_away(&self) -> bool {
         self.runs_away || self.next_timeout().is_some_and(|due| due <= self.now)
     }
 
-    /// Knowledge of the connection of a socket, and its `struct tcp_info`; also after its program has closed it, as
-    /// long as the stack has it.
+    /// Knowledge of the connection of a socket, and its `struct tcp_info`; also after its program has closed
+    /// it, as long as the stack has it.
     pub fn connection(&mut self, fd: i32) -> Option<(ConnStats, Vec<u8>)> {
         let now = self.now;
         let stack = self.stack.as_ref()?;
@@ -415,7 +418,8 @@ impl Host {
         }
     }
 
-    /// A socket and the stack beside it, once the socket has taken over the settings of the system as they are now.
+    /// A socket and the stack beside it, once the socket has taken over the settings of the system as they
+    /// are now.
     pub(crate) fn parts_now(&mut self, fd: i32) -> Answer<(&mut Socket, &mut Stack, &Settings)> {
         self.socket(fd)?;
         self.refresh()?;
@@ -515,8 +519,8 @@ fn of_namespace(flags: &SoFlags) -> Answer<(Settings, usize)> {
     Ok((settings, of_system))
 }
 
-/// The window that Linux makes of so many bytes of receive buffer before segments have told how much memory they take:
-/// half of it, less a segment.
+/// The window that Linux makes of so many bytes of receive buffer before segments have told how much memory
+/// they take: half of it, less a segment.
 fn window_of(buffer: usize) -> usize {
     (buffer / 2).saturating_sub(SEGMENT).max(MIN_WINDOW)
 }

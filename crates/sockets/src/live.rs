@@ -1,8 +1,8 @@
-//! Linux's socket calls over our stack, in real time, on a device: what a program that steers a device under test
-//! calls.
+//! Linux's socket calls over our stack, in real time, on a device: what a program that steers a device under
+//! test calls.
 //!
-//! The calls are those of the table that packetdrill gets, so that both judge the same sockets. A call that must wait
-//! blocks its thread; others go on beside it.
+//! The calls are those of the table that packetdrill gets, so that both judge the same sockets. A call that
+//! must wait blocks its thread; others go on beside it.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -41,10 +41,10 @@ pub struct PollEntry {
 }
 
 impl Sockets {
-    /// Starts a stack with the addresses `own` on `device`. `flags` are `key=value` pairs as in `--so_flags`; settings
-    /// that they do not give come from the network namespace. `seed` makes sequence numbers and keys: take it from the
-    /// system's randomness. Returns the sockets, and what must be awaited for anything to move: it ends with the error
-    /// of the device.
+    /// Starts a stack with the addresses `own` on `device`. `flags` are `key=value` pairs as in `--so_flags`;
+    /// settings that they do not give come from the network namespace. `seed` makes sequence numbers and
+    /// keys: take it from the system's randomness. Returns the sockets, and what must be awaited for anything
+    /// to move: it ends with the error of the device.
     ///
     /// # Errors
     /// One line about a flag that cannot be taken.

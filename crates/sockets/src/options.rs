@@ -122,7 +122,8 @@ fn set_socket(socket: &mut Socket, stack: &mut Stack, name: i32, value: &[u8]) -
         libc::SO_RCVTIMEO => socket.options.receive_timeout = timeval(value)?,
         libc::SO_SNDTIMEO => socket.options.send_timeout = timeval(value)?,
         libc::SO_RCVLOWAT => {
-            // No more than half of the buffer, of which the program's share is half; a negative value asks for that.
+            // No more than half of the buffer, of which the program's share is half; a negative value asks
+            // for that.
             let share = if socket.options.receive_buffer_set { 1 } else { 2 };
             let most = socket.tcp.receive_buffer.max / share;
             socket.options.receive_low_water = usize::try_from(int(value)?).unwrap_or(most).clamp(1, most);
@@ -167,8 +168,8 @@ fn keep_socket(socket: &mut Socket, name: i32, value: &[u8]) -> Answer<()> {
     Ok(())
 }
 
-/// SO_MAX_PACING_RATE, bytes per second in four or eight bytes; all ones: no bound. Asking for a bound switches pacing
-/// on (Linux: the same).
+/// SO_MAX_PACING_RATE, bytes per second in four or eight bytes; all ones: no bound. Asking for a bound
+/// switches pacing on (Linux: the same).
 fn set_pacing_rate(socket: &mut Socket, stack: &mut Stack, value: &[u8]) -> Answer<()> {
     let rate = match value.first_chunk::<8>() {
         Some(bytes) => u64::from_ne_bytes(*bytes),
@@ -281,7 +282,8 @@ fn without_effect(name: i32, number: i32) -> Answer<i32> {
     })
 }
 
-/// TCP_WINDOW_CLAMP: never less than half of Linux's least receive buffer. 0, for no bound, only without a connection.
+/// TCP_WINDOW_CLAMP: never less than half of Linux's least receive buffer. 0, for no bound, only without a
+/// connection.
 fn set_window_clamp(socket: &mut Socket, stack: &mut Stack, number: i32) -> Answer<()> {
     let clamp = match number {
         0 if socket.conn().is_some() => return Err(Errno(libc::EINVAL)),

@@ -135,10 +135,12 @@ pub struct Settings {
     pub fast_open_server_allowed: bool,
     /// Maximum of unsent bytes in a send buffer: Linux's `tcp_notsent_lowat`.
     pub notsent_lowat: u32,
-    /// `profile=linux_suite`: buffers, retries and the restart after idle are those of the suites that are written for Linux.
+    /// `profile=linux_suite`: buffers, retries and the restart after idle are those of the suites that are
+    /// written for Linux.
     pub linux_suite: bool,
-    /// As in Linux a SYN with data waits for the program's write and is sent again after a second, a listener has no
-    /// limit of Fast Open for each client, and nothing is written or shut before the handshake is complete.
+    /// As in Linux a SYN with data waits for the program's write and is sent again after a second, a listener
+    /// has no limit of Fast Open for each client, and nothing is written or shut before the handshake is
+    /// complete.
     pub like_linux: bool,
     /// Keepalive when a program switches it on.
     pub keepalive: KeepaliveConfig,

@@ -195,7 +195,8 @@ fn write_totals(fields: &mut Fields, stats: &ConnStats, info: &ConnInfo, socket:
     fields.u16(counters.timeouts.min(u64::from(u16::MAX)) as u16);
     fields.u16(0);
     fields.u32(0);
-    // Fields that only AccECN reports are 0: bytes delivered with each codepoint, and the bit fields at the end.
+    // Fields that only AccECN reports are 0: bytes delivered with each codepoint, and the bit fields at the
+    // end.
     let marks = socket.usage.marks;
     fields.all([marks.ce_packets, 0, 0, 0, marks.ect1_bytes, marks.ect0_bytes, marks.ce_bytes, 0]);
 }

@@ -2,13 +2,14 @@
 //! clients still get through, and what the stack holds at most.
 //!
 //! `cargo bench -p brisk-tcp --bench fast_open_flood`. Four floods, each for ten seconds of virtual time
-//! beside 1000 legitimate transactions a second from 100 clients (100 bytes with the SYN, 5000 back, 50 ms one
-//! way):
+//! beside 1000 legitimate transactions a second from 100 clients (100 bytes with the SYN, 5000 back, 50 ms
+//! one way):
 //!
 //! - 50,000 SYNs a second with data and a forged cookie, from addresses drawn at random;
 //! - 20,000 SYNs a second with data and one stolen cookie, from its address;
 //! - the same, each followed by a reset;
-//! - 50,000 blind resets a second in the names of the legitimate clients: port and sequence number are guessed.
+//! - 50,000 blind resets a second in the names of the legitimate clients: port and sequence number are
+//!   guessed.
 
 use std::collections::VecDeque;
 use std::hint::black_box;

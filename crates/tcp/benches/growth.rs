@@ -1,9 +1,10 @@
-//! How the cost of one thing grows with how much there is of others: `cargo bench -p brisk-tcp --bench growth`.
+//! How the cost of one thing grows with how much there is of others: `cargo bench -p brisk-tcp --bench
+//! growth`.
 //!
-//! A transaction of a new connection beside 10, 1,000 or 100,000 open ones, and round trips on one of these; bulk over
-//! 1, 10 or 100 connections at once; one acknowledgement with SACK while 10, 1,000 or 30,000 segments are in flight and
-//! one in 50 is lost. It is real time, so that the cost of memory that is not in the cache is part of it; the least of three runs. Nothing fails here: the
-//! machine decides too.
+//! A transaction of a new connection beside 10, 1,000 or 100,000 open ones, and round trips on one of these;
+//! bulk over 1, 10 or 100 connections at once; one acknowledgement with SACK while 10, 1,000 or 30,000
+//! segments are in flight and one in 50 is lost. It is real time, so that the cost of memory that is not in
+//! the cache is part of it; the least of three runs. Nothing fails here: the machine decides too.
 
 #[path = "idle_connections/pair.rs"]
 #[allow(dead_code)]
@@ -38,8 +39,8 @@ fn report(what: &str, sizes: [usize; 3], cost: fn(usize) -> f64) {
     }
 }
 
-/// Nanoseconds of a connection for 100 bytes there and 5,000 back, both ends, from open to close, while `count` others
-/// are open and idle.
+/// Nanoseconds of a connection for 100 bytes there and 5,000 back, both ends, from open to close, while
+/// `count` others are open and idle.
 fn transaction_beside(count: usize) -> f64 {
     const TIMES: usize = 20_000;
     let mut pair = Pair::new();
@@ -56,8 +57,9 @@ fn transaction_beside(count: usize) -> f64 {
     begun.elapsed().as_nanos() as f64 / TIMES as f64
 }
 
-/// Nanoseconds of a request and a response of 64 bytes, both ends, over one of `count` connections after another. Virtual
-/// time runs as fast as real time does, so that at 100,000 each connection has given back its memory when its turn comes.
+/// Nanoseconds of a request and a response of 64 bytes, both ends, over one of `count` connections after
+/// another. Virtual time runs as fast as real time does, so that at 100,000 each connection has given back
+/// its memory when its turn comes.
 fn round_trip_among(count: usize) -> f64 {
     const TIMES: usize = 20_000;
     let mut pair = Pair::new();
@@ -78,7 +80,8 @@ fn round_trip_among(count: usize) -> f64 {
     begun.elapsed().as_nanos() as f64 / TIMES as f64
 }
 
-/// Nanoseconds of a segment of 1,448 bytes, its share of acknowledgements included, when `count` connections send.
+/// Nanoseconds of a segment of 1,448 bytes, its share of acknowledgements included, when `count` connections
+/// send.
 fn segment_over(count: usize) -> f64 {
     const BYTES: usize = 20_000 * SEGMENT;
     let mut pair = Pair::new();
@@ -129,8 +132,8 @@ fn acknowledgement(in_flight: usize) -> f64 {
     took as f64 / count as f64
 }
 
-/// Lets the server send its window and loses one segment in 50: how long it took in the acknowledgements, one for each
-/// segment that arrived, and how many those were.
+/// Lets the server send its window and loses one segment in 50: how long it took in the acknowledgements, one
+/// for each segment that arrived, and how many those were.
 fn lossy_flight(pair: &mut Pair) -> (u128, usize) {
     let mut packet = Vec::new();
     let mut flight = Vec::new();

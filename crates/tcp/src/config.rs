@@ -44,8 +44,8 @@ pub struct StackConfig {
     /// the driver sets it to what its device takes, which is rarely more than 65000.
     pub max_super_segment: u32,
     /// The device can send each segment of a super-segment twice in a row, the second time marked as a copy
-    /// ([`Transmit::twice`](crate::stack::Transmit::twice)): copies of Proactive then leave in runs. Default false: the driver
-    /// sets it to what its device can.
+    /// ([`Transmit::twice`](crate::stack::Transmit::twice)): copies of Proactive then leave in runs. Default
+    /// false: the driver sets it to what its device can.
     pub sends_twice: bool,
     /// Most connections at one time, half-open ones and TIME-WAIT included. Default 65536.
     pub max_connections: usize,
@@ -60,17 +60,17 @@ pub struct StackConfig {
     pub ephemeral_ports: RangeInclusive<u16>,
     /// Maximum segment lifetime; TIME-WAIT lasts twice as long. 1..=120 s, default 30 s.
     pub msl: Duration,
-    /// A reset at RCV.NXT ends TIME-WAIT (RFC 9293 section 3.10.7.4, and Linux with `tcp_rfc1337` 0). Default false: an
-    /// old reset must not let old segments into the next connection (RFC 1337).
+    /// A reset at RCV.NXT ends TIME-WAIT (RFC 9293 section 3.10.7.4, and Linux with `tcp_rfc1337` 0). Default
+    /// false: an old reset must not let old segments into the next connection (RFC 1337).
     pub time_wait_resets: bool,
     /// Clock granularity of the driver: G of RFC 6298. Default 1 us.
     pub granularity: Duration,
     /// Challenge ACKs per second over all connections (RFC 5961 section 7), randomised by half.
     /// Default 1000.
     pub challenge_acks_per_second: u32,
-    /// Half-open connections that are kept whole, because most handshakes complete within a round trip. Beyond this
-    /// many the oldest are kept in a few bytes, from which the next segment or timer restores them. Nothing of it is
-    /// seen on the wire. Default 64.
+    /// Half-open connections that are kept whole, because most handshakes complete within a round trip.
+    /// Beyond this many the oldest are kept in a few bytes, from which the next segment or timer restores
+    /// them. Nothing of it is seen on the wire. Default 64.
     pub warm_half_open: usize,
     /// Record [`crate::event::Probe`]s. Default off.
     pub observe: bool,
@@ -255,9 +255,10 @@ pub enum MtuProbing {
     /// Search by probes (RFC 4821) once repeated timeouts suggest that large packets vanish.
     #[default]
     OnBlackHole,
-    /// As `OnBlackHole`, and a path that has let no large packet through yet is suspected at the first timeout, or when
-    /// nothing but a small segment of a whole flight arrives: data goes in segments of 1024 bytes then, and the size before
-    /// is tried again a round trip later, so that a path which only lost much has it back.
+    /// As `OnBlackHole`, and a path that has let no large packet through yet is suspected at the first
+    /// timeout, or when nothing but a small segment of a whole flight arrives: data goes in segments of 1024
+    /// bytes then, and the size before is tried again a round trip later, so that a path which only lost much
+    /// has it back.
     Early,
     /// Always search upwards from the base.
     Always,
@@ -291,8 +292,8 @@ pub struct WindowRules {
     /// Most bytes that are ever offered, and the largest window that the scale is chosen for (Linux:
     /// `TCP_WINDOW_CLAMP`). Default `None`: the buffer alone.
     pub clamp: Option<u32>,
-    /// A buffer that is nearly full closes the window although more was offered before (Linux: `tcp_shrink_window`).
-    /// RFC 9293 section 3.8.6.2.1 says that a receiver SHOULD NOT. Default off.
+    /// A buffer that is nearly full closes the window although more was offered before (Linux:
+    /// `tcp_shrink_window`). RFC 9293 section 3.8.6.2.1 says that a receiver SHOULD NOT. Default off.
     pub may_shrink: bool,
 }
 
@@ -301,9 +302,9 @@ pub struct WindowRules {
 pub struct TcpConfig {
     /// Congestion control.
     pub congestion: CongestionAlgorithm,
-    /// Long transfers between the same two addresses share one controller, one pacer and one response to losses. Short ones, up to
-    /// 128 KiB, have their own unless a long one is under way, and then go before it. Only with [`CongestionAlgorithm::Bbr`].
-    /// Default off.
+    /// Long transfers between the same two addresses share one controller, one pacer and one response to
+    /// losses. Short ones, up to 128 KiB, have their own unless a long one is under way, and then go before
+    /// it. Only with [`CongestionAlgorithm::Bbr`]. Default off.
     pub share_path: bool,
     /// Initial window in segments (RFC 6928). 1..=64, default 10.
     pub initial_window: u32,
@@ -331,8 +332,8 @@ pub struct TcpConfig {
     pub delack_max: Duration,
     /// Pace transmissions. Default `None`: Linux with CUBIC sends in bursts.
     pub pacing: Option<PacingConfig>,
-    /// Halve the window for each timeout in which nothing was sent, down to the initial window (RFC 5681 section 4.1;
-    /// Linux: `tcp_slow_start_after_idle`). Default on.
+    /// Halve the window for each timeout in which nothing was sent, down to the initial window (RFC 5681
+    /// section 4.1; Linux: `tcp_slow_start_after_idle`). Default on.
     pub slow_start_after_idle: bool,
     /// Keepalive. Default off.
     pub keepalive: Option<KeepaliveConfig>,
@@ -341,7 +342,8 @@ pub struct TcpConfig {
     /// Retransmissions of a SYN before giving up. 1..=127, default 6.
     pub syn_retries: u32,
     /// Of these, how many come at equal distances before the timeout doubles. Linux from 6.5 on: 4. RFC 6298
-    /// section 5.5 doubles each time; early retries that know the path are [`HandshakeTimers`]. 0..=10, default 0.
+    /// section 5.5 doubles each time; early retries that know the path are [`HandshakeTimers`]. 0..=10,
+    /// default 0.
     pub syn_linear_retries: u32,
     /// Retransmissions of a SYN-ACK before giving up. 1..=127, default 5.
     pub synack_retries: u32,
@@ -363,8 +365,8 @@ pub struct TcpConfig {
     pub fin_wait_2_timeout: Duration,
     /// Path-MTU discovery by probing.
     pub mtu_probing: MtuProbing,
-    /// Payload with which the search begins, and to which it falls back where large packets vanish, bytes (RFC 4821
-    /// section 7.2; Linux: `tcp_base_mss`). Default 1024.
+    /// Payload with which the search begins, and to which it falls back where large packets vanish, bytes
+    /// (RFC 4821 section 7.2; Linux: `tcp_base_mss`). Default 1024.
     pub base_mss: u16,
     /// Largest MSS to offer and to use; `None`: what the MTU allows.
     pub max_segment: Option<u16>,
@@ -504,13 +506,14 @@ impl TcpConfig {
     }
 }
 
-/// Start of a connection over a known path (RFC 9040): it takes over the variation of the round-trip time, and a window of the bytes
-/// that one flight has carried, which the connections of the path share. The window is paced, and given up if more of it is lost than
-/// chance explains. A larger [`TcpConfig::initial_window`] follows the same rules on a known path.
+/// Start of a connection over a known path (RFC 9040): it takes over the variation of the round-trip time,
+/// and a window of the bytes that one flight has carried, which the connections of the path share. The window
+/// is paced, and given up if more of it is lost than chance explains. A larger [`TcpConfig::initial_window`]
+/// follows the same rules on a known path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PathStart {
-    /// Largest initial window, segments. No more than one flight has carried, or twice that if the path holds it without a queue, and
-    /// more than 64 only as far as the path holds it. 1..=1024, default 1024.
+    /// Largest initial window, segments. No more than one flight has carried, or twice that if the path holds
+    /// it without a queue, and more than 64 only as far as the path holds it. 1..=1024, default 1024.
     pub max_window: u32,
 }
 
@@ -528,8 +531,8 @@ pub struct HandshakeTimers {
     pub percent: u16,
     /// But at least this. 0..=1 s, default 50 ms.
     pub floor: Duration,
-    /// How many at most, each after twice the wait of the one before, as long as that is less than the ordinary timeout.
-    /// 1..=10, default 3.
+    /// How many at most, each after twice the wait of the one before, as long as that is less than the
+    /// ordinary timeout. 1..=10, default 3.
     pub retries: u32,
 }
 
@@ -548,9 +551,9 @@ pub struct HandshakeCopies {
     /// How long after the original. 0..=999 ms, default 0.
     pub gap: Duration,
     /// The copy of a SYN is the SYN again, with its data and its cookie, where the path has taken such a SYN
-    /// before. Both belong to one connection; but one that comes when that is over and forgotten opens another, so
-    /// this is for servers with a [replay window](crate::fast_open::ReplayWindow) or requests that may be carried out
-    /// twice (RFC 7413 section 6.1). Default off.
+    /// before. Both belong to one connection; but one that comes when that is over and forgotten opens
+    /// another, so this is for servers with a [replay window](crate::fast_open::ReplayWindow) or requests
+    /// that may be carried out twice (RFC 7413 section 6.1). Default off.
     pub with_data: bool,
 }
 
@@ -651,8 +654,8 @@ pub struct ListenConfig {
     pub max_half_open: usize,
     /// SYN cookies.
     pub syn_cookies: SynCookies,
-    /// An acknowledgement without data does not complete a handshake until the SYN-ACK's timer has fired so often
-    /// (Linux: `TCP_DEFER_ACCEPT`): whoever accepts has something to read. 0, the default: it does.
+    /// An acknowledgement without data does not complete a handshake until the SYN-ACK's timer has fired so
+    /// often (Linux: `TCP_DEFER_ACCEPT`): whoever accepts has something to read. 0, the default: it does.
     pub defer_accept: u8,
     /// Fast Open. With it a connection can be accepted whose data is a repetition. Default `None`.
     pub fast_open: Option<FastOpenListen>,

@@ -6,14 +6,16 @@
 
 use alloc::vec::Vec;
 
-/// Names a connection of one stack. Stays invalid for ever once the connection is freed. A stack with another seed does not know it.
+/// Names a connection of one stack. Stays invalid for ever once the connection is freed. A stack with another
+/// seed does not know it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ConnId {
     pub(crate) index: u32,
     pub(crate) generation: u32,
 }
 
-/// Names a listener of one stack. Stays invalid for ever once the listener is closed. A stack with another seed does not know it.
+/// Names a listener of one stack. Stays invalid for ever once the listener is closed. A stack with another
+/// seed does not know it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ListenerId {
     pub(crate) index: u32,
@@ -80,7 +82,8 @@ struct Slot<T> {
     tenant: Option<T>,
 }
 
-/// Seeds that follow one another are far apart here: slots that are used again do not come to the generations of another stack.
+/// Seeds that follow one another are far apart here: slots that are used again do not come to the generations
+/// of another stack.
 fn first_generation(seed: u64) -> u32 {
     (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32
 }

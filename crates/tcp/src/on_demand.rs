@@ -1,8 +1,8 @@
 //! A part of a connection that takes memory only once it differs from its initial value.
 //!
 //! Most connections never lose a segment, are never paced and hold no gap. The state for that is in
-//! [`OnDemand`] parts: one pointer each until something is written to them. An idle connection drops those that
-//! have their initial value again ([`OnDemand::release`]).
+//! [`OnDemand`] parts: one pointer each until something is written to them. An idle connection drops those
+//! that have their initial value again ([`OnDemand::release`]).
 
 use alloc::boxed::Box;
 use core::fmt;

@@ -120,8 +120,8 @@ pub struct Dsack {
     pub range: SeqRange,
     /// Whose duplicate it is.
     pub of: DsackOf,
-    /// True if its first segment had been reported before, was sent more than once, and was outstanding still: one of both
-    /// transmissions was late.
+    /// True if its first segment had been reported before, was sent more than once, and was outstanding
+    /// still: one of both transmissions was late.
     pub reported_before: bool,
 }
 
@@ -141,11 +141,11 @@ pub struct AckOutcome {
     /// Bytes newly known to be delivered: cumulatively acknowledged and not sacked before, plus
     /// newly sacked.
     pub delivered_bytes: u32,
-    /// Segments behind `delivered_bytes`. Without SACK each duplicate acknowledgement stands for one, which is not counted again
-    /// when it is acknowledged.
+    /// Segments behind `delivered_bytes`. Without SACK each duplicate acknowledgement stands for one, which
+    /// is not counted again when it is acknowledged.
     pub delivered_segments: u32,
-    /// The segments behind `delivered_bytes`, in the order in which they were last sent; without SACK those that are
-    /// acknowledged.
+    /// The segments behind `delivered_bytes`, in the order in which they were last sent; without SACK those
+    /// that are acknowledged.
     pub delivered: SmallVec<[Delivered; 8]>,
     /// Bytes in flight (RFC 6675 pipe) before the acknowledgement was processed.
     pub pipe_before: u32,

@@ -103,8 +103,8 @@ impl PathMemoryConfig {
 pub struct PathFacts {
     /// Round-trip time.
     pub rtt: Option<PathRtt>,
-    /// The last handshake took this long, and nobody knows whether that was a round trip: its timer had fired before the
-    /// answer came. The next time that is certain ends the doubt.
+    /// The last handshake took this long, and nobody knows whether that was a round trip: its timer had fired
+    /// before the answer came. The next time that is certain ends the doubt.
     pub doubtful_rtt: Option<Duration>,
     /// The least that any connection saw: the path without a queue.
     pub least_rtt: Option<Duration>,
@@ -337,8 +337,8 @@ impl PathMemory {
         };
     }
 
-    /// Grants a connection a window of what its path carries, if it is not refused; see [`Volume::grant`]. Each of several stacks of a
-    /// host grants for itself.
+    /// Grants a connection a window of what its path carries, if it is not refused; see [`Volume::grant`].
+    /// Each of several stacks of a host grants for itself.
     pub(crate) fn grant(&mut self, ends: &Ends, request: &StartRequest, now: Instant) -> Option<u32> {
         let path = self.paths.touch(ends)?;
         let least_rtt = Aging::at(path.least_rtt, now);

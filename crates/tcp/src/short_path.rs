@@ -1,10 +1,11 @@
 //! How large buffers are of use where the path is short: within a host or a rack.
 //!
-//! A receive buffer follows what is read in a round trip, a send buffer what is acknowledged. Where the path is nearly nothing, what is measured as a round trip is
-//! the queue of the buffer itself, and it would grow to its largest without moving a byte more a second, while what waits
-//! in it falls out of the processor's caches and is fetched from memory by every copy. So on such a path it follows what
-//! the empty path holds at the present rate, and beyond that only as long as each doubling brings more a second: where
-//! somebody is woken late, a round trip of the empty path does not tell how much is needed.
+//! A receive buffer follows what is read in a round trip, a send buffer what is acknowledged. Where the path
+//! is nearly nothing, what is measured as a round trip is the queue of the buffer itself, and it would grow
+//! to its largest without moving a byte more a second, while what waits in it falls out of the processor's
+//! caches and is fetched from memory by every copy. So on such a path it follows what the empty path holds at
+//! the present rate, and beyond that only as long as each doubling brings more a second: where somebody is
+//! woken late, a round trip of the empty path does not tell how much is needed.
 
 use crate::time::{Instant, Micros};
 
@@ -45,8 +46,8 @@ pub(crate) struct Trial {
 }
 
 impl Trial {
-    /// In a round `bytes` passed `within` a time through a buffer of `capacity` bytes, where `wanted` would hold them twice. Returns how
-    /// large it shall be from now on, at least `capacity`.
+    /// In a round `bytes` passed `within` a time through a buffer of `capacity` bytes, where `wanted` would
+    /// hold them twice. Returns how large it shall be from now on, at least `capacity`.
     pub(crate) fn on_round(
         &mut self,
         bytes: u64,
@@ -105,8 +106,9 @@ pub(crate) struct SendSizing {
 }
 
 impl SendSizing {
-    /// `acked` bytes were acknowledged of what a buffer of `limit` bytes holds, on a short path that was never shorter than
-    /// `least_rtt` and is `srtt` long with its queues. Returns how large the buffer shall be from now on.
+    /// `acked` bytes were acknowledged of what a buffer of `limit` bytes holds, on a short path that was
+    /// never shorter than `least_rtt` and is `srtt` long with its queues. Returns how large the buffer shall
+    /// be from now on.
     pub(crate) fn on_acked(
         &mut self,
         acked: u32,

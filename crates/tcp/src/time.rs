@@ -10,9 +10,10 @@ use core::ops::{Add, Div, Mul};
 use brisk_wire::time::micros;
 pub use brisk_wire::{Duration, Instant};
 
-/// A span of at most 71 minutes in whole microseconds: round-trip times, and everything that is calculated from them at every
-/// acknowledgement. A [`Duration`] counts seconds and nanoseconds, and to get there and back takes a division each time; it also
-/// takes four times the memory, of which a connection has many. Saturates.
+/// A span of at most 71 minutes in whole microseconds: round-trip times, and everything that is calculated
+/// from them at every acknowledgement. A [`Duration`] counts seconds and nanoseconds, and to get there and
+/// back takes a division each time; it also takes four times the memory, of which a connection has many.
+/// Saturates.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Micros(pub u32);
 

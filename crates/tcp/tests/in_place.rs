@@ -1,5 +1,5 @@
-//! Super-packets whose payload stays in the send queue are, put together, the packets that leave whole; and it does not matter
-//! whether what they carry was copied or given away.
+//! Super-packets whose payload stays in the send queue are, put together, the packets that leave whole; and
+//! it does not matter whether what they carry was copied or given away.
 
 use std::net::SocketAddr;
 

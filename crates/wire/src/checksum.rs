@@ -106,8 +106,9 @@ fn address_sum(address: IpAddr) -> u64 {
 
 /// Sum of the 16-bit words of `bytes` in native order; an odd last byte is padded with zero.
 fn native_sum(bytes: &[u8]) -> u64 {
-    // One addition with carry for eight bytes, where vectors of 128 bits take three or four instructions, since they must first make
-    // words of 64 bits of those of 32. A block does not wait for the carry of the one before: those are counted.
+    // One addition with carry for eight bytes, where vectors of 128 bits take three or four instructions,
+    // since they must first make words of 64 bits of those of 32. A block does not wait for the carry of the
+    // one before: those are counted.
     let (mut lanes, mut carries) = ([0u64; 4], 0);
     let (blocks, rest) = bytes.as_chunks::<32>();
     for block in blocks {

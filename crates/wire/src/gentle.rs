@@ -1,7 +1,7 @@
 //! The Gentle-Aggression option (GA): one experimental option serves Corrective and Proactive.
 //!
-//! It has kind 254 (253 is accepted on receipt) and a 16-bit ExID (RFC 6994), by default 0xDC60, the
-//! value of the Corrective authors' published patches. On SYN and SYN-ACK one byte negotiates; on other segments the
+//! It has kind 254 (253 is accepted on receipt) and a 16-bit ExID (RFC 6994), by default 0xDC60, the value of
+//! the Corrective authors' published patches. On SYN and SYN-ACK one byte negotiates; on other segments the
 //! first byte is a set of flags, and four longer forms carry lengths:
 //!
 //! | form | Length | after the ExID | when |
@@ -52,8 +52,8 @@ pub const CAP_VERSION_F1: u8 = 0x00;
 pub const CAP_VERSION_F2: u8 = 0x10;
 /// The form `window` in place of a version: the low four bits are the shift of [`EARLY_WINDOW`].
 pub const CAP_WINDOW: u8 = 0x30;
-/// The bytes that the form `window` shifts to the left by 1 to [`EARLY_SHIFT_MAX`]: the receive window of a SYN, which is not
-/// scaled itself (RFC 7323 section 2.2).
+/// The bytes that the form `window` shifts to the left by 1 to [`EARLY_SHIFT_MAX`]: the receive window of a
+/// SYN, which is not scaled itself (RFC 7323 section 2.2).
 pub const EARLY_WINDOW: u32 = 1 << 16;
 /// Largest shift of the form `window`: 1 GiB.
 pub const EARLY_SHIFT_MAX: u8 = 14;
@@ -121,7 +121,8 @@ pub enum Gentle {
         enc_len: u32,
         /// The encoded range starts at SEG.SEQ + `start_off`.
         start_off: u32,
-        /// CRC-32C over the encoded stream bytes in stream order, FIN not included; with encoding type 3 their place goes before them.
+        /// CRC-32C over the encoded stream bytes in stream order, FIN not included; with encoding type 3
+        /// their place goes before them.
         crc32c: u32,
     },
     /// The payload is one of several parities, profile F2 with encoding type 3.

@@ -291,7 +291,8 @@ mod tests {
         }
     }
 
-    /// The kernel of this host answers with one if an MTU behind it is too small for the segments of a super-packet.
+    /// The kernel of this host answers with one if an MTU behind it is too small for the segments of a
+    /// super-packet.
     #[test]
     fn a_super_packet_that_has_no_length_is_known_by_its_quotation() {
         for (ip, from) in ends() {

@@ -206,8 +206,9 @@ fn parse_v6(packet: &[u8], strictness: Strictness) -> Result<IpHeader, ParseErro
     Ok(IpHeader { meta, protocol, payload_at, end })
 }
 
-/// How long `packet` says that it is; its length field does not count `uncounted` bytes. A super-packet of our own that is
-/// longer than the field can say is as long as it is, and what is quoted of one is all that there is.
+/// How long `packet` says that it is; its length field does not count `uncounted` bytes. A super-packet of
+/// our own that is longer than the field can say is as long as it is, and what is quoted of one is all that
+/// there is.
 fn announced(field: [u8; 2], uncounted: usize, packet: &[u8], strictness: Strictness) -> usize {
     let says_nothing = match strictness {
         Strictness::Arrived => false,

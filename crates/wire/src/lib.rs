@@ -23,7 +23,8 @@
 //! use brisk_wire::{ChecksumCheck, ChecksumFill, Flags, IpMeta, Packet, SeqNum, TcpHeader, emit, parse};
 //!
 //! let ip = IpMeta::new([192, 0, 2, 1].into(), [198, 51, 100, 9].into());
-//! let mut syn = TcpHeader { src_port: 49152, dst_port: 80, seq: SeqNum(7), flags: Flags::SYN, ..TcpHeader::default() };
+//! let ports = TcpHeader { src_port: 49152, dst_port: 80, ..TcpHeader::default() };
+//! let mut syn = TcpHeader { seq: SeqNum(7), flags: Flags::SYN, ..ports };
 //! syn.options.mss = Some(1460);
 //!
 //! let mut bytes = Vec::new();

@@ -17,9 +17,9 @@ use crate::options::{self, OptionProfile, Options};
 use crate::seq::SeqNum;
 use crate::tcp::{self, Flags, TcpHeader};
 
-/// The largest super-packet that this crate writes, bytes. Its checksum is open, since it is never on a wire as it is; one
-/// longer than [`MAX_PACKET_LEN`] has 0 in the length field of its IP header, which is how Linux hands such packets round
-/// within a host ("BIG TCP").
+/// The largest super-packet that this crate writes, bytes. Its checksum is open, since it is never on a wire
+/// as it is; one longer than [`MAX_PACKET_LEN`] has 0 in the length field of its IP header, which is how
+/// Linux hands such packets round within a host ("BIG TCP").
 pub const MAX_SUPER_LEN: usize = 256 << 10;
 
 /// A TCP segment with its IP header.
@@ -156,8 +156,9 @@ fn tcp_sum(ip: &IpMeta, segment: &[u8]) -> Sum {
 /// numbers.
 ///
 /// # Errors
-/// [`EmitError::TooLong`] above [`MAX_PACKET_LEN`] with a full checksum, above [`MAX_SUPER_LEN`] with a partial one;
-/// [`EmitError::MixedFamilies`] if the two addresses are not of one IP version. `out` is left empty then.
+/// [`EmitError::TooLong`] above [`MAX_PACKET_LEN`] with a full checksum, above [`MAX_SUPER_LEN`] with a
+/// partial one; [`EmitError::MixedFamilies`] if the two addresses are not of one IP version. `out` is left
+/// empty then.
 pub fn emit(
     ip: &IpMeta,
     tcp: &TcpHeader,
@@ -253,8 +254,8 @@ fn emit_headers_within(
     Ok(())
 }
 
-/// Writes the checksum field of the TCP segment `segment`, whatever it held before; `elsewhere` bytes of a segment with an
-/// open checksum are not in it. A segment shorter than a TCP header is left alone.
+/// Writes the checksum field of the TCP segment `segment`, whatever it held before; `elsewhere` bytes of a
+/// segment with an open checksum are not in it. A segment shorter than a TCP header is left alone.
 pub(crate) fn fill_tcp_checksum(ip: &IpMeta, segment: &mut [u8], elsewhere: usize, fill: ChecksumFill) {
     put_tcp_checksum(segment, 0);
     let check = match fill {

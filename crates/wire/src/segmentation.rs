@@ -30,12 +30,13 @@ pub fn split_twice(packet: &[u8], segment_size: u16, sum: ChecksumFill, emit: &m
     cut(packet, segment_size, sum, true, emit);
 }
 
-/// Cuts a super-packet whose payload of `payload_len` bytes lies elsewhere into super-packets of at most `piece` bytes of it,
-/// with open checksums: hands `emit` the headers of each, and which part of the payload is behind them. `headers` are those
-/// of the whole, whatever their length field says; `segment_size` is what its segments carry.
+/// Cuts a super-packet whose payload of `payload_len` bytes lies elsewhere into super-packets of at most
+/// `piece` bytes of it, with open checksums: hands `emit` the headers of each, and which part of the payload
+/// is behind them. `headers` are those of the whole, whatever their length field says; `segment_size` is what
+/// its segments carry.
 ///
-/// `piece` is a multiple of `segment_size`, or pieces do not begin where segments do. Headers that are none of TCP come
-/// back unchanged with the whole payload.
+/// `piece` is a multiple of `segment_size`, or pieces do not begin where segments do. Headers that are none
+/// of TCP come back unchanged with the whole payload.
 pub fn split_headers(
     headers: &[u8],
     payload_len: usize,
@@ -108,7 +109,8 @@ impl<'a> Plan<'a> {
         self.flags.intersects(Flags::SYN | Flags::RST | Flags::URG)
     }
 
-    /// Sequence number, flags and identification of segment `index`, whose payload starts at `start`, or of several from it on.
+    /// Sequence number, flags and identification of segment `index`, whose payload starts at `start`, or of
+    /// several from it on.
     fn adjust(&self, out: &mut [u8], index: usize, start: usize, is_last: bool) {
         let tcp = self.ip.payload_at;
         let mut flags = self.flags;
@@ -133,7 +135,8 @@ impl<'a> Plan<'a> {
         put(out, at, marked.as_slice());
     }
 
-    /// Lengths and checksums, of a packet of which `elsewhere` bytes are not in `out`; its checksum is open then.
+    /// Lengths and checksums, of a packet of which `elsewhere` bytes are not in `out`; its checksum is open
+    /// then.
     fn finish(&self, out: &mut [u8], elsewhere: usize, sum: ChecksumFill) {
         let tcp = self.ip.payload_at;
         put_length(out, out.len() + elsewhere);

@@ -1,4 +1,5 @@
-//! The option vectors of `docs/wire/vectors.md`, read from the page and compared with what this crate reads and writes.
+//! The option vectors of `docs/wire/vectors.md`, read from the page and compared with what this crate reads
+//! and writes.
 
 use brisk_wire::Gentle;
 use brisk_wire::gentle::{EXPERIMENTAL_ID, Reading};

@@ -1,5 +1,5 @@
-//! The load of the measurements: requests and responses over fresh connections, through the kernel's TCP or through
-//! ours, with the same code above either, so that what differs is the TCP.
+//! The load of the measurements: requests and responses over fresh connections, through the kernel's TCP or
+//! through ours, with the same code above either, so that what differs is the TCP.
 //!
 //! ```text
 //! exchange serve --listen 10.77.0.2:7000                                   the kernel's TCP
@@ -7,11 +7,11 @@
 //! exchange load  --to 10.77.0.2:7000 --bytes 5000 --count 1000 --parallel 8
 //! ```
 //!
-//! `serve` prints `ready`, and when it is ended by SIGTERM what our stack counted. `load` prints a line per transaction:
-//! milliseconds since its start (with `--open-for` since the request) at which the connection stood, the first byte and
-//! the last byte of the response came; bytes; and of our TCP what became of Fast Open, retransmissions, timeouts and
-//! probes of the client. A transaction that failed has `failed` and the reason. The script in `tools/measure` that
-//! started it makes figures of that.
+//! `serve` prints `ready`, and when it is ended by SIGTERM what our stack counted. `load` prints a line per
+//! transaction: milliseconds since its start (with `--open-for` since the request) at which the connection
+//! stood, the first byte and the last byte of the response came; bytes; and of our TCP what became of Fast
+//! Open, retransmissions, timeouts and probes of the client. A transaction that failed has `failed` and the
+//! reason. The script in `tools/measure` that started it makes figures of that.
 
 mod client;
 mod flood;

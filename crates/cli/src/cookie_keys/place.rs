@@ -1,4 +1,5 @@
-//! Where keys can be kept: a file, a directory in the layout of a mounted Kubernetes Secret, a systemd credential.
+//! Where keys can be kept: a file, a directory in the layout of a mounted Kubernetes Secret, a systemd
+//! credential.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -64,8 +65,9 @@ impl Place {
     }
 }
 
-/// The directory that a mounted Secret shows now: its files are links into `..data`, which is a link that is exchanged
-/// at one stroke. Read through it once, so that the two keys are of one moment: a step of a rotation exchanges them.
+/// The directory that a mounted Secret shows now: its files are links into `..data`, which is a link that is
+/// exchanged at one stroke. Read through it once, so that the two keys are of one moment: a step of a
+/// rotation exchanges them.
 fn current(directory: &Path) -> PathBuf {
     std::fs::canonicalize(directory.join("..data")).unwrap_or_else(|_| directory.to_owned())
 }

@@ -20,8 +20,8 @@ use crate::output::{print, print_line};
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "In real time")]
 pub(super) struct Args {
-    /// Over an emulated link in real time (needs root): the kernel's CUBIC and BBR with and without Fast Open, an nginx pool,
-    /// the plan's `contestant`, and the gateway pair with each arm
+    /// Over an emulated link in real time (needs root): the kernel's CUBIC and BBR with and without Fast
+    /// Open, an nginx pool, the plan's `contestant`, and the gateway pair with each arm
     #[arg(long, conflicts_with_all = ["shard", "pages", "jobs", "quick"])]
     real: bool,
     /// Requests of each contestant; default: 200
@@ -30,8 +30,8 @@ pub(super) struct Args {
     /// Requests at a time; default: 4
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=256))]
     parallel: Option<u64>,
-    /// How long a bulk flow of each contestant runs beside one of the kernel's CUBIC; 0s leaves that out, as does a link
-    /// without a rate; default: 10s
+    /// How long a bulk flow of each contestant runs beside one of the kernel's CUBIC; 0s leaves that out, as
+    /// does a link without a rate; default: 10s
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     beside: Option<Duration>,
     /// Only this cell

@@ -1,4 +1,5 @@
-//! The part of `run` that becomes the command: it makes the namespaces, hands out the sockets and steps aside.
+//! The part of `run` that becomes the command: it makes the namespaces, hands out the sockets and steps
+//! aside.
 
 use std::ffi::OsString;
 use std::io::{IoSlice, Read, Write};

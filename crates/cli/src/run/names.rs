@@ -1,4 +1,5 @@
-//! Looking up names for a command in a namespace of its own: each question goes to the resolver that the host uses.
+//! Looking up names for a command in a namespace of its own: each question goes to the resolver that the host
+//! uses.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

@@ -76,7 +76,8 @@ impl Content {
     }
 }
 
-/// The byte at `offset` of a made-up resource: a prime period, so that a segment that is missing or twice shows.
+/// The byte at `offset` of a made-up resource: a prime period, so that a segment that is missing or twice
+/// shows.
 fn synthetic_byte(offset: u64) -> u8 {
     (offset % 251) as u8
 }

@@ -1,6 +1,8 @@
-//! A directory as HTTP/1.1 resources: GET and HEAD, content length, single ranges, a plain listing of directories.
+//! A directory as HTTP/1.1 resources: GET and HEAD, content length, single ranges, a plain listing of
+//! directories.
 //!
-//! Nothing outside the directory is ever answered: `..` is refused, and a symbolic link that leads out is not found.
+//! Nothing outside the directory is ever answered: `..` is refused, and a symbolic link that leads out is not
+//! found.
 
 use std::io;
 use std::path::{Component, Path, PathBuf};
@@ -24,7 +26,8 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    /// The directory `root`; with `synthetic`, `/N` is N bytes made up on the way unless there is a file of that name.
+    /// The directory `root`; with `synthetic`, `/N` is N bytes made up on the way unless there is a file of
+    /// that name.
     pub(crate) fn open(root: &Path, synthetic: bool) -> io::Result<Files> {
         let root = root.canonicalize()?;
         if !root.is_dir() {
@@ -137,7 +140,8 @@ fn synthetic(relative: &Path, range: Option<&str>) -> Result<Response<Content>, 
     Ok(response)
 }
 
-/// Head of the answer with the part of a resource of `size` bytes that was asked for: where it starts, how long it is.
+/// Head of the answer with the part of a resource of `size` bytes that was asked for: where it starts, how
+/// long it is.
 fn ranged(size: u64, range: Option<&str>) -> Result<(Response<Content>, u64, u64), StatusCode> {
     let mut response = Response::new(Content::empty());
     response.headers_mut().insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
@@ -155,8 +159,8 @@ fn ranged(size: u64, range: Option<&str>) -> Result<(Response<Content>, u64, u64
     Ok((response, start, len))
 }
 
-/// First and last byte of a single range (RFC 9110 section 14.1.2). `None`: not of a kind that is honoured, so the whole
-/// is sent; `Some(None)`: outside the resource.
+/// First and last byte of a single range (RFC 9110 section 14.1.2). `None`: not of a kind that is honoured,
+/// so the whole is sent; `Some(None)`: outside the resource.
 fn parse_range(range: &str, size: u64) -> Option<Option<(u64, u64)>> {
     let (first, last) = range.strip_prefix("bytes=")?.split_once('-')?;
     if first.is_empty() {

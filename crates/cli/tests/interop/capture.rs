@@ -1,4 +1,5 @@
-//! Recording packets with dumpcap, which asks for no rights that a user namespace lacks, and reading them with tshark.
+//! Recording packets with dumpcap, which asks for no rights that a user namespace lacks, and reading them
+//! with tshark.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! A farm of a kernel server and `brisk serve` behind one address: cookies of either are good at both, and the key is
-//! exchanged in three steps without a connection that does not use Fast Open.
+//! A farm of a kernel server and `brisk serve` behind one address: cookies of either are good at both, and
+//! the key is exchanged in three steps without a connection that does not use Fast Open.
 
 use std::path::Path;
 

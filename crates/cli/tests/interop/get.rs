@@ -165,7 +165,8 @@ pub(crate) fn with_endpoint(namespace: &Namespace, body: impl AsyncFnOnce(Endpoi
     with_endpoint_of(namespace, TcpConfig::default(), true, body);
 }
 
-/// The same with this TCP, over a device with offloads or, so that a capture shows what a wire would, without.
+/// The same with this TCP, over a device with offloads or, so that a capture shows what a wire would,
+/// without.
 pub(crate) fn with_endpoint_of(
     namespace: &Namespace,
     tcp: TcpConfig,

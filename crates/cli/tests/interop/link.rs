@@ -25,7 +25,8 @@ const NEAR: [IpAddr; 2] = [
     IpAddr::V6(std::net::Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 1)),
 ];
 
-/// The link that both papers are about, shortened so that hundreds of transfers fit into a test: 2 % loss and reordering.
+/// The link that both papers are about, shortened so that hundreds of transfers fit into a test: 2 % loss and
+/// reordering.
 pub(crate) const LOSSY: &[&str] = &[
     "--rtt",
     "20ms",

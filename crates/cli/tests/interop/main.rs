@@ -20,9 +20,9 @@
 //! | `packet` | both roles on the host's own addresses; the gateway pair where UDP is blocked |
 //! | `xdp` | both roles on the host's own addresses through AF_XDP, beside the kernel's services |
 //!
-//! Needs root, or `unshare -Urnm sh -c 'mount -t tmpfs tmpfs /run && cargo test -p brisk --test interop'`. A test that lacks
-//! a right or a program says `SKIPPED` and passes. `BRISK_INTEROP_SCALE=full` runs the same tests with the sizes of an
-//! acceptance (gigabytes and thousands of connections, best with `--release`).
+//! Needs root, or `unshare -Urnm sh -c 'mount -t tmpfs tmpfs /run && cargo test -p brisk --test interop'`. A
+//! test that lacks a right or a program says `SKIPPED` and passes. `BRISK_INTEROP_SCALE=full` runs the same
+//! tests with the sizes of an acceptance (gigabytes and thousands of connections, best with `--release`).
 
 #[macro_use]
 mod machine;

@@ -1,5 +1,5 @@
-//! Our TCP on the host's own addresses, through packet sockets: to the kernel's TCP in both roles, and as the way of the
-//! gateway pair where the path carries no UDP.
+//! Our TCP on the host's own addresses, through packet sockets: to the kernel's TCP in both roles, and as the
+//! way of the gateway pair where the path carries no UDP.
 
 use std::process::Command;
 
@@ -202,8 +202,8 @@ fn kernel_redirects_frames_on_ethernet_and_keeps_its_own() {
     fetches(near.command("curl").args(["-sSf", "-m", "60", "http://10.66.0.2/page"]), &page, 1);
 }
 
-/// Long files over an interface that takes packets of any length, over one that has them cut into 1,500 bytes, and with losses; and
-/// to somebody who does not read for a while.
+/// Long files over an interface that takes packets of any length, over one that has them cut into 1,500
+/// bytes, and with losses; and to somebody who does not read for a while.
 #[test]
 fn long_files_arrive_unchanged_whatever_becomes_of_packets() {
     require!("curl", "ethtool", "nft");

@@ -82,7 +82,8 @@ pub(crate) fn assert_same(copy: &Path, original: &Path) {
     assert_eq!(first_difference(&mut reader, original, true), None, "{} is no copy", copy.display());
 }
 
-/// Where `body` first differs from the file `expected`; its end counts as a difference only if it is to end there.
+/// Where `body` first differs from the file `expected`; its end counts as a difference only if it is to end
+/// there.
 fn first_difference(body: &mut impl Read, expected: &Path, ends: bool) -> Option<String> {
     let mut original = File::open(expected).expect("the original is there");
     let (mut ours, mut theirs) = (vec![0; 1 << 16], vec![0; 1 << 16]);

@@ -1,4 +1,5 @@
-//! Kernels with parts of modern TCP switched off or on: what is not negotiated is not used, and everything still arrives.
+//! Kernels with parts of modern TCP switched off or on: what is not negotiated is not used, and everything
+//! still arrives.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! Corrective offered to, and asked for by, peers that do not know it: nginx and curl over the kernel's TCP. But for
-//! the offer on the SYN, what we send is what plain TCP sends.
+//! Corrective offered to, and asked for by, peers that do not know it: nginx and curl over the kernel's TCP.
+//! But for the offer on the SYN, what we send is what plain TCP sends.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -32,8 +32,8 @@ type Segment = Vec<String>;
 struct Sent {
     /// Options of our SYN or SYN-ACK, by kind.
     syn: BTreeSet<String>,
-    /// Segments of ours that carry payload: number relative to the SYN's, length, flags, length of the header, kinds
-    /// of the options, payload. One that was sent twice counts once.
+    /// Segments of ours that carry payload: number relative to the SYN's, length, flags, length of the
+    /// header, kinds of the options, payload. One that was sent twice counts once.
     data: BTreeSet<Segment>,
 }
 

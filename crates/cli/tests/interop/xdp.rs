@@ -1,5 +1,5 @@
-//! Our TCP on the host's own addresses through AF_XDP: both roles against the kernel's TCP, beside the kernel's own services,
-//! and what is left when the process is killed.
+//! Our TCP on the host's own addresses through AF_XDP: both roles against the kernel's TCP, beside the
+//! kernel's own services, and what is left when the process is killed.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, UdpSocket};

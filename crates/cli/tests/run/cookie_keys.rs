@@ -1,5 +1,5 @@
-//! Fast Open keys from what operators have: a farm is played by servers that come one after the other behind one
-//! address.
+//! Fast Open keys from what operators have: a farm is played by servers that come one after the other behind
+//! one address.
 
 use std::net::UdpSocket;
 
@@ -21,8 +21,9 @@ fn serve(scratch: &Scratch, address: &str, keys: &[&str]) -> (Running, String) {
     (server, url)
 }
 
-/// The outcome of Fast Open on a transfer. On a busy machine the plain connection that insures the request may answer first
-/// ("off", or "blackholed" if the answer never came in time); then the transfer is made again, three times at most.
+/// The outcome of Fast Open on a transfer. On a busy machine the plain connection that insures the request
+/// may answer first ("off", or "blackholed" if the answer never came in time); then the transfer is made
+/// again, three times at most.
 fn outcome(scratch: &Scratch, url: &str) -> String {
     let outcomes = std::iter::repeat_with(|| outcome_of_one(scratch, url)).take(3);
     let mut last = String::new();
@@ -35,8 +36,8 @@ fn outcome(scratch: &Scratch, url: &str) -> String {
     last
 }
 
-/// The outcome of Fast Open on one transfer. The client remembers in a file, and comes from one UDP port: by its address and
-/// port a server knows it.
+/// The outcome of Fast Open on one transfer. The client remembers in a file, and comes from one UDP port: by
+/// its address and port a server knows it.
 fn outcome_of_one(scratch: &Scratch, url: &str) -> String {
     let port = std::fs::read_to_string(scratch.path("port")).unwrap_or_else(|_| {
         let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");

@@ -1,7 +1,8 @@
-//! TLS by the name of the server through a pair, real clients and origins, while it is reloaded and started again.
+//! TLS by the name of the server through a pair, real clients and origins, while it is reloaded and started
+//! again.
 //!
-//! Clients are curl, origins Python, certificates those of openssl. The test is the service manager: it keeps the listening
-//! sockets and hands them to each frontend (`LISTEN_FDS`).
+//! Clients are curl, origins Python, certificates those of openssl. The test is the service manager: it keeps
+//! the listening sockets and hands them to each frontend (`LISTEN_FDS`).
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
@@ -95,7 +96,8 @@ fn frontend(config: &str, sockets: &[TcpListener; 2]) -> Running {
     Running::of(Command::new("sh").args(["-c", &script]).stdin(Stdio::from(one)).stdout(Stdio::from(two)))
 }
 
-/// Asks for `name` at `port`, request after request, until told; answers how many were answered, and what failed.
+/// Asks for `name` at `port`, request after request, until told; answers how many were answered, and what
+/// failed.
 fn load(
     name: &'static str,
     certificate: &str,

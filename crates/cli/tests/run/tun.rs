@@ -4,8 +4,8 @@ use std::process::Command;
 
 use crate::program::{BRISK, Scratch, text};
 
-/// Runs a shell script in a fresh network namespace; `None`, with the reason printed, if that or one of the programs it
-/// needs is not to be had.
+/// Runs a shell script in a fresh network namespace; `None`, with the reason printed, if that or one of the
+/// programs it needs is not to be had.
 pub(crate) fn in_namespace(needs: &[&str], script: &str, arguments: &[&str]) -> Option<String> {
     let works = |flags: &&str| {
         let probe = "test -c /dev/net/tun && ip link set lo up";

@@ -38,8 +38,8 @@ impl Drop for Owned {
 
 /// Writes as much into a pipe as it takes without waiting.
 pub(super) fn fill_pipe(pipe: c_int, bytes: &[u8]) -> Answer<isize> {
-    // SAFETY, here and below: the memory is ours, and so are the descriptors but `pipe`. A write() to a pipe would wait
-    // until all fits; splice() moves what does.
+    // SAFETY, here and below: the memory is ours, and so are the descriptors but `pipe`. A write() to a pipe
+    // would wait until all fits; splice() moves what does.
     let file =
         Owned(answer(unsafe { libc::memfd_create(c"splice".as_ptr(), libc::MFD_CLOEXEC) }.into())? as c_int);
     answer(unsafe { libc::pwrite(file.0, bytes.as_ptr().cast(), bytes.len(), 0) } as c_long)?;

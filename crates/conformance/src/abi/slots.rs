@@ -64,7 +64,8 @@ fn run_unit(user: User, call: impl FnOnce(&VirtualWorld) -> Answer<()>) -> c_int
     run(user, |world| call(world).map(|()| 0)) as c_int
 }
 
-/// Passes on what a call on a descriptor of the kernel's returned; callers that wait for a pipe look at it again.
+/// Passes on what a call on a descriptor of the kernel's returned; callers that wait for a pipe look at it
+/// again.
 fn of_kernel<T>(user: User, returned: T) -> T {
     let errno = raw::last_errno();
     run(user, |world| world.call(|_| Ok(0)));
@@ -132,8 +133,8 @@ unsafe fn receive(
     Ok(received.count as isize)
 }
 
-/// Receives `len` bytes for memory of the caller. If that memory is `faulty`, arrived data stays in the socket and the call
-/// fails; other results are the same.
+/// Receives `len` bytes for memory of the caller. If that memory is `faulty`, arrived data stays in the
+/// socket and the call fails; other results are the same.
 fn take(world: &VirtualWorld, fd: c_int, len: usize, flags: c_int, faulty: bool) -> Answer<Received> {
     let flags = if faulty { flags | libc::MSG_PEEK } else { flags };
     let received = calls::receive(world, fd, len.min(MAX_BYTES), flags)?;
@@ -207,8 +208,8 @@ pub(super) unsafe extern "C" fn recvmsg(user: User, fd: c_int, header: *mut msgh
     })
 }
 
-/// send() of what the caller's memory holds. Linux looks at the memory last, so that a fault is reported only where
-/// nothing else is wrong.
+/// send() of what the caller's memory holds. Linux looks at the memory last, so that a fault is reported only
+/// where nothing else is wrong.
 fn send_bytes(world: &VirtualWorld, fd: c_int, bytes: Answer<&[u8]>, options: SendOptions) -> Answer<isize> {
     match bytes {
         Ok(bytes) => calls::send(world, fd, bytes, options).map(|count| count as isize),
@@ -552,8 +553,9 @@ pub(super) unsafe extern "C" fn splice(
     }) as c_int
 }
 
-/// Waits until a pipe of the kernel's has what `events` ask for, or is at its end. Only calls through the table change
-/// that, so that the wait is one of this world: a driver that nobody can help gets an error instead of waiting for ever.
+/// Waits until a pipe of the kernel's has what `events` ask for, or is at its end. Only calls through the
+/// table change that, so that the wait is one of this world: a driver that nobody can help gets an error
+/// instead of waiting for ever.
 fn await_pipe(world: &VirtualWorld, fd: c_int, events: i16, flags: c_uint) -> Answer<()> {
     let limit = (flags & libc::SPLICE_F_NONBLOCK != 0).then_some(Duration::ZERO);
     let ready = world.wait(limit, |_| {

@@ -165,7 +165,8 @@ impl Driver {
         bytes
     }
 
-    /// An ICMP error of a router at 10.1.1.1: of type 3 with this code, about the first bytes of the last SYN.
+    /// An ICMP error of a router at 10.1.1.1: of type 3 with this code, about the first bytes of the last
+    /// SYN.
     pub(crate) fn unreachable(&self, code: u8, syn: &Sent) {
         let (IpAddr::V4(local), IpAddr::V4(remote)) = (self.local.get().ip(), self.remote.get().ip()) else {
             panic!("over IPv4")

@@ -122,7 +122,8 @@ impl Bench {
         SocketAddr::new(PEER[self.family].parse().unwrap(), self.next_port)
     }
 
-    /// A connection that the peer has opened, with MSS alone: its descriptor, the listener's and the peer's end.
+    /// A connection that the peer has opened, with MSS alone: its descriptor, the listener's and the peer's
+    /// end.
     pub(crate) async fn accepted(&mut self) -> (i32, End) {
         self.accepted_with(MSS_1460).await
     }

@@ -11,7 +11,8 @@
 //! | `receiving` | what is acceptable, what is told about it |
 //! | `closing` | the end, in order and out of it |
 //!
-//! Needs root (network namespaces, packet sockets) and `ip`; a test that lacks them says `skipped` and passes.
+//! Needs root (network namespaces, packet sockets) and `ip`; a test that lacks them says `skipped` and
+//! passes.
 
 mod bench;
 mod calls;

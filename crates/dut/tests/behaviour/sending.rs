@@ -29,7 +29,8 @@ fn unacknowledged_data_is_sent_again_ever_later() {
         let (fd, end) = bench.accepted().await;
         bench.dut.send(fd, b"lost", 0).await.unwrap();
         let gaps = gaps(&mut bench, end.ack, 4).await;
-        // The first may be the probe of the tail. From the timeout on each wait is twice the last; the test may read late.
+        // The first may be the probe of the tail. From the timeout on each wait is twice the last; the test
+        // may read late.
         assert!(gaps[3] >= gaps[1].mul_f64(1.3) && gaps[3] >= Duration::from_millis(500), "{gaps:?}");
     });
 }

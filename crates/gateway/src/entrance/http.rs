@@ -3,8 +3,8 @@
 //!
 //! With users, both need `Proxy-Authorization` in the Basic scheme (RFC 9110, section 11.7; RFC 7617).
 //!
-//! The second kind goes to the origin as the origin expects it, with `Connection: close`: the next request of the same client
-//! may be for another origin, and comes over a connection of its own.
+//! The second kind goes to the origin as the origin expects it, with `Connection: close`: the next request of
+//! the same client may be for another origin, and comes over a connection of its own.
 
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -17,12 +17,13 @@ const LONGEST_HEAD: usize = 32 << 10;
 /// Longest word that is taken for a method.
 const LONGEST_METHOD: usize = 16;
 const SCHEME: &[u8] = b"http://";
-/// Fields that are between the client and its proxy, or are rewritten (RFC 9110, section 7.6.1); with them go those that
-/// the client names in `Connection`.
+/// Fields that are between the client and its proxy, or are rewritten (RFC 9110, section 7.6.1); with them go
+/// those that the client names in `Connection`.
 const HOP_BY_HOP: [&str; 6] =
     ["connection", "proxy-connection", "keep-alive", "proxy-authorization", "te", "host"];
 
-/// Returns the destination; `None` if this is no request to a proxy. The bytes left in `buffer` are for the origin.
+/// Returns the destination; `None` if this is no request to a proxy. The bytes left in `buffer` are for the
+/// origin.
 pub(super) async fn asked(
     client: &mut TcpStream,
     buffer: &mut Vec<u8>,
@@ -38,7 +39,8 @@ pub(super) async fn asked(
     if head == 0 {
         return Ok(None);
     }
-    // Fields may hold any byte (RFC 9110, section 5.5): each is a character here, and a byte again afterwards.
+    // Fields may hold any byte (RFC 9110, section 5.5): each is a character here, and a byte again
+    // afterwards.
     let text: String = buffer[..head].iter().copied().map(char::from).collect();
     let Some((origin, for_origin)) = understand(&text) else {
         client.write_all(&refusal("400 Bad Request")).await?;

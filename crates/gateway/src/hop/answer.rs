@@ -142,7 +142,8 @@ fn plain(line: Line, message: &[u8], arrived: Vec<u8>) -> Result<Asked, Rejected
     Ok(Asked { opening, first, frontend: None, reply })
 }
 
-/// Asks for confirmation and waits for it: a record can be made only by who has read our message and made the first.
+/// Asks for confirmation and waits for it: a record can be made only by who has read our message and made the
+/// first.
 async fn confirmed(
     line: Line,
     responder: Responder,

@@ -1,4 +1,5 @@
-//! The protocol between frontend and backend: who may speak, what the first message says, how bytes are sealed.
+//! The protocol between frontend and backend: who may speak, what the first message says, how bytes are
+//! sealed.
 //!
 //! ```text
 //! frontend                                   backend
@@ -9,12 +10,12 @@
 //!   | records ...                  records ... |
 //! ```
 //!
-//! The messages are those of Noise's `NNpsk0` with X25519, ChaCha20-Poly1305 and BLAKE2s: who does not hold the key can
-//! make neither, and from the second message on old traffic stays secret even from who learns the key later. The first
-//! message is sealed under the key alone, because nobody has answered yet; it is what a recorder could send again, and
-//! [`replay`] is what it runs into. The key pairs of X25519 serve for some seconds each ([`ephemeral`]), and "later" begins when
-//! those of both sides are erased. With a pair of keys on each side ([`pairs`]) the pattern is `IK`, and the first message is
-//! sealed to the backend's public key.
+//! The messages are those of Noise's `NNpsk0` with X25519, ChaCha20-Poly1305 and BLAKE2s: who does not hold
+//! the key can make neither, and from the second message on old traffic stays secret even from who learns the
+//! key later. The first message is sealed under the key alone, because nobody has answered yet; it is what a
+//! recorder could send again, and [`replay`] is what it runs into. The key pairs of X25519 serve for some
+//! seconds each ([`ephemeral`]), and "later" begins when those of both sides are erased. With a pair of keys
+//! on each side ([`pairs`]) the pattern is `IK`, and the first message is sealed to the backend's public key.
 //!
 //! | file | what it is |
 //! |---|---|
@@ -30,8 +31,8 @@
 //! | [`mod@line`] | what carries the hop: our TCP, or the kernel's where a path carries nothing else |
 //! | [`stream`] | a sealed line as a stream |
 //!
-//! Each message and each record has its length, two bytes, in front of it. The end of a direction is an empty record: a
-//! hop that just ends was cut by somebody else.
+//! Each message and each record has its length, two bytes, in front of it. The end of a direction is an empty
+//! record: a hop that just ends was cut by somebody else.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -65,7 +66,8 @@ pub enum Hop {
     Sealed(KeyRing),
     /// Encrypted and authenticated by a pair of keys on each side.
     Pairs(StaticKeys),
-    /// Readable and open to everybody who reaches it: for loopback, and for networks that are protected otherwise.
+    /// Readable and open to everybody who reaches it: for loopback, and for networks that are protected
+    /// otherwise.
     Plain,
 }
 
@@ -137,13 +139,14 @@ impl Hop {
     }
 }
 
-/// Longest first or second message, bytes: what is said about the connection, the client's first bytes and the seals. The
-/// two letters that HTTP and TLS begin with are more than this, so that who takes the hop for those is refused at once.
+/// Longest first or second message, bytes: what is said about the connection, the client's first bytes and
+/// the seals. The two letters that HTTP and TLS begin with are more than this, so that who takes the hop for
+/// those is refused at once.
 pub(crate) const LONGEST_MESSAGE: usize = 17 << 10;
 
 /// Bytes of the length in front of messages and records.
 pub(crate) const LENGTH: usize = 2;
 
-/// In the length of a first message: its key pair serves for a while. To a release that does not know it the message is
-/// longer than any.
+/// In the length of a first message: its key pair serves for a while. To a release that does not know it the
+/// message is longer than any.
 const LASTING: u16 = 1 << 15;

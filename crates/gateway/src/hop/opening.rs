@@ -26,7 +26,8 @@ pub enum Purpose {
     Watch,
 }
 
-/// Where a client's connection came from and where it went, as the frontend saw it or as a trusted proxy told it.
+/// Where a client's connection came from and where it went, as the frontend saw it or as a trusted proxy told
+/// it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ClientAddresses {
     /// The client.
@@ -44,7 +45,8 @@ pub struct Opening {
     pub stamp: Stamp,
     /// The client.
     pub client: Option<ClientAddresses>,
-    /// The origin that is asked for, `HOST:PORT` of at most 255 bytes; `None`: the one that the backend is for.
+    /// The origin that is asked for, `HOST:PORT` of at most 255 bytes; `None`: the one that the backend is
+    /// for.
     pub origin: Option<String>,
 }
 

@@ -1,8 +1,9 @@
 //! Records: the sealed pieces that a direction of the hop is made of, once both messages are through.
 //!
-//! A record can be opened only when all of it is there. One that spans many segments would hold back what has arrived of it
-//! until a lost segment has been repaired, so the first flight is cut to the size of a segment; from then on records grow,
-//! and fall back to a segment after a pause. The seal costs 18 bytes each: 1.3 % of a segment, 0.1 % of a long record.
+//! A record can be opened only when all of it is there. One that spans many segments would hold back what has
+//! arrived of it until a lost segment has been repaired, so the first flight is cut to the size of a segment;
+//! from then on records grow, and fall back to a segment after a pause. The seal costs 18 bytes each: 1.3 %
+//! of a segment, 0.1 % of a long record.
 
 use std::time::{Duration, Instant};
 
@@ -112,7 +113,8 @@ impl RecordSizes {
         self.since = self.since.saturating_add(payload + RECORD_OVERHEAD);
     }
 
-    /// Bytes to the end of the segment that the last record ended in; the next segment's if hardly any are left.
+    /// Bytes to the end of the segment that the last record ended in; the next segment's if hardly any are
+    /// left.
     fn rest_of_segment(&self) -> usize {
         let rest = self.segment - self.since % self.segment;
         if rest <= 2 * RECORD_OVERHEAD { rest + self.segment } else { rest }

@@ -1,9 +1,10 @@
 //! Which first message is fresh.
 //!
-//! The first message is sealed under a key that does not change, so somebody who has recorded it, or a network that repeats
-//! the SYN that carried it, can present it again. The backend remembers the messages it has acted upon for as long as their
-//! stamp makes them acceptable, and does not act upon one again. The stamp names the run of the backend that the message is
-//! for, so that neither another backend nor this one after a restart takes it.
+//! The first message is sealed under a key that does not change, so somebody who has recorded it, or a
+//! network that repeats the SYN that carried it, can present it again. The backend remembers the messages it
+//! has acted upon for as long as their stamp makes them acceptable, and does not act upon one again. The
+//! stamp names the run of the backend that the message is for, so that neither another backend nor this one
+//! after a restart takes it.
 //!
 //! In doubt (the frontend has not heard of this run yet, the message was long on its way, the table is full)
 //! the backend does not refuse: it asks the frontend to confirm, which costs a round trip and which only the
@@ -12,7 +13,8 @@
 use super::stamp::Stamp;
 use std::collections::{HashSet, VecDeque};
 
-/// Identifies a first message: the head of its public key, which is random, of its nonce if the key serves for a while.
+/// Identifies a first message: the head of its public key, which is random, of its nonce if the key serves
+/// for a while.
 pub type MessageId = [u8; 16];
 
 /// Freshness of a first message.

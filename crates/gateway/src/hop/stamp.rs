@@ -1,7 +1,8 @@
 //! Which run of a backend a first message is for, and when in that run it was made.
 //!
-//! A backend tells both in each answer: a random number that names the run, and how long it lasts. The frontend counts on
-//! from there. Neither side asks what time it is, so a clock that is wrong or is set does no harm.
+//! A backend tells both in each answer: a random number that names the run, and how long it lasts. The
+//! frontend counts on from there. Neither side asks what time it is, so a clock that is wrong or is set does
+//! no harm.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
@@ -59,7 +60,8 @@ impl BackendClock {
         Stamp { at: told.at.saturating_add(since), ..told }
     }
 
-    /// The backend did not understand, or another one answers in its place: what every release takes is said next.
+    /// The backend did not understand, or another one answers in its place: what every release takes is said
+    /// next.
     pub(crate) fn doubt(&self) {
         if let Some((told, _)) = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner) {
             told.takes_lasting = false;

@@ -1,7 +1,8 @@
 //! A line over which both messages have been said, as a stream of payload bytes.
 //!
-//! Over a plain hop the bytes of the line are the payload. Over a sealed one they are records, and the end of a direction is
-//! an empty one: a line that ends without it is an error, because whoever sits on the path can end a TCP connection.
+//! Over a plain hop the bytes of the line are the payload. Over a sealed one they are records, and the end of
+//! a direction is an empty one: a line that ends without it is an error, because whoever sits on the path can
+//! end a TCP connection.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -59,8 +60,8 @@ struct Outgoing {
 }
 
 impl HopStream {
-    /// A stream over `line`. `arrived` is what came behind the last message, `first` leaves before everything else and with
-    /// it; `before` bytes were sent already. Without `sealing` the hop is plain.
+    /// A stream over `line`. `arrived` is what came behind the last message, `first` leaves before everything
+    /// else and with it; `before` bytes were sent already. Without `sealing` the hop is plain.
     pub(super) fn new(
         line: Line,
         sealing: Option<Sealing>,
@@ -306,7 +307,8 @@ impl HopWrite<'_> {
 impl AsyncWrite for HopWrite<'_> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        // The second message is allowed to wait for the first write; everything else has left before the next is taken.
+        // The second message is allowed to wait for the first write; everything else has left before the next
+        // is taken.
         if this.state.sent > 0 || this.state.wire.len() > LONGEST_PAYLOAD {
             ready!(this.poll_leave(cx))?;
         }

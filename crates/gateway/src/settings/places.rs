@@ -1,4 +1,5 @@
-//! Where the keys and values of a configuration stand in its text, so that what is wrong with one is said with its line.
+//! Where the keys and values of a configuration stand in its text, so that what is wrong with one is said
+//! with its line.
 
 use std::ops::Range;
 

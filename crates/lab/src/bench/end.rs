@@ -1,7 +1,8 @@
 //! One end of a measurement: a process of its own that serves or asks, above the kernel's TCP or ours.
 //!
-//! A server says `ready` and serves until its standard input ends. A client says `ready`, and then for every line with a
-//! number of seconds that it reads it works for so long and answers with a line of JSON, a [`Done`].
+//! A server says `ready` and serves until its standard input ends. A client says `ready`, and then for every
+//! line with a number of seconds that it reads it works for so long and answers with a line of JSON, a
+//! [`Done`].
 
 use std::cell::Cell;
 use std::io::{self, BufRead};
@@ -263,7 +264,8 @@ async fn converse(mut stream: Stream) -> io::Result<()> {
     }
 }
 
-/// Takes what comes until its end, ours in the packets that brought it if `in_place`; answers how many bytes that were.
+/// Takes what comes until its end, ours in the packets that brought it if `in_place`; answers how many bytes
+/// that were.
 async fn receive(stream: &mut Stream, in_place: bool) -> io::Result<u64> {
     let (mut buffer, mut received) = (vec![0; PIECE], 0);
     loop {

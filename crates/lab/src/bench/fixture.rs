@@ -1,4 +1,5 @@
-//! Where it is measured: two namespaces joined by a veth pair, processes in them on chosen cores, and what they cost.
+//! Where it is measured: two namespaces joined by a veth pair, processes in them on chosen cores, and what
+//! they cost.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
@@ -161,7 +162,8 @@ pub(super) struct Process {
 /// Processor time of a process.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Usage {
-    /// In its own code, the kernel on its behalf, and packets that the kernel handles while it is there; nanoseconds.
+    /// In its own code, the kernel on its behalf, and packets that the kernel handles while it is there;
+    /// nanoseconds.
     pub(super) total: u64,
     /// In its own code, in seconds, as finely as the kernel's ticks are.
     pub(super) user: f64,
@@ -216,7 +218,8 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It ends by itself with its standard input, so that what is counted in it at its end (a profile) is not lost.
+        // It ends by itself with its standard input, so that what is counted in it at its end (a profile) is
+        // not lost.
         drop(self.child.stdin.take());
         let until = Instant::now() + PATIENCE;
         while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < until {

@@ -1,13 +1,13 @@
 //! A server on [smoltcp](https://docs.rs/smoltcp), on the TUN device that ours has, for the same clients.
 //!
-//! One thread polls: what has arrived, what the conversations make of it, what leaves; then it sleeps until the device has
-//! something or a timer of smoltcp expires. The device is one of `brisk-packet-io` with packets of up to 64 kB both
-//! ways: smoltcp's segments have the length that an MTU of 1,500 bytes allows, and where it makes one packet of many of them
-//! it names that length for the kernel (its feature `segmentation-offload`). The kernel vouches for checksums, and
-//! finishes them, for both.
+//! One thread polls: what has arrived, what the conversations make of it, what leaves; then it sleeps until
+//! the device has something or a timer of smoltcp expires. The device is one of `brisk-packet-io` with
+//! packets of up to 64 kB both ways: smoltcp's segments have the length that an MTU of 1,500 bytes allows,
+//! and where it makes one packet of many of them it names that length for the kernel (its feature
+//! `segmentation-offload`). The kernel vouches for checksums, and finishes them, for both.
 //!
-//! A socket listens again as soon as its connection is in TIME-WAIT: smoltcp tells connections apart by asking one after
-//! the other, and those of ten seconds would be all that it does.
+//! A socket listens again as soon as its connection is in TIME-WAIT: smoltcp tells connections apart by
+//! asking one after the other, and those of ten seconds would be all that it does.
 
 use std::convert::Infallible;
 use std::io;
@@ -99,7 +99,8 @@ impl Carrier {
         }
     }
 
-    /// Where the next packet is that may be believed. It is read as ours are, in one piece with what the kernel says of it.
+    /// Where the next packet is that may be believed. It is read as ours are, in one piece with what the
+    /// kernel says of it.
     fn read(&mut self) -> Option<Range<usize>> {
         loop {
             match self.tun.recv_in_place(&mut self.arrived) {

@@ -74,7 +74,8 @@ pub(super) enum Way {
         /// With Fast Open.
         fast_open: bool,
     },
-    /// The kernel's client, and our server at the other end of the veth pair, on the address of the kernel there.
+    /// The kernel's client, and our server at the other end of the veth pair, on the address of the kernel
+    /// there.
     Own {
         /// With Fast Open.
         fast_open: bool,
@@ -90,10 +91,11 @@ pub(super) enum Way {
     Smoltcp,
     /// Ours at both ends, in UDP over the veth pair, with these mechanisms.
     Udp(&'static str),
-    /// So many clients of the kernel, each on a core, and as many servers of the kernel on the same cores, each for one
-    /// of them: nothing crosses between the cores.
+    /// So many clients of the kernel, each on a core, and as many servers of the kernel on the same cores,
+    /// each for one of them: nothing crosses between the cores.
     KernelOn(usize),
-    /// So many clients of the kernel, each on a core, and one server of ours with a stack on each of these cores.
+    /// So many clients of the kernel, each on a core, and one server of ours with a stack on each of these
+    /// cores.
     TunOn(usize),
 }
 

@@ -53,7 +53,8 @@ impl Head {
     }
 }
 
-/// Ends the process with its standard input: whoever started it has the other end of that, and takes it along when he goes.
+/// Ends the process with its standard input: whoever started it has the other end of that, and takes it along
+/// when he goes.
 pub(super) fn end_with_input() {
     std::thread::spawn(|| {
         let _ = io::stdin().read_to_end(&mut Vec::new());

@@ -23,7 +23,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Size of the window, CSS pixels.
 const WINDOW: &str = "1280,900";
 
-/// The flags of every browser that is started. Without the features named last, `http://` is tried as https first.
+/// The flags of every browser that is started. Without the features named last, `http://` is tried as https
+/// first.
 const FLAGS: [&str; 10] = [
     "--headless",
     "--no-sandbox",
@@ -67,8 +68,8 @@ pub(super) struct Session {
 }
 
 impl Driver {
-    /// Starts chromedriver in the namespace of the calling thread, in a process group of its own; profiles go below
-    /// `profiles`.
+    /// Starts chromedriver in the namespace of the calling thread, in a process group of its own; profiles go
+    /// below `profiles`.
     pub(super) async fn start(program: &Path, profiles: &Path) -> Result<Driver, BrowseError> {
         let said = profiles.join("chromedriver.log");
         let output = std::fs::File::create(&said)?;

@@ -5,9 +5,10 @@
 //! Chromium --kernel TCP--> frontends ==brisk TCP in UDP==> link ==> backends --kernel TCP--> web server
 //! ```
 //!
-//! Every host of the page has an address of its own on the loopback device of both namespaces. Each arm has a port, on
-//! which its frontend takes connections to all these addresses and its backend goes on to the same address and port
-//! on the other side: a browser keeps its limits per host, and arms share nothing but the link.
+//! Every host of the page has an address of its own on the loopback device of both namespaces. Each arm has a
+//! port, on which its frontend takes connections to all these addresses and its backend goes on to the same
+//! address and port on the other side: a browser keeps its limits per host, and arms share nothing but the
+//! link.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

@@ -96,8 +96,8 @@ pub struct Progress<'a> {
 }
 
 impl Browse {
-    /// Loads the page until all is done or `stop` is set; `look` hears of every load. A picture of the page goes to
-    /// `picture`.
+    /// Loads the page until all is done or `stop` is set; `look` hears of every load. A picture of the page
+    /// goes to `picture`.
     ///
     /// # Errors
     /// [`BrowseError`] if nothing could be measured at all.

@@ -81,8 +81,8 @@ pub struct Figure {
     pub sd: f64,
     /// The 95 % interval of the mean.
     pub ci95: Interval,
-    /// Change of the mean against the first arm, percent, over the rounds in which both were measured; none for the
-    /// first arm.
+    /// Change of the mean against the first arm, percent, over the rounds in which both were measured; none
+    /// for the first arm.
     pub gain: Option<f64>,
     /// The 95 % interval of that: rounds are drawn again, both arms together.
     pub gain_ci95: Option<Interval>,

@@ -1,8 +1,9 @@
 //! A page as files: what a web server has to answer so that a browser loads an outline again.
 //!
-//! Documents contain what their parser found, in order and spread over their length, with leading style sheets and
-//! scripts in the head; scripts compute and then bring what they brought; everything else brings its children when it
-//! is there. Objects are padded to their size, and are never smaller than what they have to contain.
+//! Documents contain what their parser found, in order and spread over their length, with leading style
+//! sheets and scripts in the head; scripts compute and then bring what they brought; everything else brings
+//! its children when it is there. Objects are padded to their size, and are never smaller than what they have
+//! to contain.
 
 use std::fmt::Write;
 

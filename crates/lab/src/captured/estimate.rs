@@ -20,9 +20,10 @@ use crate::row::Row;
 use crate::scenario::Scenario;
 use crate::statistics::{Interval, Statistic};
 
-/// Mechanisms: name, arm without, arm with, and whether it is something to switch on. The kernel's Fast Open knows the
-/// cookie and nothing of the path, so that a lost SYN costs it the second that it costs everybody; ours knows the
-/// round-trip time of earlier connections, and sends a plain SYN behind one that is not answered.
+/// Mechanisms: name, arm without, arm with, and whether it is something to switch on. The kernel's Fast Open
+/// knows the cookie and nothing of the path, so that a lost SYN costs it the second that it costs everybody;
+/// ours knows the round-trip time of earlier connections, and sends a plain SYN behind one that is not
+/// answered.
 const MECHANISMS: [(&str, &str, &str, bool); 6] = [
     ("Reactive", "reactive=off", "tcp", false),
     ("Fast Open alone", "tcp", "tcp+tfo,memory=off", false),

@@ -151,7 +151,8 @@ impl Traffic {
     }
 }
 
-/// The losses as a model of the link grammar: the probability of a run as measured, the rate as the case has it.
+/// The losses as a model of the link grammar: the probability of a run as measured, the rate as the case has
+/// it.
 fn loss_model(losses: &Losses, case: Case) -> String {
     let [low, high] = losses.rate_interval();
     let scale = match case {

@@ -1,4 +1,5 @@
-//! One transaction of a comparison: what chance gives it, what its arm knows of the path, and how it runs in its setting.
+//! One transaction of a comparison: what chance gives it, what its arm knows of the path, and how it runs in
+//! its setting.
 
 use brisk_link::LinkSpec;
 use brisk_runtime::profile::Profile;
@@ -21,7 +22,8 @@ use crate::scenario::Scenario;
 
 /// Transactions after which a path is familiar, at most.
 const FAMILIAR: usize = 300;
-/// Bytes after which it is, and transactions that it takes even so: large ones show as much each as many small ones.
+/// Bytes after which it is, and transactions that it takes even so: large ones show as much each as many
+/// small ones.
 const FAMILIAR_BYTES: u64 = 100_000_000;
 const FAMILIAR_MIN: usize = 4;
 
@@ -56,8 +58,9 @@ impl Comparison {
         self.arms.par_iter().map(of_arm).collect()
     }
 
-    /// `None`: nothing. The planner needs to know how much the path loses, and an arm that starts from the path what it
-    /// carries: they have seen many transactions like those that are compared, over the path as it is.
+    /// `None`: nothing. The planner needs to know how much the path loses, and an arm that starts from the
+    /// path what it carries: they have seen many transactions like those that are compared, over the path as
+    /// it is.
     fn acquaint(&self, arm: &Profile, path: &LinkSpec) -> Result<Option<Acquaintance>, TransactionError> {
         let acquaintance = match (arm.memory, arm.fast_open) {
             (true, _) => self.met(arm, path)?,
@@ -166,8 +169,8 @@ impl Comparison {
     /// Transaction `index` of one arm once more, recorded: what crossed both ends, and what happened inside.
     ///
     /// # Errors
-    /// The reason why it cannot be simulated, or the records cannot be written. Pages, neighbours, bursts and second
-    /// hops cannot be recorded; [`RecordError::Kind`] says so.
+    /// The reason why it cannot be simulated, or the records cannot be written. Pages, neighbours, bursts and
+    /// second hops cannot be recorded; [`RecordError::Kind`] says so.
     pub fn record(&self, arm: usize, index: u64, records: Records) -> Result<TransactionResult, RecordError> {
         let Scenario { backend, beside, burst, .. } = &self.scenario;
         if self.page.is_some() || backend.is_some() || beside.is_some() || burst.is_some() {

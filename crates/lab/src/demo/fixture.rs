@@ -184,8 +184,8 @@ impl Fixture {
     }
 }
 
-/// The TCP of a gateway's hop with the mechanisms of `arm`. An arm that starts from the memory of the path does so as an
-/// installed gateway does.
+/// The TCP of a gateway's hop with the mechanisms of `arm`. An arm that starts from the memory of the path
+/// does so as an installed gateway does.
 fn as_installed(arm: &Profile) -> TcpConfig {
     let TcpConfig { nodelay, keepalive, path_start, handshake_timers, .. } = hop_tcp();
     let hop = TcpConfig { nodelay, keepalive, ..arm.tcp.clone() };

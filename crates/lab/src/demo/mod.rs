@@ -5,8 +5,8 @@
 //! clients --kernel TCP--> frontend ==brisk TCP in UDP==> emulated link ==> backend --kernel TCP--> origin
 //! ```
 //!
-//! The requests of a warm-up come first and are not counted: a gateway pair in use knows its path. The report also has the
-//! figures that the simulation expects over the same link.
+//! The requests of a warm-up come first and are not counted: a gateway pair in use knows its path. The report
+//! also has the figures that the simulation expects over the same link.
 
 use std::future::Future;
 use std::io;
@@ -49,7 +49,8 @@ pub struct Demo {
     pub per_second: f64,
     /// Transactions that the simulation draws its expectation from.
     pub simulated: u64,
-    /// How long requests are sent before the count begins, so that each variant knows its path as a gateway pair in use does.
+    /// How long requests are sent before the count begins, so that each variant knows its path as a gateway
+    /// pair in use does.
     pub warm_up: Duration,
     /// How long requests are sent and counted. Answers are waited for a little longer.
     pub duration: Duration,

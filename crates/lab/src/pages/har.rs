@@ -1,8 +1,8 @@
 //! HAR files: what the developer tools of browsers export.
 //!
-//! The format says what was fetched and when, not why. An object's parent is, in this order: what `_initiator`
-//! names, the page in the `Referer` header, the first object. A child of a document begins while the document
-//! arrives, every other child when its parent is there.
+//! The format says what was fetched and when, not why. An object's parent is, in this order: what
+//! `_initiator` names, the page in the `Referer` header, the first object. A child of a document begins while
+//! the document arrives, every other child when its parent is there.
 
 use std::collections::HashMap;
 use std::time::Duration;

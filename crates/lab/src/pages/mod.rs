@@ -66,8 +66,8 @@ pub fn read(text: &str, label: &str) -> Result<Vec<Page>, PagesError> {
     if pages.is_empty() { Err(PagesError::Nothing) } else { Ok(pages) }
 }
 
-/// Reads the outlines of a file of page skeletons, one a line, or of a HAR. Dependency graphs are passed over: they
-/// say what waits for what, not what is part of what.
+/// Reads the outlines of a file of page skeletons, one a line, or of a HAR. Dependency graphs are passed
+/// over: they say what waits for what, not what is part of what.
 ///
 /// # Errors
 /// [`PagesError`]: the first line that cannot be meant.

@@ -1,10 +1,10 @@
 //! Page skeletons: real page loads without their content, one JSON object a line.
 //!
-//! `res` is a list of objects, each an array: host number, kind, number of the parent (-1: none), how the parent
-//! brought it, start in ms, request bytes, response header bytes, body bytes, status, connection, waiting time
-//! in ms. An object that the parser of an HTML parent found begins while that parent arrives; one that a script
-//! brought begins when the script is there. Waiting times contain a round trip of the recording, so they are not
-//! taken as thinking of the server.
+//! `res` is a list of objects, each an array: host number, kind, number of the parent (-1: none), how the
+//! parent brought it, start in ms, request bytes, response header bytes, body bytes, status, connection,
+//! waiting time in ms. An object that the parser of an HTML parent found begins while that parent arrives;
+//! one that a script brought begins when the script is there. Waiting times contain a round trip of the
+//! recording, so they are not taken as thinking of the server.
 
 use std::time::Duration;
 

@@ -1,9 +1,9 @@
 //! A page made from a seed, with the sizes and the structure of real ones.
 //!
 //! Kinds and sizes follow what page archives report: a third scripts, a quarter images, a tenth style sheets;
-//! sizes are log-normal with the medians and 90th percentiles below (bytes on the wire). The document's parser
-//! finds most objects while the document arrives; the others are brought by scripts, after their computation.
-//! Scripts compute one after the other, in the order of the page.
+//! sizes are log-normal with the medians and 90th percentiles below (bytes on the wire). The document's
+//! parser finds most objects while the document arrives; the others are brought by scripts, after their
+//! computation. Scripts compute one after the other, in the order of the page.
 
 use std::time::Duration;
 

@@ -1,9 +1,10 @@
 //! Dependency graphs with computation times, as WProf measured them, one JSON object a line.
 //!
-//! `objs` are arrays: host number, kind, when computation begins (1: with the first bytes, -1: when the object is
-//! there), computation times in ms, bytes. `deps` are triples: activity, activity that waits for it, and -1 if it
-//! waits for the end, else the ms after the beginning; `3d` is the download of object 3, `3c1` its second
-//! computation. `start` is the activity that begins the page. The computation times are of a computer of 2013.
+//! `objs` are arrays: host number, kind, when computation begins (1: with the first bytes, -1: when the
+//! object is there), computation times in ms, bytes. `deps` are triples: activity, activity that waits for
+//! it, and -1 if it waits for the end, else the ms after the beginning; `3d` is the download of object 3,
+//! `3c1` its second computation. `start` is the activity that begins the page. The computation times are of a
+//! computer of 2013.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -78,8 +78,8 @@ pub struct Finding {
     pub real: Option<f64>,
     /// Its 95 % confidence interval, by resampling transactions of both arms together.
     pub ci95: Interval,
-    /// Where a sample as large as the paper's would lie in 95 % of cases if the paper had measured what we did;
-    /// none: it is not known how large that was, or it has no figure.
+    /// Where a sample as large as the paper's would lie in 95 % of cases if the paper had measured what we
+    /// did; none: it is not known how large that was, or it has no figure.
     pub chance: Option<Interval>,
     /// Where it was expected.
     pub range: [f64; 2],
@@ -97,14 +97,15 @@ pub struct Finding {
 pub enum Verdict {
     /// It lies in the range.
     Within,
-    /// It does not, but chance explains it: its confidence interval reaches into the range, or that of a sample as
-    /// large as the paper's does.
+    /// It does not, but chance explains it: its confidence interval reaches into the range, or that of a
+    /// sample as large as the paper's does.
     Unsure,
     /// It does not, and chance does not explain it.
     Outside,
 }
 
-/// Judges what the store holds of a plan; a cell that is not complete is left out, unless it was run in real time.
+/// Judges what the store holds of a plan; a cell that is not complete is left out, unless it was run in real
+/// time.
 ///
 /// # Errors
 /// [`RunError`] if the store cannot be read or the plan cannot be meant.
@@ -196,8 +197,9 @@ pub(crate) fn interval(metric: Metric, arm: &[Row], base: &[Row], rtt_us: f64, s
     })
 }
 
-/// Where the figure of `n` transactions of each arm would lie that another one had measured of the same thing. Ours are
-/// drawn again for our error, and `n` of those for that of the other one, whose arms did not meet the same losses.
+/// Where the figure of `n` transactions of each arm would lie that another one had measured of the same
+/// thing. Ours are drawn again for our error, and `n` of those for that of the other one, whose arms did not
+/// meet the same losses.
 fn chance(metric: Metric, Rows { arm, base, rtt_us }: Rows<'_>, n: usize, seed: u64) -> Interval {
     let rng = brisk_link::seeds::rng(seed, "chance");
     middle(&rng, arm.len() + n + base.len() + n, |rng| {
@@ -368,7 +370,8 @@ mod tests {
 
     #[test]
     fn a_small_sample_of_the_same_thing_may_lie_far_off() {
-        // One transaction of fourteen takes twice as long: whether the 90th percentile does is chance for a few.
+        // One transaction of fourteen takes twice as long: whether the 90th percentile does is chance for a
+        // few.
         let row = |i: u64| Row {
             completion_us: Some(if i.is_multiple_of(14) { 400 } else { 200 }),
             ..Row::default()

@@ -21,7 +21,8 @@
 //! | `completed` | transactions that completed, percent |
 //!
 //! STAT is `mean`, `p25`, `p50`, `p90`, `p95`, `p99` or `p99.9`; COUNT is `timeouts`, `retransmits`,
-//! `recoveries`, `undos`, `masked`, `probes`, `by_probe` (losses that a probe repaired), `segments`, `neighbour` (bytes) or `payload` (bytes).
+//! `recoveries`, `undos`, `masked`, `probes`, `by_probe` (losses that a probe repaired), `segments`,
+//! `neighbour` (bytes) or `payload` (bytes).
 
 use std::fmt;
 use std::str::FromStr;

@@ -108,8 +108,8 @@ pub struct Cell {
     /// Begin on a connection that is open and has been silent for a second.
     #[serde(default)]
     pub established: bool,
-    /// Transactions that the open connection had before, one after the other: its window and its timeout remember
-    /// their losses. 0 to 1,000.
+    /// Transactions that the open connection had before, one after the other: its window and its timeout
+    /// remember their losses. 0 to 1,000.
     #[serde(default)]
     pub earlier: u32,
     /// Paths, in the grammar of the command line, that are added to the link: each transaction meets one of

@@ -1,5 +1,5 @@
-//! Contestants in real time: the kernel's TCP, pools, gateways and any command line, one after the other over the same
-//! emulated link with the same seed, under the same load.
+//! Contestants in real time: the kernel's TCP, pools, gateways and any command line, one after the other over
+//! the same emulated link with the same seed, under the same load.
 //!
 //! ```text
 //! namespace A                                         namespace B

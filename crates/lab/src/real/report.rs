@@ -149,7 +149,8 @@ impl RealReport {
         }
     }
 
-    /// A metric of a contestant, gains against another one; `None` if it is not measured in real time or nothing was.
+    /// A metric of a contestant, gains against another one; `None` if it is not measured in real time or
+    /// nothing was.
     pub(crate) fn figure(&self, metric: Metric, name: &str, first: &str) -> Option<f64> {
         let of = |name: &str| self.contestants.iter().find(|contestant| contestant.name == name);
         let contestant = of(name)?;

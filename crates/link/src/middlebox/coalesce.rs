@@ -113,7 +113,8 @@ mod tests {
         (0..count).map(|i| Sample { seq: 1001 + 500 * i, ..Sample::data() }).collect()
     }
 
-    /// Returns the packets that come out, and when, if each is offered `gap` microseconds after the one before.
+    /// Returns the packets that come out, and when, if each is offered `gap` microseconds after the one
+    /// before.
     fn travel(text: &str, packets: &[Sample], gap: u64) -> Vec<(u64, Sample)> {
         let mut up = link(text).up;
         for (i, packet) in packets.iter().enumerate() {

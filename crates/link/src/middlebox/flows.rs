@@ -1,7 +1,8 @@
 //! Memory of stateful boxes for connections, for both directions.
 //!
-//! The two directions of a link may live in different threads, so the table is made of atomics; each word has one
-//! writer. It has room for a fixed number of connections and forgets none; one that finds no room passes unjudged.
+//! The two directions of a link may live in different threads, so the table is made of atomics; each word has
+//! one writer. It has room for a fixed number of connections and forgets none; one that finds no room passes
+//! unjudged.
 
 use super::Verdict;
 use super::header::{Tcp, read_u32};
@@ -103,8 +104,8 @@ impl Flows {
         }
     }
 
-    /// The firewall at this direction's entrance: it has seen what the opposite direction delivered, and drops
-    /// acknowledgements (and SACK blocks) of more.
+    /// The firewall at this direction's entrance: it has seen what the opposite direction delivered, and
+    /// drops acknowledgements (and SACK blocks) of more.
     pub(super) fn drop_unseen_ack(&self, ip: &[u8], tcp: Tcp, way: Way) -> Verdict {
         let Some(slot) = self.slot(ip).filter(|_| tcp.flags(ip).contains(Flags::ACK)) else {
             return Verdict::Pass;

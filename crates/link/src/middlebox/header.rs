@@ -163,8 +163,8 @@ pub(crate) fn set_ecn(ip: &mut [u8], ecn: Ecn) {
     }
 }
 
-/// Marks a packet of an ECN-capable transport Congestion Experienced (RFC 3168 section 5); false if it is not one,
-/// or is marked already.
+/// Marks a packet of an ECN-capable transport Congestion Experienced (RFC 3168 section 5); false if it is not
+/// one, or is marked already.
 pub(crate) fn mark_congestion(ip: &mut [u8]) -> bool {
     match ecn(ip) {
         Some(Ecn::Ect0 | Ecn::Ect1) => {
@@ -175,8 +175,8 @@ pub(crate) fn mark_congestion(ip: &mut [u8]) -> bool {
     }
 }
 
-/// The ICMP error of a router with a smaller MTU ahead. It comes in the name of the packet's destination, the one
-/// address that is certain to be routable where the answer goes.
+/// The ICMP error of a router with a smaller MTU ahead. It comes in the name of the packet's destination, the
+/// one address that is certain to be routable where the answer goes.
 pub(crate) fn too_big(ip: &[u8], mtu: u16) -> Option<Vec<u8>> {
     let from = IpHeader::parse(ip, Strictness::Peeked).ok()?.meta.dst;
     let mut out = Vec::new();

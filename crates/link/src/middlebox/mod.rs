@@ -1,10 +1,10 @@
 //! Middleboxes: what devices on real paths do to TCP.
 //!
-//! NATs, firewalls, normalisers, proxies and accelerators drop, strip and rewrite what they do not know; every new
-//! option and bit has to survive them or fall back (Honda et al., "Is it still possible to extend TCP?", IMC 2011).
-//! Each box here does one such thing, so that a test can show what it costs. A box sees one packet at a time, keeps
-//! the checksums right, and lets pass whatever is not TCP. Boxes stand in a row from A to B: packets up meet them in
-//! the order in which they are written, packets down in reverse.
+//! NATs, firewalls, normalisers, proxies and accelerators drop, strip and rewrite what they do not know;
+//! every new option and bit has to survive them or fall back (Honda et al., "Is it still possible to extend
+//! TCP?", IMC 2011). Each box here does one such thing, so that a test can show what it costs. A box sees one
+//! packet at a time, keeps the checksums right, and lets pass whatever is not TCP. Boxes stand in a row from
+//! A to B: packets up meet them in the order in which they are written, packets down in reverse.
 
 mod bits;
 mod coalesce;
@@ -235,7 +235,8 @@ mod tests {
         assert!(counters.split > 0 && counters.coalesced > 0, "{counters:?}");
     }
 
-    /// The shift of sequence numbers depends on the addresses, so the way back must undo it before the translation.
+    /// The shift of sequence numbers depends on the addresses, so the way back must undo it before the
+    /// translation.
     #[test]
     fn a_row_of_boxes_is_walked_backwards_on_the_way_down() {
         let mut link = link("--middlebox nat+rewrite-seq");

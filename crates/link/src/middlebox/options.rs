@@ -12,8 +12,8 @@ use core::fmt;
 pub enum OptionPattern {
     /// By its kind, 2 to 255.
     Kind(u8),
-    /// The option of Corrective and Proactive: an experimental kind (253, 254) with their experiment identifier
-    /// (RFC 6994).
+    /// The option of Corrective and Proactive: an experimental kind (253, 254) with their experiment
+    /// identifier (RFC 6994).
     Gentle,
 }
 

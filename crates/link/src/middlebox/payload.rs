@@ -26,7 +26,8 @@ pub(super) fn strip_syn_data(ip: &mut Vec<u8>, tcp: Tcp, keep: u16) -> Verdict {
     Verdict::Pass
 }
 
-/// Flips bit 5 of payload byte 10 (or the last) of a share of the segments with payload: letters change their case.
+/// Flips bit 5 of payload byte 10 (or the last) of a share of the segments with payload: letters change their
+/// case.
 pub(super) fn rewrite(ip: &mut [u8], tcp: Tcp, share: Ratio, rng: &mut Draws) -> Verdict {
     if tcp.payload_len() > 0 && chance(rng, share) {
         let at = (tcp.payload_len() - 1).min(10);
@@ -38,8 +39,8 @@ pub(super) fn rewrite(ip: &mut [u8], tcp: Tcp, share: Ratio, rng: &mut Draws) ->
     Verdict::Pass
 }
 
-/// Flips one bit of a share of the packets behind the IP header, so that they arrive where they should and only
-/// TCP's checksum tells.
+/// Flips one bit of a share of the packets behind the IP header, so that they arrive where they should and
+/// only TCP's checksum tells.
 pub(super) fn corrupt(ip: &mut [u8], share: Ratio, rng: &mut Draws) -> Verdict {
     let (hit, place) = (chance(rng, share), below(rng, 1 << 32));
     if let Ok(header) = IpHeader::parse(ip, Strictness::Peeked)

@@ -117,8 +117,8 @@ pub enum MiddleboxSpec {
         /// Whether SACK blocks are shifted too.
         sack: bool,
     },
-    /// A source address per connection: bytes of the client's address depend on its port, in a third octet (IPv4) or
-    /// the eighth byte (IPv6), so host parts and ports stay. ICMP errors are not translated.
+    /// A source address per connection: bytes of the client's address depend on its port, in a third octet
+    /// (IPv4) or the eighth byte (IPv6), so host parts and ports stay. ICMP errors are not translated.
     Nat,
     /// Answers SYNs in the server's name.
     SynProxy,

@@ -30,8 +30,8 @@ pub(crate) enum Kind {
 enum Reading {
     /// By instructions that the kernel has for its own buffers.
     Buffer,
-    /// Where they lie ([`Kind::Xdp`]): every read is preceded by a comparison with the end of the frame, which the kernel
-    /// demands.
+    /// Where they lie ([`Kind::Xdp`]): every read is preceded by a comparison with the end of the frame,
+    /// which the kernel demands.
     InPlace,
 }
 
@@ -64,7 +64,8 @@ const X: u8 = 7;
 const PACKET: u8 = 6;
 const FIRST: u8 = 1;
 const SPARE: u8 = 8;
-/// Where the frame starts and ends if it is read in place, the end of what is read, and the place of a read from X on.
+/// Where the frame starts and ends if it is read in place, the end of what is read, and the place of a read
+/// from X on.
 const DATA: u8 = 2;
 const END: u8 = 3;
 const LIMIT: u8 = 4;
@@ -131,7 +132,8 @@ impl Instruction {
     }
 }
 
-/// A classic program as an extended one that answers the same number; `None` for an instruction without translation.
+/// A classic program as an extended one that answers the same number; `None` for an instruction without
+/// translation.
 pub(crate) fn answering(program: &[sock_filter]) -> Option<Vec<Instruction>> {
     translated(program, Reading::Buffer, |answer| vec![Instruction::set(A, answer), Instruction::exit()])
 }
@@ -154,9 +156,10 @@ pub(crate) fn redirecting(program: &[sock_filter], to: u32, copied: u32) -> Opti
     })
 }
 
-/// A filter as a program of the kind [`Kind::Xdp`] that hands the frames which it accepts to the socket that `sockets`, a map
-/// of [`socket_map`], has for the queue that they came by. All others are the kernel's: those that the filter does not accept,
-/// those for which it answers `copied`, which cannot be had twice here, and those for whose queue there is no socket.
+/// A filter as a program of the kind [`Kind::Xdp`] that hands the frames which it accepts to the socket that
+/// `sockets`, a map of [`socket_map`], has for the queue that they came by. All others are the kernel's:
+/// those that the filter does not accept, those for which it answers `copied`, which cannot be had twice
+/// here, and those for whose queue there is no socket.
 pub(crate) fn to_sockets(
     program: &[sock_filter],
     sockets: BorrowedFd<'_>,
@@ -189,7 +192,8 @@ fn pass() -> [Instruction; 2] {
     [Instruction::set(A, PASS), Instruction::exit()]
 }
 
-/// Sends IP packets of an interface without frames out of the Ethernet `to`, to the neighbour that the routes name.
+/// Sends IP packets of an interface without frames out of the Ethernet `to`, to the neighbour that the routes
+/// name.
 pub(crate) fn sending_out(to: u32) -> Vec<Instruction> {
     let [no_path, no_length, no_flags] = [2, 3, 4].map(|register| Instruction::set(register, 0));
     vec![
@@ -243,7 +247,8 @@ fn translated(
     Some(start.into_iter().chain(parts.into_iter().flatten()).collect())
 }
 
-/// `size` bytes of a frame, `k` behind `base`, into the accumulator; a frame that ends before is the kernel's.
+/// `size` bytes of a frame, `k` behind `base`, into the accumulator; a frame that ends before is the
+/// kernel's.
 fn in_place(size: u32, base: u8, k: u32) -> Vec<Instruction> {
     let (bytes, bits) = match size {
         libc::BPF_B => (1, None),

@@ -81,8 +81,8 @@ pub(super) fn parse(frame: &[u8]) -> Payload<'_> {
     }
 }
 
-/// The packet without the padding that short frames have. `length` is the field of the IP header, which does not
-/// count `beyond` bytes. Zero is a jumbogram or a super-packet: all of it.
+/// The packet without the padding that short frames have. `length` is the field of the IP header, which does
+/// not count `beyond` bytes. Zero is a jumbogram or a super-packet: all of it.
 fn trimmed<'a>(body: &'a [u8], length: Option<&[u8]>, beyond: usize) -> &'a [u8] {
     let Some(&[high, low]) = length else { return body };
     let length = usize::from(u16::from_be_bytes([high, low]));
@@ -107,7 +107,8 @@ fn parse_arp(body: &[u8]) -> Option<Message> {
     Some(Message { kind, sender, mac, target })
 }
 
-/// `None`: not a message of neighbour discovery; `Some(None)`: one that must be ignored (RFC 4861 section 7.1).
+/// `None`: not a message of neighbour discovery; `Some(None)`: one that must be ignored (RFC 4861 section
+/// 7.1).
 fn discovery(packet: &[u8]) -> Option<Option<Message>> {
     let icmp = packet.get(IPV6_HEADER..)?;
     let kind = match (packet.get(6)?, icmp.first()?) {
@@ -148,7 +149,8 @@ fn is_unicast(mac: &Mac) -> bool {
     mac[0] & 1 == 0
 }
 
-/// The checksum of an ICMPv6 message over its pseudo-header (RFC 8200 section 8.1); 0 if the one inside is right.
+/// The checksum of an ICMPv6 message over its pseudo-header (RFC 8200 section 8.1); 0 if the one inside is
+/// right.
 fn icmp_checksum(packet: &[u8], icmp: &[u8]) -> u16 {
     let addresses = packet.get(8..IPV6_HEADER).unwrap_or_default();
     !fold(sum(addresses) + icmp.len() as u64 + u64::from(ICMPV6) + sum(icmp))
@@ -168,8 +170,8 @@ fn header(to: Mac, from: Mac, kind: u16, frame: &mut Vec<u8>) {
     frame.extend_from_slice(&kind.to_be_bytes());
 }
 
-/// The frame that asks for the hardware address of `target`: `from` at `mac` wants to know. `None` if the two are
-/// not of one family.
+/// The frame that asks for the hardware address of `target`: `from` at `mac` wants to know. `None` if the two
+/// are not of one family.
 pub(super) fn ask(mac: Mac, from: IpAddr, target: IpAddr) -> Option<Vec<u8>> {
     match (from, target) {
         (IpAddr::V4(from), IpAddr::V4(target)) => {

@@ -1,5 +1,5 @@
-//! A host of its own on an Ethernet: a packet socket carries the frames, and the device finds the hardware addresses
-//! of its neighbours itself (ARP, neighbour discovery).
+//! A host of its own on an Ethernet: a packet socket carries the frames, and the device finds the hardware
+//! addresses of its neighbours itself (ARP, neighbour discovery).
 //!
 //! The addresses belong to the stack alone: the kernel must not have them on any interface, or it would
 //! answer too, with resets. Queries for the stack's addresses are answered here too. Opening it needs
@@ -62,8 +62,8 @@ pub struct EthernetDevice {
 }
 
 impl EthernetDevice {
-    /// Opens `interface` of the calling thread's network namespace. The MTU is the interface's, and so is the hardware
-    /// address.
+    /// Opens `interface` of the calling thread's network namespace. The MTU is the interface's, and so is the
+    /// hardware address.
     ///
     /// # Errors
     /// No such interface, not an Ethernet, no right, or an address that the kernel has itself.
@@ -214,7 +214,8 @@ impl Device for EthernetDevice {
             match self.read() {
                 Ok((len, meta)) => count += usize::from(self.deliver(len, meta, sink)),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                // The interface was switched off for a moment: nothing to read, and nothing lost of the device.
+                // The interface was switched off for a moment: nothing to read, and nothing lost of the
+                // device.
                 Err(error) if error.raw_os_error() == Some(libc::ENETDOWN) => break,
                 Err(error) => return Err(error),
             }

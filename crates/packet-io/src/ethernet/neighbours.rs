@@ -71,8 +71,8 @@ impl Neighbours {
         full
     }
 
-    /// `address` is at `mac`. Somebody new is remembered only if `insert` says so (who asked us: RFC 826; not everybody
-    /// who tells something: RFC 4861 section 7.2.5). Returns the packets that waited.
+    /// `address` is at `mac`. Somebody new is remembered only if `insert` says so (who asked us: RFC 826; not
+    /// everybody who tells something: RFC 4861 section 7.2.5). Returns the packets that waited.
     pub(super) fn learn(
         &mut self,
         address: IpAddr,

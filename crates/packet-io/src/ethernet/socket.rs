@@ -1,5 +1,5 @@
-//! The packet socket: whole frames of one interface, each behind a `virtio_net_hdr`, without those that this host
-//! sends (packet(7)).
+//! The packet socket: whole frames of one interface, each behind a `virtio_net_hdr`, without those that this
+//! host sends (packet(7)).
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -42,8 +42,8 @@ fn membership(interface: &Interface, group: Mac) -> Vec<u8> {
     request
 }
 
-/// Whether the kernel has `address` in this network namespace. One of IPv6 that is bound to a link cannot be asked for
-/// without naming the link, and is not found.
+/// Whether the kernel has `address` in this network namespace. One of IPv6 that is bound to a link cannot be
+/// asked for without naming the link, and is not found.
 pub(super) fn kernel_has(address: IpAddr) -> bool {
     UdpSocket::bind(SocketAddr::new(address, 0)).is_ok()
 }

@@ -72,7 +72,8 @@ fn template(family: usize, to: &str) -> Tcp {
     Tcp { src: OURS[family].parse().unwrap(), dst: to.parse().unwrap(), ..base }
 }
 
-/// Opens a connection to a kernel listener at `to` and sends 30 kB: the address of the next hop must be found first.
+/// Opens a connection to a kernel listener at `to` and sends 30 kB: the address of the next hop must be found
+/// first.
 async fn talks_to(device: &mut EthernetDevice, family: usize, to: &str) {
     let listener = TcpListener::bind((to, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();

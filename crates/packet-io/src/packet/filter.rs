@@ -23,8 +23,8 @@ const TOO_BIG_V6: u32 = 2;
 const FRAGMENT_OFFSET: u32 = 0x1FFF;
 /// More than any packet has: what is accepted is accepted whole.
 const WHOLE: u32 = 0x4_0000;
-/// The answer for ICMP errors, which may be about connections of the kernel: for a packet socket, which gets copies anyway, the
-/// same as [`WHOLE`].
+/// The answer for ICMP errors, which may be about connections of the kernel: for a packet socket, which gets
+/// copies anyway, the same as [`WHOLE`].
 pub(crate) const COPY: u32 = WHOLE + 1;
 
 /// Places that are jumped to.

@@ -1,9 +1,9 @@
 //! Guards: listeners of the kernel that keep it from answering our segments with RST.
 //!
-//! The kernel resets whatever is addressed to a port that none of its sockets has. A guard has the port, and discards
-//! without a word what arrives with a TTL below 255 (`IP_MINTTL`, `IPV6_MINHOPCOUNT`), that is: everything that came from
-//! further away than the same link, and all but what takes pains on it. It also keeps the port from other programs, shows
-//! up in `ss`, and goes with the process. It needs no right.
+//! The kernel resets whatever is addressed to a port that none of its sockets has. A guard has the port, and
+//! discards without a word what arrives with a TTL below 255 (`IP_MINTTL`, `IPV6_MINHOPCOUNT`), that is:
+//! everything that came from further away than the same link, and all but what takes pains on it. It also
+//! keeps the port from other programs, shows up in `ss`, and goes with the process. It needs no right.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -53,8 +53,8 @@ impl Guards {
         claimed.map(Arc::new).map_err(|error| OpenError::guard(subject, served, error))
     }
 
-    /// Guards the port of `served`, and claims `wanted` ports, rounded up to whole blocks; fewer if others have
-    /// the rest.
+    /// Guards the port of `served`, and claims `wanted` ports, rounded up to whole blocks; fewer if others
+    /// have the rest.
     pub(crate) fn claim(served: Option<SocketAddr>, wanted: u16) -> io::Result<Guards> {
         let served = served.map(|served| guard(served).map(|guard| (served.port(), guard))).transpose()?;
         let mut guards = Guards { served, ..Guards::default() };
@@ -92,8 +92,8 @@ impl Guards {
         Some(self.first..=self.first + more)
     }
 
-    /// Whether the kernel would answer for the port that this packet leaves from: it would reset the connection as soon as the peer
-    /// answers, or the port is another program's.
+    /// Whether the kernel would answer for the port that this packet leaves from: it would reset the
+    /// connection as soon as the peer answers, or the port is another program's.
     pub(crate) fn leave_open(&self, packet: &[u8]) -> bool {
         source_port(packet).is_some_and(|port| !self.covers(port))
     }
@@ -127,7 +127,8 @@ impl Anchors {
     }
 }
 
-/// A listener that hears nothing. `[::]` means every address of both families, or of IPv4 where there is no IPv6.
+/// A listener that hears nothing. `[::]` means every address of both families, or of IPv4 where there is no
+/// IPv6.
 fn guard(address: SocketAddr) -> io::Result<Socket> {
     let everywhere = address.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED);
     match listen(address) {

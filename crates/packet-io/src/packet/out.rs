@@ -1,4 +1,5 @@
-//! Sending IP packets as they are: the kernel routes them, finds the neighbour and applies its rules (`raw(7)`).
+//! Sending IP packets as they are: the kernel routes them, finds the neighbour and applies its rules
+//! (`raw(7)`).
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -33,7 +34,8 @@ impl Out {
     /// Never blocks.
     ///
     /// # Errors
-    /// `WouldBlock` where the socket has no room; any other is about this packet: no route, too long, a firewall's rule.
+    /// `WouldBlock` where the socket has no room; any other is about this packet: no route, too long, a
+    /// firewall's rule.
     pub(crate) fn send(&self, packet: &[u8]) -> io::Result<()> {
         let Some(destination) = destination(packet) else { return Err(io::ErrorKind::InvalidInput.into()) };
         let out = if destination.is_ipv4() { Some(&self.v4) } else { self.v6.as_ref() };

@@ -1,7 +1,7 @@
 //! Several packet sockets for one interface (`PACKET_FANOUT`), one for each core.
 //!
-//! Each frame comes to one of them, to the first until the kernel is given a program that chooses. The queues share their
-//! guards.
+//! Each frame comes to one of them, to the first until the kernel is given a program that chooses. The queues
+//! share their guards.
 
 use std::io;
 use std::os::fd::AsFd;

@@ -1,9 +1,10 @@
-//! The fast way to an address of the host: the kernel moves what is for the stack from the interface to a TUN device of
-//! ours, and what the stack writes there to the interface's neighbours.
+//! The fast way to an address of the host: the kernel moves what is for the stack from the interface to a TUN
+//! device of ours, and what the stack writes there to the interface's neighbours.
 //!
-//! Two small programs do it, one at the interface, one at the TUN. Super-packets pass whole both ways, and the kernel's TCP
-//! never sees the segments; copies of ICMP errors come along, and the kernel gets them too. Routes and neighbours are those
-//! of the kernel, but none of its firewall rules sees these packets. The programs and the TUN go with the process.
+//! Two small programs do it, one at the interface, one at the TUN. Super-packets pass whole both ways, and
+//! the kernel's TCP never sees the segments; copies of ICMP errors come along, and the kernel gets them too.
+//! Routes and neighbours are those of the kernel, but none of its firewall rules sees these packets. The
+//! programs and the TUN go with the process.
 //!
 //! It takes an Ethernet, Linux 6.6, CAP_NET_ADMIN and CAP_BPF.
 

@@ -1,7 +1,7 @@
 //! Where packets wait for a stack that another one's queue has brought.
 //!
-//! There is a lock, but nothing is done under it except moving a few words, and only packets that came to the wrong
-//! queue pass through it.
+//! There is a lock, but nothing is done under it except moving a few words, and only packets that came to the
+//! wrong queue pass through it.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,5 @@
-//! The hash of [`Steering`] as a program for the kernel, so that it brings a packet to the right queue at once.
+//! The hash of [`Steering`] as a program for the kernel, so that it brings a packet to the right queue at
+//! once.
 //!
 //! Other packets (other protocols, options of IPv4, peers of UDP with an IPv6 address) are left to chance;
 //! the queue that gets one hands it over.
@@ -34,8 +35,8 @@ pub(crate) fn for_packets(steering: &Steering) -> Vec<sock_filter> {
     [choice.to_vec(), v4, v6].concat()
 }
 
-/// Answers the queue of a datagram of [`udp`](crate::udp) of a peer with an IPv4 address; of others a number that is too
-/// high.
+/// Answers the queue of a datagram of [`udp`](crate::udp) of a peer with an IPv4 address; of others a number
+/// that is too high.
 pub(crate) fn for_datagrams(steering: &Steering) -> Vec<sock_filter> {
     let [first, second, ..] = words(inner_address(SocketAddr::from(([0, 0, 0, 0], 0))));
     Program::of(steering)

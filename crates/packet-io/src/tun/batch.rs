@@ -1,9 +1,10 @@
 //! Packets that are handed to the kernel together, in one call.
 //!
-//! A packet for a program of this host wakes it, and where both run on one core the kernel lets it have that core when our
-//! call is over: with a call for each packet it runs after each, and bulk on an address of the host costs a third more
-//! (docs/notes/performance-bulk.md, "One call for all packets of a round"). Where the system has no `io_uring`, or does not allow it, packets are written one
-//! by one, as those are that the kernel did not take here: so its reasons are heard where they always are.
+//! A packet for a program of this host wakes it, and where both run on one core the kernel lets it have that
+//! core when our call is over: with a call for each packet it runs after each, and bulk on an address of the
+//! host costs a third more (docs/notes/performance-bulk.md, "One call for all packets of a round"). Where the
+//! system has no `io_uring`, or does not allow it, packets are written one by one, as those are that the
+//! kernel did not take here: so its reasons are heard where they always are.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -36,8 +37,8 @@ impl Batch {
         Uring::open().ok().map(|uring| Batch { uring, starts: vec![start; MAX] })
     }
 
-    /// Describes the packets up to the first that has to be sent in another way; answers how many those are. Nothing will be
-    /// written of those that are taken already.
+    /// Describes the packets up to the first that has to be sent in another way; answers how many those are.
+    /// Nothing will be written of those that are taken already.
     fn describe(&mut self, packets: &[Gathered<'_>], big: &mut Option<Locals>) -> usize {
         let described = packets.iter().zip(&mut self.starts);
         described
@@ -46,8 +47,8 @@ impl Batch {
             .count()
     }
 
-    /// Writes packets that have been described with one call, and marks those that were written. Answers itself for another time;
-    /// `None` if nothing can be written in this way.
+    /// Writes packets that have been described with one call, and marks those that were written. Answers
+    /// itself for another time; `None` if nothing can be written in this way.
     fn write(self, fd: BorrowedFd<'_>, packets: &mut [Gathered<'_>]) -> Option<Batch> {
         let Batch { uring, starts } = self;
         let described = packets.iter().zip(&starts).enumerate().filter(|(_, (packet, _))| !packet.taken);

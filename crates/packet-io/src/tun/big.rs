@@ -1,13 +1,14 @@
 //! Super-packets of more than 64 kB, which the kernel takes whole where they end in this host.
 //!
-//! A packet of IPv4 that is longer than its length field can say has 0 there, and is as long as what is handed over (Linux
-//! 6.3, "BIG TCP"); a TUN has found room for one since 6.6. One write then moves four times as much, the kernel's TCP
-//! hears of it once, and wakes its reader once: bulk to a program of this host costs half as much (docs/notes/performance-bulk.md,
-//! "Packets of 256 kB").
+//! A packet of IPv4 that is longer than its length field can say has 0 there, and is as long as what is
+//! handed over (Linux 6.3, "BIG TCP"); a TUN has found room for one since 6.6. One write then moves four
+//! times as much, the kernel's TCP hears of it once, and wakes its reader once: bulk to a program of this
+//! host costs half as much (docs/notes/performance-bulk.md, "Packets of 256 kB").
 //!
-//! Where the packet goes on to another host it leaves in pieces of 64 kB, as ever: most interfaces take no more, and for
-//! them the kernel would cut it into single segments. So do packets of IPv6, which say such a length with a header of their
-//! own, and those for which the kernel finds no memory in large pieces, or none of that length.
+//! Where the packet goes on to another host it leaves in pieces of 64 kB, as ever: most interfaces take no
+//! more, and for them the kernel would cut it into single segments. So do packets of IPv6, which say such a
+//! length with a header of their own, and those for which the kernel finds no memory in large pieces, or none
+//! of that length.
 
 use std::collections::HashMap;
 use std::io;
@@ -20,7 +21,8 @@ use crate::routes::Routes;
 const BELIEVED: Duration = Duration::from_secs(1);
 /// Most addresses of which an answer is kept.
 const MAX_KNOWN: usize = 256;
-/// The first Linux that takes them from a TUN: before, it lays such a packet in single pages, of which a packet has 17.
+/// The first Linux that takes them from a TUN: before, it lays such a packet in single pages, of which a
+/// packet has 17.
 const SINCE: (u32, u32) = (6, 6);
 
 /// Which addresses are this host's, as the kernel says.
@@ -37,7 +39,8 @@ struct Answer {
 }
 
 impl Locals {
-    /// Of the network namespace of the calling thread; `None` where the kernel takes no such packets, or cannot be asked.
+    /// Of the network namespace of the calling thread; `None` where the kernel takes no such packets, or
+    /// cannot be asked.
     pub(super) fn open() -> Option<Locals> {
         let release = rustix::system::uname();
         let takes_them = version(release.release().to_str().ok()?)? >= SINCE;

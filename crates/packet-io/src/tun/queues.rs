@@ -18,11 +18,12 @@ use crate::steering::{Steering, program};
 const TUNSETSTEERINGEBPF: libc::Ioctl = libc::_IOR::<libc::c_int>(b'T' as u32, 224);
 
 impl TunDevice {
-    /// Opens so many queues of the TUN device `name`, which is created if there is none. One queue is the device as
-    /// [`open`](TunDevice::open) has it; more work only on a device that was made for several.
+    /// Opens so many queues of the TUN device `name`, which is created if there is none. One queue is the
+    /// device as [`open`](TunDevice::open) has it; more work only on a device that was made for several.
     ///
-    /// Other than a device with one queue, such a device takes queues from everybody who asks, so that a second process
-    /// would take flows away from the first: if somebody has a queue already, it counts as busy.
+    /// Other than a device with one queue, such a device takes queues from everybody who asks, so that a
+    /// second process would take flows away from the first: if somebody has a queue already, it counts as
+    /// busy.
     ///
     /// # Errors
     /// As [`open`](TunDevice::open).
@@ -61,7 +62,8 @@ impl TunDevice {
             extended::answering(&program::for_packets(steering)).ok_or(io::ErrorKind::InvalidInput)?;
         let program = extended::load(Kind::SocketFilter, &program)?;
         let number: libc::c_int = program.as_raw_fd();
-        // SAFETY: TUNSETSTEERINGEBPF reads one int, and the pointer is to a live one. The device keeps the program.
+        // SAFETY: TUNSETSTEERINGEBPF reads one int, and the pointer is to a live one. The device keeps the
+        // program.
         match unsafe { libc::ioctl(self.as_raw_fd(), TUNSETSTEERINGEBPF, &raw const number) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),

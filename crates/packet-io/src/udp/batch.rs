@@ -66,8 +66,8 @@ pub(super) struct Batches {
 }
 
 impl Batches {
-    /// Adds `count` datagrams of `len` bytes each. `write` appends those with the numbers that it is given, from 0 on, to a buffer.
-    /// Chains grow to `max_datagrams`.
+    /// Adds `count` datagrams of `len` bytes each. `write` appends those with the numbers that it is given,
+    /// from 0 on, to a buffer. Chains grow to `max_datagrams`.
     pub(super) fn add(
         &mut self,
         route: Route,
@@ -87,8 +87,8 @@ impl Batches {
         }
     }
 
-    /// The chain that a datagram joins: the youngest to its peer, for only that may grow, or datagrams would overtake each
-    /// other; a new one if that does not take it.
+    /// The chain that a datagram joins: the youngest to its peer, for only that may grow, or datagrams would
+    /// overtake each other; a new one if that does not take it.
     fn chain_for(&mut self, route: Route, ecn: u8, len: usize, max_datagrams: usize) -> &mut Batch {
         let youngest = self.queue.iter().rposition(|batch| batch.route.outer == route.outer);
         let takes = |at: &usize| self.queue[*at].takes(route.outer, ecn, len, max_datagrams);

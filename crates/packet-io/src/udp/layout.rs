@@ -24,9 +24,9 @@
 //! +---------------------------------------------------------------+
 //! ```
 //!
-//! `offset` is the data offset of the TCP header that it stands for, 5 to 15. The reserved bits and all flags pass as
-//! they are, but for URG (`0` above): there is no urgent pointer, so URG is cleared on both sides. Checksum
-//! and length are those of UDP. Of the IP header only the ECN bits travel, in the outer one.
+//! `offset` is the data offset of the TCP header that it stands for, 5 to 15. The reserved bits and all flags
+//! pass as they are, but for URG (`0` above): there is no urgent pointer, so URG is cleared on both sides.
+//! Checksum and length are those of UDP. Of the IP header only the ECN bits travel, in the outer one.
 
 use std::net::Ipv6Addr;
 use std::ops::Range;
@@ -43,7 +43,8 @@ pub(crate) const PORTS: u32 = 12;
 pub const HEADER_LEN: usize = 16;
 /// IPv6 and TCP header of the packet that the stack sees, without options.
 pub(super) const INNER_HEADERS: usize = 60;
-/// The longest packet that one datagram can make, and more than a run may: IP and TCP headers are longer than ours and UDP's.
+/// The longest packet that one datagram can make, and more than a run may: IP and TCP headers are longer than
+/// ours and UDP's.
 const LONGEST: usize = MAX_SUPER + 128;
 /// Where the flags are in that packet.
 const INNER_FLAGS: usize = 53;
@@ -108,8 +109,8 @@ impl<'a> Outgoing<'a> {
         (self.payload_len() / self.step(segment_size)).max(1)
     }
 
-    /// Appends datagrams of the pieces in `indices` to `out`; where `twice`, each has its marked copy behind it, and the
-    /// indices count both. FIN and PSH stay on the last piece, CWR on the first.
+    /// Appends datagrams of the pieces in `indices` to `out`; where `twice`, each has its marked copy behind
+    /// it, and the indices count both. FIN and PSH stay on the last piece, CWR on the first.
     pub(super) fn write_pieces(
         &self,
         segment_size: Option<u16>,
@@ -243,7 +244,8 @@ impl Assembly {
         self.closed = payload.is_empty() || datagram.flags() & (FIN | SYN | RST | PSH) != 0;
     }
 
-    /// True if the datagram is the copy of one of the run (Proactive), so that a run of copies begins with it.
+    /// True if the datagram is the copy of one of the run (Proactive), so that a run of copies begins with
+    /// it.
     pub(super) fn is_followed_by(&self, datagram: &Incoming<'_>) -> bool {
         let Incoming { header, payload, .. } = datagram;
         let behind = self.next_seq.wrapping_sub(datagram.seq()) as usize;
@@ -254,7 +256,8 @@ impl Assembly {
             && (1..=self.len).contains(&behind)
     }
 
-    /// Appends the datagram if it continues the run: the same but for sequence number, PSH and FIN, and contiguous.
+    /// Appends the datagram if it continues the run: the same but for sequence number, PSH and FIN, and
+    /// contiguous.
     pub(super) fn extend(&mut self, datagram: &Incoming<'_>) -> bool {
         let Incoming { header, options, payload } = datagram;
         let len = payload.len();
@@ -278,8 +281,8 @@ impl Assembly {
         self.append(payload)
     }
 
-    /// Hands over the packet so far with its length written, its buffer if that may be kept, and the segment size if it
-    /// is a super-packet.
+    /// Hands over the packet so far with its length written, its buffer if that may be kept, and the segment
+    /// size if it is a super-packet.
     pub(super) fn finish(&mut self, sink: impl FnOnce(&[u8], Option<&Bytes>, Option<u16>)) {
         let len = self.len.saturating_sub(40).min(usize::from(u16::MAX)) as u16;
         if let Some(field) = self.buffers.current().get_mut(4..6) {

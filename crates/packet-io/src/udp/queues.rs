@@ -16,8 +16,8 @@ use crate::steering::{Steering, program};
 impl UdpDevice {
     /// Binds so many sockets to one address.
     ///
-    /// The first one is bound as [`bind`](UdpDevice::bind) has it, so that an address which somebody else uses is refused
-    /// although the others share it.
+    /// The first one is bound as [`bind`](UdpDevice::bind) has it, so that an address which somebody else
+    /// uses is refused although the others share it.
     ///
     /// # Errors
     /// As [`bind`](UdpDevice::bind).
@@ -42,7 +42,8 @@ impl UdpDevice {
         Ok(queues)
     }
 
-    /// Lets the kernel choose among the sockets of this port as `steering` does; they count in the order of their binding.
+    /// Lets the kernel choose among the sockets of this port as `steering` does; they count in the order of
+    /// their binding.
     pub(super) fn choose_socket_by(&self, steering: &Steering) -> io::Result<()> {
         // It sees the payload, and answers the number of a socket; if there is none, the kernel chooses.
         let (program, option) = (program::for_datagrams(steering), libc::SO_ATTACH_REUSEPORT_CBPF);
@@ -60,8 +61,8 @@ mod tests {
     use crate::testing::Tcp;
     use crate::udp::inner_address;
 
-    /// How many of 90 connections of a peer at `peer` come to the right one of three sockets bound to `bind`, and how many of
-    /// the sockets got something.
+    /// How many of 90 connections of a peer at `peer` come to the right one of three sockets bound to `bind`,
+    /// and how many of the sockets got something.
     async fn steered(bind: &str, peer: &str) -> (usize, usize) {
         let mut queues = UdpDevice::bind_queues(bind.parse().unwrap(), UdpOptions::default(), 3).unwrap();
         let steering = Steering::new(3, 0x0f1e_2d3c_4b5a_6978);

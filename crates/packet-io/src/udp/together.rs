@@ -1,9 +1,10 @@
 //! Chains of datagrams that are handed to the kernel together, in one call.
 //!
-//! Where both ends are on one core, the first chain wakes who receives it, and that preempts us when our call is over: with a
-//! call for each chain after each of them (docs/notes/performance-bulk.md, "In UDP"). `sendmmsg(2)` is no such call, since the
-//! kernel gives way between two messages. Where the system has no `io_uring`, or does not allow it, chains are sent one by one, as those are that the
-//! kernel did not take here: so its reasons are heard where they always are.
+//! Where both ends are on one core, the first chain wakes who receives it, and that preempts us when our call
+//! is over: with a call for each chain after each of them (docs/notes/performance-bulk.md, "In UDP").
+//! `sendmmsg(2)` is no such call, since the kernel gives way between two messages. Where the system has no
+//! `io_uring`, or does not allow it, chains are sent one by one, as those are that the kernel did not take
+//! here: so its reasons are heard where they always are.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -30,8 +31,8 @@ impl Together {
         Uring::open().ok().map(|uring| Together { uring, is_proven: false })
     }
 
-    /// Sends chains, and advances those that were sent: how many, and itself for another time; `None` if nothing can be sent in
-    /// this way.
+    /// Sends chains, and advances those that were sent: how many, and itself for another time; `None` if
+    /// nothing can be sent in this way.
     fn send(self, fd: BorrowedFd<'_>, v6: bool, chains: &mut [&mut Batch]) -> (usize, Option<Together>) {
         let mut went = [false; MAX];
         let (mut is_proven, mut is_invalid) = (self.is_proven, false);
@@ -85,8 +86,9 @@ fn memory(len: usize) -> usize {
 }
 
 impl UdpDevice {
-    /// Sends chains that wait in one call, all but the youngest `keep`, as far as they surely find room: the kernel tries them all,
-    /// so that of two that find none at first the second may come before the first. True if some were sent.
+    /// Sends chains that wait in one call, all but the youngest `keep`, as far as they surely find room: the
+    /// kernel tries them all, so that of two that find none at first the second may come before the first.
+    /// True if some were sent.
     pub(super) fn transmit_together(&mut self, keep: usize) -> bool {
         let count = self.batches.len().saturating_sub(keep).min(MAX);
         if count < 2 || self.together.is_none() || self.state.max_gso_segments() == 1 {
@@ -152,7 +154,8 @@ mod tests {
         assert!(bytes == pattern(2500).repeat(3));
     }
 
-    /// Two clients of each of these addresses of a server get three chains each in one call, from that address.
+    /// Two clients of each of these addresses of a server get three chains each in one call, from that
+    /// address.
     async fn are_sent_together(bind: &str, addresses: &[&str]) {
         for is_possible in [true, false] {
             let mut server = device(bind);

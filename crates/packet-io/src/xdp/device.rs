@@ -329,7 +329,8 @@ impl Device for XdpDevice {
     }
 
     fn capabilities(&self) -> Capabilities {
-        // They are cut on their way into the frames, which costs less than if the stack made each segment by itself.
+        // They are cut on their way into the frames, which costs less than if the stack made each segment by
+        // itself.
         Capabilities { tso: true, descriptor: true, ..Capabilities::NONE }
     }
 

@@ -1,5 +1,5 @@
-//! ICMP errors, which an XDP program can hand either to the kernel or to us: the kernel gets them, and a packet socket their
-//! copies. It also tells, as a socket of AF_XDP does not, that the interface has gone.
+//! ICMP errors, which an XDP program can hand either to the kernel or to us: the kernel gets them, and a
+//! packet socket their copies. It also tells, as a socket of AF_XDP does not, that the interface has gone.
 
 use std::io;
 use std::os::fd::AsFd;

@@ -62,8 +62,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, this is all of it, and nobody borrows from it any more. Nothing can be done if the
-        // kernel refuses.
+        // SAFETY: the mapping is ours, this is all of it, and nobody borrows from it any more. Nothing can be
+        // done if the kernel refuses.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
     }
 }

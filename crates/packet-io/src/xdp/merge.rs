@@ -1,4 +1,5 @@
-//! Runs of segments put together to super-packets, as the kernel does it for its own TCP (GRO), which is behind us here.
+//! Runs of segments put together to super-packets, as the kernel does it for its own TCP (GRO), which is
+//! behind us here.
 //!
 //! Bulk in many short frames costs time for each frame, not for its bytes. So successive segments of one
 //! connection are merged if their checksums are right and their headers differ only where successive segments
@@ -53,8 +54,8 @@ impl Merge {
         Merge { buffers: Buffers::of(MAX_SUPER), headers: None, len: 0, size: 0, segments: 0 }
     }
 
-    /// Takes a packet in, or hands it to `emit` if nothing can be added to it; before it what waited and is not continued by
-    /// it. Returns how many packets were handed over.
+    /// Takes a packet in, or hands it to `emit` if nothing can be added to it; before it what waited and is
+    /// not continued by it. Returns how many packets were handed over.
     pub(super) fn offer(&mut self, packet: &[u8], checksum: ChecksumState, emit: &mut Emit<'_>) -> usize {
         let Some(headers) = mergeable(packet, checksum) else {
             let before = self.flush(emit);

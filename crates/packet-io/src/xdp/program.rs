@@ -19,8 +19,8 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// Runs it on what comes in at `interface`: by the driver, or by the kernel where the driver cannot. `sockets` are those
-    /// of its queues, in their order.
+    /// Runs it on what comes in at `interface`: by the driver, or by the kernel where the driver cannot.
+    /// `sockets` are those of its queues, in their order.
     ///
     /// # Errors
     /// Another program at the interface, which stays; a right that is missing.

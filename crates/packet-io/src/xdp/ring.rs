@@ -1,9 +1,9 @@
-//! The rings of AF_XDP (`Documentation/networking/af_xdp.rst`): one side puts entries in, the other takes them out, one of
-//! the two is the kernel, and neither waits.
+//! The rings of AF_XDP (`Documentation/networking/af_xdp.rst`): one side puts entries in, the other takes
+//! them out, one of the two is the kernel, and neither waits.
 //!
-//! Both sides count what they have put in or taken out, modulo 2^32, in a word that only they write. An entry belongs to
-//! whoever is behind the other's count: the producer writes it before it moves its count (release), the consumer reads the
-//! count (acquire) before it reads the entry, and in the same way back.
+//! Both sides count what they have put in or taken out, modulo 2^32, in a word that only they write. An entry
+//! belongs to whoever is behind the other's count: the producer writes it before it moves its count
+//! (release), the consumer reads the count (acquire) before it reads the entry, and in the same way back.
 
 use std::marker::PhantomData;
 use std::os::fd::BorrowedFd;
@@ -62,8 +62,8 @@ impl<T: Copy> Ring<T> {
     }
 
     fn producer(&self) -> &AtomicU32 {
-        // SAFETY: the word lies in the mapping, aligned, for as long as `self` is there; both sides only ever use it as an
-        // atomic one.
+        // SAFETY: the word lies in the mapping, aligned, for as long as `self` is there; both sides only ever
+        // use it as an atomic one.
         unsafe { self.producer.as_ref() }
     }
 
@@ -103,7 +103,8 @@ impl<T: Copy> Producer<T> {
         Some(Producer { ring, put, taken })
     }
 
-    /// Puts an entry in, which the kernel sees once it is [published](Producer::publish); false if there is no room.
+    /// Puts an entry in, which the kernel sees once it is [published](Producer::publish); false if there is
+    /// no room.
     pub(super) fn push(&mut self, entry: T) -> bool {
         if self.is_full() {
             self.taken = self.ring.consumer().load(Ordering::Acquire);
@@ -111,8 +112,8 @@ impl<T: Copy> Producer<T> {
                 return false;
             }
         }
-        // SAFETY: the place is valid, and it is ours: the kernel has taken what was in it, and looks at it again only
-        // behind our published count.
+        // SAFETY: the place is valid, and it is ours: the kernel has taken what was in it, and looks at it
+        // again only behind our published count.
         unsafe { self.ring.entry(self.put).write(entry) };
         self.put = self.put.wrapping_add(1);
         true
@@ -165,8 +166,8 @@ impl<T: Copy> Consumer<T> {
                 return None;
             }
         }
-        // SAFETY: the place is valid, and it is ours: the kernel has published it, and writes to it again only behind the
-        // count that we give back. Any bytes are a number.
+        // SAFETY: the place is valid, and it is ours: the kernel has published it, and writes to it again
+        // only behind the count that we give back. Any bytes are a number.
         let entry = unsafe { self.ring.entry(self.taken).read() };
         self.taken = self.taken.wrapping_add(1);
         Some(entry)

@@ -1,9 +1,10 @@
-//! A socket of AF_XDP on one queue of an interface: the memory that frames lie in, and the four rings through which they
-//! change hands (`Documentation/networking/af_xdp.rst`).
+//! A socket of AF_XDP on one queue of an interface: the memory that frames lie in, and the four rings through
+//! which they change hands (`Documentation/networking/af_xdp.rst`).
 //!
-//! The first part of the memory is for frames that arrive. The kernel has all of them but those that are being looked at
-//! (fill ring), and says where something has arrived (receive ring). The second part is for frames that leave: ours until
-//! they are in the send ring, and again once they have come back through the completion ring.
+//! The first part of the memory is for frames that arrive. The kernel has all of them but those that are
+//! being looked at (fill ring), and says where something has arrived (receive ring). The second part is for
+//! frames that leave: ours until they are in the send ring, and again once they have come back through the
+//! completion ring.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -53,14 +54,16 @@ impl Memory {
     /// Bytes of a frame that has arrived; `None` if they are not in one chunk.
     ///
     /// # Safety
-    /// The frame must be ours: the kernel has put it into the receive ring, and it has not gone into the fill ring again.
+    /// The frame must be ours: the kernel has put it into the receive ring, and it has not gone into the fill
+    /// ring again.
     unsafe fn frame(&self, address: u64, len: u32) -> Option<&[u8]> {
         let (start, len) = (usize::try_from(address).ok()?, len as usize);
         if len > self.chunk - start % self.chunk || start.checked_add(len)? > self.mapping.bytes() {
             return None;
         }
         let first = self.mapping.at::<u8>(start)?;
-        // SAFETY: all of it lies in the mapping, as was just seen, and nobody writes to it meanwhile, by the contract.
+        // SAFETY: all of it lies in the mapping, as was just seen, and nobody writes to it meanwhile, by the
+        // contract.
         Some(unsafe { std::slice::from_raw_parts(first.as_ptr(), len) })
     }
 
@@ -79,8 +82,8 @@ impl Memory {
             else {
                 return false;
             };
-            // SAFETY: the bytes lie in the mapping, as was just seen; nobody else has them, by the contract; and `part` is
-            // outside, since no reference into the memory outlives `receive`.
+            // SAFETY: the bytes lie in the mapping, as was just seen; nobody else has them, by the contract;
+            // and `part` is outside, since no reference into the memory outlives `receive`.
             unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), place.as_ptr(), part.len()) };
             at += part.len();
         }
@@ -92,7 +95,8 @@ impl XdpSocket {
     /// A socket on the queue with this number, whose frames have chunks of so many bytes, 2048 or 4096.
     ///
     /// # Errors
-    /// `InvalidInput` if there is no such queue; a right or memory that is missing; another socket on the queue.
+    /// `InvalidInput` if there is no such queue; a right or memory that is missing; another socket on the
+    /// queue.
     pub(super) fn open(
         interface: &Interface,
         queue: u32,
@@ -139,8 +143,8 @@ impl XdpSocket {
         self.zero_copy
     }
 
-    /// Hands frames to `each` until there are no more, or `each` wants no more: then it is false. The kernel gets their places
-    /// back.
+    /// Hands frames to `each` until there are no more, or `each` wants no more: then it is false. The kernel
+    /// gets their places back.
     pub(super) fn receive(&mut self, each: &mut dyn FnMut(&[u8]) -> bool) -> bool {
         let (mut any, mut wanted) = (false, true);
         while wanted && let Some(found) = self.received.pop() {
@@ -196,8 +200,8 @@ impl XdpSocket {
     /// Lets the kernel send what it was given.
     ///
     /// # Errors
-    /// `WouldBlock`: some of it still waits, and time must pass. ENETDOWN while the interface is switched off, ENXIO once it
-    /// is gone.
+    /// `WouldBlock`: some of it still waits, and time must pass. ENETDOWN while the interface is switched
+    /// off, ENXIO once it is gone.
     pub(super) fn kick(&mut self) -> io::Result<()> {
         self.sending.publish();
         for _ in 0..self.max_calls {
@@ -292,15 +296,16 @@ fn is_zero_copy(socket: BorrowedFd<'_>) -> bool {
 /// Tells the kernel where frames may lie.
 fn register(socket: BorrowedFd<'_>, memory: &Mapping, chunk: usize) -> io::Result<()> {
     let start = memory.at::<u8>(0).ok_or(io::ErrorKind::InvalidInput)?;
-    // struct xdp_umem_reg: start, length, bytes of a chunk, more room before each frame, flags, room for metadata.
+    // struct xdp_umem_reg: start, length, bytes of a chunk, more room before each frame, flags, room for
+    // metadata.
     let mut request = (start.as_ptr() as u64).to_ne_bytes().to_vec();
     request.extend((memory.bytes() as u64).to_ne_bytes());
     [chunk as u32, 0, 0, 0].iter().for_each(|word| request.extend(word.to_ne_bytes()));
     sockopt::set(socket, libc::SOL_XDP, libc::XDP_UMEM_REG, &request)
 }
 
-/// Tries again for a while what meets `refusal`: the kernel takes queue and memory away from a socket some time after it was
-/// closed, and whoever comes right after it shall not notice.
+/// Tries again for a while what meets `refusal`: the kernel takes queue and memory away from a socket some
+/// time after it was closed, and whoever comes right after it shall not notice.
 fn patiently(refusal: i32, attempt: impl Fn() -> io::Result<()>) -> io::Result<()> {
     for _ in 0..ATTEMPTS {
         match attempt() {
@@ -314,7 +319,8 @@ fn patiently(refusal: i32, attempt: impl Fn() -> io::Result<()>) -> io::Result<(
 /// Binds to a queue. With `zero_copy` the kernel lets the driver use our memory where it can.
 fn bind(socket: &Socket, index: u32, queue: u32, zero_copy: bool) -> io::Result<()> {
     let mut storage = SockAddrStorage::zeroed();
-    // SAFETY: sockaddr_xdp is plain old data, and the storage has room and alignment for every kind of address.
+    // SAFETY: sockaddr_xdp is plain old data, and the storage has room and alignment for every kind of
+    // address.
     let address = unsafe { storage.view_as::<libc::sockaddr_xdp>() };
     address.sxdp_family = libc::AF_XDP as u16;
     address.sxdp_flags = libc::XDP_USE_NEED_WAKEUP | if zero_copy { 0 } else { libc::XDP_COPY };

@@ -16,8 +16,9 @@ use crate::privileges::OpenError;
 pub struct Survey {
     /// Why the kernel takes no socket and no program of ours, if so.
     pub refused: Option<OpenError>,
-    /// The number of the program that is at the interface already: `xdp:` cannot be used beside it. Ours goes with its process,
-    /// so this is that of a process that runs, or of a tool that leaves its own behind (`ip link set dev ... xdp`).
+    /// The number of the program that is at the interface already: `xdp:` cannot be used beside it. Ours goes
+    /// with its process, so this is that of a process that runs, or of a tool that leaves its own behind (`ip
+    /// link set dev ... xdp`).
     pub program: Option<u32>,
     /// The interface's MTU, bytes. It must not be above [`MAX_MTU`].
     pub mtu: usize,

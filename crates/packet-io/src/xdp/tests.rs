@@ -22,7 +22,8 @@ fn ip(words: &str) {
     assert!(done.status.success(), "ip {words}: {}", String::from_utf8_lossy(&done.stderr));
 }
 
-/// Runs `body` in the namespace of a host that has a cable to another one, or says why not. Both know each other.
+/// Runs `body` in the namespace of a host that has a cable to another one, or says why not. Both know each
+/// other.
 fn on_a_cable(body: impl AsyncFnOnce(Namespace) + Send) {
     if !has_sys_admin() || !has_net_admin() {
         return println!("skipped: a cable between namespaces needs CAP_SYS_ADMIN and CAP_NET_ADMIN");

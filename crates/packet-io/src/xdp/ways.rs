@@ -1,7 +1,8 @@
-//! Where frames go: hardware addresses of next hops, from the kernel's tables ([`Routes`]), remembered for a while.
+//! Where frames go: hardware addresses of next hops, from the kernel's tables ([`Routes`]), remembered for a
+//! while.
 //!
-//! Nothing is asked for here, and nothing waits: a packet whose next hop the kernel does not know yet, or that leaves by
-//! another interface, is for the kernel to send, which finds out meanwhile.
+//! Nothing is asked for here, and nothing waits: a packet whose next hop the kernel does not know yet, or
+//! that leaves by another interface, is for the kernel to send, which finds out meanwhile.
 
 use std::collections::HashMap;
 use std::io;
@@ -15,8 +16,8 @@ use crate::routes::Routes;
 const KNOWN: Duration = Duration::from_secs(2);
 /// How soon is asked again for what the kernel is just finding out.
 const UNKNOWN: Duration = Duration::from_millis(2);
-/// Pairs of addresses that are remembered; all are forgotten when there are more, so that a flood of senders costs no more
-/// than asking again.
+/// Pairs of addresses that are remembered; all are forgotten when there are more, so that a flood of senders
+/// costs no more than asking again.
 const MAX_WAYS: usize = 16_384;
 
 /// See the [module](self).

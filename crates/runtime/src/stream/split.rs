@@ -120,7 +120,8 @@ impl OwnedWriteHalf {
         OwnedWriteHalf { connection, shutdown_on_drop: true }
     }
 
-    /// Drops the half without closing for writing: the stream then stays open until the read half is dropped too.
+    /// Drops the half without closing for writing: the stream then stays open until the read half is dropped
+    /// too.
     pub fn forget(mut self) {
         self.shutdown_on_drop = false;
     }

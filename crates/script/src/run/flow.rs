@@ -29,8 +29,8 @@ pub(crate) struct Flow {
     renewed: bool,
     /// Time stamps of the stack: script value and live value.
     stamps: Vec<(u32, u32)>,
-    /// Time stamps of the stack's segments in the order in which they left, with the live sequence number of those
-    /// that occupy any.
+    /// Time stamps of the stack's segments in the order in which they left, with the live sequence number of
+    /// those that occupy any.
     sent_stamps: Vec<(Option<u32>, u32)>,
 }
 

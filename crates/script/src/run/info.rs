@@ -1,5 +1,5 @@
-//! The names that assertions know beside Linux's `tcpi_…`: the constants that scripts compare them with, and the
-//! stack's own counters as `brisk_…` and `stack_…`.
+//! The names that assertions know beside Linux's `tcpi_…`: the constants that scripts compare them with, and
+//! the stack's own counters as `brisk_…` and `stack_…`.
 
 use brisk_tcp::connection::{ConnStats, ParityCounters};
 use brisk_tcp::mechanism::{Agreed, CopiesOff, GentleOff, GentleOutcome, ParityOff};

@@ -100,7 +100,8 @@ mod tests {
 
     #[test]
     fn fields_follow_each_other_up_to_the_bit_fields_at_the_end() {
-        // Scripts cannot name: the scales and the bits beside them, last_ack_sent, rehash, total_rto_recoveries and total_rto_time.
+        // Scripts cannot name: the scales and the bits beside them, last_ack_sent, rehash,
+        // total_rto_recoveries and total_rto_time.
         let unnamed = [(6, 2), (48, 4), (236, 4), (242, 6)];
         let mut end = 0;
         for (name, at, len) in FIELDS {

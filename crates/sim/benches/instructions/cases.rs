@@ -175,7 +175,8 @@ fn simulated(times: u64) {
     }
 }
 
-/// The plan of a response of 5 kB on a path that loses one packet in ten, two in a row, with everything agreed on.
+/// The plan of a response of 5 kB on a path that loses one packet in ten, two in a row, with everything
+/// agreed on.
 fn plans(times: u64) {
     let flight = Flight { bytes: 5_000, mss: 1_432, headers: 52, last: true, at_once: true };
     let losses = Losses { per_million: 100_000, burst_milli: 2_000, queue: false };

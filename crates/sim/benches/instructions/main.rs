@@ -1,12 +1,12 @@
 //! Cost of the stack in instructions: `cargo bench -p brisk-sim --bench instructions [-- NAME…]`.
 //!
-//! Each case runs twice under valgrind, once as often and once twice as often; the difference, divided by
-//! the number of additional runs, is what one run costs, set-up and program start not included. Counts
-//! are those of the program and the C library on valgrind's processor, so they do not depend on what
-//! else the machine does, and move by less than a percent from one machine to the next. `recorded.txt`
-//! holds the counts of the last change that moved them; a case that exceeds its record by more than
-//! [`TOLERANCE`] fails the bench, and CI with it. `-- --record` writes the file again. A case that costs more than
-//! its limit relative to another case ([`LIMITS`]) fails it whatever is recorded.
+//! Each case runs twice under valgrind, once as often and once twice as often; the difference, divided by the
+//! number of additional runs, is what one run costs, set-up and program start not included. Counts are those
+//! of the program and the C library on valgrind's processor, so they do not depend on what else the machine
+//! does, and move by less than a percent from one machine to the next. `recorded.txt` holds the counts of the
+//! last change that moved them; a case that exceeds its record by more than [`TOLERANCE`] fails the bench,
+//! and CI with it. `-- --record` writes the file again. A case that costs more than its limit relative to
+//! another case ([`LIMITS`]) fails it whatever is recorded.
 //!
 //! Instructions are not time: a cache miss counts as little as an addition.
 

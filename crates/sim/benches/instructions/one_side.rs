@@ -96,8 +96,8 @@ fn acknowledgements_in(times: u64) {
     }
 }
 
-/// All acknowledgements of a flight that lost every tenth segment, and what is sent again because of them, for `times` of
-/// `flights` connections.
+/// All acknowledgements of a flight that lost every tenth segment, and what is sent again because of them,
+/// for `times` of `flights` connections.
 fn sacks_in(in_flight: usize, flights: usize, times: u64) {
     let mut pair = Pair::new(&large(in_flight as u64), false);
     let open: Vec<_> = (0..flights).map(|_| pair.open_over(ROUND_TRIP)).collect();
@@ -118,8 +118,8 @@ fn sacks_in(in_flight: usize, flights: usize, times: u64) {
     }
 }
 
-/// Stacks with [`GROUPS`] connections, each of which has sent a group of 16 segments of which the second was lost; the client's
-/// end of each. Their parities are due one after the other.
+/// Stacks with [`GROUPS`] connections, each of which has sent a group of 16 segments of which the second was
+/// lost; the client's end of each. Their parities are due one after the other.
 fn groups() -> (Pair, Vec<ConnId>) {
     let mut tcp = large(AT_ONCE);
     tcp.mechanisms.corrective = Some(CorrectiveConfig::default());

@@ -76,8 +76,8 @@ impl HostView<'_> {
         Ok(&self.scratch[..len])
     }
 
-    /// True if there is nothing to read and the peer has not said that this is all: applications read until they are told
-    /// so, and a look costs less than a call that changes nothing.
+    /// True if there is nothing to read and the peer has not said that this is all: applications read until
+    /// they are told so, and a look costs less than a call that changes nothing.
     fn has_nothing_new(&self, id: ConnId) -> bool {
         let is_open = matches!(
             self.stack.state(id),

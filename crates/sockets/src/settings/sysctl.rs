@@ -118,8 +118,8 @@ fn seconds(key: &str, value: &str) -> Result<Duration, Refused> {
 pub(crate) const LINEAR_TIMEOUTS: ThinStreamConfig =
     ThinStreamConfig { linear_timeouts: 6, rto_restart: false };
 
-/// How often Linux sends a SYN again, of which the first `linear` times come without doubling the timeout: as often as
-/// both numbers say together, but not for longer than `retries` doubled timeouts would take.
+/// How often Linux sends a SYN again, of which the first `linear` times come without doubling the timeout: as
+/// often as both numbers say together, but not for longer than `retries` doubled timeouts would take.
 pub(crate) fn linux_syn_retries(retries: u32, linear: u32) -> u32 {
     let most = |doublings: u32| (2u64 << doublings.min(40)) - 1;
     let mut passed = 0;
@@ -153,8 +153,8 @@ fn syn_cookies(value: &str) -> SynCookies {
     }
 }
 
-/// How many retransmissions of a SYN-ACK come in so many seconds, 255 at most, and after how many seconds the last of
-/// them is over (Linux: `TCP_DEFER_ACCEPT`).
+/// How many retransmissions of a SYN-ACK come in so many seconds, 255 at most, and after how many seconds the
+/// last of them is over (Linux: `TCP_DEFER_ACCEPT`).
 pub(crate) fn retransmissions_in(seconds: i32) -> (u8, i32) {
     let (mut count, mut period, mut timeout) = (0, 0, 1);
     while seconds > period && count < u8::MAX {

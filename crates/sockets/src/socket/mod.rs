@@ -209,8 +209,8 @@ impl Socket {
         }
     }
 
-    /// Takes over the settings that Linux reads when it uses them, where no option of this socket has replaced them.
-    /// The others hold from socket() on.
+    /// Takes over the settings that Linux reads when it uses them, where no option of this socket has
+    /// replaced them. The others hold from socket() on.
     pub(crate) fn follow_settings(&mut self, settings: &Settings) {
         macro_rules! follow {
             ($($($part:ident).+),*) => {$(
@@ -283,8 +283,8 @@ impl Socket {
         self.active
     }
 
-    /// The socket has no connection any more and may be used again: what was set stays, an error that was not told
-    /// waits.
+    /// The socket has no connection any more and may be used again: what was set stays, an error that was not
+    /// told waits.
     pub(crate) fn become_fresh(&mut self) {
         *self = Socket {
             local: self.local.filter(|_| self.bound),

@@ -49,7 +49,8 @@ impl Socket {
         self.open_listeners(stack, settings, now)
     }
 
-    /// Options of a listener or settings of the system may have changed: its next connections shall have them.
+    /// Options of a listener or settings of the system may have changed: its next connections shall have
+    /// them.
     pub(crate) fn renew_listeners(&mut self, stack: &mut Stack, settings: &Settings, now: Instant) {
         if !matches!(self.role, Role::Listening(_)) {
             return;
@@ -190,8 +191,8 @@ impl Socket {
         Ok(self.connected.then_some(()))
     }
 
-    /// sendto(MSG_FASTOPEN) on a fresh socket, or the first write after a connect() that was deferred: how many bytes
-    /// the SYN takes, if it takes any.
+    /// sendto(MSG_FASTOPEN) on a fresh socket, or the first write after a connect() that was deferred: how
+    /// many bytes the SYN takes, if it takes any.
     pub(crate) fn connect_with_data(
         &mut self,
         remote: Option<SocketAddr>,

@@ -26,8 +26,8 @@ pub(crate) struct Sending<'a> {
 }
 
 impl Socket {
-    /// Takes as much as there is room for; true when all of it was taken. A caller that has found the buffer full is
-    /// woken, as in Linux, when poll() would call the socket writable.
+    /// Takes as much as there is room for; true when all of it was taken. A caller that has found the buffer
+    /// full is woken, as in Linux, when poll() would call the socket writable.
     pub(crate) fn write(
         &mut self,
         sending: &mut Sending<'_>,

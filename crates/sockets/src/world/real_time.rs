@@ -1,5 +1,5 @@
-//! Real time, on a device: the lock around the host, callers that wait on threads of their own, and the task that
-//! moves packets.
+//! Real time, on a device: the lock around the host, callers that wait on threads of their own, and the task
+//! that moves packets.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};

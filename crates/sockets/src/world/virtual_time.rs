@@ -26,7 +26,8 @@ use crate::world::World;
 /// How long the clock stands still, in real time, for a caller that was woken and does not ask for the
 /// time: a program that is not packetdrill need not.
 const PATIENCE: Duration = Duration::from_millis(200);
-/// How often a woken caller that has asked for the time is looked at, in real time: nothing tells when it sleeps.
+/// How often a woken caller that has asked for the time is looked at, in real time: nothing tells when it
+/// sleeps.
 const LOOK: Duration = Duration::from_micros(100);
 /// Timers in a row without a packet after which nothing more is expected to leave.
 const MAX_TIMERS: u32 = 1_000_000;

@@ -1,4 +1,5 @@
-//! Memory of connections that do nothing: `cargo bench -p brisk-tcp --bench idle_connections [-- --record | --million]`.
+//! Memory of connections that do nothing: `cargo bench -p brisk-tcp --bench idle_connections [-- --record |
+//! --million]`.
 //!
 //! A process of its own makes [`COUNT`] connections of each kind: connections that have carried a request and
 //! a response and fell idle, connections in TIME-WAIT, and connections whose SYN came, all at once, and
@@ -7,8 +8,8 @@
 //! this folder holds the figures of the last change that moved them; one that is exceeded by more than
 //! [`TOLERANCE`] fails the bench. `-- --record` rewrites the file.
 //!
-//! `--million` opens a million connections beside which new ones are opened and closed, and prints the memory and how
-//! long a transaction takes, with them and without.
+//! `--million` opens a million connections beside which new ones are opened and closed, and prints the memory
+//! and how long a transaction takes, with them and without.
 
 mod pair;
 
@@ -103,8 +104,8 @@ fn resident() -> usize {
     pages * 4096
 }
 
-/// Connections that have carried something and are idle; both ends count. A connection opened within the last second has not
-/// given its memory back yet, so that the peak depends on `pause`.
+/// Connections that have carried something and are idle; both ends count. A connection opened within the last
+/// second has not given its memory back yet, so that the peak depends on `pause`.
 fn idle(pair: &mut Pair, count: usize, pause: Duration) -> usize {
     for _ in 0..count {
         pair.transaction();
@@ -175,7 +176,8 @@ fn million() {
     println!("99 %: {:.2} times", beside.1.as_secs_f64() / alone.1.as_secs_f64());
 }
 
-/// Median and 99th percentile of the real time that a connection for one transaction takes, from open to close.
+/// Median and 99th percentile of the real time that a connection for one transaction takes, from open to
+/// close.
 fn latencies(pair: &mut Pair) -> (Duration, Duration) {
     let mut took: Vec<Duration> = (0..20_000)
         .map(|_| {

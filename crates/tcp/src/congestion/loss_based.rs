@@ -1,5 +1,5 @@
-//! The common part of loss-based controllers: a window that grows outside of recovery and is reduced once per window of
-//! data, and Proportional Rate Reduction (RFC 9937), which brings it down during recovery.
+//! The common part of loss-based controllers: a window that grows outside of recovery and is reduced once per
+//! window of data, and Proportional Rate Reduction (RFC 9937), which brings it down during recovery.
 
 use core::fmt::Debug;
 
@@ -9,7 +9,8 @@ use super::sample::{AckSample, CongestionEvent, RtoEvent, Transmission};
 use crate::outcome::{CongestionState, Episode};
 use crate::time::Instant;
 
-/// The window of a loss-based controller: how it grows, and what a reduction makes of it. All sizes are in bytes.
+/// The window of a loss-based controller: how it grows, and what a reduction makes of it. All sizes are in
+/// bytes.
 pub trait Window: Debug + Send {
     /// Its name, as users know it.
     fn name(&self) -> &'static str;
@@ -23,10 +24,11 @@ pub trait Window: Debug + Send {
     fn set_mss(&mut self, mss: u32);
     /// An acknowledgement of new data while no reduction is under way.
     fn on_ack(&mut self, ack: &AckSample);
-    /// Congestion: computes and returns the new `ssthresh` (at least two segments) from `cwnd`; leaves `cwnd` to PRR.
+    /// Congestion: computes and returns the new `ssthresh` (at least two segments) from `cwnd`; leaves `cwnd`
+    /// to PRR.
     fn on_congestion(&mut self, now: Instant) -> u32;
-    /// Retransmission timeout: one segment from here. `first` is false for further timeouts of the same data, which do not
-    /// lower `ssthresh` again (RFC 5681 equation 4).
+    /// Retransmission timeout: one segment from here. `first` is false for further timeouts of the same data,
+    /// which do not lower `ssthresh` again (RFC 5681 equation 4).
     fn on_timeout(&mut self, now: Instant, first: bool);
     /// PRR or the end of recovery sets the window.
     fn set_cwnd(&mut self, cwnd: u32);

@@ -1,8 +1,9 @@
 //! Congestion control: who owns the window.
 //!
-//! A [`CongestionController`] is told what was sent, delivered and lost ([`sample`]) and answers with a window and, if it
-//! paces, with a rate. It decides what the window is also during recovery; `send/recovery.rs` decides when that is.
-//! The loss-based controllers share [`loss_based::LossBased`], which runs Proportional Rate Reduction there.
+//! A [`CongestionController`] is told what was sent, delivered and lost ([`sample`]) and answers with a
+//! window and, if it paces, with a rate. It decides what the window is also during recovery;
+//! `send/recovery.rs` decides when that is. The loss-based controllers share [`loss_based::LossBased`], which
+//! runs Proportional Rate Reduction there.
 
 use alloc::boxed::Box;
 use core::fmt::Debug;
@@ -38,7 +39,8 @@ pub trait CongestionController: Debug + Send {
         false
     }
 
-    /// Bytes per second at which transmissions leave; `None`: the configuration decides whether the window is paced.
+    /// Bytes per second at which transmissions leave; `None`: the configuration decides whether the window is
+    /// paced.
     fn pacing_rate(&self) -> Option<u64> {
         None
     }
@@ -51,17 +53,19 @@ pub trait CongestionController: Debug + Send {
     /// The largest payload changed (path MTU, option size).
     fn set_mss(&mut self, mss: u32);
 
-    /// The connection starts, or starts again, with this window; with a threshold if one is remembered of the path.
+    /// The connection starts, or starts again, with this window; with a threshold if one is remembered of the
+    /// path.
     fn start(&mut self, window: u32, ssthresh: Option<u32>);
 
     /// Data left, for the first time or again.
     fn on_sent(&mut self, _sent: &Transmission) {}
 
-    /// A transmission has been marked lost; comes before the acknowledgement, congestion event or timeout that shows it.
+    /// A transmission has been marked lost; comes before the acknowledgement, congestion event or timeout
+    /// that shows it.
     fn on_lost(&mut self, _lost: &LostPacket) {}
 
-    /// All of a flight is acknowledged, and the acknowledgements were spaced as by this rate; comes before the [`AckSample`] of the
-    /// last of them or directly behind it.
+    /// All of a flight is acknowledged, and the acknowledgements were spaced as by this rate; comes before
+    /// the [`AckSample`] of the last of them or directly behind it.
     fn on_train(&mut self, _train: &Train) {}
 
     /// Takes every acknowledgement that says something of what is outstanding.
@@ -70,11 +74,12 @@ pub trait CongestionController: Debug + Send {
     /// Fast recovery or CWR begins; the [`AckSample`] of the same acknowledgement follows.
     fn on_congestion(&mut self, event: &CongestionEvent);
 
-    /// All that was outstanding when a reduction (`_from`) began is delivered, or what was taken for a loss had another reason.
+    /// All that was outstanding when a reduction (`_from`) began is delivered, or what was taken for a loss
+    /// had another reason.
     fn on_recovery_exit(&mut self, _from: CongestionState) {}
 
-    /// The reordering timer has declared a loss and leaves `_pipe` bytes in flight: no acknowledgement lets the first
-    /// retransmission out.
+    /// The reordering timer has declared a loss and leaves `_pipe` bytes in flight: no acknowledgement lets
+    /// the first retransmission out.
     fn on_reordering_timeout(&mut self, _pipe: u32) {}
 
     /// The retransmission timer fired.

@@ -1,4 +1,5 @@
-//! Proportional Rate Reduction (RFC 9937): the window of a loss-based controller during fast recovery and CWR.
+//! Proportional Rate Reduction (RFC 9937): the window of a loss-based controller during fast recovery and
+//! CWR.
 //!
 //! Sends in proportion to the delivered data that the receiver reports, so that the window is at `ssthresh`
 //! when recovery ends, whatever was lost: neither silence at the start nor a burst at the end. The older RFC

@@ -32,8 +32,9 @@ impl Reno {
         Reno { mss, cwnd: initial.max(mss), ssthresh: u32::MAX, bytes_acked: 0, before: None }
     }
 
-    /// RFC 5681 equation 4, from cwnd instead of FlightSize: a window that was not used did not grow. In whole segments, because
-    /// a part of one has let nothing go: ssthresh is "no more than" the equation says.
+    /// RFC 5681 equation 4, from cwnd instead of FlightSize: a window that was not used did not grow. In
+    /// whole segments, because a part of one has let nothing go: ssthresh is "no more than" the equation
+    /// says.
     fn reduce(&mut self) {
         self.before = Some((self.cwnd, self.ssthresh));
         self.ssthresh = (self.cwnd / self.mss / 2).max(2).saturating_mul(self.mss);
@@ -153,7 +154,8 @@ mod tests {
         assert_eq!(reno.cwnd(), 20 * MSS);
     }
 
-    /// RFC 3465 section 2.3 bounds what one acknowledgement adds in slow start: here eight segments, if they are large.
+    /// RFC 3465 section 2.3 bounds what one acknowledgement adds in slow start: here eight segments, if they
+    /// are large.
     #[test]
     fn an_acknowledgement_of_eight_large_segments_counts_whole() {
         let jumbo = 9_000;
@@ -199,7 +201,8 @@ mod tests {
         assert_eq!(reno.on_congestion(Instant::ZERO), 2 * MSS);
     }
 
-    /// A part of a segment lets nothing go, and what it adds to ssthresh lets a whole one go in proportional rate reduction.
+    /// A part of a segment lets nothing go, and what it adds to ssthresh lets a whole one go in proportional
+    /// rate reduction.
     #[test]
     fn a_part_of_a_segment_does_not_count_when_the_window_is_halved() {
         let mut reno = Reno::new(MSS, 9 * MSS + MSS / 2);

@@ -1,4 +1,5 @@
-//! The values that a congestion controller is handed: what was sent, what an acknowledgement delivered, what was lost.
+//! The values that a congestion controller is handed: what was sent, what an acknowledgement delivered, what
+//! was lost.
 //!
 //! Byte counts are bytes of sequence space, rates bytes per second. A delivery rate is measured as in
 //! draft-ietf-ccwg-bbr section 4.1 and only for controllers that ask for it.
@@ -72,7 +73,8 @@ pub struct AckSample {
     pub episode: Episode,
     /// True if the acknowledgement lets a window grow: it shows progress, and no window is taken on trust.
     pub may_grow: bool,
-    /// True if the window was the limit when sending last stopped; the window does not grow otherwise (RFC 7661).
+    /// True if the window was the limit when sending last stopped; the window does not grow otherwise (RFC
+    /// 7661).
     pub cwnd_limited: bool,
     /// Delivery counters and rate; `None` unless the controller asks for them.
     pub delivery: Option<DeliverySample>,
@@ -106,14 +108,14 @@ pub struct RateSample {
     pub is_probe: bool,
     /// Its round-trip time, if unambiguous.
     pub rtt: Option<Micros>,
-    /// Delivery rate, bytes per second, rounded up; `None` if the interval is no measure: zero, or shorter than the
-    /// minimum round-trip time.
+    /// Delivery rate, bytes per second, rounded up; `None` if the interval is no measure: zero, or shorter
+    /// than the minimum round-trip time.
     pub rate: Option<u64>,
 }
 
-/// The rate that the spacing of the acknowledgements of one flight shows: of at least eight segments, in at least four
-/// acknowledgements. A flight that ends before its first acknowledgement arrives has no other measure of the bandwidth: the
-/// [`RateSample`] of such a flight is its volume per round-trip time.
+/// The rate that the spacing of the acknowledgements of one flight shows: of at least eight segments, in at
+/// least four acknowledgements. A flight that ends before its first acknowledgement arrives has no other
+/// measure of the bandwidth: the [`RateSample`] of such a flight is its volume per round-trip time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Train {
     /// Bytes per second.
@@ -122,8 +124,8 @@ pub struct Train {
     pub is_limited: bool,
 }
 
-/// One transmission, or the part of one, that has been marked lost; reported in the order of sending, before the
-/// [`AckSample`] of the same acknowledgement.
+/// One transmission, or the part of one, that has been marked lost; reported in the order of sending, before
+/// the [`AckSample`] of the same acknowledgement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LostPacket {
     /// When it was marked.
@@ -160,7 +162,8 @@ pub struct CongestionEvent {
     pub cause: CongestionCause,
     /// Bytes outstanding and not delivered before (RecoverFS of RFC 9937).
     pub undelivered_before: u32,
-    /// Bytes delivered while loss detection waited for the answer to parity, which would have begun recovery earlier.
+    /// Bytes delivered while loss detection waited for the answer to parity, which would have begun recovery
+    /// earlier.
     pub delivered_while_held: u32,
     /// Upper bound of the slow-start threshold, bytes: the window was taken on trust and was too much.
     pub max_ssthresh: Option<u32>,
@@ -173,7 +176,8 @@ pub struct RtoEvent {
     pub now: Instant,
     /// Bytes that are not declared lost and still in flight.
     pub pipe: u32,
-    /// False for further timeouts of the same data, which do not lower the threshold again (RFC 5681 equation 4).
+    /// False for further timeouts of the same data, which do not lower the threshold again (RFC 5681 equation
+    /// 4).
     pub first: bool,
     /// Upper bound of the slow-start threshold, bytes: the window was taken on trust and was too much.
     pub max_ssthresh: Option<u32>,

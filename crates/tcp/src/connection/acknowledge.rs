@@ -142,8 +142,8 @@ impl Connection {
         self.counters.repaired_by_probe += repaired.count() as u64;
     }
 
-    /// Reduces the window for losses that this acknowledgement shows to be repaired, before the window grows or a reduction ends:
-    /// the reduction starts from the window in which they happened.
+    /// Reduces the window for losses that this acknowledgement shows to be repaired, before the window grows
+    /// or a reduction ends: the reduction starts from the window in which they happened.
     fn answer_masked_losses(&mut self, report: Option<&RepairReport>, ack: &AckOutcome, now: Instant) {
         if let Some(signal) =
             self.reactive.as_mut().and_then(|reactive| reactive.repaired_loss(ack, &self.tx))
@@ -157,8 +157,8 @@ impl Connection {
         }
     }
 
-    /// A loss that redundancy repaired is still congestion: one reduction per window, which stays unless it turns out that nothing
-    /// was lost.
+    /// A loss that redundancy repaired is still congestion: one reduction per window, which stays unless it
+    /// turns out that nothing was lost.
     pub(crate) fn answer_masked_loss(&mut self, signal: CongestionSignal, recover_fs: u32, now: Instant) {
         let CongestionSignal { ack, by, reaction } = signal;
         let (was, reducing) = (self.tx.recovery.state(), self.tx.recovery.reducing());
@@ -225,7 +225,8 @@ impl Connection {
             self.tx.recovery.in_recovery() && self.tx.scoreboard.una().lt(self.tx.recovery.recovery_point());
         let (srtt, min_rtt) = (self.tx.rtt.srtt(), self.tx.rtt.min_rtt());
         if ack.reneged {
-            // The retransmission timer, which fires soon, decides. RACK takes note of reordering all the same.
+            // The retransmission timer, which fires soon, decides. RACK takes note of reordering all the
+            // same.
             self.tx.rack.on_ack(ack, &self.tx.scoreboard, srtt, min_rtt, in_recovery, now);
             return LossOutcome::default();
         }
@@ -240,7 +241,8 @@ impl Connection {
                 self.tx.rack.detect(&self.tx.scoreboard, now)
             } else {
                 if ack.advanced > 0 {
-                    // Suspected segments may be merely late too; the probe timer or the RTO covers them (Linux: the same).
+                    // Suspected segments may be merely late too; the probe timer or the RTO covers them
+                    // (Linux: the same).
                     self.tx.rack.disarm();
                 }
                 RackVerdict::default()
@@ -255,8 +257,8 @@ impl Connection {
         loss
     }
 
-    /// Without SACK: the third duplicate acknowledgement (`dup_thresh`) declares the first segment lost (RFC 5681
-    /// section 3.2), and each partial acknowledgement in recovery the next one (RFC 6582 section 3.2).
+    /// Without SACK: the third duplicate acknowledgement (`dup_thresh`) declares the first segment lost (RFC
+    /// 5681 section 3.2), and each partial acknowledgement in recovery the next one (RFC 6582 section 3.2).
     fn detect_by_duplicates(&mut self, ack: &AckOutcome) -> LossOutcome {
         let partial = self.tx.recovery.state() == CongestionState::Recovery
             && ack.advanced > 0
@@ -315,14 +317,16 @@ impl Connection {
         self.tx.recovery.release_retransmissions();
         let scoreboard = &self.tx.scoreboard;
         if ack.reneged {
-            // The acknowledgement is an old one, or the receiver has discarded data: the state stays and nothing is sent again until
-            // the next one or the timer tells which (Linux: tcp_check_sack_reneging).
+            // The acknowledgement is an old one, or the receiver has discarded data: the state stays and
+            // nothing is sent again until the next one or the timer tells which (Linux:
+            // tcp_check_sack_reneging).
             self.tx.recovery.hold_retransmissions();
         } else if self.handshake.agreed.sack && self.tx.recovery.shows_overtaken_segment(ack) {
             // How far it was overtaken is seen from where it was sent (Linux: tcp_try_undo_partial).
             let highest = scoreboard.highest_sacked().unwrap_or(scoreboard.una());
             self.tx.rack.on_overtaken(highest.since(ack.una_before));
-            // While something else that was sent again is outstanding, nothing more is: it may be late as well.
+            // While something else that was sent again is outstanding, nothing more is: it may be late as
+            // well.
             self.tx.recovery.hold_retransmissions();
         }
         let repairs_in_flight = || scoreboard.resent().next().is_some();
@@ -353,7 +357,8 @@ impl Connection {
         self.tx.report_losses(now);
         let nxt = self.tx.scoreboard.nxt();
         let was = self.tx.recovery.state();
-        // Where nothing was outstanding the echo is an old one, which the peer repeats until it sees CWR (Linux: the same).
+        // Where nothing was outstanding the echo is an old one, which the peer repeats until it sees CWR
+        // (Linux: the same).
         if ack.ece && ack.una_before != nxt {
             let episode = self.tx.recovery.on_ecn(ack.ack, nxt);
             self.begin_reduction(episode, CongestionCause::Ecn, ack.undelivered_before, now);
@@ -369,7 +374,8 @@ impl Connection {
         if episode == Episode::Exited {
             self.end_reduction(was);
         }
-        // Where segments are overtaken by far, SACK reports what arrives rather than what is missing (Linux: the same).
+        // Where segments are overtaken by far, SACK reports what arrives rather than what is missing (Linux:
+        // the same).
         let reordered =
             || self.tx.rack.reordering().span > self.config.dup_thresh.saturating_mul(self.tx.mss());
         let shows_progress = ack.advanced > 0 || (ack.newly_sacked > 0 && reordered());
@@ -422,8 +428,8 @@ impl Connection {
         dsack.range.len().div_ceil(self.tx.mss())
     }
 
-    /// Bytes that left the path a second time: a retransmission that turns out to have been needless was delivered too, and lets
-    /// as much go as the original did (packet conservation; Linux: the same).
+    /// Bytes that left the path a second time: a retransmission that turns out to have been needless was
+    /// delivered too, and lets as much go as the original did (packet conservation; Linux: the same).
     fn repeated_bytes(&self, ack: &AckOutcome) -> u32 {
         let repeated = ack.dsack.filter(|dsack| match dsack.of {
             DsackOf::Retransmit | DsackOf::TailLossProbe => true,
@@ -505,8 +511,8 @@ impl Connection {
         if self.tx.scoreboard.is_empty() {
             self.tx.rto.disarm();
         } else if ack.reneged {
-            // RFC 2018 section 8: the receiver may have discarded what it reported. Or acknowledgements are overtaken: half a
-            // round trip tells (Linux: tcp_check_sack_reneging).
+            // RFC 2018 section 8: the receiver may have discarded what it reported. Or acknowledgements are
+            // overtaken: half a round trip tells (Linux: tcp_check_sack_reneging).
             let wait = self.tx.rtt.srtt().map_or(RENEGING_WAIT_MIN, |srtt| (srtt / 2).max(RENEGING_WAIT_MIN));
             self.tx.rto.fire_at(now + wait);
         } else {

@@ -32,7 +32,8 @@ impl Connection {
         self.write_with(data.len(), now, |queue| queue.write(data))
     }
 
-    /// As [`Connection::write`] of at most `most` bytes, which are taken off the front of `data` and stay where they lie.
+    /// As [`Connection::write`] of at most `most` bytes, which are taken off the front of `data` and stay
+    /// where they lie.
     pub(crate) fn write_bytes(
         &mut self,
         data: &mut Bytes,
@@ -190,7 +191,8 @@ impl Connection {
         self.rx.queue.lend_packet(packet);
     }
 
-    /// Bytes of storage that its receive buffer would like to be lent for what arrives next; 0 if it has some.
+    /// Bytes of storage that its receive buffer would like to be lent for what arrives next; 0 if it has
+    /// some.
     pub(crate) fn wanted_storage(&self) -> usize {
         self.rx.queue.wanted()
     }
@@ -200,7 +202,8 @@ impl Connection {
         self.rx.queue.lend(storage);
     }
 
-    /// Bytes of storage that its send buffer would like to be lent for a write of `len` bytes; 0 if it has some.
+    /// Bytes of storage that its send buffer would like to be lent for a write of `len` bytes; 0 if it has
+    /// some.
     pub(crate) fn wanted_to_send(&self, len: usize) -> usize {
         self.tx.queue.wanted(len)
     }
@@ -255,8 +258,8 @@ impl Connection {
         self.end(CloseReason::Aborted);
     }
 
-    /// The application reads what has arrived and nothing more. Data that arrives after our FIN is answered by a
-    /// reset, as in Linux after shutdown(SHUT_RDWR): nobody would take it.
+    /// The application reads what has arrived and nothing more. Data that arrives after our FIN is answered
+    /// by a reset, as in Linux after shutdown(SHUT_RDWR): nobody would take it.
     pub(crate) fn shutdown_reading(&mut self) {
         self.rx.refuses = true;
     }
@@ -280,8 +283,8 @@ impl Connection {
         }
     }
 
-    /// The listener that this connection waits at was closed. A handshake that is under way is forgotten: whoever
-    /// goes on with it finds no connection and is told so.
+    /// The listener that this connection waits at was closed. A handshake that is under way is forgotten:
+    /// whoever goes on with it finds no connection and is told so.
     pub(crate) fn abandon(&mut self) {
         if self.closed.is_none() {
             if self.handshake.established.is_some() || self.is_opened_by_syn() {
@@ -316,7 +319,8 @@ impl Connection {
         }
     }
 
-    /// Switches Nagle's algorithm off (`true`) or on. Off, it lets go what is queued, corked or not (Linux: the same).
+    /// Switches Nagle's algorithm off (`true`) or on. Off, it lets go what is queued, corked or not (Linux:
+    /// the same).
     pub(crate) fn set_nodelay(&mut self, nodelay: bool) {
         self.tx.hold.nodelay = nodelay;
         self.tx.hold.overridden |= nodelay && self.tx.unsent() > 0;
@@ -333,8 +337,8 @@ impl Connection {
         self.tx.queue.end_record();
     }
 
-    /// More is about to be written: a partial segment waits for it, but no longer than until an acknowledgement
-    /// arrives (Linux: MSG_MORE).
+    /// More is about to be written: a partial segment waits for it, but no longer than until an
+    /// acknowledgement arrives (Linux: MSG_MORE).
     pub(crate) fn set_more(&mut self, more: bool) {
         self.tx.hold.more = more;
         self.tx.hold.cork_until = None;

@@ -1,5 +1,5 @@
-//! A segment arrives, in the order and with the numbers of RFC 9293 section 3.10.7, and with the rules of RFC 5961 against
-//! blind attacks. The effects of an acknowledgement are in [`crate::connection::acknowledge`].
+//! A segment arrives, in the order and with the numbers of RFC 9293 section 3.10.7, and with the rules of RFC
+//! 5961 against blind attacks. The effects of an acknowledgement are in [`crate::connection::acknowledge`].
 //!
 //! Corrective, Proactive and Fast Open see segments at the points that are marked as theirs.
 
@@ -19,7 +19,8 @@ impl Connection {
     pub(crate) fn on_segment(&mut self, segment: &Arrived<'_>, now: Instant, env: &mut Env<'_>) -> Aftermath {
         self.counters.segments_in += 1;
         match self.state {
-            // 3.10.7.1 CLOSED: the stack answers, as it does where there is no connection. 3.10.7.2 LISTEN: the listener's.
+            // 3.10.7.1 CLOSED: the stack answers, as it does where there is no connection. 3.10.7.2 LISTEN:
+            // the listener's.
             State::Closed => {}
             State::SynSent => {
                 self.on_segment_in_syn_sent(segment, now);
@@ -53,9 +54,8 @@ impl Connection {
             return;
         }
 
-        // Second, check the RST bit.
-        // "If the ACK was acceptable, then signal to the user 'error: connection reset' [...]. Otherwise (no ACK), drop
-        // the segment and return."
+        // Second, check the RST bit. "If the ACK was acceptable, then signal to the user 'error: connection
+        // reset' [...]. Otherwise (no ACK), drop the segment and return."
         if segment.flags.contains(Flags::RST) {
             if has_ack && !self.defers_reset_to_copy() {
                 self.end(CloseReason::Refused);
@@ -69,16 +69,16 @@ impl Connection {
         if segment.flags.contains(Flags::SYN) && has_ack {
             self.on_syn_ack(segment, now);
         } else if segment.flags.contains(Flags::SYN) {
-            // A SYN crossed ours (RFC 9293 figure 8). Its data, if any, is neither delivered nor acknowledged: the peer
-            // sends it again.
+            // A SYN crossed ours (RFC 9293 figure 8). Its data, if any, is neither delivered nor
+            // acknowledged: the peer sends it again.
             self.ecn.on_syn(segment.flags);
             self.learn_peer(segment, now);
             self.on_simultaneous_fast_open();
             self.enter(self.state.after(Input::Syn));
             self.handshake.syn.due = true;
         }
-        // Fifth, if neither of the SYN or RST bits is set, drop the segment. Fast Open: an answer to the data of our SYN may
-        // have overtaken the SYN-ACK.
+        // Fifth, if neither of the SYN or RST bits is set, drop the segment. Fast Open: an answer to the data
+        // of our SYN may have overtaken the SYN-ACK.
         else if has_ack {
             self.hold_early(segment);
         }
@@ -92,7 +92,8 @@ impl Connection {
         if self.take_apart(segment, now, env) {
             return;
         }
-        // Corrective and Proactive: parity is no part of the stream, and the second instance of a segment changes nothing.
+        // Corrective and Proactive: parity is no part of the stream, and the second instance of a segment
+        // changes nothing.
         if !self.passes_gentle(segment, now) {
             return;
         }
@@ -113,9 +114,9 @@ impl Connection {
             return;
         }
 
-        // First, check the sequence number; before it PAWS (RFC 7323 section 5.3).
-        // "If there is a Timestamps option in the arriving segment, SEG.TSval < TS.Recent, TS.Recent is valid, and if the
-        // RST bit is not set, then treat the arriving segment as not acceptable."
+        // First, check the sequence number; before it PAWS (RFC 7323 section 5.3). "If there is a Timestamps
+        // option in the arriving segment, SEG.TSval < TS.Recent, TS.Recent is valid, and if the RST bit is
+        // not set, then treat the arriving segment as not acceptable."
         let timestamps = segment.options.timestamps.filter(|_| self.handshake.agreed.timestamps);
         if let Some(timestamps) = timestamps.filter(|_| !has(Flags::RST))
             && self.rx.timestamps.paws(timestamps.value, now) == Paws::Old
@@ -127,8 +128,8 @@ impl Connection {
             && !self.repeats_what_is_not_acknowledged(segment)
         {
             self.counters.out_of_window += 1;
-            // "If the RCV.WND is zero, no segments will be acceptable, but special allowance should be made to accept valid
-            // ACKs, URGs, and RSTs."
+            // "If the RCV.WND is zero, no segments will be acceptable, but special allowance should be made
+            // to accept valid ACKs, URGs, and RSTs."
             let at_edge = segment.seq == self.rx.rcv_nxt();
             if at_edge && has(Flags::ACK) && !has(Flags::SYN) && !has(Flags::RST) {
                 self.rx.ack.force();
@@ -143,10 +144,9 @@ impl Connection {
             }
         }
 
-        // Second, check the RST bit (RFC 5961 section 3.2).
-        // "If the RST bit is set and the sequence number exactly matches the next expected sequence number (RCV.NXT), then
-        // TCP endpoints MUST reset the connection"; "If [...] does not exactly match [...] MUST send an acknowledgment
-        // (challenge ACK)".
+        // Second, check the RST bit (RFC 5961 section 3.2). "If the RST bit is set and the sequence number
+        // exactly matches the next expected sequence number (RCV.NXT), then TCP endpoints MUST reset the
+        // connection"; "If [...] does not exactly match [...] MUST send an acknowledgment (challenge ACK)".
         if has(Flags::RST) {
             if segment.seq != self.rx.rcv_nxt() {
                 return self.challenge(now, env);
@@ -166,14 +166,14 @@ impl Connection {
 
         // Fifth, check the ACK field.
         if !has(Flags::ACK) {
-            // Fast Open: data behind the SYN that opened this connection. "If the ACK bit is off, drop the segment and
-            // return."
+            // Fast Open: data behind the SYN that opened this connection. "If the ACK bit is off, drop the
+            // segment and return."
             return self.take_after_syn(segment, now);
         }
         let (una, nxt) = (self.tx.scoreboard.una(), self.tx.scoreboard.nxt());
         if self.state == State::SynReceived {
-            // "If SND.UNA < SEG.ACK =< SND.NXT, then enter ESTABLISHED state [...]. If the segment acknowledgment is not
-            // acceptable, form a reset segment <SEQ=SEG.ACK><CTL=RST>".
+            // "If SND.UNA < SEG.ACK =< SND.NXT, then enter ESTABLISHED state [...]. If the segment
+            // acknowledgment is not acceptable, form a reset segment <SEQ=SEG.ACK><CTL=RST>".
             if !(una.lt(segment.ack) && segment.ack.le(nxt)) {
                 return self.reset_limited(segment.ack, now);
             }
@@ -192,8 +192,8 @@ impl Connection {
             self.on_fast_open_option(option);
         }
         if let Some(timestamps) = timestamps {
-            // RFC 7323 section 4.3: "if SEG.TSval >= TS.Recent and SEG.SEQ <= Last.ACK.sent, then SEG.TSval is copied to
-            // TS.Recent".
+            // RFC 7323 section 4.3: "if SEG.TSval >= TS.Recent and SEG.SEQ <= Last.ACK.sent, then SEG.TSval
+            // is copied to TS.Recent".
             self.rx.timestamps.on_accepted(segment.seq, timestamps.value, self.rx.ack.last_ack_sent(), now);
             if !segment.payload.is_empty()
                 && let Some(rtt) = self.rx.timestamps.rtt(timestamps.echo, self.handshake.opened, now)
@@ -237,8 +237,9 @@ impl Connection {
         let refused = self.rx.closed || (self.rx.refuses && after_our_fin);
         let text_end = segment.seq + segment.payload.len() as u32;
         if refused && text_end.gt(self.rx.rcv_nxt()) {
-            // RFC 9293 section 3.6.1: data that nobody can read any more is answered by a reset, also where only a FIN behind it
-            // tells of it. It has the form of every answer to a segment with ACK (section 3.5.2), as Linux sends it.
+            // RFC 9293 section 3.6.1: data that nobody can read any more is answered by a reset, also where
+            // only a FIN behind it tells of it. It has the form of every answer to a segment with ACK
+            // (section 3.5.2), as Linux sends it.
             self.counters.discarded_bytes += segment.payload.len() as u64;
             self.outbox.push(Control::Reset(segment.ack));
             self.end(CloseReason::DataAfterClose);
@@ -334,8 +335,8 @@ impl Connection {
         self.answer_at_once();
     }
 
-    /// Records the part of a segment that had arrived before, for the next acknowledgement to report. Data on a SYN does not count
-    /// as sent twice.
+    /// Records the part of a segment that had arrived before, for the next acknowledgement to report. Data on
+    /// a SYN does not count as sent twice.
     fn report_old(&mut self, segment: &Arrived<'_>) {
         let old = SeqRange::new(segment.seq, segment.end().min(self.rx.rcv_nxt()));
         if !old.is_empty() && !segment.flags.contains(Flags::SYN) {
@@ -344,9 +345,10 @@ impl Connection {
         }
     }
 
-    /// True if all of a segment has arrived before, and it reaches the last acknowledgement that left. A peer that has not
-    /// heard from here probes the tail of what it sent, and that segment may be the only one to say what it has received:
-    /// its acknowledgement and time stamp count, as in Linux. Anything older is a stray.
+    /// True if all of a segment has arrived before, and it reaches the last acknowledgement that left. A peer
+    /// that has not heard from here probes the tail of what it sent, and that segment may be the only one to
+    /// say what it has received: its acknowledgement and time stamp count, as in Linux. Anything older is a
+    /// stray.
     fn repeats_what_is_not_acknowledged(&self, segment: &Arrived<'_>) -> bool {
         let rcv_nxt = self.rx.rcv_nxt();
         let end = segment.end();

@@ -62,8 +62,9 @@ impl EcnState {
         self.offered = false;
     }
 
-    /// A data segment arrived. Returns true if the sender's window has become small and its acknowledgements should not be
-    /// delayed: the echo begins, or this is a retransmission, which is not ECT (RFC 3168 section 6.1.5).
+    /// A data segment arrived. Returns true if the sender's window has become small and its acknowledgements
+    /// should not be delayed: the echo begins, or this is a retransmission, which is not ECT (RFC 3168
+    /// section 6.1.5).
     pub(crate) fn on_arrived(&mut self, ecn: Ecn, flags: Flags, has_data: bool) -> bool {
         let again = self.seen && ecn == Ecn::NotEct && has_data;
         self.seen |= ecn != Ecn::NotEct;
@@ -95,7 +96,8 @@ impl EcnState {
         self.reduced = self.active;
     }
 
-    /// The reduction was a mistake: the CWR that announces it is withdrawn if it has not left (Linux: the same).
+    /// The reduction was a mistake: the CWR that announces it is withdrawn if it has not left (Linux: the
+    /// same).
     pub(crate) fn on_undone(&mut self) {
         self.reduced = false;
     }

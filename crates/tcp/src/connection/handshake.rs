@@ -1,6 +1,6 @@
-//! Opening a connection: SYN-SENT and SYN-RECEIVED (RFC 9293 sections 3.5 and 3.10.7.3). [`Handshake`] owns what both ends begin
-//! with and agree on, and what becomes of our SYN or SYN-ACK. The words of a SYN-ACK about Fast Open alone are in
-//! [`crate::connection::fast_open`].
+//! Opening a connection: SYN-SENT and SYN-RECEIVED (RFC 9293 sections 3.5 and 3.10.7.3). [`Handshake`] owns
+//! what both ends begin with and agree on, and what becomes of our SYN or SYN-ACK. The words of a SYN-ACK
+//! about Fast Open alone are in [`crate::connection::fast_open`].
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -77,7 +77,8 @@ pub(crate) struct OwnSyn {
     pub(crate) last_sent: Option<Instant>,
     /// Its copy.
     pub(crate) copy: PlainCopy,
-    /// The SYN-ACK is acknowledged, which completes nothing before its timer has fired so often; 0: it is not.
+    /// The SYN-ACK is acknowledged, which completes nothing before its timer has fired so often; 0: it is
+    /// not.
     deferred: u8,
 }
 
@@ -165,7 +166,8 @@ impl Handshake {
         again
     }
 
-    /// The timer of our SYN or SYN-ACK fired. It may be sent `retries` times again; the early timer counts if `early` is true.
+    /// The timer of our SYN or SYN-ACK fired. It may be sent `retries` times again; the early timer counts if
+    /// `early` is true.
     fn on_timeout(&mut self, retries: u32, early: bool) -> SynTimeout {
         let syn = &mut self.syn;
         if syn.timeouts >= retries.max(syn.deferred.into()) {
@@ -336,8 +338,8 @@ impl Connection {
         }
         self.rewind_syn_data(segment.ack);
         self.acknowledge(segment, now);
-        // A SYN-ACK that was lost and sent again echoes the first SYN, so that the measured time has the timer of the second in
-        // it.
+        // A SYN-ACK that was lost and sent again echoes the first SYN, so that the measured time has the
+        // timer of the second in it.
         let since = self.handshake.since_last_syn(now);
         self.handshake.rtt_in_doubt =
             self.handshake.syn.sent > 1 && self.tx.rtt.srtt().is_some_and(|srtt| srtt > since);
@@ -361,8 +363,8 @@ impl Connection {
         timestamps.echo == 0 || self.rx.timestamps.rtt(timestamps.echo, self.handshake.opened, now).is_some()
     }
 
-    /// A segment without data that would complete the handshake of a passive open does not: the SYN-ACK's timer has fired
-    /// less than `timeouts` times.
+    /// A segment without data that would complete the handshake of a passive open does not: the SYN-ACK's
+    /// timer has fired less than `timeouts` times.
     pub(crate) fn defers_handshake(&mut self, segment: &Arrived<'_>, timeouts: u8) -> bool {
         let completes =
             segment.is_empty() && segment.ack == self.tx.scoreboard.nxt() && segment.seq == self.rx.rcv_nxt();

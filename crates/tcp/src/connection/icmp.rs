@@ -8,9 +8,9 @@ use crate::error::CloseReason;
 use crate::time::Instant;
 
 impl Connection {
-    /// An ICMP error quotes a segment of ours that began at `seq`. RFC 5927 section 4.1: a sequence
-    /// number that is not outstanding means that the error is forged or stale. A packet that is too big may also be parity, which lies
-    /// left of the window and may be longer than the data that it covers.
+    /// An ICMP error quotes a segment of ours that began at `seq`. RFC 5927 section 4.1: a sequence number
+    /// that is not outstanding means that the error is forged or stale. A packet that is too big may also be
+    /// parity, which lies left of the window and may be longer than the data that it covers.
     ///
     /// Returns true if the quote was believed.
     pub(crate) fn on_icmp(&mut self, kind: IcmpKind, seq: SeqNum, now: Instant) -> bool {

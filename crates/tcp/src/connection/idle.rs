@@ -14,14 +14,15 @@ impl Connection {
         waits && self.tx.queue.is_empty() && self.readable() == 0 && !self.has_events()
     }
 
-    /// True if the connection is idle and holds no buffers, is unobserved, and is without Corrective, Proactive and
-    /// planner.
+    /// True if the connection is idle and holds no buffers, is unobserved, and is without Corrective,
+    /// Proactive and planner.
     pub(crate) fn is_bare(&self) -> bool {
         let has_mechanisms = self.gentle.active.is_some() || self.gentle.planner.is_some();
         self.is_idle() && self.rx.queue.memory() == 0 && !has_mechanisms && self.probes.is_none()
     }
 
-    /// Frees what only traffic needs: empty lists, and parts that have their initial value. Nothing else changes.
+    /// Frees what only traffic needs: empty lists, and parts that have their initial value. Nothing else
+    /// changes.
     pub(crate) fn release_memory(&mut self) {
         self.counters.release_memory();
         self.outbox.release_memory();

@@ -1,7 +1,8 @@
-//! A connection as a member of its path: what the stack lends it for a call, and what it reads of it afterwards.
+//! A connection as a member of its path: what the stack lends it for a call, and what it reads of it
+//! afterwards.
 //!
-//! Loss detection, retransmission and timers stay the connection's own. The window, the rate, the delivery rate and the response
-//! to losses are those of the path (`stack/controllers.rs`).
+//! Loss detection, retransmission and timers stay the connection's own. The window, the rate, the delivery
+//! rate and the response to losses are those of the path (`stack/controllers.rs`).
 
 use crate::config::PrrBound;
 use crate::congestion::Controller;
@@ -66,7 +67,8 @@ impl Connection {
         self.tx.held || self.tx.paced
     }
 
-    /// True if it may ask for the window that is remembered of its path: it is alone on a path that nobody knows better.
+    /// True if it may ask for the window that is remembered of its path: it is alone on a path that nobody
+    /// knows better.
     pub(crate) fn may_jump(&self) -> bool {
         self.tx.rate.others.is_none_or(|others| others.may_jump)
     }

@@ -55,8 +55,8 @@ impl Connection {
             && due(reactive.deadline())
         {
             reactive.on_timeout(&self.tx);
-            // RFC 8985 section 7.3: "re-arm the RTO timer" whether or not a probe leaves. If none does, the timer goes on from
-            // when the first segment left (Linux: the same).
+            // RFC 8985 section 7.3: "re-arm the RTO timer" whether or not a probe leaves. If none does, the
+            // timer goes on from when the first segment left (Linux: the same).
             let base = self.tx.rtt.rto_base();
             match self.tx.scoreboard.head().filter(|_| !reactive.is_due()) {
                 Some(head) => {
@@ -112,7 +112,8 @@ impl Connection {
             let was_recovering = self.tx.recovery.state() == CongestionState::Recovery;
             let episode = self.tx.recovery.on_loss(self.tx.scoreboard.nxt());
             self.begin_reduction(episode, CongestionCause::Loss, undelivered, now);
-            // In a recovery under way nothing has been delivered that would open the window (Linux: the same).
+            // In a recovery under way nothing has been delivered that would open the window (Linux: the
+            // same).
             if !was_recovering {
                 let pipe = self.tx.rate.pipe_with(self.tx.scoreboard.pipe());
                 self.tx.rate.congestion.on_reordering_timeout(pipe);
@@ -185,8 +186,8 @@ impl Connection {
         self.report_recovery();
     }
 
-    /// When the user timeout (RFC 5482) gives the peer up, once a timer has fired in vain: what waits longest counts,
-    /// in the handshake the SYN.
+    /// When the user timeout (RFC 5482) gives the peer up, once a timer has fired in vain: what waits longest
+    /// counts, in the handshake the SYN.
     fn user_limit(&self) -> Option<Instant> {
         let limit = self.user_timeout.filter(|_| self.closed.is_none())?;
         let since = match self.state {

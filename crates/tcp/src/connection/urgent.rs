@@ -72,7 +72,8 @@ impl Urgent {
         }
     }
 
-    /// True while an urgent byte waits: out of band until it is taken, inline until the application reads past it.
+    /// True while an urgent byte waits: out of band until it is taken, inline until the application reads
+    /// past it.
     pub(crate) fn is_waiting(&self, rcv_nxt: SeqNum) -> bool {
         match self.policy {
             UrgentPolicy::OutOfBand => self.byte.is_some(),

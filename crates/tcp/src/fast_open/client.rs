@@ -38,11 +38,12 @@ const DEFAULT_MSS: [u16; 2] = [536, 1220];
 const MSS_CAP: [u16; 2] = [1460, 1440];
 /// Time between two signs of a black hole that belong together.
 const BLACK_HOLE_WINDOW: Duration = Duration::from_secs(600);
-/// An attachment over which an answer came behind a SYN with data within this time is no black hole, whatever single
-/// destinations look like: a queue of several seconds shows the same signs.
+/// An attachment over which an answer came behind a SYN with data within this time is no black hole, whatever
+/// single destinations look like: a queue of several seconds shows the same signs.
 const WORKS_TELLS: Duration = Duration::from_secs(60);
-/// Swallowed SYNs in a row after which a destination and port is left alone that has answered behind data of a SYN: where
-/// one handshake of twenty-five loses a packet two in a row are chance every 600 connections, and six never.
+/// Swallowed SYNs in a row after which a destination and port is left alone that has answered behind data of
+/// a SYN: where one handshake of twenty-five loses a packet two in a row are chance every 600 connections,
+/// and six never.
 const KNOWN_SYN_FAIL_LIMIT: u8 = 6;
 /// Attachments and signs that are remembered at most.
 const MAX_ATTACHMENTS: usize = 16;
@@ -59,8 +60,8 @@ pub struct ClientMemory {
     pub entries: usize,
     /// Never count on more than 1460 (IPv4) or 1440 (IPv6) bytes of MSS for a SYN. Default `true`.
     pub cap_syn_mss: bool,
-    /// Swallowed SYNs in a row after which a destination and port is left alone; 6 at least if an answer came from it behind
-    /// data of a SYN before. 1..=10, default 2.
+    /// Swallowed SYNs in a row after which a destination and port is left alone; 6 at least if an answer came
+    /// from it behind data of a SYN before. 1..=10, default 2.
     pub syn_fail_limit: u8,
     /// It is left alone for this long, doubled per swallowed SYN. 1 s..=1 h, default 60 s.
     pub disable_base: Duration,
@@ -111,8 +112,8 @@ pub struct FastOpenConnect {
     pub attachment: u64,
     /// Send the data without asking for a cookie, as closed networks may. Default `false`.
     pub no_cookie: bool,
-    /// A destination whose MSS is not known is taken to accept as much data on a SYN as our own device does, instead of
-    /// the default MSS (RFC 7413 section 4.1.3) less options. Default `false`.
+    /// A destination whose MSS is not known is taken to accept as much data on a SYN as our own device does,
+    /// instead of the default MSS (RFC 7413 section 4.1.3) less options. Default `false`.
     pub assume_mtu: bool,
     /// The option in the experimental form that older servers know. Default `false`.
     pub experimental: bool,
@@ -135,17 +136,19 @@ pub struct FastOpenConnect {
     /// Data segments that follow a SYN with data at once, before its answer. Only for hops inside UDP whose
     /// server takes them ([`super::FastOpenListen`]): elsewhere firewalls drop them. 0 (none)..=9, default 0.
     pub data_after_syn: u8,
-    /// Announce on a SYN with data the whole receive window beside the 65,535 bytes that its field holds, so that a response
-    /// to it may be longer than that before our next segment arrives. Takes effect with
-    /// [`TcpConfig::path_start`](crate::config::TcpConfig::path_start) and an offer of Corrective or Proactive. Devices that
-    /// watch windows may drop what exceeds the field. Default `false`; [`FastOpenConnect::insured`] has `true`.
+    /// Announce on a SYN with data the whole receive window beside the 65,535 bytes that its field holds, so
+    /// that a response to it may be longer than that before our next segment arrives. Takes effect with
+    /// [`TcpConfig::path_start`](crate::config::TcpConfig::path_start) and an offer of Corrective or
+    /// Proactive. Devices that watch windows may drop what exceeds the field. Default `false`;
+    /// [`FastOpenConnect::insured`] has `true`.
     pub early_window: bool,
-    /// Send a request that is longer than a SYN in so many SYNs, the first included: devices that pass nothing else
-    /// before the SYN-ACK take them for repetitions. Only with a server of this stack that takes them
-    /// ([`super::FastOpenListen::data_after_syn`]). 1 (the first alone)..=4, default 1.
+    /// Send a request that is longer than a SYN in so many SYNs, the first included: devices that pass
+    /// nothing else before the SYN-ACK take them for repetitions. Only with a server of this stack that takes
+    /// them ([`super::FastOpenListen::data_after_syn`]). 1 (the first alone)..=4, default 1.
     pub syn_parts: u8,
     /// The SYN leaves with the first write instead of at once, or with
-    /// [`Stack::send_deferred_syn`](crate::Stack::send_deferred_syn); no timer runs until then. Default `false`.
+    /// [`Stack::send_deferred_syn`](crate::Stack::send_deferred_syn); no timer runs until then. Default
+    /// `false`.
     pub defer: bool,
 }
 
@@ -339,7 +342,8 @@ pub(super) struct Port {
     pub(super) proven: bool,
     /// An answer came over a plain connection first.
     pub(super) outrun: bool,
-    /// An answer came behind data of a SYN since it was left alone last: what is swallowed now is rather lost.
+    /// An answer came behind data of a SYN since it was left alone last: what is swallowed now is rather
+    /// lost.
     pub(super) answered: bool,
 }
 
@@ -587,9 +591,9 @@ impl Path {
         }
     }
 
-    /// An answer did not take the data of a SYN, which knew of so many before it. A client that opens many connections at
-    /// once meets the limits of the server with some of them: those are one sign and not many, since none of them knew of
-    /// the others.
+    /// An answer did not take the data of a SYN, which knew of so many before it. A client that opens many
+    /// connections at once meets the limits of the server with some of them: those are one sign and not many,
+    /// since none of them knew of the others.
     fn data_not_taken(&mut self, known: u8, memory: &ClientMemory, now: Instant) {
         if self.soft == 0 || now.saturating_since(self.soft_since) > memory.soft_window {
             (self.soft, self.soft_since) = (0, now);
@@ -620,8 +624,8 @@ impl Path {
         }
     }
 
-    /// An answer that came over another connection first may have been lost on this one: only the second time in a
-    /// row tells something.
+    /// An answer that came over another connection first may have been lost on this one: only the second time
+    /// in a row tells something.
     fn was_outrun_before(&mut self, port: u16) -> bool {
         let port = self.port_mut(port);
         (port.takes_data, port.proven) = (false, false);

@@ -33,8 +33,9 @@
 //! | `switches` | what the host allows, in Linux's bits |
 //! | `persist` | the cache as text that survives a restart |
 //!
-//! The parts know no connections (`server` uses `cookie`, `one_time` and `replay`; `client` uses `outcome`); what the connection does with their verdicts is in
-//! `connection/fast_open/`, what the stack does in `stack/fast_open.rs`.
+//! The parts know no connections (`server` uses `cookie`, `one_time` and `replay`; `client` uses `outcome`);
+//! what the connection does with their verdicts is in `connection/fast_open/`, what the stack does in
+//! `stack/fast_open.rs`.
 
 pub mod client;
 pub mod cookie;

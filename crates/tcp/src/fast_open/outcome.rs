@@ -15,8 +15,8 @@ pub enum FastOpenOutcome {
     Used,
     /// There was no cookie; the server gave one for the next time (on its side: it was asked for one).
     NoCookie,
-    /// The server answered the cookie with another: the client's address or the key has changed (on its side: it did not take the
-    /// data, for any reason).
+    /// The server answered the cookie with another: the client's address or the key has changed (on its side:
+    /// it did not take the data, for any reason).
     Refused,
     /// The answer shows no sign of the option: the peer does not know it, the path removed it, or the
     /// server is at its limit.
@@ -63,8 +63,8 @@ pub enum OffReason {
     BlackHole,
     /// Both ends opened the connection at once.
     Simultaneous,
-    /// A SYN with this option and that of Corrective and Proactive was swallowed lately: this one tries the other
-    /// option alone.
+    /// A SYN with this option and that of Corrective and Proactive was swallowed lately: this one tries the
+    /// other option alone.
     OnTrial,
     /// This host does not allow it.
     NotAllowed,
@@ -98,8 +98,8 @@ pub enum BlackHoleSign {
     RepeatedSynAck,
     /// A reset within a round trip of the SYN-ACK, before any data.
     EarlyReset,
-    /// The same request was answered on a plain connection that began later. A lost answer looks the same, so this
-    /// tells something only the second time in a row.
+    /// The same request was answered on a plain connection that began later. A lost answer looks the same, so
+    /// this tells something only the second time in a row.
     Outrun,
 }
 

@@ -209,7 +209,8 @@ mod tests {
         assert_eq!(choose(&mut later, "198.51.100.10:80", 5), Err(OffReason::NoCookieThere));
     }
 
-    /// That a SYN with data was answered is one thing, that nothing but its data can have been what was answered another.
+    /// That a SYN with data was answered is one thing, that nothing but its data can have been what was
+    /// answered another.
     #[test]
     fn proven_and_accepted_cookies_stay_apart() {
         let mut before = cache();

@@ -1,19 +1,20 @@
 //! SYNs whose data was taken, remembered so that a copy is not taken again (RFC 7413 section 6.1).
 //!
-//! A copy of a SYN is recognised while its connection lives, and for a minute after by the hold of section 3.5 of
-//! the paper ([`super::hold`]), but the hold knows only connections that this side closed last. The window
-//! remembers every SYN whose data was taken, for a configured time: by client address, port of the listener,
-//! initial sequence number and data. The client's port is left out, so that a copy from another port is known too.
+//! A copy of a SYN is recognised while its connection lives, and for a minute after by the hold of section
+//! 3.5 of the paper ([`super::hold`]), but the hold knows only connections that this side closed last. The
+//! window remembers every SYN whose data was taken, for a configured time: by client address, port of the
+//! listener, initial sequence number and data. The client's port is left out, so that a copy from another
+//! port is known too.
 //!
 //! It forgets nothing before its time: when it is full, SYNs are ordinary ones until there is room again. A
 //! known SYN opens an ordinary handshake, which an old duplicate never completes. Entries are keyed hashes; a
 //! collision costs the second SYN a round trip.
 //!
-//! Where several stacks share the addresses of a host, a copy may come to another one; their driver lets them share the
-//! window ([`ReplayMemory`]).
+//! Where several stacks share the addresses of a host, a copy may come to another one; their driver lets them
+//! share the window ([`ReplayMemory`]).
 //!
-//! A restart forgets everything: with keys drawn at the start the old cookies are worthless then, with configured
-//! keys a SYN from before can be taken once more.
+//! A restart forgets everything: with keys drawn at the start the old cookies are worthless then, with
+//! configured keys a SYN from before can be taken once more.
 
 use alloc::collections::VecDeque;
 use core::fmt;
@@ -29,8 +30,8 @@ use crate::time::{Duration, Instant};
 /// Lifetime and size of the window.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReplayWindow {
-    /// How long a SYN is remembered: at least as long as the network may hold one (RFC 9293 section 3.4.1: two
-    /// minutes). Up to 86400 s, default 120 s.
+    /// How long a SYN is remembered: at least as long as the network may hold one (RFC 9293 section 3.4.1:
+    /// two minutes). Up to 86400 s, default 120 s.
     pub lifetime: Duration,
     /// SYNs that are remembered at most, 50 bytes each; more in this time open ordinarily. 1..=16777216,
     /// default 262144: 2,184 a second for 120 s.

@@ -72,18 +72,19 @@ pub struct FastOpenListen {
     /// Send only the SYN-ACK until the client has acknowledged it: nothing can be reflected then, and the
     /// answer comes later by a round trip less the time it takes. Default `false`.
     pub hold_response: bool,
-    /// Before that acknowledgement send at most this many times the bytes of the SYN's packet; 0: the window decides.
-    /// 0..=64, default 0.
+    /// Before that acknowledgement send at most this many times the bytes of the SYN's packet; 0: the window
+    /// decides. 0..=64, default 0.
     pub amp_factor: u8,
-    /// The application answers only requests whose sender it has authenticated, and each of them once: before that
-    /// acknowledgement a response may take the whole [`crate::TcpConfig::initial_window`], and what a flight of the path has
-    /// carried. Without it ten segments leave at most, since a cookie may be stolen. Default `false`.
+    /// The application answers only requests whose sender it has authenticated, and each of them once: before
+    /// that acknowledgement a response may take the whole [`crate::TcpConfig::initial_window`], and what a
+    /// flight of the path has carried. Without it ten segments leave at most, since a cookie may be stolen.
+    /// Default `false`.
     pub authenticated: bool,
     /// Cookies that open one connection each; works with clients of this stack only. Default `false`.
     pub one_time: bool,
     /// Take data segments that follow a SYN with data before the handshake is complete, an initial window at
-    /// most, and further SYNs with parts of it: for hops whose clients send them ([`super::FastOpenConnect`]).
-    /// Default `false`.
+    /// most, and further SYNs with parts of it: for hops whose clients send them
+    /// ([`super::FastOpenConnect`]). Default `false`.
     pub data_after_syn: bool,
     /// Remember the SYNs whose data was taken, and take a copy of none. Default `None`: the hold alone.
     pub replay_window: Option<ReplayWindow>,

@@ -249,8 +249,8 @@ impl Form {
         redundant + more * flight.headers
     }
 
-    /// The nearest form that a flight can have: no more segments are copied than there are, no more parities made than a
-    /// group can have, and no group is empty.
+    /// The nearest form that a flight can have: no more segments are copied than there are, no more parities
+    /// made than a group can have, and no group is empty.
     fn possible(self) -> Form {
         let segments = self.segments.max(1);
         let protection = match self.protection {
@@ -426,8 +426,8 @@ struct Ends {
     bad: u64,
 }
 
-/// How many of some packets in a row are lost. The forms of a flight ask for the same few numbers again and again, and what
-/// is known of fewer packets is where one more begins.
+/// How many of some packets in a row are lost. The forms of a flight ask for the same few numbers again and
+/// again, and what is known of fewer packets is where one more begins.
 #[derive(Clone, Debug)]
 struct Tally {
     chain: Chain,
@@ -443,8 +443,8 @@ impl Tally {
         Tally { chain: Chain::of(losses), most: (parities as usize + 1).min(COUNTS - 1), rows: Vec::new() }
     }
 
-    /// The probabilities that 0, 1, ... of `packets` in a row are lost; `most` and more are one, which is at least 1 and
-    /// at most one more than there are parities.
+    /// The probabilities that 0, 1, ... of `packets` in a row are lost; `most` and more are one, which is at
+    /// least 1 and at most one more than there are parities.
     fn lost(&mut self, packets: u32, most: u32) -> [u64; COUNTS] {
         while self.rows.len() <= packets as usize {
             let row = self.next_row();
@@ -651,8 +651,8 @@ mod tests {
         assert!(!doubles_handshake(172, 1500, &Losses { queue: true, ..losses(20_000) }, 200));
     }
 
-    /// In the long run as much is lost as was said, and as often after a loss: a packet is lost if one behind a
-    /// lost one is, or one behind one that arrived.
+    /// In the long run as much is lost as was said, and as often after a loss: a packet is lost if one behind
+    /// a lost one is, or one behind one that arrived.
     #[test]
     fn the_chain_has_the_loss_and_the_bursts_that_it_was_given() {
         for (per_million, burst_milli) in [(20_000, 1_500), (200_000, 3_000), (400_000, 4_000)] {

@@ -1,7 +1,9 @@
-//! Long runs of payload that stay in the packets that brought them, so that the only copy is the one to the application.
+//! Long runs of payload that stay in the packets that brought them, so that the only copy is the one to the
+//! application.
 //!
-//! A driver that hands in packets by reference ([`Stack::on_packet_shared`](crate::Stack::on_packet_shared)) lends each of
-//! them for the time in which it is processed; what is in order and long enough is kept, as a slice of it.
+//! A driver that hands in packets by reference ([`Stack::on_packet_shared`](crate::Stack::on_packet_shared))
+//! lends each of them for the time in which it is processed; what is in order and long enough is kept, as a
+//! slice of it.
 
 use alloc::collections::VecDeque;
 
@@ -59,8 +61,9 @@ impl Packets {
         self.lent.is_some() || !self.kept.is_empty()
     }
 
-    /// Keeps `payload` behind what is kept, if it is a part of the packet that is lent and long enough. One short payload behind
-    /// a long one is kept as a copy: the end of what was written at once, with more to come.
+    /// Keeps `payload` behind what is kept, if it is a part of the packet that is lent and long enough. One
+    /// short payload behind a long one is kept as a copy: the end of what was written at once, with more to
+    /// come.
     pub(super) fn keep(&mut self, payload: &[u8]) -> bool {
         let kept = match self.lent.take_if(|packet| is_long_part(payload, packet)) {
             Some(packet) => Kept { payload: packet.slice_ref(payload), memory: 2 * packet.len() },

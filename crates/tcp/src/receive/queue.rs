@@ -9,8 +9,9 @@
 //! Bytes that were read may stay for a while before offset 0, as the history that Corrective repairs
 //! from ([`RecvQueue::retain`]); they take no room from the window.
 //!
-//! Long payload that arrives in order while the ring is empty stays in the [packets](super::packets) that brought it, if
-//! those are lent ([`RecvQueue::lend_packet`]); the ring then begins behind it. With a history everything is in the ring.
+//! Long payload that arrives in order while the ring is empty stays in the [packets](super::packets) that
+//! brought it, if those are lent ([`RecvQueue::lend_packet`]); the ring then begins behind it. With a history
+//! everything is in the ring.
 //!
 //! Storage is allocated by the first byte and grows with its content. When the last byte has been read and
 //! none is retained it is [taken away](RecvQueue::take_storage): an idle connection holds none. Bulk readers
@@ -128,7 +129,8 @@ impl RecvQueue {
         usize::try_from(from).map_or((&[], &[]), |from| self.stored_in_ring(from, count))
     }
 
-    /// The `count` bytes of the ring that begin `from` bytes behind the oldest retained one, as far as there are any.
+    /// The `count` bytes of the ring that begin `from` bytes behind the oldest retained one, as far as there
+    /// are any.
     fn stored_in_ring(&self, from: usize, count: usize) -> (&[u8], &[u8]) {
         let to = (from + count).min(self.retained + self.extent);
         if from >= to {
@@ -172,8 +174,8 @@ impl RecvQueue {
         }
     }
 
-    /// Makes `bytes`, at `offset` bytes from the read position, readable where they are, if they are a long part of the packet
-    /// that is lent and next in order. Else nothing happens: the caller writes them.
+    /// Makes `bytes`, at `offset` bytes from the read position, readable where they are, if they are a long
+    /// part of the packet that is lent and next in order. Else nothing happens: the caller writes them.
     #[inline]
     pub(crate) fn keep(&mut self, offset: usize, bytes: &[u8]) -> bool {
         self.packets.may_keep() && self.keep_in_packet(offset, bytes)
@@ -219,8 +221,8 @@ impl RecvQueue {
         count
     }
 
-    /// Removes the next readable bytes, at most `most`, in the packet that brought them; what lies in the ring is copied out of
-    /// it, as far as it is in one piece. Empty if nothing is readable.
+    /// Removes the next readable bytes, at most `most`, in the packet that brought them; what lies in the
+    /// ring is copied out of it, as far as it is in one piece. Empty if nothing is readable.
     pub(crate) fn take(&mut self, most: usize) -> Bytes {
         let bytes = self.packets.first(most).unwrap_or_else(|| {
             let (front, _) = self.slices();

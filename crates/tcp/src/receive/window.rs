@@ -77,7 +77,8 @@ impl RecvWindow {
         self.initial as u16
     }
 
-    /// The shift of [`EARLY_WINDOW`] that announces the most of the buffer; `None` if the window field of a SYN announces as much.
+    /// The shift of [`EARLY_WINDOW`] that announces the most of the buffer; `None` if the window field of a
+    /// SYN announces as much.
     pub(crate) fn early_shift(&self) -> Option<u8> {
         let most =
             self.rules.clamp.map_or(self.config.initial, |clamp| self.config.initial.min(clamp as usize));
@@ -185,8 +186,8 @@ impl RecvWindow {
         self.sizing.on_data(rcv_nxt, wnd, now);
     }
 
-    /// The application read `count` bytes; no round trip to the peer was shorter than `least_rtt`. Returns the new capacity if
-    /// the buffer should grow.
+    /// The application read `count` bytes; no round trip to the peer was shorter than `least_rtt`. Returns
+    /// the new capacity if the buffer should grow.
     pub(crate) fn on_read(&mut self, count: usize, least_rtt: Option<Micros>, now: Instant) -> Option<usize> {
         self.sizing.on_read(count, self.mss, least_rtt, now)
     }
@@ -477,7 +478,8 @@ mod tests {
         assert!(window.update_worthwhile(IRS, nxt, 131_072, MSS), "a scaled window has been told");
     }
 
-    /// RFC 9293 section 3.8.6.2.2 asks for updates that say something: below the granule of the scale the field stays 0.
+    /// RFC 9293 section 3.8.6.2.2 asks for updates that say something: below the granule of the scale the
+    /// field stays 0.
     #[test]
     fn a_window_that_the_scale_rounds_to_nothing_is_not_announced() {
         let mut window =
@@ -490,7 +492,8 @@ mod tests {
         assert!(window.update_worthwhile(IRS, nxt, 130, 50));
     }
 
-    /// RFC 9293 section 3.8.6.2.2: while at least half of the buffer is free, even less than a segment is offered.
+    /// RFC 9293 section 3.8.6.2.2: while at least half of the buffer is free, even less than a segment is
+    /// offered.
     #[test]
     fn half_of_a_small_buffer_is_offered() {
         assert_eq!(avoid_silliness(1_000, 2_000, MSS, 0, true), 1_000);

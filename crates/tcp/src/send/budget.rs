@@ -1,6 +1,6 @@
-//! The bytes that may leave now: the place that compares the bytes in flight with the windows, the pacer and the allowance.
-//! Two checks are elsewhere: `choose_lost` stays within a window that the peer has drawn back, and `choose_probe` sends one
-//! segment at most.
+//! The bytes that may leave now: the place that compares the bytes in flight with the windows, the pacer and
+//! the allowance. Two checks are elsewhere: `choose_lost` stays within a window that the peer has drawn back,
+//! and `choose_probe` sends one segment at most.
 
 use crate::outcome::Origin;
 
@@ -74,7 +74,8 @@ impl Budget {
         self.redundancy.min(self.paced / 2)
     }
 
-    /// True if the windows take another full segment, or the `left` bytes that there are, behind `len` bytes of new data.
+    /// True if the windows take another full segment, or the `left` bytes that there are, behind `len` bytes
+    /// of new data.
     pub(crate) fn takes_behind(&self, len: u32, left: u32) -> bool {
         let window = self.unfilled().saturating_sub(len);
         self.mss <= window && left.min(self.mss) <= self.peer.saturating_sub(len)

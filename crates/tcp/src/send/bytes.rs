@@ -90,7 +90,8 @@ impl SendBytes {
         self.len() == 0
     }
 
-    /// Bytes of memory held. A run that was given counts with its length, however long the buffer is that it lies in.
+    /// Bytes of memory held. A run that was given counts with its length, however long the buffer is that it
+    /// lies in.
     pub(crate) fn allocated(&self) -> usize {
         self.ring.capacity() + self.given.len
     }
@@ -100,7 +101,8 @@ impl SendBytes {
         self.ring.capacity()
     }
 
-    /// Appends a copy of `data`. Storage doubles, but no more memory is held than `most` bytes unless it must be.
+    /// Appends a copy of `data`. Storage doubles, but no more memory is held than `most` bytes unless it must
+    /// be.
     pub(crate) fn copy(&mut self, data: &[u8], most: usize) {
         if self.ring.len() + data.len() > self.ring.capacity() {
             self.ring.reserve_exact(self.grown(data.len(), most) - self.ring.len());
@@ -114,7 +116,8 @@ impl SendBytes {
         needed.max(self.ring.capacity().saturating_mul(2)).min(most.max(needed))
     }
 
-    /// Appends `bytes`, which stay where they lie. Storage makes way for them where there would be more than `most` bytes of memory.
+    /// Appends `bytes`, which stay where they lie. Storage makes way for them where there would be more than
+    /// `most` bytes of memory.
     pub(crate) fn give(&mut self, bytes: Bytes, most: usize) {
         if self.allocated() + bytes.len() > most {
             self.ring.shrink_to(self.ring.len());
@@ -138,7 +141,8 @@ impl SendBytes {
         let mut at = gone + range.start as u64;
         let next = runs.partition_point(|given| given.end() <= at);
         let before = next.checked_sub(1).and_then(|index| runs.get(index));
-        // Where the stretch of the ring begins that `at` lies in, or that has the next run behind it: in the stream, and in the ring.
+        // Where the stretch of the ring begins that `at` lies in, or that has the next run behind it: in the
+        // stream, and in the ring.
         let (mut stretch, mut ring) = before.map_or((*gone, *ring_gone), |given| (given.end(), given.ring));
         for given in runs.range(next..).map(Some).chain([None]) {
             let until = given.map_or(end, |given| given.start.min(end));

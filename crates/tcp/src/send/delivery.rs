@@ -1,8 +1,9 @@
-//! Delivery rate (draft-ietf-ccwg-bbr section 4.1): how fast the path delivers, measured over what was delivered between
-//! the sending of a segment and its acknowledgement.
+//! Delivery rate (draft-ietf-ccwg-bbr section 4.1): how fast the path delivers, measured over what was
+//! delivered between the sending of a segment and its acknowledgement.
 //!
-//! A transmission is identified by its time and its end, which only grow, so that records of the scoreboard find the
-//! snapshot of their last transmission without an index of their own. A super-segment is one transmission.
+//! A transmission is identified by its time and its end, which only grow, so that records of the scoreboard
+//! find the snapshot of their last transmission without an index of their own. A super-segment is one
+//! transmission.
 
 use alloc::collections::VecDeque;
 
@@ -83,7 +84,8 @@ impl DeliveryRate {
         self.app_limited = (self.delivered + u64::from(pipe)).max(1);
     }
 
-    /// A transmission of data leaves; without it `pipe` bytes are in flight. `from_idle`: nothing is unacknowledged.
+    /// A transmission of data leaves; without it `pipe` bytes are in flight. `from_idle`: nothing is
+    /// unacknowledged.
     pub(crate) fn on_sent(&mut self, snapshots: &mut Snapshots, sent: &Sent, pipe: u32, from_idle: bool) {
         self.redundancy.expire(sent.at);
         if from_idle {
@@ -101,8 +103,8 @@ impl DeliveryRate {
         });
     }
 
-    /// Counts what an acknowledgement delivers, and the `repeated` bytes that arrived a second time. Call it before losses are
-    /// counted and before [`DeliveryRate::sample`].
+    /// Counts what an acknowledgement delivers, and the `repeated` bytes that arrived a second time. Call it
+    /// before losses are counted and before [`DeliveryRate::sample`].
     pub(crate) fn count(&mut self, ack: &AckOutcome, repeated: u32) {
         if ack.delivered_bytes > 0 {
             self.delivered += u64::from(ack.delivered_bytes);
@@ -111,8 +113,8 @@ impl DeliveryRate {
         self.delivered += u64::from(repeated);
     }
 
-    /// Parity or a copy leaves: bytes that take room on the path and have no sequence numbers of their own. Nobody
-    /// acknowledges them, so they are in flight at most until `expires`.
+    /// Parity or a copy leaves: bytes that take room on the path and have no sequence numbers of their own.
+    /// Nobody acknowledges them, so they are in flight at most until `expires`.
     pub(crate) fn on_redundancy(&mut self, bytes: u32, now: Instant, expires: Instant) {
         self.redundancy.expire(now);
         self.redundancy.bytes += bytes;
@@ -124,8 +126,9 @@ impl DeliveryRate {
         self.redundancy.bytes
     }
 
-    /// Redundancy has repaired `range`, which was last sent at `sent_at` and counts as delivered: it was lost, and the
-    /// redundancy crossed the path in its place. Returns what is known of the lost transmission.
+    /// Redundancy has repaired `range`, which was last sent at `sent_at` and counts as delivered: it was
+    /// lost, and the redundancy crossed the path in its place. Returns what is known of the lost
+    /// transmission.
     pub(crate) fn on_repaired(
         &mut self,
         snapshots: &Snapshots,
@@ -161,8 +164,9 @@ impl DeliveryRate {
         })
     }
 
-    /// The counters after an acknowledgement and the losses that it shows, and the rate of the newest transmission that it
-    /// delivers. `oldest`: when the first outstanding segment was first sent; `None` if nothing is outstanding.
+    /// The counters after an acknowledgement and the losses that it shows, and the rate of the newest
+    /// transmission that it delivers. `oldest`: when the first outstanding segment was first sent; `None` if
+    /// nothing is outstanding.
     pub(crate) fn sample(
         &mut self,
         snapshots: &mut Snapshots,
@@ -180,7 +184,8 @@ impl DeliveryRate {
         let rate = found.map(|(newest, snapshot)| {
             self.first_sent_at = newest.sent_at;
             let send_elapsed = Micros::between(snapshot.first_sent_at, newest.sent_at);
-            // Data is not delivered faster than it was sent: acknowledgements that arrive together only seem to say so.
+            // Data is not delivered faster than it was sent: acknowledgements that arrive together only seem
+            // to say so.
             let interval = send_elapsed.max(Micros::between(snapshot.delivered_at, ack.at));
             let delivered = self.delivered - snapshot.delivered;
             let is_measure =
@@ -198,7 +203,8 @@ impl DeliveryRate {
             }
         });
         if let Some((newest, snapshot)) = found {
-            // Redundancy that left before what is delivered has arrived too, or is lost: as large a share as of data.
+            // Redundancy that left before what is delivered has arrived too, or is lost: as large a share as
+            // of data.
             let lost = self.lost - snapshot.lost;
             let all = lost + (self.delivered - snapshot.delivered);
             while let Some(redundant) = self.redundancy.pop_before(newest.sent_at) {
@@ -320,7 +326,8 @@ mod tests {
         assert!(flow.snapshots.0.is_empty());
     }
 
-    /// Two connections share the counters: nothing is outstanding only if none of them has anything outstanding.
+    /// Two connections share the counters: nothing is outstanding only if none of them has anything
+    /// outstanding.
     #[test]
     fn flight_of_two_members_is_measured_from_its_common_start() {
         let (mut a, mut b) = (Flow::new(), Flow::new());

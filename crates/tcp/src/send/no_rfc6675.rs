@@ -1,5 +1,5 @@
-//! Stands in for loss detection by counting where the feature `historical` is off: the type has no value, so the compiler
-//! removes what would use it.
+//! Stands in for loss detection by counting where the feature `historical` is off: the type has no value, so
+//! the compiler removes what would use it.
 
 use super::rack::RackVerdict;
 use super::scoreboard::Scoreboard;

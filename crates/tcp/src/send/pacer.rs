@@ -23,7 +23,8 @@ pub(crate) struct Pacer {
     /// Segments that left, as far as they are counted.
     segments: u32,
     mss: u32,
-    /// There while something paces: a configuration, a controller that names a rate, or a window that is spread.
+    /// There while something paces: a configuration, a controller that names a rate, or a window that is
+    /// spread.
     bucket: Option<Box<Bucket>>,
 }
 
@@ -98,7 +99,8 @@ impl Pacer {
         self.replace_rate(u64::try_from(rate).unwrap_or(u64::MAX), mss, now);
     }
 
-    /// Paces at `rate` bytes per second, which a congestion controller names, as far as the configuration allows that much.
+    /// Paces at `rate` bytes per second, which a congestion controller names, as far as the configuration
+    /// allows that much.
     pub(crate) fn set_rate(&mut self, rate: u64, mss: u32, now: Instant) {
         self.replace_rate(rate, mss, now).is_named = true;
     }
@@ -115,8 +117,8 @@ impl Pacer {
         bucket
     }
 
-    /// Paces at `rate` bytes per second for the round trip `rtt` from the next segment on, behind the bytes that may leave at
-    /// once.
+    /// Paces at `rate` bytes per second for the round trip `rtt` from the next segment on, behind the bytes
+    /// that may leave at once.
     pub(crate) fn spread(&mut self, rate: u64, rtt: Micros, mss: u32, at_once: u32, now: Instant) {
         let mss_before = core::mem::replace(&mut self.mss, mss.max(1));
         self.segments = UNPACED_SEGMENTS.saturating_sub(at_once / self.mss);

@@ -128,8 +128,8 @@ impl SendQueue {
         taken
     }
 
-    /// As [`SendQueue::write`] of at most `most` bytes, which are taken off the front of `data` without a copy unless they are
-    /// few.
+    /// As [`SendQueue::write`] of at most `most` bytes, which are taken off the front of `data` without a
+    /// copy unless they are few.
     pub(crate) fn write_bytes(&mut self, data: &mut Bytes, most: usize) -> usize {
         let taken = data.len().min(most).min(self.free());
         if taken < MIN_GIVEN {
@@ -163,7 +163,8 @@ impl SendQueue {
         self.more = true;
     }
 
-    /// Marks the segment that ends at `end` as the last of a burst: it carries PSH, also when it is sent again.
+    /// Marks the segment that ends at `end` as the last of a burst: it carries PSH, also when it is sent
+    /// again.
     pub(crate) fn mark_burst(&mut self, end: SeqNum) {
         if self.pushes.len() == MAX_PUSH_MARKS {
             self.pushes.remove(0);
@@ -223,8 +224,8 @@ impl SendQueue {
         self.max_window = max_snd_wnd;
     }
 
-    /// The bytes of `range` that are kept, in the pieces in which they lie. They are fewer than `range` where that reaches beyond
-    /// what is kept.
+    /// The bytes of `range` that are kept, in the pieces in which they lie. They are fewer than `range` where
+    /// that reaches beyond what is kept.
     pub(crate) fn pieces(&self, range: SeqRange) -> Pieces<'_> {
         let Some(kept) = range.intersection(&SeqRange::new(self.start, self.end())) else {
             return Pieces::new();
@@ -273,14 +274,16 @@ impl SendQueue {
         self.pushes.shrink_to_fit();
     }
 
-    /// How much storage it would like to be [lent](Self::lend) for a write of `len` bytes; 0 if it has some, or needs little.
+    /// How much storage it would like to be [lent](Self::lend) for a write of `len` bytes; 0 if it has some,
+    /// or needs little.
     pub(crate) fn wanted(&self, len: usize) -> usize {
         let needed = len.min(self.free());
         let wants = self.bytes.is_empty() && needed > self.bytes.capacity().max(IDLE_BYTES);
         if wants { self.bytes.grown(needed, self.limit) } else { 0 }
     }
 
-    /// Uses `storage`, which is empty, from now on. For a queue with nothing copied into it; another keeps its own.
+    /// Uses `storage`, which is empty, from now on. For a queue with nothing copied into it; another keeps
+    /// its own.
     pub(crate) fn lend(&mut self, storage: VecDeque<u8>) {
         self.bytes.lend(storage);
     }
@@ -300,8 +303,9 @@ impl SendQueue {
         self.limit
     }
 
-    /// Lets the buffer grow with the window, as Linux does: two windows' worth of bytes, so that one can be written while one
-    /// is in flight, and `most` at most. Never above the configured maximum, never less than before.
+    /// Lets the buffer grow with the window, as Linux does: two windows' worth of bytes, so that one can be
+    /// written while one is in flight, and `most` at most. Never above the configured maximum, never less
+    /// than before.
     pub(crate) fn grow(&mut self, window: u32, most: usize) {
         let wanted = (window as usize).saturating_mul(2).min(most);
         self.limit = self.limit.max(wanted.min(self.max));

@@ -137,8 +137,8 @@ impl Rack {
         }
     }
 
-    /// Steps 2 to 4 of RFC 8985 section 6.2: takes in what an acknowledgement delivered. `board` is as the acknowledgement
-    /// leaves it; `in_recovery` is the state before it is judged.
+    /// Steps 2 to 4 of RFC 8985 section 6.2: takes in what an acknowledgement delivered. `board` is as the
+    /// acknowledgement leaves it; `in_recovery` is the state before it is judged.
     pub(crate) fn on_ack(
         &mut self,
         ack: &AckOutcome,
@@ -189,7 +189,8 @@ impl Rack {
         self.take_dsack(ack, board.una(), board.nxt());
     }
 
-    /// Step 2: the most recently sent segment among the delivered ones. False if it says nothing about its last transmission.
+    /// Step 2: the most recently sent segment among the delivered ones. False if it says nothing about its
+    /// last transmission.
     fn take_delivery(&mut self, segment: &Delivered, echoed_rtt: Option<Micros>, now: Instant) -> bool {
         if segment.retransmitted {
             let rtt = Micros::between(segment.sent_at, now);
@@ -207,7 +208,8 @@ impl Rack {
         true
     }
 
-    /// Step 3: "Detect data segment reordering". True if one that was sent later arrived before this one, which was sent once.
+    /// Step 3: "Detect data segment reordering". True if one that was sent later arrived before this one,
+    /// which was sent once.
     fn is_overtaken(&mut self, segment: &Delivered) -> bool {
         let end = segment.range.end;
         match self.fack {
@@ -234,8 +236,8 @@ impl Rack {
         }
     }
 
-    /// True if the last acknowledgement moved RACK on. One that delivers nothing but an original that had been sent again shows
-    /// that segments are late, not which are lost (Linux: the same).
+    /// True if the last acknowledgement moved RACK on. One that delivers nothing but an original that had
+    /// been sent again shows that segments are late, not which are lost (Linux: the same).
     pub(crate) fn has_advanced(&self) -> bool {
         self.advanced
     }
@@ -290,7 +292,8 @@ impl Rack {
         self.deadline = None;
     }
 
-    /// The peer answered a parity segment that left at `sent_at` and covers what ends at `end`: something sent then has arrived.
+    /// The peer answered a parity segment that left at `sent_at` and covers what ends at `end`: something
+    /// sent then has arrived.
     pub(crate) fn on_parity_answered(&mut self, sent_at: Instant, end: SeqNum, now: Instant) {
         self.rtt = Micros::between(sent_at, now);
         if self.newest.is_none_or(|newest| sent_after((sent_at, end), newest)) {
@@ -303,7 +306,8 @@ impl Rack {
         self.reordering_seen = true;
     }
 
-    /// A segment that `bytes` up to the highest reported one had overtaken arrived in recovery: it had not been lost.
+    /// A segment that `bytes` up to the highest reported one had overtaken arrived in recovery: it had not
+    /// been lost.
     pub(crate) fn on_overtaken(&mut self, bytes: u32) {
         self.reordering_seen = true;
         self.reordering.events += 1;
@@ -494,8 +498,8 @@ mod tests {
 
     #[test]
     fn the_round_trip_is_that_of_the_highest_segment_delivered() {
-        // RFC 8985 section 6.2 step 2 takes the segments in sequence order; the last one sets RACK.rtt. The retransmission of
-        // the first, sent at 50 ms, is the most recent transmission.
+        // RFC 8985 section 6.2 step 2 takes the segments in sequence order; the last one sets RACK.rtt. The
+        // retransmission of the first, sent at 50 ms, is the most recent transmission.
         let mut sender = Sender::new(3);
         sender.send(Origin::Retransmit, 0, 1, 50);
         sender.ack(3, &[], 92);

@@ -1,7 +1,7 @@
 //! How much may be in flight and at which rate it leaves: the parts that connections of a path can share.
 //!
-//! A connection has a [`RateControl`] of its own, or is a *member* of a path. The stack lends a member that of the path for each
-//! call; [`Others`] says then what the other members have in flight.
+//! A connection has a [`RateControl`] of its own, or is a *member* of a path. The stack lends a member that
+//! of the path for each call; [`Others`] says then what the other members have in flight.
 
 use alloc::boxed::Box;
 
@@ -36,8 +36,8 @@ pub(crate) struct Others {
     pub(crate) may_undo: bool,
     /// True if the last response to a mark of congestion is a round trip old.
     pub(crate) may_answer_mark: bool,
-    /// True if the member may ask for the window that is remembered of the path: nothing else is in flight, and the path is
-    /// not known from this controller.
+    /// True if the member may ask for the window that is remembered of the path: nothing else is in flight,
+    /// and the path is not known from this controller.
     pub(crate) may_jump: bool,
     /// Bytes that the member may send in its turn.
     pub(crate) grant: u32,
@@ -54,8 +54,8 @@ pub(crate) struct Others {
 }
 
 impl RateControl {
-    /// Sending starts from idle: as at the start of a connection, an initial window leaves at once where the controller names
-    /// the rate.
+    /// Sending starts from idle: as at the start of a connection, an initial window leaves at once where the
+    /// controller names the rate.
     pub(crate) fn begin_flight(&mut self) {
         if self.congestion.pacing_rate().is_some() {
             self.pacer.restart();

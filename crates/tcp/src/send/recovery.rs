@@ -44,7 +44,8 @@ pub(crate) struct Recovery {
     fast: bool,
     /// The last reduction answers a masked loss and nothing else.
     masked: bool,
-    /// A masked loss was reported while a reduction was under way that may be undone: that waits until the report is refuted.
+    /// A masked loss was reported while a reduction was under way that may be undone: that waits until the
+    /// report is refuted.
     beside: bool,
     /// An undo was due meanwhile and is withheld.
     withheld: bool,
@@ -137,8 +138,8 @@ impl Recovery {
     /// before [`Recovery::on_ack`]; on `Some` the caller restores the window, takes back what is
     /// marked lost and calls [`Recovery::undo`].
     ///
-    /// `repairs_in_flight`: something that was sent again is outstanding. It may have been lost, whatever became of the other
-    /// segments: neither a late original nor a duplicate speaks for it.
+    /// `repairs_in_flight`: something that was sent again is outstanding. It may have been lost, whatever
+    /// became of the other segments: neither a late original nor a duplicate speaks for it.
     pub(crate) fn spurious(
         &mut self,
         ack: &AckOutcome,
@@ -194,8 +195,8 @@ impl Recovery {
         None
     }
 
-    /// True if a partial acknowledgement of a fast recovery shows that the segment at SND.UNA had been overtaken and not lost.
-    /// Call it before [`Recovery::on_ack`].
+    /// True if a partial acknowledgement of a fast recovery shows that the segment at SND.UNA had been
+    /// overtaken and not lost. Call it before [`Recovery::on_ack`].
     pub(crate) fn shows_overtaken_segment(&self, ack: &AckOutcome) -> bool {
         self.state == CongestionState::Recovery
             && self.undo_marker.is_some()
@@ -203,7 +204,8 @@ impl Recovery {
             && self.first_retransmit.is_some_and(|first| shows_late_original(ack, first))
     }
 
-    /// Nothing is sent again until the next acknowledgement or timeout, unless the recovery is taken back or ends now.
+    /// Nothing is sent again until the next acknowledgement or timeout, unless the recovery is taken back or
+    /// ends now.
     pub(crate) fn hold_retransmissions(&mut self) {
         self.repairs_held = true;
     }
@@ -233,15 +235,17 @@ impl Recovery {
     /// The reduction was a mistake: the state is as if it had not been. A later undo of the same
     /// episode is impossible.
     ///
-    /// The acknowledgement that shows it finds [`Recovery::on_ack`] in disorder, which it ends if nothing is missing.
+    /// The acknowledgement that shows it finds [`Recovery::on_ack`] in disorder, which it ends if nothing is
+    /// missing.
     pub(crate) fn undo(&mut self) {
         self.state = CongestionState::Disorder;
         self.cut_high = self.cut_before;
         self.forbid_undo();
     }
 
-    /// Takes an acknowledgement. `lost_present`: something on the scoreboard was declared lost and
-    /// has not arrived, sent again or not: what was lost after the recovery point belongs to the next window. `has_gaps`: something outstanding is known to have arrived, or was sent again.
+    /// Takes an acknowledgement. `lost_present`: something on the scoreboard was declared lost and has not
+    /// arrived, sent again or not: what was lost after the recovery point belongs to the next window.
+    /// `has_gaps`: something outstanding is known to have arrived, or was sent again.
     pub(crate) fn on_ack(
         &mut self,
         ack: &AckOutcome,
@@ -282,7 +286,8 @@ impl Recovery {
                 self.repair_within_cwr(nxt);
                 Episode::Stayed
             }
-            // RFC 5681 section 4.3: "the loss of a retransmission, should be taken as two indications of congestion".
+            // RFC 5681 section 4.3: "the loss of a retransmission, should be taken as two indications of
+            // congestion".
             CongestionState::Loss if loss.lost_again > 0 => self.enter_recovery(nxt),
             CongestionState::Cwr | CongestionState::Recovery | CongestionState::Loss => Episode::Stayed,
         }
@@ -292,7 +297,8 @@ impl Recovery {
     pub(crate) fn on_loss(&mut self, nxt: SeqNum) -> Episode {
         self.release_retransmissions();
         match self.state {
-            // After a timeout it is another sign of congestion, as the loss of a retransmission is (Linux: tcp_rack_reo_timeout).
+            // After a timeout it is another sign of congestion, as the loss of a retransmission is (Linux:
+            // tcp_rack_reo_timeout).
             CongestionState::Open | CongestionState::Disorder | CongestionState::Loss => {
                 self.enter_recovery(nxt)
             }
@@ -314,8 +320,9 @@ impl Recovery {
             CongestionState::Cwr | CongestionState::Recovery => false,
             CongestionState::Loss => self.progressed,
         };
-        // RFC 5682 section 3.1 step 1 judges no timeout that fires during fast recovery. After several timeouts
-        // in a row, data that was sent once and is delivered shows the same as after one (section 3.2; Linux: the same).
+        // RFC 5682 section 3.1 step 1 judges no timeout that fires during fast recovery. After several
+        // timeouts in a row, data that was sent once and is delivered shows the same as after one (section
+        // 3.2; Linux: the same).
         let judged = match self.state {
             CongestionState::Open | CongestionState::Disorder | CongestionState::Cwr => true,
             CongestionState::Recovery => false,
@@ -344,8 +351,9 @@ impl Recovery {
         }
     }
 
-    /// Of a whole flight only a small segment arrived, and the window has been lowered for that. If the others were too large
-    /// nothing more follows from it: the repair takes the window that there is instead of beginning with one segment.
+    /// Of a whole flight only a small segment arrived, and the window has been lowered for that. If the
+    /// others were too large nothing more follows from it: the repair takes the window that there is instead
+    /// of beginning with one segment.
     pub(crate) fn on_flight_vanished(&mut self, nxt: SeqNum) {
         self.repair(nxt);
     }
@@ -367,11 +375,11 @@ impl Recovery {
         self.enter_cwr(ack, nxt)
     }
 
-    /// A mechanism repaired a loss that congestion control must still answer. Only [`Recovery::undo_masked`] takes the reduction
-    /// back, where there was no loss.
+    /// A mechanism repaired a loss that congestion control must still answer. Only [`Recovery::undo_masked`]
+    /// takes the reduction back, where there was no loss.
     ///
-    /// Call it before [`Recovery::on_ack`]. An acknowledgement beyond the recovery point ends the reduction under way, and a
-    /// loss that it reports belongs to the next window.
+    /// Call it before [`Recovery::on_ack`]. An acknowledgement beyond the recovery point ends the reduction
+    /// under way, and a loss that it reports belongs to the next window.
     pub(crate) fn on_masked_loss(&mut self, ack: SeqNum, nxt: SeqNum) -> Episode {
         if self.reducing() && ack.lt(self.recovery_point) {
             if self.undo_marker.is_none() || self.beside {
@@ -395,8 +403,8 @@ impl Recovery {
         self.masked || self.beside
     }
 
-    /// The originals of everything that was reported as repaired have arrived: nothing was lost. True if the last reduction was for
-    /// that alone, or for something else that was a mistake too; then it has not been.
+    /// The originals of everything that was reported as repaired have arrived: nothing was lost. True if the
+    /// last reduction was for that alone, or for something else that was a mistake too; then it has not been.
     pub(crate) fn undo_masked(&mut self) -> bool {
         self.beside = false;
         let undone = self.masked || self.withheld;
@@ -478,8 +486,8 @@ impl Recovery {
         self.first_retransmit = None;
     }
 
-    /// `bytes` that were sent again before the recovery that begins now are in flight: they must turn out to have been needless as
-    /// well (Linux: tcp_init_undo).
+    /// `bytes` that were sent again before the recovery that begins now are in flight: they must turn out to
+    /// have been needless as well (Linux: tcp_init_undo).
     pub(crate) fn on_entered_with_repairs(&mut self, bytes: u32) {
         if self.undo_marker.is_some() {
             self.undo_retrans = self.undo_retrans.saturating_add(bytes);
@@ -495,9 +503,9 @@ impl Recovery {
     }
 }
 
-/// True if the echoed timestamp shows that a late original was acknowledged. The echo speaks of the segment at SND.UNA: only if
-/// that one was sent again in the episode, whose first retransmission left at `first`, does it tell the original from its
-/// repetition (RFC 3522 section 3.2).
+/// True if the echoed timestamp shows that a late original was acknowledged. The echo speaks of the segment
+/// at SND.UNA: only if that one was sent again in the episode, whose first retransmission left at `first`,
+/// does it tell the original from its repetition (RFC 3522 section 3.2).
 fn shows_late_original(ack: &AckOutcome, first: Instant) -> bool {
     let older = ack.echoed_rtt.is_some_and(|echoed| echoed > Micros::between(first, ack.at) + TIMESTAMP_TICK);
     let repaired = |segment: &Delivered| {
@@ -837,7 +845,8 @@ mod tests {
 
     #[test]
     fn a_late_original_takes_nothing_back_while_another_repair_is_in_flight() {
-        // RFC 4015 section 3.2 restores the window if the whole recovery was spurious (Linux: tcp_try_undo_partial).
+        // RFC 4015 section 3.2 restores the window if the whole recovery was spurious (Linux:
+        // tcp_try_undo_partial).
         let late = AckOutcome { echoed_rtt: Some(Micros::from_millis(150)), ..delivering(1000, 2000, true) };
         let mut recovery = in_recovery();
         retransmit(&mut recovery, 4000, 5000, ms(101));

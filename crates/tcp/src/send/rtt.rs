@@ -11,8 +11,8 @@ const MAX_SAMPLE: Micros = Micros::from_millis(3_600_000);
 /// Least one: what is measured takes some time, and nothing may be divided by none.
 const MIN_SAMPLE: Micros = Micros(1);
 
-/// Round-trip time estimator of one connection. It reckons in microseconds, and answers what it is asked often as it was
-/// worked out with the last sample.
+/// Round-trip time estimator of one connection. It reckons in microseconds, and answers what it is asked
+/// often as it was worked out with the last sample.
 #[derive(Clone, Debug)]
 pub(crate) struct RttEstimator {
     bounds: Bounds,

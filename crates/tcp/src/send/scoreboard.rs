@@ -47,7 +47,8 @@ pub(crate) struct Record {
     pub(crate) lost: bool,
     /// Declared lost and neither sacked nor taken back since, whether or not it was sent again.
     pub(crate) missing: bool,
-    /// Reported by SACK once, which the receiver has taken back: when it arrives says nothing of when it left.
+    /// Reported by SACK once, which the receiver has taken back: when it arrives says nothing of when it
+    /// left.
     pub(crate) taken_back: bool,
     /// It is the SYN; such a record holds nothing else.
     pub(crate) syn: bool,
@@ -133,7 +134,8 @@ impl Initial for Repair {
 struct Reno {
     /// Bytes that duplicate acknowledgements account for.
     arrived: u32,
-    /// SND.NXT when the first loss of a recovery was declared: until SND.UNA is there, `arrived` outlives an advance.
+    /// SND.NXT when the first loss of a recovery was declared: until SND.UNA is there, `arrived` outlives an
+    /// advance.
     recover: Option<SeqNum>,
     /// SND.NXT at the first duplicate since SND.UNA advanced, or at the last repair: what was sent later
     /// arrives later than the repair, so no duplicate can speak of it.
@@ -224,8 +226,8 @@ impl Scoreboard {
         self.outstanding().saturating_sub(gone).saturating_sub(self.reno.arrived)
     }
 
-    /// True if some of what is outstanding has arrived by SACK or, without SACK, by a duplicate acknowledgement, or was sent
-    /// again: in flight, or as the first.
+    /// True if some of what is outstanding has arrived by SACK or, without SACK, by a duplicate
+    /// acknowledgement, or was sent again: in flight, or as the first.
     pub(crate) fn has_gaps(&self) -> bool {
         !self.repair.sacked.is_empty()
             || self.reno.arrived > 0
@@ -238,7 +240,8 @@ impl Scoreboard {
         self.repair.sacked.bytes()
     }
 
-    /// Segments that have arrived and are still outstanding: reported by SACK or, without it, by duplicate acknowledgements.
+    /// Segments that have arrived and are still outstanding: reported by SACK or, without it, by duplicate
+    /// acknowledgements.
     pub(crate) fn arrived_segments(&self) -> u32 {
         self.sacked_segments + self.reno.arrived / self.reno.mss.max(1)
     }
@@ -580,8 +583,8 @@ impl Scoreboard {
             reported_before: false,
         });
         let skip = usize::from(duplicate.is_some());
-        // A block that begins at SND.UNA contradicts the acknowledgement number: what it reports would have been acknowledged
-        // (Linux ignores it too).
+        // A block that begins at SND.UNA contradicts the acknowledgement number: what it reports would have
+        // been acknowledged (Linux ignores it too).
         let una = self.una;
         let is_possible = |range: &&SeqRange| believable.covers(range) && range.start.gt(una);
         for range in ranges.iter().skip(skip).filter(is_possible) {
@@ -593,8 +596,8 @@ impl Scoreboard {
         }
     }
 
-    /// True if the duplicate that the first block reports is of a segment that was outstanding and reported, and sent twice. Call
-    /// it before anything is taken in.
+    /// True if the duplicate that the first block reports is of a segment that was outstanding and reported,
+    /// and sent twice. Call it before anything is taken in.
     fn repeats_sacked(&self, ack: SeqNum, blocks: &SackBlocks) -> bool {
         let ranges: SmallVec<[SeqRange; 4]> =
             blocks.iter().map(|block| SeqRange::new(block.start, block.end)).collect();
@@ -663,9 +666,10 @@ impl Scoreboard {
             if self.dupacks == 1 {
                 self.reno.announced_to = self.nxt;
             }
-            // At least what was declared lost, sent again or not, and the hole itself have not arrived. RFC 5681 section 3.2 step 4 lets the sender bound
-            // what duplicates inflate by what is outstanding: else a receiver that repeats its
-            // acknowledgement would draw new data for as long as its own window lasts.
+            // At least what was declared lost, sent again or not, and the hole itself have not arrived. RFC
+            // 5681 section 3.2 step 4 lets the sender bound what duplicates inflate by what is outstanding:
+            // else a receiver that repeats its acknowledgement would draw new data for as long as its own
+            // window lasts.
             let holes = self.missing_segments.saturating_mul(self.reno.mss).max(head);
             let most = self.reno.announced_to.since(self.una).saturating_sub(holes);
             let arrived = self.reno.arrived.saturating_add(self.reno.mss).min(most.max(self.reno.arrived));

@@ -78,14 +78,14 @@ impl SendWindow {
         self.snd_wnd = self.snd_wnd.max(bytes);
     }
 
-    /// The window of the SYN counts as one that the peer has offered for data. Otherwise the first one that does comes
-    /// with its acknowledgement (Linux: the same).
+    /// The window of the SYN counts as one that the peer has offered for data. Otherwise the first one that
+    /// does comes with its acknowledgement (Linux: the same).
     pub(crate) fn count_offer(&mut self) {
         self.max_snd_wnd = self.max_snd_wnd.max(self.snd_wnd);
     }
 
-    /// The largest segment that makes sense with windows as small as the peer's: half of the largest, or all of one that
-    /// is smaller than a default segment (Linux: tcp_bound_to_half_wnd).
+    /// The largest segment that makes sense with windows as small as the peer's: half of the largest, or all
+    /// of one that is smaller than a default segment (Linux: tcp_bound_to_half_wnd).
     pub(crate) fn segment_bound(&self) -> u32 {
         match self.max_snd_wnd {
             0 => u32::MAX,

@@ -1,17 +1,22 @@
-//! One controller for each path: connections between the same two addresses are *members* of it and share a window, a pacer, a
-//! measurement of the delivery rate, and the response to losses ([`TcpConfig::share_path`](crate::config::TcpConfig::share_path)).
+//! One controller for each path: connections between the same two addresses are *members* of it and share a
+//! window, a pacer, a measurement of the delivery rate, and the response to losses
+//! ([`TcpConfig::share_path`](crate::config::TcpConfig::share_path)).
 //!
-//! A connection joins when its transfer is long, or when that of a member is. All members together take the share of one flow: short
-//! transfers alone would get too little of a path that others use, and a start from the memory of the path serves them better.
+//! A connection joins when its transfer is long, or when that of a member is. All members together take the
+//! share of one flow: short transfers alone would get too little of a path that others use, and a start from
+//! the memory of the path serves them better.
 //!
-//! The stack lends a member the [`RateControl`] of its path for each call ([`Stack::lend`]) and takes it back after it, in
-//! [`Stack::after`]. In between the connection knows what the others have in flight; afterwards the path knows what has changed.
+//! The stack lends a member the [`RateControl`] of its path for each call ([`Stack::lend`]) and takes it back
+//! after it, in [`Stack::after`]. In between the connection knows what the others have in flight; afterwards
+//! the path knows what has changed.
 //!
-//! A member that the window or the pacer holds back waits in a queue of the path. When there is room, one of them gets a *grant* of
-//! about a millisecond of data. Repairs go first, then the members that have sent least since they were last idle; of eight
-//! grants one goes to the member that has waited longest of the others.
+//! A member that the window or the pacer holds back waits in a queue of the path. When there is room, one of
+//! them gets a *grant* of about a millisecond of data. Repairs go first, then the members that have sent
+//! least since they were last idle; of eight grants one goes to the member that has waited longest of the
+//! others.
 //!
-//! The model is believed for ten seconds after the last delivery. Then the path starts again, as a new connection would.
+//! The model is believed for ten seconds after the last delivery. Then the path starts again, as a new
+//! connection would.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -28,7 +33,8 @@ use crate::time::{Instant, Micros};
 
 /// Bytes sent since the last idle time from which on a member belongs to the next level.
 const LEVELS: [u64; 3] = [64 << 10, 256 << 10, 1 << 20];
-/// Queues of those that wait: for the two lower levels and for the two upper ones, repairs before new data of a level.
+/// Queues of those that wait: for the two lower levels and for the two upper ones, repairs before new data of
+/// a level.
 const RANKS: usize = 6;
 /// Of so many grants one goes to the member of a higher rank that has waited longest.
 const FLOOR: u8 = 8;
@@ -38,7 +44,8 @@ const LIFETIME: Micros = Micros::from_millis(10_000);
 const SHORT_TERM: Micros = Micros::from_millis(1_000);
 /// Round trip of a path that has measured none.
 const UNKNOWN_RTT: Micros = Micros::from_millis(100);
-/// Segments that a member may have in flight of its first ones, whatever the others have, while the path is not known.
+/// Segments that a member may have in flight of its first ones, whatever the others have, while the path is
+/// not known.
 const OWN_SEGMENTS: u32 = 4;
 /// Grants in a row that let nothing go before the path waits a moment.
 const MAX_FRUITLESS: u32 = 4;
@@ -265,7 +272,8 @@ impl PathController {
         }
     }
 
-    /// Removes from the front of each queue those that no longer wait there, and from long queues all of them.
+    /// Removes from the front of each queue those that no longer wait there, and from long queues all of
+    /// them.
     fn tidy(&mut self, slots: &Slots<Slot>) {
         let waits = |waiter: &Waiter| {
             let member = slots.at(waiter.id).and_then(|slot| slot.member.as_ref());
@@ -313,8 +321,8 @@ impl PathController {
         longest.filter(|_| self.turn == 0).or(first).copied()
     }
 
-    /// A member with nothing in flight that has waited for a round trip may exceed the window by a segment, one in a quarter of a
-    /// round trip, and all of them together by a quantum.
+    /// A member with nothing in flight that has waited for a round trip may exceed the window by a segment,
+    /// one in a quarter of a round trip, and all of them together by a quantum.
     fn exempt(&mut self, slots: &Slots<Slot>, now: Instant) -> Option<Waiter> {
         if !self.takes_exempt() {
             return None;
@@ -400,7 +408,8 @@ impl Controllers {
             }
         }
         path.rate.others = Some(path.others(id, member, now));
-        // Members whose paths have turned out to be narrow have shorter segments: a quantum of theirs may be less than one of this.
+        // Members whose paths have turned out to be narrow have shorter segments: a quantum of theirs may be
+        // less than one of this.
         path.rate.pacer.set_mss(connection.segment_len());
         connection.exchange_rate(&mut path.rate);
     }
@@ -413,8 +422,8 @@ impl Controllers {
         }
     }
 
-    /// Takes it back, and counts what has changed. `was_polled`: the member was asked for a packet and has nothing more to send, or
-    /// may not.
+    /// Takes it back, and counts what has changed. `was_polled`: the member was asked for a packet and has
+    /// nothing more to send, or may not.
     fn take_back(
         &mut self,
         id: ConnId,
@@ -490,8 +499,8 @@ impl Controllers {
         }
     }
 
-    /// A connection becomes a member of its path if its transfer is long, or one of a member is, unless its handshake says that this
-    /// is another path.
+    /// A connection becomes a member of its path if its transfer is long, or one of a member is, unless its
+    /// handshake says that this is another path.
     fn join(&mut self, connection: &mut Connection, now: Instant) -> Option<Box<Member>> {
         let tuple = connection.tuple();
         let ends = (tuple.local.ip(), tuple.remote.ip());
@@ -644,12 +653,14 @@ impl Controllers {
 }
 
 impl Stack {
-    /// Returns the state that the connections between these addresses share; `None` if none shares anything, or has lately.
+    /// Returns the state that the connections between these addresses share; `None` if none shares anything,
+    /// or has lately.
     pub fn shared_path(&self, local: IpAddr, remote: IpAddr) -> Option<SharedPath> {
         self.controllers.state((local, remote))
     }
 
-    /// Lends a connection the controller of its path, if it is a member of one. [`Stack::after`] takes it back.
+    /// Lends a connection the controller of its path, if it is a member of one. [`Stack::after`] takes it
+    /// back.
     #[inline]
     pub(super) fn lend(&mut self, id: ConnId, now: Instant) {
         if let Some(slot) = self.slots.at_mut(id)
@@ -659,7 +670,8 @@ impl Stack {
         }
     }
 
-    /// Takes the controller of a path back from a connection. `urgency`: when the connection will be asked next.
+    /// Takes the controller of a path back from a connection. `urgency`: when the connection will be asked
+    /// next.
     pub(super) fn take_back(&mut self, id: ConnId, urgency: Urgency, now: Instant) {
         let Some(slot) = self.slots.at_mut(id) else { return };
         let Some(member) = &mut slot.member else { return };

@@ -1,8 +1,8 @@
 //! Which connection a packet belongs to.
 //!
-//! One hash table from four-tuples to connections and TIME-WAIT entries. The hash is keyed by the seed
-//! of the stack: nobody outside can choose four-tuples that fall into one bucket. Part of the hash is kept, so that the
-//! table grows without a look at the connections.
+//! One hash table from four-tuples to connections and TIME-WAIT entries. The hash is keyed by the seed of the
+//! stack: nobody outside can choose four-tuples that fall into one bucket. Part of the hash is kept, so that
+//! the table grows without a look at the connections.
 
 use core::cell::Cell;
 use core::hash::BuildHasher;
@@ -50,13 +50,13 @@ impl Target {
 
 /// The table of four-tuples. The stack bounds its size by `max_connections`.
 ///
-/// An entry is eight bytes: half of the hash, and the target. The tuple itself stands once, at the target; whoever asks
-/// says whether it is the one that is looked for.
+/// An entry is eight bytes: half of the hash, and the target. The tuple itself stands once, at the target;
+/// whoever asks says whether it is the one that is looked for.
 #[derive(Debug)]
 pub(crate) struct Demux {
     hash: KeyedHash,
-    /// The IPv4 four-tuple that was asked for last: a packet that opens or ends a connection has the table asked and changed
-    /// several times, and packets of one connection come in a row.
+    /// The IPv4 four-tuple that was asked for last: a packet that opens or ends a connection has the table
+    /// asked and changed several times, and packets of one connection come in a row.
     last: Cell<Option<Last>>,
     entries: HashTable<Entry>,
 }
@@ -77,7 +77,8 @@ struct Entry {
 }
 
 impl Entry {
-    /// The hash in the width that the table takes: it picks the place by the low bits, and compares the top ones.
+    /// The hash in the width that the table takes: it picks the place by the low bits, and compares the top
+    /// ones.
     fn spread(&self) -> u64 {
         u64::from(self.hash) << 32 | u64::from(self.hash)
     }

@@ -1,10 +1,10 @@
 //! Half-open connections in a few bytes (what Linux calls a request socket).
 //!
-//! Of a connection that has only answered a SYN nothing is known but that SYN, when it came, and when the answer was sent
-//! and repeated. So the newest half-open connections are kept as they are
-//! ([`StackConfig::warm_half_open`](crate::config::StackConfig)), and the others as those facts. When anything happens
-//! to one of these, it is made again by the calls that made it first, at the same times, and goes on as if it had never
-//! been away: the packets are the same either way.
+//! Of a connection that has only answered a SYN nothing is known but that SYN, when it came, and when the
+//! answer was sent and repeated. So the newest half-open connections are kept as they are
+//! ([`StackConfig::warm_half_open`](crate::config::StackConfig)), and the others as those facts. When
+//! anything happens to one of these, it is made again by the calls that made it first, at the same times, and
+//! goes on as if it had never been away: the packets are the same either way.
 //!
 //! Another event before the end of the handshake (a segment that does not complete it, an ICMP error) makes
 //! the connection a whole one from then on; so does a mechanism on it, or data on its SYN.
@@ -240,8 +240,8 @@ fn is_usual(options: &Options) -> bool {
         && !malformed_gentle
 }
 
-/// The half-open connections that are not whole, and those of the whole ones that may join them. The listeners bound
-/// their number.
+/// The half-open connections that are not whole, and those of the whole ones that may join them. The
+/// listeners bound their number.
 #[derive(Debug)]
 pub(crate) struct HalfOpenTable {
     entries: Places<HalfOpen>,
@@ -395,8 +395,8 @@ impl Stack {
         self.half_open.deadlines.next().is_none_or(|at| at > self.half_open.due.min(now))
     }
 
-    /// Lets the next timer that is due fire. One at a time, when nothing else is to be sent: not all of them are to be
-    /// whole at once.
+    /// Lets the next timer that is due fire. One at a time, when nothing else is to be sent: not all of them
+    /// are to be whole at once.
     pub(super) fn fire_half_open(&mut self, now: Instant) -> bool {
         let due = self.half_open.due.min(now);
         let Some(place) = self.half_open.deadlines.pop_due(due) else { return false };
@@ -438,8 +438,8 @@ impl Stack {
         Some(connection)
     }
 
-    /// Sends the answer again, into the void, and lets the timer fire again. A connection remembers when its last
-    /// retransmission left; of those before it is enough that they did.
+    /// Sends the answer again, into the void, and lets the timer fire again. A connection remembers when its
+    /// last retransmission left; of those before it is enough that they did.
     fn relive(&self, connection: &mut Connection, half_open: &HalfOpen) {
         self.send_into_the_void(connection, half_open.at(half_open.answered));
         let last = half_open.at(half_open.timed_out);

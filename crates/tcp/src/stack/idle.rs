@@ -1,9 +1,9 @@
 //! Idle connections give back the memory that only traffic needs.
 //!
-//! A connection that has had nothing in flight, nothing to send and nothing to read for [`RELEASE_AFTER`], and has no
-//! mechanism that keeps bytes (`Connection::is_bare`), frees its empty
-//! lists and the parts that have their initial value again (`Connection::release_memory`). It stays what it is: the next
-//! segment or call takes the memory that it needs.
+//! A connection that has had nothing in flight, nothing to send and nothing to read for [`RELEASE_AFTER`],
+//! and has no mechanism that keeps bytes (`Connection::is_bare`), frees its empty lists and the parts that
+//! have their initial value again (`Connection::release_memory`). It stays what it is: the next segment or
+//! call takes the memory that it needs.
 
 use alloc::collections::VecDeque;
 
@@ -34,8 +34,8 @@ impl Idle {
 }
 
 impl Stack {
-    /// A connection is idle. It is examined when it may have been so for long enough; until then its slot only records
-    /// when it was touched last.
+    /// A connection is idle. It is examined when it may have been so for long enough; until then its slot
+    /// only records when it was touched last.
     pub(super) fn note_idle(&mut self, id: ConnId, now: Instant) {
         self.idle.order.push_back((now + RELEASE_AFTER, id));
     }

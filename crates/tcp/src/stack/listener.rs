@@ -37,8 +37,8 @@ pub(crate) struct Listener {
     /// Where it listens.
     pub(crate) addr: SocketAddr,
     tcp: Arc<TcpConfig>,
-    /// The same without mechanisms: nothing of what they would agree on survives a cookie. Made for the first cookie: most
-    /// listeners never send one.
+    /// The same without mechanisms: nothing of what they would agree on survives a cookie. Made for the first
+    /// cookie: most listeners never send one.
     syn_cookie_config: OnceCell<Arc<TcpConfig>>,
     backlog: usize,
     max_half_open: usize,

@@ -16,8 +16,9 @@ use crate::error::ConnectError;
 use crate::four_tuple::{self, FourTuple};
 use crate::time::Instant;
 
-/// Ports that are asked for a free one before one with a TIME-WAIT is taken too. When a range is full of TIME-WAITs, as
-/// it is after a minute of many short connections to one peer, walking all of it for every open would stop the stack.
+/// Ports that are asked for a free one before one with a TIME-WAIT is taken too. When a range is full of
+/// TIME-WAITs, as it is after a minute of many short connections to one peer, walking all of it for every
+/// open would stop the stack.
 const PREFER_FREE: u32 = 64;
 
 /// How a four-tuple can be used.

@@ -1,5 +1,5 @@
-//! The memory of paths: what the driver may ask and tell of it, and the connections: a new one is handed what is
-//! known, a living one is heard.
+//! The memory of paths: what the driver may ask and tell of it, and the connections: a new one is handed what
+//! is known, a living one is heard.
 
 use core::net::IpAddr;
 

@@ -11,7 +11,8 @@ impl Stack {
     /// Takes received bytes; 0 is the end of the stream.
     ///
     /// # Errors
-    /// [`ReadError::WouldBlock`] if there is nothing yet; an [`Event::Readable`](crate::Event::Readable) follows.
+    /// [`ReadError::WouldBlock`] if there is nothing yet; an [`Event::Readable`](crate::Event::Readable)
+    /// follows.
     pub fn read(&mut self, id: ConnId, buffer: &mut [u8], now: Instant) -> Result<usize, ReadError> {
         self.take(id, now, |connection| connection.read(buffer, now))
     }

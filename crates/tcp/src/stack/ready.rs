@@ -1,10 +1,12 @@
-//! Which connections may have something to send, how soon it must leave, and when the others have to be asked again.
+//! Which connections may have something to send, how soon it must leave, and when the others have to be asked
+//! again.
 //!
-//! Every connection that may have something stands in one queue, in the order in which that came about, so that all have
-//! their turn. Those whose packets must leave before applications run stand in a second one as well.
+//! Every connection that may have something stands in one queue, in the order in which that came about, so
+//! that all have their turn. Those whose packets must leave before applications run stand in a second one as
+//! well.
 //!
-//! A connection's deadline is entered into the table of deadlines when it leaves the queue: nearly every segment moves a
-//! timer, and a driver asks for the next deadline when the queue is empty.
+//! A connection's deadline is entered into the table of deadlines when it leaves the queue: nearly every
+//! segment moves a timer, and a driver asks for the next deadline when the queue is empty.
 
 use alloc::collections::VecDeque;
 
@@ -94,7 +96,8 @@ impl Stack {
         }
     }
 
-    /// Takes the next connection that may have something to send from the queue, half-open ones that are due last.
+    /// Takes the next connection that may have something to send from the queue, half-open ones that are due
+    /// last.
     pub(super) fn next_ready(&mut self, now: Instant) -> Option<ConnId> {
         loop {
             if let Some(id) = self.ready.pop() {
@@ -111,7 +114,8 @@ impl Stack {
         }
     }
 
-    /// The connection that has waited longest of those whose packets must leave before applications run; it stays where it is.
+    /// The connection that has waited longest of those whose packets must leave before applications run; it
+    /// stays where it is.
     pub(super) fn next_urgent(&mut self, now: Instant) -> Option<ConnId> {
         loop {
             while let Some(&id) = self.ready.urgent.front() {
@@ -134,8 +138,8 @@ impl Stack {
             .map(|slot| slot.connection.next_timeout())
     }
 
-    /// Enters the deadlines that may have moved, so that [`Stack::next_timeout`] need not look at each of them again: for a driver
-    /// that lets connections wait which have something to send.
+    /// Enters the deadlines that may have moved, so that [`Stack::next_timeout`] need not look at each of
+    /// them again: for a driver that lets connections wait which have something to send.
     pub fn note_deadlines(&mut self) {
         for id in &self.ready.all {
             let Some(slot) = self.slots.at_mut(*id).filter(|slot| slot.deadline_moved) else { continue };

@@ -75,8 +75,9 @@ impl fmt::Debug for Share {
 
 /// One of several.
 impl Stack {
-    /// Makes this stack one of several with the same addresses: from now on it opens connections only over four-tuples for
-    /// which `is_ours` holds, as far as the choice of the port is its own, and tells what it learns.
+    /// Makes this stack one of several with the same addresses: from now on it opens connections only over
+    /// four-tuples for which `is_ours` holds, as far as the choice of the port is its own, and tells what it
+    /// learns.
     pub fn set_share(&mut self, is_ours: impl Fn(&FourTuple) -> bool + Send + 'static) {
         self.share.is_ours = Some(Box::new(is_ours));
     }
@@ -97,8 +98,8 @@ impl Stack {
         }
     }
 
-    /// Takes the memory of a listener with a [replay window](crate::fast_open::ReplayWindow) out, so that it can be shared;
-    /// until it has one again ([`Stack::set_replays`]) it takes any copy.
+    /// Takes the memory of a listener with a [replay window](crate::fast_open::ReplayWindow) out, so that it
+    /// can be shared; until it has one again ([`Stack::set_replays`]) it takes any copy.
     pub fn take_replays(&mut self, listener: ListenerId) -> Option<Box<dyn ReplayMemory>> {
         self.listeners.at_mut(listener)?.fast_open.as_deref_mut()?.replace_replays(None)
     }
@@ -111,8 +112,8 @@ impl Stack {
         }
     }
 
-    /// The keys of listeners that have none of their own, for the other stacks of the host: a client that comes back
-    /// may come to any of them.
+    /// The keys of listeners that have none of their own, for the other stacks of the host: a client that
+    /// comes back may come to any of them.
     pub fn fast_open_keys(&self) -> &KeySource {
         self.fast_open.keys()
     }

@@ -1,7 +1,7 @@
 //! The slots of connections: taken in, retired, freed.
 //!
-//! A connection that is over makes way: its four-tuple goes to TIME-WAIT or is free, and its slot is free as soon as the
-//! application has let go.
+//! A connection that is over makes way: its four-tuple goes to TIME-WAIT or is free, and its slot is free as
+//! soon as the application has let go.
 
 use alloc::boxed::Box;
 
@@ -111,7 +111,8 @@ pub(crate) fn with_env<R>(
 }
 
 impl Stack {
-    /// Takes in a new connection. The caller has made room, and nothing else is to be reached by its four-tuple.
+    /// Takes in a new connection. The caller has made room, and nothing else is to be reached by its
+    /// four-tuple.
     pub(super) fn insert(
         &mut self,
         mut connection: Box<Connection>,

@@ -1,8 +1,9 @@
 //! Storage of buffers that were emptied, for those that fill next.
 //!
-//! Short connections need the same few pieces of storage one after another, which are too large for the fast lists of most
-//! allocators; what the last one has left is in the cache besides. Large storage of receive buffers, which the allocator would
-//! give back to the system and ask for again, is kept for those that receive in bulk.
+//! Short connections need the same few pieces of storage one after another, which are too large for the fast
+//! lists of most allocators; what the last one has left is in the cache besides. Large storage of receive
+//! buffers, which the allocator would give back to the system and ask for again, is kept for those that
+//! receive in bulk.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -11,7 +12,8 @@ use core::fmt;
 use crate::connection::Connection;
 use crate::receive::FIRST_STORAGE;
 
-/// Storage of receive buffers from here on is kept for bulk; of shorter storage only the first of each buffer is, bytes.
+/// Storage of receive buffers from here on is kept for bulk; of shorter storage only the first of each buffer
+/// is, bytes.
 const MIN: usize = 32 << 10;
 /// Longer storage of send buffers is not kept, bytes.
 const SEND_MOST: usize = 64 << 10;
@@ -102,8 +104,8 @@ impl Spares {
         }
     }
 
-    /// For another stack, in which connections are to be what they would be without any spares: only places stay, and storage
-    /// that is as long as new storage would be. For buffers of `max_buffer_bytes` in all.
+    /// For another stack, in which connections are to be what they would be without any spares: only places
+    /// stay, and storage that is as long as new storage would be. For buffers of `max_buffer_bytes` in all.
     pub(super) fn renew(&mut self, max_buffer_bytes: usize) {
         self.bulk.renew(max_buffer_bytes / BULK_PART);
         core::mem::swap(&mut self.send.kept, &mut self.sent_before);
@@ -126,7 +128,8 @@ impl Spares {
         }
     }
 
-    /// The storage that was used last, for a receive buffer that needs `wanted` bytes, if it is no more than four times that.
+    /// The storage that was used last, for a receive buffer that needs `wanted` bytes, if it is no more than
+    /// four times that.
     pub(super) fn take(&mut self, wanted: usize) -> Option<Vec<u8>> {
         match wanted {
             FIRST_STORAGE => self.first.take_if(|_| true),

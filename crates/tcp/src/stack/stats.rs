@@ -261,7 +261,8 @@ impl StackStats {
     }
 }
 
-/// Adds every counter that is named; what stands behind the semicolon is added otherwise, so that none is forgotten.
+/// Adds every counter that is named; what stands behind the semicolon is added otherwise, so that none is
+/// forgotten.
 macro_rules! add_counters {
     ($to:expr, $from:expr, $type:ident { $($counter:ident),* ; $($rest:ident),* }) => {
         let $type { $($counter,)* $($rest: _,)* } = $from;

@@ -150,7 +150,8 @@ const NOWHERE: u32 = u32::MAX;
 
 /// All connections in TIME-WAIT. The stack bounds their number.
 ///
-/// All of them wait equally long, so they are in a list, and an entry that is new or waits again goes to its end.
+/// All of them wait equally long, so they are in a list, and an entry that is new or waits again goes to its
+/// end.
 #[derive(Debug)]
 pub(crate) struct TimeWaitTable {
     entries: Places<TimeWaitEntry>,

@@ -18,11 +18,13 @@ impl Stack {
         self.copy(id, data, now, Connection::write)
     }
 
-    /// Takes bytes off the front of `data` and puts them into the send buffer; answers how many fitted. A run of 4 kB and more
-    /// is not copied: it leaves from where it lies, and is let go of when it is acknowledged.
+    /// Takes bytes off the front of `data` and puts them into the send buffer; answers how many fitted. A run
+    /// of 4 kB and more is not copied: it leaves from where it lies, and is let go of when it is
+    /// acknowledged.
     ///
-    /// It counts with its length in [`max_buffer_bytes`](crate::StackConfig::max_buffer_bytes), and in the send buffer of the
-    /// connection; but what is a part of a longer buffer keeps that whole buffer for so long.
+    /// It counts with its length in [`max_buffer_bytes`](crate::StackConfig::max_buffer_bytes), and in the
+    /// send buffer of the connection; but what is a part of a longer buffer keeps that whole buffer for so
+    /// long.
     ///
     /// # Errors
     /// As [`Stack::write`].
@@ -48,7 +50,8 @@ impl Stack {
         }
     }
 
-    /// Writes as much of `data` as there is memory for into the storage of a connection, which may be that of one that is gone.
+    /// Writes as much of `data` as there is memory for into the storage of a connection, which may be that of
+    /// one that is gone.
     fn copy(
         &mut self,
         id: ConnId,
@@ -80,8 +83,8 @@ impl Stack {
             self.wait_for_memory(id);
             return Err(WriteError::WouldBlock);
         }
-        // Without memory the connection takes nothing here: its buffer is full, or it is closed. It reports which only if it is
-        // offered something.
+        // Without memory the connection takes nothing here: its buffer is full, or it is closed. It reports
+        // which only if it is offered something.
         let (written, aftermath) =
             connection.act(now, |connection| write(connection, &mut self.spares, len.min(left.max(1))));
         if written == Ok(left) && left < len {

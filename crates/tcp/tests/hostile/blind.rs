@@ -112,7 +112,8 @@ fn blind_resets_and_syns_do_not_hit_and_are_answered_within_the_limit() {
     );
 }
 
-/// RFC 9293 section 3.10.7.3: in SYN-SENT a reset counts if it acknowledges the SYN, and a SYN-ACK if it does.
+/// RFC 9293 section 3.10.7.3: in SYN-SENT a reset counts if it acknowledges the SYN, and a SYN-ACK if it
+/// does.
 #[test]
 fn answers_to_a_syn_that_nobody_saw_are_not_believed() {
     let mut scene = Scene::new(|_, _| {});
@@ -207,8 +208,8 @@ fn a_too_big_error_that_hits_leaves_segments_of_some_size() {
     );
 }
 
-/// RFC 9293 section 3.9.2.3: "An incoming SYN with an invalid source address MUST be ignored either by TCP or by the IP
-/// layer".
+/// RFC 9293 section 3.9.2.3: "An incoming SYN with an invalid source address MUST be ignored either by TCP or
+/// by the IP layer".
 #[test]
 fn syns_from_addresses_that_no_host_has_are_ignored() {
     let mut scene = Scene::new(|_, _| {});

@@ -1,7 +1,8 @@
 //! Hostile peers: each attack with a bound that is checked, and what was measured.
 //!
-//! `cargo test -p brisk-tcp --test hostile -- --nocapture | grep '^|'` prints the table. A transfer over
-//! 8 GB each way is ignored by default: `cargo test --release -p brisk-tcp --test hostile -- --ignored --nocapture`.
+//! `cargo test -p brisk-tcp --test hostile -- --nocapture | grep '^|'` prints the table. A transfer over 8 GB
+//! each way is ignored by default: `cargo test --release -p brisk-tcp --test hostile -- --ignored
+//! --nocapture`.
 
 mod acks;
 mod blind;

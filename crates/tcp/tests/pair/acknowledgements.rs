@@ -1,8 +1,9 @@
 //! Every acknowledgement that is owed leaves within its bound, whatever else is sent.
 //!
-//! Two ends write and read at random, over a path that loses, doubles and marks packets. A model of each receiver says what every
-//! arrival asks for and until when. Parity gives nothing of it: its receiver reads neither its acknowledgement number nor its
-//! window. Nor does a window probe, which the peer refuses for its sequence number.
+//! Two ends write and read at random, over a path that loses, doubles and marks packets. A model of each
+//! receiver says what every arrival asks for and until when. Parity gives nothing of it: its receiver reads
+//! neither its acknowledgement number nor its window. Nor does a window probe, which the peer refuses for its
+//! sequence number.
 
 use std::time::Duration;
 
@@ -89,7 +90,8 @@ impl Receiver {
         self.owed.push(Owed { wanted, up_to: self.rcv_nxt(), by });
     }
 
-    /// A segment of the peer arrived. `copies`: the peer sends copies, whose originals are dropped without a word.
+    /// A segment of the peer arrived. `copies`: the peer sends copies, whose originals are dropped without a
+    /// word.
     fn on_arrival(&mut self, seen: &Seen, copies: bool) {
         let parity = seen.tcp.options.gentle.is_some_and(|option| option.is_encoded());
         if parity || seen.len == 0 {

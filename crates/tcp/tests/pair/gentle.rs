@@ -321,7 +321,8 @@ fn offer_of_a_syn_is_kept_until_its_answer_arrives() {
     assert_eq!(agreed[0], agreed[1]);
 }
 
-/// Bytes kept for repairs at B after each of these transfers: which connection, how many bytes. `limit`: of B.
+/// Bytes kept for repairs at B after each of these transfers: which connection, how many bytes. `limit`: of
+/// B.
 fn kept_after(limit: usize, transfers: &[(usize, usize)]) -> Vec<usize> {
     let tight = StackConfig { fec_mem_total: limit, ..stack_config(B) };
     let mut pair = Pair::with_configs(1, stack_config(A), tight);

@@ -1,4 +1,5 @@
-//! Connections between the same addresses as members of one path: the shared window, its response to losses, and its end.
+//! Connections between the same addresses as members of one path: the shared window, its response to losses,
+//! and its end.
 
 use std::time::Duration;
 
@@ -44,7 +45,8 @@ fn path(pair: &Pair) -> Option<SharedPath> {
     pair.a.shared_path(A.ip(), B.ip())
 }
 
-/// Writes to each connection until its data is queued; reads at the other end. Returns true when all of it has arrived.
+/// Writes to each connection until its data is queued; reads at the other end. Returns true when all of it
+/// has arrived.
 struct Transfers {
     ends: Vec<(ConnId, ConnId)>,
     data: Vec<u8>,
@@ -173,8 +175,8 @@ fn the_members_together_stay_within_the_window_of_the_path() {
         pair.run_until(Duration::from_secs(300), |pair| {
             let done = transfers.go_on(pair);
             let path = path(pair).expect("shared");
-            // The first segments of each on an unknown path, and a probe of each, may exceed it. A window that shrinks is
-            // exceeded until what is in flight has arrived.
+            // The first segments of each on an unknown path, and a probe of each, may exceed it. A window
+            // that shrinks is exceeded until what is in flight has arrived.
             let quantum = u64::from(path.pacing_rate.unwrap_or(0) as u32 / 1000).max(2 * MSS);
             over = over.max(path.in_flight.saturating_sub(u64::from(path.cwnd) + quantum));
             done
@@ -186,8 +188,8 @@ fn the_members_together_stay_within_the_window_of_the_path() {
     }
 }
 
-/// Lets members write, close, reset and time out. Returns the most that they send beyond the window of their path, a quantum of its
-/// pacer and a probe of each.
+/// Lets members write, close, reset and time out. Returns the most that they send beyond the window of their
+/// path, a quantum of its pacer and a probe of each.
 fn most_beyond_the_window(seed: u64, mechanisms: TcpConfig) -> u64 {
     let loss = (seed % 5 * 15) as u32;
     let channel = Channel { loss, jitter: Duration::from_millis(seed % 3), ..Channel::default() };
@@ -237,8 +239,8 @@ fn most_beyond_the_window(seed: u64, mechanisms: TcpConfig) -> u64 {
             let own = if now.is_known { 0 } else { 4 * MSS * u64::from(now.members) };
             let window = u64::from(now.cwnd.max(before.cwnd)) + own;
             let data = now.in_flight - now.redundancy;
-            // A loss that turns out to be none is in flight again, and a window that shrinks is exceeded until the data arrives:
-            // only a probe of each member may be sent then.
+            // A loss that turns out to be none is in flight again, and a window that shrinks is exceeded
+            // until the data arrives: only a probe of each member may be sent then.
             let probes = MSS * u64::from(now.members);
             let exceeded = data.saturating_sub(sent).saturating_sub(window);
             let limit = exceeded.max(quantum) + probes;

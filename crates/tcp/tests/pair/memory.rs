@@ -9,7 +9,8 @@ use proptest::prelude::*;
 
 use crate::harness::{A, B, Pair, Side, pattern, stack_config};
 
-/// A stack with room for two full send buffers at most, and two connections from it to one that reads nothing.
+/// A stack with room for two full send buffers at most, and two connections from it to one that reads
+/// nothing.
 fn used_up() -> (Pair, [ConnId; 2], ConnId) {
     let tight = StackConfig { max_buffer_bytes: 512 << 10, ..stack_config(A) };
     let mut pair = Pair::with_configs(1, tight, stack_config(B));
@@ -103,8 +104,8 @@ fn plan() -> impl Strategy<Value = Plan> {
     })
 }
 
-/// A connection at work: the writer writes until it is refused, and again only after an event; it lets go when it has written all,
-/// or at the first error, as a program does.
+/// A connection at work: the writer writes until it is refused, and again only after an event; it lets go
+/// when it has written all, or at the first error, as a program does.
 struct Flow {
     plan: Plan,
     data: Vec<u8>,

@@ -365,8 +365,8 @@ fn only_what_has_flown_is_remembered() {
     assert_eq!(world.facts(B).volume.map(|volume| volume.bytes), Some(20_000), "14 of 32 segments flew");
 }
 
-/// The threshold of a connection that begins with 64 segments of which those with these numbers are lost, and what is remembered then,
-/// in segments.
+/// The threshold of a connection that begins with 64 segments of which those with these numbers are lost, and
+/// what is remembered then, in segments.
 fn after_losses(world: &mut World, lost: core::ops::Range<u32>) -> (u32, Option<u32>) {
     let mut data = 0;
     world.pair.tap = Some(Box::new(move |from, segment| {

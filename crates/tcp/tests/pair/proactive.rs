@@ -181,7 +181,8 @@ fn the_copies_that_the_planner_names_leave() {
     assert_eq!(copied, [3, 4]);
 }
 
-/// Two stacks with the planner, whose devices take super-segments, and a transfer of 300,000 bytes in this form.
+/// Two stacks with the planner, whose devices take super-segments, and a transfer of 300,000 bytes in this
+/// form.
 fn transferred(form: Option<Form>) -> (Pair, ConnId) {
     let mut tcp = tcp(ProactiveConfig { scope: CopyScope::Named, ..ALL });
     tcp.mechanisms.planner = Some(PlannerConfig { form, ..PlannerConfig::DEFAULT });
@@ -239,7 +240,8 @@ fn a_run_that_a_device_coalesced_is_taken_whole_if_no_copy_came_before() {
     assert_eq!(at_b.payload_bytes_received, payload.len() as u64);
 }
 
-/// A device puts the copies behind their originals together: all of them are dropped at once, and what one of them brings is taken.
+/// A device puts the copies behind their originals together: all of them are dropped at once, and what one of
+/// them brings is taken.
 #[test]
 fn copies_that_a_device_coalesced_are_dropped_together_unless_one_is_new() {
     for lost in [None, Some(2)] {
@@ -277,7 +279,8 @@ fn copies_that_a_device_coalesced_are_dropped_together_unless_one_is_new() {
     }
 }
 
-/// Beyond the bytes of a burst that are copied, segments leave in runs; and none of the run before is longer than they.
+/// Beyond the bytes of a burst that are copied, segments leave in runs; and none of the run before is longer
+/// than they.
 #[test]
 fn a_short_scope_ends_within_a_run() {
     let short = ProactiveConfig { scope: CopyScope::Short, max_bytes: 20_000, ..ProactiveConfig::DEFAULT };

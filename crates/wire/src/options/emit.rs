@@ -11,9 +11,9 @@
 //! order without any NOP, zeros at the end. If that exceeds 40 too, something is left out and the
 //! choice starts again:
 //!
-//! - SYN, SYN-ACK, first dropped first: the early window, Accurate ECN (11, 8, 5, none), other unknown options from the
-//!   last, GA, Fast Open. MSS, window scale, SACK permitted and timestamps are never dropped, MD5 and
-//!   AO only if they do not fit beside those.
+//! - SYN, SYN-ACK, first dropped first: the early window, Accurate ECN (11, 8, 5, none), other unknown
+//!   options from the last, GA, Fast Open. MSS, window scale, SACK permitted and timestamps are never
+//!   dropped, MD5 and AO only if they do not fit beside those.
 //! - Other segments: the fourth and third SACK block, Accurate ECN, other unknown options, Fast Open,
 //!   the second SACK block, GA, the first.
 //!

@@ -83,8 +83,8 @@ pub struct Options {
     pub fast_open: Option<FastOpen>,
     /// Gentle Aggression. Filled whether or not it is negotiated: the connection knows.
     pub gentle: Option<Gentle>,
-    /// The receive window of a SYN beyond its 16 bits: the shift of [`gentle::EARLY_WINDOW`], 1 to [`gentle::EARLY_SHIFT_MAX`].
-    /// Written with [`Options::gentle`] only.
+    /// The receive window of a SYN beyond its 16 bits: the shift of [`gentle::EARLY_WINDOW`], 1 to
+    /// [`gentle::EARLY_SHIFT_MAX`]. Written with [`Options::gentle`] only.
     pub early_window: Option<u8>,
     /// Options without a meaning here: unknown kinds, unknown experiments, options of a SYN elsewhere.
     pub unknown: UnknownOptions,

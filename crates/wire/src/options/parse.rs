@@ -21,8 +21,8 @@ impl Options {
         Options::parse_usual(area, profile).unwrap_or_else(|| Options::parse_one_by_one(area, syn, profile))
     }
 
-    /// As [`Options::parse`], of what nearly every segment after the handshake has: timestamps as RFC 7323 appendix A recommends
-    /// to write them, and nothing else.
+    /// As [`Options::parse`], of what nearly every segment after the handshake has: timestamps as RFC 7323
+    /// appendix A recommends to write them, and nothing else.
     #[inline]
     pub(crate) fn parse_usual(area: &[u8], profile: &OptionProfile) -> Option<Options> {
         let stamps = Timestamps::read_aligned(area).filter(|_| profile.ga_kind != kind::TIMESTAMPS)?;

@@ -78,12 +78,13 @@ pub(crate) fn load(kind: Kind, program: &[Instruction]) -> io::Result<OwnedFd> {
         license: license.as_ptr() as u64,
         rest: [0; 12],
     };
-    // SAFETY: these are the attributes of BPF_PROG_LOAD; what they point to (instructions and a string that ends in zero)
-    // outlives the call.
+    // SAFETY: these are the attributes of BPF_PROG_LOAD; what they point to (instructions and a string that
+    // ends in zero) outlives the call.
     unsafe { descriptor(PROG_LOAD, &attributes) }
 }
 
-/// Runs a program of the kind [`Kind::SchedCls`] on what comes in at an interface, until the descriptor is closed.
+/// Runs a program of the kind [`Kind::SchedCls`] on what comes in at an interface, until the descriptor is
+/// closed.
 ///
 /// # Errors
 /// `InvalidInput` before Linux 6.6; EPERM without CAP_NET_ADMIN.
@@ -94,7 +95,8 @@ pub(crate) fn run_on_ingress(program: BorrowedFd<'_>, interface: u32) -> io::Res
 /// Runs a program of the kind [`Kind::Xdp`] on what comes in at an interface, until the descriptor is closed.
 ///
 /// # Errors
-/// EBUSY or EEXIST where another program runs already; EPERM without CAP_NET_ADMIN; others where the driver cannot.
+/// EBUSY or EEXIST where another program runs already; EPERM without CAP_NET_ADMIN; others where the driver
+/// cannot.
 pub(crate) fn run_on_frames(program: BorrowedFd<'_>, interface: u32, mode: XdpMode) -> io::Result<OwnedFd> {
     tie(program, interface, BPF_XDP, mode as u32)
 }
@@ -130,15 +132,16 @@ pub(crate) fn put_socket(map: BorrowedFd<'_>, number: u32, socket: BorrowedFd<'_
         value: (&raw const value) as u64,
         flags: 0,
     };
-    // SAFETY: these are the attributes of BPF_MAP_UPDATE_ELEM; key and value are words, as the map has them, and outlive the
-    // call.
+    // SAFETY: these are the attributes of BPF_MAP_UPDATE_ELEM; key and value are words, as the map has them,
+    // and outlive the call.
     unsafe { command(MAP_UPDATE, &attributes) }.map(drop)
 }
 
 /// The descriptor that a command of `bpf(2)` makes.
 ///
 /// # Safety
-/// The attributes must be those of the command, and what they point to must be valid; the kernel only reads it.
+/// The attributes must be those of the command, and what they point to must be valid; the kernel only reads
+/// it.
 unsafe fn descriptor<T>(number: libc::c_long, attributes: &T) -> io::Result<OwnedFd> {
     // SAFETY: by the contract of this function.
     let fd = unsafe { command(number, attributes) }?;
@@ -180,7 +183,8 @@ pub(crate) fn answer(program: BorrowedFd<'_>, frame: &[u8]) -> io::Result<u32> {
     let frame = frame.as_ptr() as u64;
     let mut run = Run { program, answer: 0, len, len_out: 0, frame, frame_out: 0, rest: [0; 12] };
     let size = size_of::<Run>() as libc::c_uint;
-    // SAFETY: these are the attributes of BPF_PROG_TEST_RUN; the frame outlives the call, and the answer goes to `run`.
+    // SAFETY: these are the attributes of BPF_PROG_TEST_RUN; the frame outlives the call, and the answer goes
+    // to `run`.
     match unsafe { libc::syscall(libc::SYS_bpf, PROG_TEST_RUN, &raw mut run, size) } {
         0 => Ok(run.answer),
         _ => Err(io::Error::last_os_error()),

@@ -82,7 +82,8 @@ impl KernelSystem {
 
     fn poll(&self, asked: &[(i32, i16)], timeout: i32) -> Answer<Reply> {
         let fds: Vec<Option<Arc<OwnedFd>>> = asked.iter().map(|(fd, _)| self.get(*fd).ok()).collect();
-        // Descriptors that are not open are the script's affair: the kernel must not look at others of this process.
+        // Descriptors that are not open are the script's affair: the kernel must not look at others of this
+        // process.
         let open = fds.iter().zip(asked).filter_map(|(fd, (_, events))| Some((fd.as_ref()?, *events)));
         let mut entries: Vec<PollFd<'_>> =
             open.map(|(fd, events)| PollFd::new(fd, PollFlags::from_bits_retain(events as u16))).collect();

@@ -1,7 +1,7 @@
 //! For a driver that goes from timer to timer and looks at everything in between: packet scripts.
 //!
-//! Calls are made by another thread, so that those that block can. That thread calls [`VirtualWorld::returned`] after
-//! each of them, once it has stored the answer.
+//! Calls are made by another thread, so that those that block can. That thread calls
+//! [`VirtualWorld::returned`] after each of them, once it has stored the answer.
 
 use brisk_tcp::stack::Rx;
 
@@ -37,8 +37,8 @@ impl VirtualWorld {
         self.lock().host.time_of_day(START)
     }
 
-    /// Lets the next thing happen that is due before `to` after the start, or at it with `inclusive`: a timer of the
-    /// stack, or the end of a wait. False if there is none.
+    /// Lets the next thing happen that is due before `to` after the start, or at it with `inclusive`: a timer
+    /// of the stack, or the end of a wait. False if there is none.
     ///
     /// # Errors
     /// One line about a stack that runs away.

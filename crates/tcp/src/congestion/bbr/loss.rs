@@ -1,8 +1,9 @@
 //! Which losses show congestion, and the answer to them.
 //!
-//! The draft calls a loss ratio above 2 % congestion. A flight of fewer than 50 segments exceeds that with a single
-//! random loss, and so does every flight on a path that loses 2 % at random. Here a ratio must also be *excess*: more
-//! losses than the random loss of this path, learned as it goes, makes plausible ([`crate::evidence`]).
+//! The draft calls a loss ratio above 2 % congestion. A flight of fewer than 50 segments exceeds that with a
+//! single random loss, and so does every flight on a path that loses 2 % at random. Here a ratio must also be
+//! *excess*: more losses than the random loss of this path, learned as it goes, makes plausible
+//! ([`crate::evidence`]).
 
 use super::super::sample::{LostPacket, RateSample};
 use super::{Bbr, Phase, State};
@@ -11,8 +12,8 @@ use crate::seq_ranges::SeqRange;
 use crate::time::{Instant, Micros};
 use brisk_wire::SeqNum;
 
-/// Loss runs in a round that end Startup. The draft demands six, which short flights do not reach before a short queue has taken a
-/// third of them; here the losses must be excess, too.
+/// Loss runs in a round that end Startup. The draft demands six, which short flights do not reach before a
+/// short queue has taken a third of them; here the losses must be excess, too.
 pub(super) const MIN_RUNS_IN_STARTUP: u32 = 3;
 /// Loss runs in a round that end a probe for bandwidth.
 pub(super) const MIN_RUNS_IN_UP: u32 = 2;
@@ -168,7 +169,8 @@ impl Bbr {
     }
 }
 
-/// Bytes that were in flight when the losses crossed the threshold, within a lost transmission of `len` bytes.
+/// Bytes that were in flight when the losses crossed the threshold, within a lost transmission of `len`
+/// bytes.
 fn inflight_at_loss(len: u32, tx_in_flight: u32, lost: u64) -> u64 {
     let len = u64::from(len);
     let (Some(flight_before), Some(lost_before)) =

@@ -1,13 +1,13 @@
-//! BBR version 3 (draft-ietf-ccwg-bbr): sends at the rate that the path delivers, and keeps about one round trip of it
-//! in flight.
+//! BBR version 3 (draft-ietf-ccwg-bbr): sends at the rate that the path delivers, and keeps about one round
+//! trip of it in flight.
 //!
-//! [`Bbr`] is a value: time, acknowledgements and losses are handed in, the window and the pacing rate are read. Its
-//! model of the path is the bandwidth (`MaxBandwidth`), the round-trip time (`MinRtt`), the aggregation of
-//! acknowledgements (`Aggregation`) and what losses say about the volume that fits (`Bounds`). The state says how
-//! the path is probed next.
+//! [`Bbr`] is a value: time, acknowledgements and losses are handed in, the window and the pacing rate are
+//! read. Its model of the path is the bandwidth (`MaxBandwidth`), the round-trip time (`MinRtt`), the
+//! aggregation of acknowledgements (`Aggregation`) and what losses say about the volume that fits (`Bounds`).
+//! The state says how the path is probed next.
 //!
-//! Loss ratios of the draft are judged by significance: a short flight with one random loss exceeds 2 %, which says
-//! nothing about the path (`loss.rs`).
+//! Loss ratios of the draft are judged by significance: a short flight with one random loss exceeds 2 %,
+//! which says nothing about the path (`loss.rs`).
 //!
 //! | file | what |
 //! |---|---|

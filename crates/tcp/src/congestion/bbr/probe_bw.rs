@@ -1,5 +1,5 @@
-//! The cycle that looks for bandwidth: Down drains the queue, Cruise leaves room to others, Refill fills the pipe, Up
-//! sends faster than the path has delivered.
+//! The cycle that looks for bandwidth: Down drains the queue, Cruise leaves room to others, Refill fills the
+//! pipe, Up sends faster than the path has delivered.
 
 use super::super::sample::{AckSample, RateSample};
 use super::bounds::UNBOUNDED;
@@ -39,7 +39,8 @@ pub(super) struct Cycle {
     /// Time from there to the next probe.
     wait: Micros,
     pub(super) rounds_since_probe: u64,
-    /// Rounds of Up, bytes acknowledged in it that have not raised the limit, and how many raise it by a segment.
+    /// Rounds of Up, bytes acknowledged in it that have not raised the limit, and how many raise it by a
+    /// segment.
     up_rounds: u32,
     up_acked: u64,
     bytes_per_segment: u64,

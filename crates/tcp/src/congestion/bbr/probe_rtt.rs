@@ -1,4 +1,5 @@
-//! ProbeRTT: every five seconds half of the path is left empty for 200 ms, unless the application has left it so.
+//! ProbeRTT: every five seconds half of the path is left empty for 200 ms, unless the application has left it
+//! so.
 
 use super::super::sample::{AckSample, RateSample};
 use super::{Bbr, MIN_PIPE_SEGMENTS, State};
@@ -10,8 +11,8 @@ const DURATION: Micros = Micros::from_millis(200);
 /// A measurement that is under way.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ProbeRtt {
-    /// The window until it is over, bytes. Of the round-trip time from before: when both estimates have expired the
-    /// new one may still hold the queue.
+    /// The window until it is over, bytes. Of the round-trip time from before: when both estimates have
+    /// expired the new one may still hold the queue.
     pub(super) cwnd: u64,
     /// When it may end; `None` until the flight is small.
     ends_at: Option<Instant>,

@@ -143,7 +143,8 @@ struct Packet {
     app_limited: bool,
 }
 
-/// A flow with endless data over one bottleneck; losses are noticed when three later packets are acknowledged.
+/// A flow with endless data over one bottleneck; losses are noticed when three later packets are
+/// acknowledged.
 struct Flow {
     bbr: Bbr,
     /// Bytes per second, round trip and buffer of the path.
@@ -164,8 +165,8 @@ struct Flow {
     sent: u64,
     chance: u64,
     recovery_until: Option<u64>,
-    /// When the application began to write slowly, how many packets it had written, and its bytes per second from
-    /// there on; before there are endless data.
+    /// When the application began to write slowly, how many packets it had written, and its bytes per second
+    /// from there on; before there are endless data.
     application: Option<(Instant, u64, u64)>,
     largest_queue: Micros,
     states: Vec<State>,

@@ -1,20 +1,21 @@
-//! Data segments that follow the SYN at once, without waiting for the SYN-ACK: the request of a gateway hop that
-//! is longer than a SYN can carry still arrives after half a round trip.
+//! Data segments that follow the SYN at once, without waiting for the SYN-ACK: the request of a gateway hop
+//! that is longer than a SYN can carry still arrives after half a round trip.
 //!
 //! TCP Fast Open does not do this (CoNEXT 2011, section 7.2): firewalls and NATs drop what comes before the
-//! SYN-ACK and is no SYN. Inside UDP nobody looks, so both ends of such a hop may agree to it by configuration
-//! ([`FastOpenConnect::data_after_syn`](crate::fast_open::FastOpenConnect),
-//! [`FastOpenListen::data_after_syn`](crate::fast_open::FastOpenListen)). The segments have no ACK flag, since
-//! there is nothing yet to acknowledge; a server that does not know of the agreement drops them (RFC 9293
-//! section 3.10.7.4: "if the ACK bit is off, drop the segment and return"), and so does a listener to which they
-//! come before their SYN. Then they are lost segments like any other, and recovered as such.
+//! SYN-ACK and is no SYN. Inside UDP nobody looks, so both ends of such a hop may agree to it by
+//! configuration ([`FastOpenConnect::data_after_syn`](crate::fast_open::FastOpenConnect),
+//! [`FastOpenListen::data_after_syn`](crate::fast_open::FastOpenListen)). The segments have no ACK flag,
+//! since there is nothing yet to acknowledge; a server that does not know of the agreement drops them (RFC
+//! 9293 section 3.10.7.4: "if the ACK bit is off, drop the segment and return"), and so does a listener to
+//! which they come before their SYN. Then they are lost segments like any other, and recovered as such.
 //!
-//! Where devices do look, SYNs still pass: a further SYN with the same sequence number and the next part of the
-//! data looks like a retransmission to them ([`FastOpenConnect::syn_parts`](crate::fast_open::FastOpenConnect);
-//! each part says where it begins, [`Gentle::Part`]). They pass the answer too, as long as it acknowledges no more
-//! than the first SYN brought: so the server delivers all parts, and says that it has the first, until the client's
-//! acknowledgement, which is numbered behind all of them, has shown every device how far the data goes. A server
-//! that has not agreed takes the parts for repetitions of the SYN.
+//! Where devices do look, SYNs still pass: a further SYN with the same sequence number and the next part of
+//! the data looks like a retransmission to them
+//! ([`FastOpenConnect::syn_parts`](crate::fast_open::FastOpenConnect); each part says where it begins,
+//! [`Gentle::Part`]). They pass the answer too, as long as it acknowledges no more than the first SYN
+//! brought: so the server delivers all parts, and says that it has the first, until the client's
+//! acknowledgement, which is numbered behind all of them, has shown every device how far the data goes. A
+//! server that has not agreed takes the parts for repetitions of the SYN.
 //!
 //! They leave only if the SYN carries data under a cookie, and the server takes them only behind a SYN that
 //! opened its connection; at most an initial window of them on both sides.

@@ -1,5 +1,5 @@
-//! The client of Fast Open on one connection: what its SYN carries, what the SYN-ACK says of it, and the signs that a path
-//! passes nothing behind such a SYN (RFC 7413 section 4.2).
+//! The client of Fast Open on one connection: what its SYN carries, what the SYN-ACK says of it, and the
+//! signs that a path passes nothing behind such a SYN (RFC 7413 section 4.2).
 
 use alloc::vec::Vec;
 
@@ -21,12 +21,13 @@ const SYN_TIMEOUT: Duration = Duration::from_secs(1);
 /// Segments that may be kept before the SYN-ACK is there, and their bytes: an initial window.
 const MAX_EARLY: usize = 16;
 pub(crate) const MAX_EARLY_BYTES: usize = 14_600;
-/// Least time between a SYN with data and the connection that insures it: on a short path half a round trip is less
-/// than any server takes to answer.
+/// Least time between a SYN with data and the connection that insures it: on a short path half a round trip
+/// is less than any server takes to answer.
 const HEDGE_MIN: Duration = Duration::from_millis(50);
-/// Repeated SYN-ACKs, and nothing else, that tell a black hole: a server that follows RFC 6298 has sent them 3 s after
-/// the first. And those that end the connection: 15 s. One whose [early timers](crate::config::HandshakeTimers) know the
-/// path sends as many in 1.5 s, which a few lost packets explain: there the time has to pass as well.
+/// Repeated SYN-ACKs, and nothing else, that tell a black hole: a server that follows RFC 6298 has sent them
+/// 3 s after the first. And those that end the connection: 15 s. One whose [early
+/// timers](crate::config::HandshakeTimers) know the path sends as many in 1.5 s, which a few lost packets
+/// explain: there the time has to pass as well.
 const REPEATED_SYN_ACKS_TELL: Repeats = Repeats { count: 2, within: Duration::from_millis(2500) };
 const REPEATED_SYN_ACKS_END: Repeats = Repeats { count: 4, within: Duration::from_millis(12_500) };
 
@@ -218,7 +219,8 @@ impl Client {
         Some(self.wait())
     }
 
-    /// The path is longer than it was when the SYN left; returns by how much longer it may wait for its answer.
+    /// The path is longer than it was when the SYN left; returns by how much longer it may wait for its
+    /// answer.
     pub(super) fn on_longer_path(&mut self, srtt: Duration) -> Option<Duration> {
         if self.plain || self.plan.srtt.is_none_or(|known| srtt <= known) {
             return None;
@@ -228,7 +230,8 @@ impl Client {
         Some(self.wait().saturating_sub(before))
     }
 
-    /// The first SYN was not answered in time: a plain one follows. False if there is nothing to fall back from.
+    /// The first SYN was not answered in time: a plain one follows. False if there is nothing to fall back
+    /// from.
     pub(super) fn fall_back(&mut self) -> bool {
         if self.plain {
             return false;
@@ -276,13 +279,14 @@ impl Client {
 
 /// The SYN-ACK, and what follows it.
 impl Client {
-    /// A SYN-ACK acknowledges so many bytes of data. True if what it leaves out is as if it had never been sent; what
-    /// followed a SYN whose data was taken is in flight like any other.
+    /// A SYN-ACK acknowledges so many bytes of data. True if what it leaves out is as if it had never been
+    /// sent; what followed a SYN whose data was taken is in flight like any other.
     pub(super) fn rewinds(&self, acked: u32) -> bool {
         self.data > 0 && !(acked >= self.data && self.followed > 0)
     }
 
-    /// The SYN-ACK, which acknowledges `acked` bytes of data, was processed; `by_copy` if it answers the copy of the SYN.
+    /// The SYN-ACK, which acknowledges `acked` bytes of data, was processed; `by_copy` if it answers the copy
+    /// of the SYN.
     pub(super) fn on_syn_ack(&mut self, segment: &Arrived<'_>, acked: u32, by_copy: bool) -> FastOpenOutcome {
         let sent = SynSent {
             request: self.plan.mode == Mode::Request,
@@ -309,13 +313,14 @@ impl Client {
         self.class
     }
 
-    /// True if the first SYN carried all of `range`, of which `acked` bytes are acknowledged: it was not taken.
+    /// True if the first SYN carried all of `range`, of which `acked` bytes are acknowledged: it was not
+    /// taken.
     pub(super) fn was_on_syn(&self, range: SeqRange, first: SeqNum, acked: u64) -> bool {
         acked < u64::from(self.data) && range.end.le(first + self.data)
     }
 
-    /// The data that left with the SYN, or behind it in `followed` bytes, and that the peer did not take with the SYN, on a
-    /// connection that is open; the first byte has sequence number `first`.
+    /// The data that left with the SYN, or behind it in `followed` bytes, and that the peer did not take with
+    /// the SYN, on a connection that is open; the first byte has sequence number `first`.
     pub(super) fn refused_data(&self, first: SeqNum, followed: u32) -> SeqRange {
         let end = first + self.data;
         if self.una.lt(end) {
@@ -336,7 +341,8 @@ impl Client {
         self.data > 0 && self.fin_early
     }
 
-    /// True if a timeout that is the second in a row tells a black hole: nothing was acknowledged since the connection opened.
+    /// True if a timeout that is the second in a row tells a black hole: nothing was acknowledged since the
+    /// connection opened.
     pub(super) fn is_stuck_at(&self, una: SeqNum) -> bool {
         self.una == una && self.data > 0 && self.class.is_some()
     }
@@ -355,9 +361,9 @@ impl Client {
         }
     }
 
-    /// How long after the SYN a second, plain connection for the same request should follow, as insurance against
-    /// a path that takes the data and then nothing more; `None` if there is nothing to insure: the SYN brings no
-    /// data, this path has brought answers behind such SYNs before, or the data was not taken.
+    /// How long after the SYN a second, plain connection for the same request should follow, as insurance
+    /// against a path that takes the data and then nothing more; `None` if there is nothing to insure: the
+    /// SYN brings no data, this path has brought answers behind such SYNs before, or the data was not taken.
     pub(super) fn hedge_wait(&self) -> Option<Duration> {
         let unanswered = matches!(self.class, None | Some(SynAckClass::Accepted));
         (self.takes_data() && unanswered && !self.judged && !self.plan.proven)

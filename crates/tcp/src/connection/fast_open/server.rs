@@ -1,5 +1,5 @@
-//! The server of Fast Open on one connection: what its SYN-ACK says and what may leave and arrive before the handshake is
-//! complete (RFC 7413 section 4.2).
+//! The server of Fast Open on one connection: what its SYN-ACK says and what may leave and arrive before the
+//! handshake is complete (RFC 7413 section 4.2).
 
 use brisk_wire::{Cookie, FastOpen, SeqNum};
 
@@ -93,7 +93,8 @@ impl Server {
         }
     }
 
-    /// The timer of the SYN-ACK fired. True if the congestion window is to be lowered for it, which happens once.
+    /// The timer of the SYN-ACK fired. True if the congestion window is to be lowered for it, which happens
+    /// once.
     pub(super) fn on_syn_ack_timeout(&mut self) -> bool {
         self.answer.accepted && !core::mem::replace(&mut self.reduced, true)
     }
@@ -124,7 +125,8 @@ impl Server {
         core::mem::take(&mut self.in_parts)
     }
 
-    /// The acknowledgement number until the handshake is complete, if it is not RCV.NXT: parts are not acknowledged.
+    /// The acknowledgement number until the handshake is complete, if it is not RCV.NXT: parts are not
+    /// acknowledged.
     pub(crate) fn acknowledged(&self) -> Option<SeqNum> {
         self.in_parts.then_some(self.first_end)
     }

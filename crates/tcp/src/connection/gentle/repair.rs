@@ -169,7 +169,8 @@ impl Gentle {
 }
 
 impl Active {
-    /// A segment arrived. It may be the late original of what was repaired, which is an ordinary duplicate otherwise.
+    /// A segment arrived. It may be the late original of what was repaired, which is an ordinary duplicate
+    /// otherwise.
     pub(crate) fn check_late_original(&mut self, segment: &Arrived<'_>, parts: &Parts<'_>) {
         let Some(rx) = self.rx.as_mut().filter(|rx| !rx.overtaken.is_empty()) else { return };
         if segment.payload.is_empty() || is_marked(segment) || !parts.acknowledges_plausibly(segment) {
@@ -233,7 +234,8 @@ impl Connection {
         }
     }
 
-    /// Delivers repaired data as if it had arrived. `segment` is the `parity`, or the data that waiting parities needed.
+    /// Delivers repaired data as if it had arrived. `segment` is the `parity`, or the data that waiting
+    /// parities needed.
     pub(crate) fn take_repair(
         &mut self,
         recovered: Recovered,

@@ -1,9 +1,10 @@
-//! Reactive (Gentle Aggression section 4): the probe that is sent when an acknowledgement is overdue, so that a lost tail
-//! is repaired by fast recovery instead of a retransmission timeout.
+//! Reactive (Gentle Aggression section 4): the probe that is sent when an acknowledgement is overdue, so that
+//! a lost tail is repaired by fast recovery instead of a retransmission timeout.
 //!
-//! There are two forms, today's and the paper's. A connection has one of them from ESTABLISHED on if both ends use SACK
-//! and the configuration wants it; otherwise none. A form watches what is sent and acknowledged and runs a timer. The
-//! connection sends the probe, and while that timer runs, the retransmission timer does not fire.
+//! There are two forms, today's and the paper's. A connection has one of them from ESTABLISHED on if both
+//! ends use SACK and the configuration wants it; otherwise none. A form watches what is sent and acknowledged
+//! and runs a timer. The connection sends the probe, and while that timer runs, the retransmission timer does
+//! not fire.
 
 #[cfg(feature = "historical")]
 use alloc::boxed::Box;
@@ -40,8 +41,8 @@ impl ProbeTimer {
         }
     }
 
-    /// When the timer fires. Until then the retransmission timer does not (RFC 8985 section 8: they are mutually
-    /// exclusive), and it starts again when this one has fired.
+    /// When the timer fires. Until then the retransmission timer does not (RFC 8985 section 8: they are
+    /// mutually exclusive), and it starts again when this one has fired.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         match self {
             ProbeTimer::Tlp(probe) => probe.deadline(),
@@ -77,8 +78,9 @@ impl ProbeTimer {
         }
     }
 
-    /// Returns the loss that an acknowledgement shows to be repaired by a probe. Called before the acknowledgement changes
-    /// recovery state and congestion window, so that the reduction starts from the window in which the loss happened.
+    /// Returns the loss that an acknowledgement shows to be repaired by a probe. Called before the
+    /// acknowledgement changes recovery state and congestion window, so that the reduction starts from the
+    /// window in which the loss happened.
     pub(crate) fn repaired_loss(&mut self, ack: &AckOutcome, tx: &Sender) -> Option<CongestionSignal> {
         if tx.recovery.in_recovery() {
             return None;

@@ -1,6 +1,6 @@
 //! A hostile wire against what recovery promises: loss, reordering, duplication, delay spikes and lost
-//! acknowledgements by chance. The seed of a failure is in its message. A hundred thousand wires of each kind:
-//! `cargo test --release -p brisk-tcp --lib a_hundred_thousand_wires -- --ignored --nocapture`.
+//! acknowledgements by chance. The seed of a failure is in its message. A hundred thousand wires of each
+//! kind: `cargo test --release -p brisk-tcp --lib a_hundred_thousand_wires -- --ignored --nocapture`.
 
 use arrayvec::ArrayVec;
 use rand_chacha::ChaCha8Rng;
@@ -157,8 +157,8 @@ fn anything(seed: u64) {
     });
 }
 
-/// Corrective in all its forms, on wires that lose, duplicate, reorder and hold everything back for a while: property
-/// (d), "at most one reduction for repaired losses per window". Answers what was seen.
+/// Corrective in all its forms, on wires that lose, duplicate, reorder and hold everything back for a while:
+/// property (d), "at most one reduction for repaired losses per window". Answers what was seen.
 fn with_parity(seed: u64) -> Watch {
     let code = [FecCode::Xor, FecCode::XorInterleaved, FecCode::ReedSolomon][(seed % 3) as usize];
     let hold = [None, Some(FecHold::Off), Some(FecHold::Full)][(seed / 3 % 3) as usize];

@@ -146,7 +146,8 @@ fn known_server_is_left_alone_after_six_failures_in_a_row() {
     assert_eq!(bench.mode(2), Err(OffReason::Disabled));
 }
 
-/// An answer that another connection got first may have been lost on this one: the second time in a row tells.
+/// An answer that another connection got first may have been lost on this one: the second time in a row
+/// tells.
 #[test]
 fn an_answer_that_was_outrun_tells_something_the_second_time() {
     let outrun = Report::BlackHole(BlackHoleSign::Outrun);

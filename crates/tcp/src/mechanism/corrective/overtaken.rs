@@ -1,9 +1,10 @@
-//! Repairs whose original may only have been overtaken: parity can leave right behind the data, and then a packet that is a little late
-//! looks like one that was lost.
+//! Repairs whose original may only have been overtaken: parity can leave right behind the data, and then a
+//! packet that is a little late looks like one that was lost.
 //!
-//! As RACK has it (RFC 8985 section 6.2 step 4) there is no tolerance before reordering was seen: the first repair is reported at once,
-//! and if its original comes after all, the DSACK lets the sender take its reduction back. From then on a repair is reported only when
-//! its original has not come within the reordering window, which grows by its own length whenever it proves too short.
+//! As RACK has it (RFC 8985 section 6.2 step 4) there is no tolerance before reordering was seen: the first
+//! repair is reported at once, and if its original comes after all, the DSACK lets the sender take its
+//! reduction back. From then on a repair is reported only when its original has not come within the
+//! reordering window, which grows by its own length whenever it proves too short.
 
 use alloc::collections::VecDeque;
 
@@ -60,7 +61,8 @@ impl Overtaken {
         })
     }
 
-    /// A segment arrived that is no copy. Returns true if with it everything that was reported has turned out not to have been lost.
+    /// A segment arrived that is no copy. Returns true if with it everything that was reported has turned out
+    /// not to have been lost.
     pub(crate) fn on_original(&mut self, segment: SeqRange, tsval: u32) -> bool {
         let is_original = |repair: &&mut Repair| {
             repair.range.intersection(&segment).is_some() && !older(repair.tsval, tsval)

@@ -49,8 +49,8 @@ fn no_more_than_an_initial_window_follows() {
     assert_eq!(world.read(B, at_b), pattern(30_000));
 }
 
-/// However much a client sends behind its SYN: the server takes no more than an initial window before the ACK that
-/// proves the address.
+/// However much a client sends behind its SYN: the server takes no more than an initial window before the ACK
+/// that proves the address.
 #[test]
 fn a_server_takes_no_more_than_an_initial_window_without_ack() {
     let mut world = World::known(taking());

@@ -1,5 +1,5 @@
-//! An exchange over a new connection: what the cookie saves, what is kept when segments overtake each other, and
-//! what can be asked for. Times as in the parent.
+//! An exchange over a new connection: what the cookie saves, what is kept when segments overtake each other,
+//! and what can be asked for. Times as in the parent.
 
 use super::*;
 

@@ -37,9 +37,9 @@ fn a_swallowed_syn_is_followed_by_a_plain_one_and_the_second_disables() {
     assert_eq!(world.pair.a.stats().fast_open.syn_drop, 2);
 }
 
-/// T24: three answers without the data, then the cookie travels alone for a minute.
-/// Twice swallowed disables a server that has never answered; one whose response has come keeps its Fast Open, for
-/// then the losses are taken for chance.
+/// T24: three answers without the data, then the cookie travels alone for a minute. Twice swallowed disables
+/// a server that has never answered; one whose response has come keeps its Fast Open, for then the losses are
+/// taken for chance.
 #[test]
 fn a_server_that_has_answered_may_lose_two_syns() {
     for answered in [false, true] {
@@ -200,7 +200,8 @@ fn a_black_hole_behind_the_handshake_switches_fast_open_off() {
     assert_eq!(broken(&mut world, [10, 0, 1, 3]), FastOpenOutcome::Blackholed, "tried again after an hour");
 }
 
-/// The answer to data on a SYN never arrives, the FIN behind it does: somebody between keeps the connection from working.
+/// The answer to data on a SYN never arrives, the FIN behind it does: somebody between keeps the connection
+/// from working.
 #[test]
 fn a_fin_without_the_data_before_it_is_a_sign_of_a_black_hole() {
     for swallowed in [true, false] {

@@ -69,7 +69,8 @@ fn a_client_has_its_own_limit() {
     assert_eq!(world.pair.b.stats().fast_open.per_ip_refused, 1);
 }
 
-/// A client that opens many connections at once is refused by this limit with all but one; it goes on with Fast Open.
+/// A client that opens many connections at once is refused by this limit with all but one; it goes on with
+/// Fast Open.
 #[test]
 fn a_burst_beyond_the_limit_of_a_client_does_not_suspend_fast_open() {
     let mut world = World::known(FastOpenListen { max_per_ip: 1, ..FastOpenListen::default() });
@@ -107,8 +108,9 @@ fn a_reset_leaves_what_was_received() {
     assert_eq!(world.read(B, never_seen), b"0123456789", "also if it was reset before accept");
 }
 
-/// Resets in the client's name while its Fast Open connection waits for the acknowledgement: only one with the exact
-/// sequence number ends it (RFC 5961 section 3.2), so a blind flood takes no place and stops no answer.
+/// Resets in the client's name while its Fast Open connection waits for the acknowledgement: only one with
+/// the exact sequence number ends it (RFC 5961 section 3.2), so a blind flood takes no place and stops no
+/// answer.
 #[test]
 fn a_flood_of_blind_resets_ends_nothing_and_takes_no_place() {
     let mut world = World::known(FastOpenListen::default());
@@ -208,7 +210,8 @@ fn an_unanswered_syn_ack_gives_the_place_back() {
     assert_eq!(sent.iter().filter(|&&len| len == 0).count(), 6);
 }
 
-/// A client that repeats its SYN after `syn_rto` ms has an answer of `len` bytes at `until` ms; the server's connection then.
+/// A client that repeats its SYN after `syn_rto` ms has an answer of `len` bytes at `until` ms; the server's
+/// connection then.
 fn answered(world: &mut World, syn_rto: u64, len: usize, until: u64) -> brisk_tcp::connection::ConnStats {
     let fast_open =
         FastOpenConnect { syn_rto_floor: Duration::from_millis(syn_rto), ..FastOpenConnect::default() };
@@ -255,8 +258,9 @@ fn a_timeout_that_was_right_is_not_undone_though_no_data_was_dropped() {
     assert_eq!((counters.reductions, counters.undos), (1, 0));
 }
 
-/// The client was in SYN-SENT when the answer arrived, and dropped it. It asks again, is answered, and the timer of the
-/// first SYN-ACK fires a moment later: which of the SYN-ACKs was acknowledged tells the timestamp.
+/// The client was in SYN-SENT when the answer arrived, and dropped it. It asks again, is answered, and the
+/// timer of the first SYN-ACK fires a moment later: which of the SYN-ACKs was acknowledged tells the
+/// timestamp.
 #[test]
 fn data_after_a_lost_syn_ack_is_repeated_when_a_syn_was_answered() {
     let mut world = World::known(FastOpenListen::default());

@@ -57,8 +57,8 @@ fn the_insurance_does_not_hang_on_an_allowance() {
     assert_eq!(world.sent(A), [(0, "S", 100, true), (50, "S", 0, false)]);
 }
 
-/// Where the path has taken data on a SYN before, the copy may be the SYN again: the data arrives though the first
-/// was lost, and once though both arrive. It takes its bytes from the allowance.
+/// Where the path has taken data on a SYN before, the copy may be the SYN again: the data arrives though the
+/// first was lost, and once though both arrive. It takes its bytes from the allowance.
 #[test]
 fn on_a_proven_path_the_copy_may_have_the_data() {
     let handshake_copies = Some(HandshakeCopies { gap: Duration::from_millis(5), with_data: true });

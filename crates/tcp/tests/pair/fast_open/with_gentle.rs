@@ -93,7 +93,8 @@ fn a_path_that_takes_each_but_not_both_keeps_fast_open() {
     assert_eq!(one(&mut world), BOTH, "unless the network changes");
 }
 
-/// The window beyond the 16 bits of a SYN: more than those announce leaves before the client has acknowledged anything.
+/// The window beyond the 16 bits of a SYN: more than those announce leaves before the client has acknowledged
+/// anything.
 #[test]
 fn a_response_fills_the_early_window_before_the_handshake_is_over() {
     let before_the_acknowledgement = |early_window, authenticated, path_start| {
