@@ -105,23 +105,23 @@ struct LimitArgs {
     /// Cores that serve connections, each with a stack of its own [default: all that this process may use]
     #[arg(long, value_name = "N", env = "BRISK_THREADS", value_parser = clap::value_parser!(u8).range(1..=64))]
     threads: Option<u8>,
-    /// How long connections may go on after SIGTERM [default: 30s]
+    /// Time for open connections after SIGTERM [default: 30s]
     #[arg(long, value_name = "TIME", env = "BRISK_DRAIN_TIMEOUT", value_parser = parse_duration)]
     drain_timeout: Option<Duration>,
-    /// How long the next connection (hop or origin) may take to open [default: 10s]
+    /// Time to open the next connection (hop or origin) [default: 10s]
     #[arg(long, value_name = "TIME", env = "BRISK_CONNECT_TIMEOUT", value_parser = parse_duration)]
     connect_timeout: Option<Duration>,
-    /// How long PROXY, SOCKS5 or CONNECT, or the first message of the hop, may take, 100ms to 60s [default:
+    /// Time for PROXY, SOCKS5 or CONNECT, or the first message of the hop, 100ms to 60s [default:
     /// 5s]
     #[arg(long, value_name = "TIME", value_parser = header_timeout, env = "BRISK_HEADER_TIMEOUT")]
     header_timeout: Option<Duration>,
-    /// How long both ends may say nothing at first; 0s: for ever [default: 1m]
+    /// Permitted silence of both ends at the start; 0s: for ever [default: 1m]
     #[arg(long, value_name = "TIME", value_parser = parse_duration, env = "BRISK_FIRST_BYTE_TIMEOUT")]
     first_byte_timeout: Option<Duration>,
-    /// How long both ends may say nothing later; 0s: for ever [default: 1h]
+    /// Permitted silence of both ends later; 0s: for ever [default: 1h]
     #[arg(long, value_name = "TIME", value_parser = parse_duration, env = "BRISK_IDLE_TIMEOUT")]
     idle_timeout: Option<Duration>,
-    /// How long one end may say nothing after the other has finished; 0s: for ever [default: 5m]
+    /// Permitted silence of one end after the other has finished; 0s: for ever [default: 5m]
     #[arg(long, value_name = "TIME", value_parser = parse_duration, env = "BRISK_HALF_CLOSED_TIMEOUT")]
     half_closed_timeout: Option<Duration>,
 }
@@ -139,7 +139,7 @@ fn header_timeout(text: &str) -> Result<Duration, String> {
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Admin")]
 struct AdminArgs {
-    /// Where /metrics, /status, /healthz and /readyz are: ADDR:PORT
+    /// Address of /metrics, /status, /healthz and /readyz: ADDR:PORT
     #[arg(long, value_name = "ADDR:PORT", env = "BRISK_ADMIN", value_parser = listen_address)]
     admin: Option<std::net::SocketAddr>,
     /// File with the token that admin requests must bear; needed unless --admin is loopback
