@@ -105,7 +105,7 @@ fn state(kind: Kind, random: u8, is_frontend: bool) -> HandshakeState {
     state.expect("the names of the protocols are known")
 }
 
-/// What the frontend says in the first message.
+/// Payload of the first message.
 fn payload() -> Vec<u8> {
     let client = ClientAddresses {
         source: "192.0.2.7:50000".parse().expect("an address"),
