@@ -1,4 +1,5 @@
-//! Names the commit that the program is built from, for `brisk --version`: of the variable BRISK_COMMIT, or of git.
+//! Names the commit that the program is built from, for `brisk --version`: of the variable BRISK_COMMIT, or
+//! of git.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,7 +12,8 @@ fn main() {
     println!("cargo::rustc-env=BRISK_BUILD={commit}, {target}");
 }
 
-/// Returns the abbreviated hash and the date of the commit that is checked out, unless this is no clone of the repository.
+/// Returns the abbreviated hash and the date of the commit that is checked out, unless this is no clone of
+/// the repository.
 fn commit_of_git() -> Option<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().ok()?;
     // Sources may have been unpacked in somebody else's repository.

@@ -46,7 +46,8 @@ pub(crate) struct Args {
     /// Tell the origin the client's address in a PROXY header: v1 or v2
     #[arg(long, value_name = "VERSION", env = "BRISK_SEND_PROXY", value_parser = hop_args::proxy_version)]
     send_proxy: Option<ProxyVersion>,
-    /// Connect to the origin from the client's own address, where its way back leads over this host (brisk rules --as-client)
+    /// Connect to the origin from the client's own address, where its way back leads over this host (brisk
+    /// rules --as-client)
     #[arg(long, env = "BRISK_AS_CLIENT")]
     as_client: bool,
     /// An origin that frontends may ask for by name: NAME=HOST:PORT; repeatable
@@ -136,7 +137,8 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
     })
 }
 
-/// Listens. If the kernel's TCP cannot, because somebody else has the port, it is done without: it is only the second way.
+/// Listens. If the kernel's TCP cannot, because somebody else has the port, it is done without: it is only
+/// the second way.
 fn bind(config: BackendConfig, endpoint: &brisk_runtime::Endpoint, log: &Log) -> Result<Backend, Failure> {
     let Some(kernel) = config.kernel_listen.filter(|_| config.packet.is_none()) else {
         return Ok(Backend::bind(config, endpoint)?);
@@ -200,7 +202,8 @@ impl Side for Reloadable {
     }
 }
 
-/// Whether a backend with these settings can start, as far as can be told before it asks the system for anything.
+/// Whether a backend with these settings can start, as far as can be told before it asks the system for
+/// anything.
 pub(crate) fn check(settings: &Settings) -> Result<(), Failure> {
     let listen = listen(&settings.backend)?;
     origin(&settings.backend)?;

@@ -48,7 +48,8 @@ pub(crate) struct Args {
     /// Keep the cookies of --fast-open in this file, for the next time
     #[arg(long, value_name = "FILE", requires = "fast_open", env = "BRISK_FAST_OPEN_CACHE")]
     fast_open_cache: Option<PathBuf>,
-    /// Print the figures of each transfer: json is one object per transfer on stdout, and the body is not shown
+    /// Print the figures of each transfer: json is one object per transfer on stdout, and the body is not
+    /// shown
     #[arg(long, value_enum, value_name = "FORMAT")]
     stats: Option<Stats>,
     /// Give up a connection that does not open within this long

@@ -1,8 +1,9 @@
 //! The program `brisk`: argument parsing only, one file per subcommand.
 //!
-//! Each subcommand is a module with an `Args` (clap) and a `run(args, &Common)`; what it does lives in
-//! the crates below. Without the feature `lab` the program is what a server needs: gateway, `serve`, `get` and keys, neither the
-//! simulator nor the laboratory. Exit status 0: it worked; 1: it failed; 2: the command line cannot be meant.
+//! Each subcommand is a module with an `Args` (clap) and a `run(args, &Common)`; what it does lives in the
+//! crates below. Without the feature `lab` the program is what a server needs: gateway, `serve`, `get` and
+//! keys, neither the simulator nor the laboratory. Exit status 0: it worked; 1: it failed; 2: the command
+//! line cannot be meant.
 
 use std::process::ExitCode;
 

@@ -159,7 +159,8 @@ fn reloads(side: impl Side, log: Log) -> Result<impl Future<Output = ()> + Send,
 /// The time between two looks at the files with keys.
 const INTERVAL: Duration = Duration::from_secs(2);
 
-/// Tells one content of a file from another: inode, size, and the time of the last change in seconds and nanoseconds.
+/// Tells one content of a file from another: inode, size, and the time of the last change in seconds and
+/// nanoseconds.
 type Version = (u64, u64, i64, i64);
 
 fn versions(files: &[PathBuf]) -> Vec<Option<Version>> {
@@ -170,7 +171,8 @@ fn versions(files: &[PathBuf]) -> Vec<Option<Version>> {
     files.iter().map(version).collect()
 }
 
-/// Resolves when the files with keys have other versions than these. A file that is missing is being replaced.
+/// Resolves when the files with keys have other versions than these. A file that is missing is being
+/// replaced.
 async fn changed(known: &[Option<Version>], side: &impl Side) {
     loop {
         tokio::time::sleep(INTERVAL).await;

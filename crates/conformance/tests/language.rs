@@ -10,6 +10,11 @@ const SHARE: f64 = 0.1;
 /// Words that have a plainer one.
 const WORDS: &[(&str, &str)] = &[("anew", "again"), ("own up", "report")];
 
+/// Widest line of a comment, as in `rustfmt.toml`.
+const WIDTH: usize = 110;
+/// Comment lines that may still be wider; the number may only fall.
+const WIDE: usize = 350;
+
 /// Pages of `docs/` that are longer than 300 lines: a generated one.
 const LONG: &[&str] = &["reproduction.md"];
 
@@ -18,6 +23,19 @@ const OPENINGS: &[&str] = &["What", "Who", "Whoever", "Whom", "Whatever", "That 
 #[test]
 fn few_comments_open_with_a_headless_clause() {
     check("comments", &comments());
+}
+
+#[test]
+fn comments_fit_the_width() {
+    let files = files(&root().join("crates"), "rs");
+    let wide: Vec<Line> = files.iter().flat_map(|file| read(file, wide_comments)).collect();
+    println!("{} comment lines above {WIDTH} columns", wide.len());
+    assert!(
+        wide.len() <= WIDE,
+        "{} comment lines are wider than {WIDTH} columns:\n{}",
+        wide.len(),
+        list(&wide.iter().collect::<Vec<_>>())
+    );
 }
 
 #[test]
@@ -106,6 +124,13 @@ fn a_headless_opening_is_told_from_a_question_and_a_name() {
     ] {
         assert!(!is_headless(good), "{good}");
     }
+}
+
+#[test]
+fn a_wide_comment_is_found_unless_it_is_a_row_of_a_table() {
+    let long = "x".repeat(WIDTH);
+    let rust = format!("// short\n    // {long}\n//! | {long} |\nlet a = \"{long}\";\n");
+    assert_eq!(texts(wide_comments("a.rs", &rust)), [format!("// {long}")]);
 }
 
 #[test]
@@ -208,6 +233,17 @@ fn comment_lines(name: &str, text: &str) -> Vec<Line> {
         .filter(|line| line.text.starts_with("//"))
         .map(|line| Line { text: line.text.trim_start_matches(['/', '!']).trim().to_owned(), ..line })
         .filter(|line| !line.text.is_empty())
+        .collect()
+}
+
+/// The comments that exceed [`WIDTH`], rows of tables aside: these cannot be wrapped.
+fn wide_comments(name: &str, text: &str) -> Vec<Line> {
+    let is_wide = text.lines().map(|line| line.chars().count() > WIDTH).collect::<Vec<_>>();
+    numbered(name, text)
+        .zip(is_wide)
+        .filter(|(line, wide)| *wide && line.text.starts_with("//"))
+        .map(|(line, _)| line)
+        .filter(|line| !line.text.trim_start_matches(['/', '!', ' ']).starts_with('|'))
         .collect()
 }
 

@@ -1,7 +1,8 @@
 //! The users who may use a frontend as a proxy: names and passwords from a file that is for its owner alone.
 //!
-//! The file has a line for each, `NAME:PASSWORD`; empty lines and lines that begin with `#` say nothing. A name may have several
-//! lines, so that a password is changed without a failure. In memory there are digests only.
+//! The file has a line for each, `NAME:PASSWORD`; empty lines and lines that begin with `#` say nothing. A
+//! name may have several lines, so that a password is changed without a failure. In memory there are digests
+//! only.
 
 use std::io;
 use std::path::Path;
@@ -99,7 +100,8 @@ impl Users {
         }
     }
 
-    /// The user with this name and password. It takes the same time whichever of the two is wrong, and from which byte on.
+    /// The user with this name and password. It takes the same time whichever of the two is wrong, and from
+    /// which byte on.
     pub(crate) fn login(&self, name: &[u8], password: &[u8]) -> Option<Arc<str>> {
         let told = Digest::of(name, password)?;
         let mut found = None;

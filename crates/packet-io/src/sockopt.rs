@@ -73,8 +73,8 @@ pub fn dropped(fd: BorrowedFd<'_>) -> u64 {
     memory(fd).map_or(0, |memory| memory[SK_MEMINFO_DROPS].into())
 }
 
-/// Bytes of memory that what a socket has sent may take before it is told to wait, and how many it takes; `None` if the kernel does
-/// not tell.
+/// Bytes of memory that what a socket has sent may take before it is told to wait, and how many it takes;
+/// `None` if the kernel does not tell.
 pub(crate) fn send_memory(fd: BorrowedFd<'_>) -> Option<(usize, usize)> {
     const SK_MEMINFO_WMEM_ALLOC: usize = 2;
     const SK_MEMINFO_SNDBUF: usize = 3;

@@ -1,5 +1,5 @@
-//! A pair of hosts that know each other and their path, as a gateway pair does: a response every so often, each over a connection
-//! of its own, and everything that one of them learns concerns the next.
+//! A pair of hosts that know each other and their path, as a gateway pair does: a response every so often,
+//! each over a connection of its own, and everything that one of them learns concerns the next.
 
 use std::net::SocketAddr;
 use std::time::Duration;

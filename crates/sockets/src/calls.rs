@@ -218,8 +218,8 @@ pub fn send(world: &impl World, fd: i32, data: &[u8], options: SendOptions) -> A
     }
 }
 
-/// Opens a connection with a write: the SYN takes what it can, and a caller that may wait waits for the end of the
-/// handshake. True once the handshake is complete.
+/// Opens a connection with a write: the SYN takes what it can, and a caller that may wait waits for the end
+/// of the handshake. True once the handshake is complete.
 fn send_with_syn(
     world: &impl World,
     fd: i32,

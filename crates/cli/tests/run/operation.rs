@@ -1,4 +1,5 @@
-//! The work of an operator with a gateway that runs: configure it, look at it, change it, kill one side of it.
+//! The work of an operator with a gateway that runs: configure it, look at it, change it, kill one side of
+//! it.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -586,7 +587,8 @@ fn systemd_is_told_and_hands_over_the_listener() {
     let told = std::os::unix::net::UnixDatagram::bind(&notify).expect("a socket");
     told.set_read_timeout(Some(Duration::from_secs(20))).expect("a limit");
     let port = free_port();
-    // The shell plays the part of systemd: the listener is descriptor 3 of the program, whose process id it is told.
+    // The shell plays the part of systemd: the listener is descriptor 3 of the program, whose process id it
+    // is told.
     let script = format!(
         "import os,socket\ns=socket.create_server(('127.0.0.1',{port}))\nos.dup2(s.fileno(),3);os.set_inheritable(3,True)\n\
          os.environ['LISTEN_PID']=str(os.getpid());os.environ['LISTEN_FDS']='1';os.environ['NOTIFY_SOCKET']='{notify}'\n\

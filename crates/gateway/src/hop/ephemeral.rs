@@ -9,10 +9,11 @@
 //! 32 bytes  public key of X25519, for a while
 //! ```
 //!
-//! Noise forbids to use an ephemeral key twice, because keys would be used twice: all that tells two connections apart comes
-//! from it. With a shared key all of the public key goes into the chaining key (section 9.2, `MixKey(e.public_key)`), on the
-//! way there and on the way back, before anything is sealed; so each nonce makes all keys new, those of an answer to a message
-//! that is repeated too. Patterns without a shared key do not do that: they make a pair for each connection.
+//! Noise forbids to use an ephemeral key twice, because keys would be used twice: all that tells two
+//! connections apart comes from it. With a shared key all of the public key goes into the chaining key
+//! (section 9.2, `MixKey(e.public_key)`), on the way there and on the way back, before anything is sealed; so
+//! each nonce makes all keys new, those of an answer to a message that is repeated too. Patterns without a
+//! shared key do not do that: they make a pair for each connection.
 //!
 //! The price: an attacker who takes over a gateway and has the shared key can read traffic that was recorded
 //! within the life of its present pair. So a pair is erased when its time is over, whether the next one is
@@ -38,8 +39,8 @@ use super::key::HopKey;
 pub const USUAL_LIFETIME: Duration = Duration::from_secs(10);
 /// The longest that it may serve.
 pub const LONGEST_LIFETIME: Duration = Duration::from_secs(60);
-/// Secrets that are kept with a pair: one for each pair of the other side. More are agreed on each time, so that nobody's
-/// repetitions displace what serves.
+/// Secrets that are kept with a pair: one for each pair of the other side. More are agreed on each time, so
+/// that nobody's repetitions displace what serves.
 const MAX_AGREED: usize = 256;
 /// How often it is looked whether the time of a pair is over, at least.
 const LOOK: Duration = Duration::from_secs(1);
@@ -50,8 +51,8 @@ const KEY: usize = 32;
 /// Bytes of both.
 pub(super) const PUBLIC: usize = NONCE + KEY;
 
-/// Returns the primitives of Noise that `snow` is given: ring's first, whose cipher in assembly takes half the time, and the
-/// default ones for what ring lacks.
+/// Returns the primitives of Noise that `snow` is given: ring's first, whose cipher in assembly takes half
+/// the time, and the default ones for what ring lacks.
 pub(super) fn primitives() -> FallbackResolver {
     FallbackResolver::new(Box::new(RingResolver), Box::new(DefaultResolver))
 }
@@ -146,7 +147,8 @@ impl fmt::Debug for Ephemerals {
     }
 }
 
-/// A key pair of X25519, and what was agreed on with it. Erased when the last connection that begins with it is open.
+/// A key pair of X25519, and what was agreed on with it. Erased when the last connection that begins with it
+/// is open.
 struct KeyPair {
     private: HopKey,
     public: Point,

@@ -6,14 +6,14 @@
 //! <- e, ee                           <- e, ee, se        the verdict of the backend
 //! ```
 //!
-//! With one key, `e` is either a key pair of this connection alone, or one that serves for a while, with a nonce
-//! ([`ephemeral`]); the two are protocols of their own, and the backend says in its answers whether it takes
-//! the second.
+//! With one key, `e` is either a key pair of this connection alone, or one that serves for a while, with a
+//! nonce ([`ephemeral`]); the two are protocols of their own, and the backend says in its answers whether it
+//! takes the second.
 //!
-//! A wrong key, a changed byte and a message of somebody else are all one thing: [`HandshakeError::NotOurs`]. Only a pair that is
-//! not on the backend's list is told apart, for the log. Which key of a
-//! ring fits is found by trying; checking one costs two hashes and a seal, no elliptic curve, so that a flood of garbage is
-//! cheap to refuse. With pairs it costs one multiplication on the curve for each pair of the backend.
+//! A wrong key, a changed byte and a message of somebody else are all one thing: [`HandshakeError::NotOurs`].
+//! Only a pair that is not on the backend's list is told apart, for the log. Which key of a ring fits is
+//! found by trying; checking one costs two hashes and a seal, no elliptic curve, so that a flood of garbage
+//! is cheap to refuse. With pairs it costs one multiplication on the curve for each pair of the backend.
 
 use std::sync::{Arc, LazyLock};
 
@@ -31,7 +31,8 @@ use super::stamp::Stamp;
 
 /// The protocol's name in Noise.
 const NOISE: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
-/// The one with key pairs that serve for a while: as the first, and what follows the pattern is a curve of our own.
+/// The one with key pairs that serve for a while: as the first, and what follows the pattern is a curve of
+/// our own.
 const NOISE_LASTING: &str = "Noise_NNpsk0_25519nonce_ChaChaPoly_BLAKE2s";
 /// The one with static keys.
 const NOISE_PAIRS: &str = "Noise_IK_25519_ChaChaPoly_BLAKE2s";
@@ -194,7 +195,8 @@ impl Responder {
         Responder::first_that_fits(states, message)
     }
 
-    /// As [`accept`](Responder::accept), of a frontend whose key pair serves for a while. That of `own` answers.
+    /// As [`accept`](Responder::accept), of a frontend whose key pair serves for a while. That of `own`
+    /// answers.
     ///
     /// # Errors
     /// As [`accept`](Responder::accept).
@@ -210,7 +212,8 @@ impl Responder {
     /// Opens a first message with whichever pair of `keys` it is for, if it comes from a key that they know.
     ///
     /// # Errors
-    /// [`HandshakeError::NotOurs`] if it is for none, [`HandshakeError::UnknownKey`] if it comes from another key.
+    /// [`HandshakeError::NotOurs`] if it is for none, [`HandshakeError::UnknownKey`] if it comes from another
+    /// key.
     pub fn accept_with_pair(keys: &StaticKeys, message: &[u8]) -> Result<FirstMessage, HandshakeError> {
         let states = keys.own().map(|own| pair_builder(own).and_then(Builder::build_responder));
         let opened = Responder::first_that_fits(states, message)?;

@@ -1,8 +1,9 @@
-//! The key of a hop that both gateways hold: 32 random bytes that both gateways hold, as 64 hexadecimal digits in a file of their own.
+//! The key of a hop that both gateways hold: 32 random bytes that both gateways hold, as 64 hexadecimal
+//! digits in a file of their own.
 //!
-//! The file has a line per key, the newest first. A frontend speaks with the first; a backend accepts all of them. So a key
-//! is changed without a failure: the new one goes first into the file of the backend, then into those of the frontends, and
-//! at last the old one is taken out.
+//! The file has a line per key, the newest first. A frontend speaks with the first; a backend accepts all of
+//! them. So a key is changed without a failure: the new one goes first into the file of the backend, then
+//! into those of the frontends, and at last the old one is taken out.
 
 use std::fmt;
 use std::io;
@@ -175,8 +176,8 @@ pub(super) fn rights_of(path: &Path) -> Result<(u32, u32), KeyError> {
     Ok((metadata.uid(), metadata.mode() & 0o777))
 }
 
-/// The text of a file that is for its owner alone. If its owner is root, a group may read it: that is how an administrator
-/// gives it to a service, and how Kubernetes mounts a secret.
+/// The text of a file that is for its owner alone. If its owner is root, a group may read it: that is how an
+/// administrator gives it to a service, and how Kubernetes mounts a secret.
 ///
 /// # Errors
 /// If the file cannot be read or is open to others.

@@ -1,11 +1,11 @@
 //! Static keys: each gateway has a pair of its own, and the other side holds the public half.
 //!
-//! It is the alternative to one key that both hold: nothing secret leaves a host, and a frontend is shut out by taking its
-//! line from the backend's list. The own pair stands in the key file, as `private:` and 64 hexadecimal digits, the newest
-//! first; the public keys of the other side in a file of their own, as `public:` and 64 digits, a line each. A frontend speaks
-//! with its newest pair to the first public key; a backend answers with whichever pair is meant to every key that it has.
-//! The text behind a public key is its label, by which a backend names the frontend in its reports; several keys may have the same
-//! one.
+//! It is the alternative to one key that both hold: nothing secret leaves a host, and a frontend is shut out
+//! by taking its line from the backend's list. The own pair stands in the key file, as `private:` and 64
+//! hexadecimal digits, the newest first; the public keys of the other side in a file of their own, as
+//! `public:` and 64 digits, a line each. A frontend speaks with its newest pair to the first public key; a
+//! backend answers with whichever pair is meant to every key that it has. The text behind a public key is its
+//! label, by which a backend names the frontend in its reports; several keys may have the same one.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -44,8 +44,8 @@ pub struct PeerKey {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fingerprint([u8; 4]);
 
-/// The own pairs, the newest first, which are never empty, and the public keys of the other side: without one nobody is
-/// admitted.
+/// The own pairs, the newest first, which are never empty, and the public keys of the other side: without one
+/// nobody is admitted.
 #[derive(Clone, Debug)]
 pub struct StaticKeys {
     own: Arc<[PrivateKey]>,
@@ -144,7 +144,8 @@ impl StaticKeys {
     /// The own pairs from a text that came from `place`, the public keys of the other side from a file.
     ///
     /// # Errors
-    /// If there is no key in one of them, too many, or something else; if others than its owner may change the file.
+    /// If there is no key in one of them, too many, or something else; if others than its owner may change
+    /// the file.
     pub(super) fn read(own: &str, place: &str, peers: &Path) -> Result<StaticKeys, KeyError> {
         let own = private_keys(own, place)?;
         let name = peers.display().to_string();

@@ -1,7 +1,8 @@
 //! The configuration of a gateway as an operator writes it: a TOML file, flags, or both.
 //!
 //! Every key is optional here; what a side needs is asked for when it is started. Flags are settings too, and
-//! [`Settings::over`] lays them over those of a file. `docs/operating/settings.md` has every key with unit, default and range.
+//! [`Settings::over`] lays them over those of a file. `docs/operating/settings.md` has every key with unit,
+//! default and range.
 //!
 //! | file | what it is |
 //! |---|---|
@@ -73,7 +74,8 @@ pub struct FrontendSettings {
     /// Where clients connect.
     #[serde(deserialize_with = "values::listen")]
     pub listen: Option<SocketAddr>,
-    /// How long a client's first bytes are waited for while nobody knows who speaks first; 0 to 1 s, default 5 ms.
+    /// How long a client's first bytes are waited for while nobody knows who speaks first; 0 to 1 s, default
+    /// 5 ms.
     #[serde(deserialize_with = "values::duration")]
     pub first_bytes_wait: Option<Duration>,
     /// How long at most where clients are known to speak first; 0 (as long as above) to 10 s, default 2 s.
@@ -238,7 +240,8 @@ pub struct HopSettings {
 pub struct LimitSettings {
     /// Connections at one time; 1 or more, default 10 000.
     pub max_connections: Option<u32>,
-    /// Cores that serve connections, each with a thread and a stack; 1 to 64, default all that the process may use.
+    /// Cores that serve connections, each with a thread and a stack; 1 to 64, default all that the process
+    /// may use.
     #[serde(deserialize_with = "values::threads")]
     pub threads: Option<u8>,
     /// How long connections may go on after the order to stop; default 30 s.
@@ -360,9 +363,8 @@ impl Settings {
         }
     }
 
-    /// The keys in which these differ from `before`, as `SECTION.KEY`; `backends` for all of the backends, `listener` for all
-    /// listeners, `frontends` for all
-    /// limits of frontends.
+    /// The keys in which these differ from `before`, as `SECTION.KEY`; `backends` for all of the backends,
+    /// `listener` for all listeners, `frontends` for all limits of frontends.
     pub fn changed(&self, before: &Settings) -> Vec<Change> {
         let Settings { frontend, peers, listeners, backend, frontends, hop, limits, admin } = self;
         let mut changes = frontend.changed(&before.frontend, "frontend");

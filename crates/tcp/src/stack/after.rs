@@ -1,8 +1,9 @@
 //! The steps of the stack after a call has changed a connection.
 //!
-//! After every event (a segment, a call, a timer, a transmission) the connection returns an [`Aftermath`], and
-//! [`Stack::after`] does what that asks for: memory is counted, events are passed on, the memories of the stack hear what
-//! the connection has learnt, a connection that is over makes way. Then the connection is ready to send, or idle.
+//! After every event (a segment, a call, a timer, a transmission) the connection returns an [`Aftermath`],
+//! and [`Stack::after`] does what that asks for: memory is counted, events are passed on, the memories of the
+//! stack hear what the connection has learnt, a connection that is over makes way. Then the connection is
+//! ready to send, or idle.
 
 use super::Stack;
 use super::slot::{Phase, Slot};

@@ -1,8 +1,9 @@
 //! Handshakes of released versions, with the present code on either side of them.
 //!
-//! `tests/released/VERSION.txt` holds what a version said, with keys and randomness that are known: for each kind of key the
-//! first message, the answer and a record in each direction. The present code must read them, and write the same bytes.
-//! A release adds a file (`RELEASED=VERSION cargo test -p brisk-gateway --lib released` writes it); none is ever changed.
+//! `tests/released/VERSION.txt` holds what a version said, with keys and randomness that are known: for each
+//! kind of key the first message, the answer and a record in each direction. The present code must read them,
+//! and write the same bytes. A release adds a file (`RELEASED=VERSION cargo test -p brisk-gateway --lib
+//! released` writes it); none is ever changed.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -196,7 +197,8 @@ fn gateways_understand_those_of_every_release() {
             let [first, answer, more, response] = MESSAGES.map(|name| message(&text, kind, name));
             let place = format!("{} {kind:?}", file.display());
 
-            // A frontend of that release with the present backend: it reads the message and answers as that release did.
+            // A frontend of that release with the present backend: it reads the message and answers as that
+            // release did.
             let said = accept(kind, &first).payload;
             assert_eq!(said[..], payload()[..], "{place}");
             let (opening, rest) = Opening::decode(&said).expect("an opening");
@@ -211,7 +213,8 @@ fn gateways_understand_those_of_every_release() {
             assert_eq!(own, answer, "{place}");
             assert_eq!(opened(&mut backend, &more), b"more", "{place}");
 
-            // The present frontend with a backend of that release: it says what that release said and reads the answer.
+            // The present frontend with a backend of that release: it says what that release said and reads
+            // the answer.
             let (frontend, own) = Initiator::say(Ok(state(kind, 0x21, true)), &payload()).expect("short");
             assert_eq!(own, first, "{place}");
             let (mut frontend, verdict, stamp) = frontend.finish(&answer).expect("the answer fits");
