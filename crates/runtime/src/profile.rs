@@ -211,7 +211,10 @@ const MECHANISMS: &[(&str, &str)] = &[
     ("reactive", "off, paper or rack_tlp"),
     #[cfg(not(feature = "historical"))]
     ("reactive", "off or rack_tlp"),
+    #[cfg(feature = "historical")]
     ("corrective", "off, f1, f2, rs1, rs2, rs3, rs4, rs5, rs6, rs7 or rs8"),
+    #[cfg(not(feature = "historical"))]
+    ("corrective", "off, f2, rs1, rs2, rs3, rs4, rs5, rs6, rs7 or rs8"),
     ("proactive", "off, short or all"),
     ("loss_cap", "25, 50 or 100"),
     ("path", "on, off or shared"),
@@ -291,6 +294,7 @@ fn mechanism(word: &str, asked: &mut Profile) -> Result<(), ProfileError> {
         ("delack_max", value) => tcp.delack_max = parse_duration(value).unwrap_or(tcp.delack_max),
         ("congestion", value) => tcp.congestion = value.parse().unwrap_or_default(),
         ("corrective", "off") => tcp.mechanisms.corrective = None,
+        #[cfg(feature = "historical")]
         ("corrective", "f1") => tcp.mechanisms.corrective = Some(CorrectiveConfig::of_the_paper()),
         ("corrective", "f2") => tcp.mechanisms.corrective = Some(CorrectiveConfig::default()),
         ("corrective", value) => {
@@ -473,6 +477,7 @@ mod tests {
     fn corrective_comes_in_both_profiles_and_with_several_parities() {
         let of = |text| Profile::parse(text).unwrap().tcp.mechanisms.corrective;
         assert_eq!(of("corrective"), of("corrective=f2"));
+        #[cfg(feature = "historical")]
         assert_eq!(of("corrective=f1"), Some(CorrectiveConfig::of_the_paper()));
         assert_eq!(
             of("corrective=rs3").map(|config| (config.code, config.parities)),

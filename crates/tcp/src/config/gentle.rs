@@ -76,6 +76,7 @@ impl Default for CorrectiveConfig {
 
 impl CorrectiveConfig {
     /// Corrective as the paper has it: for the laboratory, see [`FecProfile::F1`].
+    #[cfg(feature = "historical")]
     pub fn of_the_paper() -> Self {
         CorrectiveConfig {
             profile: FecProfile::F1,
@@ -112,11 +113,35 @@ impl CorrectiveConfig {
 pub enum FecProfile {
     /// The paper's: at the first covered byte, the option on every packet, no checksum. For the laboratory: a
     /// network that alters payloads can make it corrupt data.
+    #[cfg(feature = "historical")]
     F1,
     /// Left of the window, where no TCP accepts data, with a checksum over the rebuilt range.
     F2,
     /// F2 is offered, both are accepted.
+    #[cfg(feature = "historical")]
     Both,
+}
+
+impl FecProfile {
+    /// True if F1 is accepted.
+    pub(crate) const fn has_f1(self) -> bool {
+        match self {
+            #[cfg(feature = "historical")]
+            FecProfile::F1 | FecProfile::Both => true,
+            FecProfile::F2 => false,
+        }
+    }
+
+    /// True if F2 is offered and accepted.
+    pub(crate) const fn has_f2(self) -> bool {
+        match self {
+            #[cfg(feature = "historical")]
+            FecProfile::F1 => false,
+            #[cfg(feature = "historical")]
+            FecProfile::Both => true,
+            FecProfile::F2 => true,
+        }
+    }
 }
 
 /// Code of the parity.
@@ -289,6 +314,7 @@ mod tests {
         let corrective = CorrectiveConfig::default();
         let refused = |config: CorrectiveConfig| config.validate().unwrap_err().key;
         assert_eq!(corrective.validate(), Ok(()));
+        #[cfg(feature = "historical")]
         assert_eq!(CorrectiveConfig::of_the_paper().validate(), Ok(()));
         assert_eq!(refused(CorrectiveConfig { blocks: 17, ..corrective }), "fec_blocks");
         assert_eq!(refused(CorrectiveConfig { blocks: 1, ..corrective }), "fec_blocks");

@@ -15,6 +15,7 @@ use crate::outcome::{
     LossOutcome, Origin, Reaction,
 };
 use crate::send::rack::RackVerdict;
+#[cfg(feature = "historical")]
 use crate::send::rfc6675::Situation;
 use crate::send::scoreboard::AckInfo;
 use crate::time::{Instant, Micros, TIMESTAMP_TICK};
@@ -230,10 +231,11 @@ impl Connection {
             self.tx.rack.on_ack(ack, &self.tx.scoreboard, srtt, min_rtt, in_recovery, now);
             return LossOutcome::default();
         }
-        let may_send_new = self.tx.rfc6675.is_some() && self.tx.may_send_new(&self.tx.budget(now));
-        let loss = if let Some(counting) = self.tx.rfc6675.as_mut().filter(|_| self.handshake.agreed.sack) {
-            let situation = Situation { in_recovery, may_send_new, srtt };
-            let (verdict, cause) = counting.on_ack(ack, &self.tx.scoreboard, &situation);
+        #[cfg(feature = "historical")]
+        let counted = self.count_losses(ack, in_recovery, now);
+        #[cfg(not(feature = "historical"))]
+        let counted = None;
+        let loss = if let Some((verdict, cause)) = counted {
             self.mark_lost(verdict, cause, now)
         } else if self.handshake.agreed.sack {
             self.tx.rack.on_ack(ack, &self.tx.scoreboard, srtt, min_rtt, in_recovery, now);
@@ -255,6 +257,20 @@ impl Connection {
             self.report_loss(&loss);
         }
         loss
+    }
+
+    /// Detects losses by counting, if so configured.
+    #[cfg(feature = "historical")]
+    fn count_losses(
+        &mut self,
+        ack: &AckOutcome,
+        in_recovery: bool,
+        now: Instant,
+    ) -> Option<(RackVerdict, LossCause)> {
+        let may_send_new = self.tx.rfc6675.is_some() && self.tx.may_send_new(&self.tx.budget(now));
+        let srtt = self.tx.rtt.srtt();
+        let counting = self.tx.rfc6675.as_mut().filter(|_| self.handshake.agreed.sack)?;
+        Some(counting.on_ack(ack, &self.tx.scoreboard, &Situation { in_recovery, may_send_new, srtt }))
     }
 
     /// Without SACK: the third duplicate acknowledgement (`dup_thresh`) declares the first segment lost (RFC
@@ -333,6 +349,7 @@ impl Connection {
         let Some(why) = self.tx.recovery.spurious(ack, repairs_in_flight) else { return };
         if self.tx.recovery.shows_reordering() {
             self.tx.rack.on_spurious_recovery();
+            #[cfg(feature = "historical")]
             self.tx.rfc6675.iter_mut().for_each(|counting| counting.on_spurious_recovery());
         }
         if self.tx.recovery.state() == CongestionState::Loss {

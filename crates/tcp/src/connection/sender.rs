@@ -19,6 +19,7 @@ use crate::send::queue::SendQueue;
 use crate::send::rack::Rack;
 use crate::send::rate::RateControl;
 use crate::send::recovery::Recovery;
+#[cfg(feature = "historical")]
 use crate::send::rfc6675::Rfc6675;
 use crate::send::rto::Rto;
 use crate::send::rtt::RttEstimator;
@@ -51,6 +52,7 @@ pub(crate) struct Sender {
     pub(crate) rto: Rto,
     pub(crate) rack: Rack,
     /// Detects losses in place of RACK, if so configured.
+    #[cfg(feature = "historical")]
     pub(crate) rfc6675: Option<Box<Rfc6675>>,
     pub(crate) recovery: Recovery,
     pub(crate) window: SendWindow,
@@ -229,12 +231,15 @@ impl Sender {
         let initial = initial_window(config.initial_window, mss);
         let mut queue = SendQueue::new(config.send_buffer);
         queue.set_start(iss + 1);
-        let (rfc6675, prr) = match &config.loss_detection {
-            LossDetection::Rack => (None, PrrBound::Rfc9937),
+        let prr = match &config.loss_detection {
+            LossDetection::Rack => PrrBound::Rfc9937,
             #[cfg(feature = "historical")]
-            LossDetection::Rfc6675(counting) => {
-                (Some(Box::new(Rfc6675::new(counting, config.dup_thresh))), counting.prr)
-            }
+            LossDetection::Rfc6675(counting) => counting.prr,
+        };
+        #[cfg(feature = "historical")]
+        let rfc6675 = match &config.loss_detection {
+            LossDetection::Rack => None,
+            LossDetection::Rfc6675(counting) => Some(Box::new(Rfc6675::new(counting, config.dup_thresh))),
         };
         let start = ControllerStart {
             now,
@@ -257,6 +262,7 @@ impl Sender {
             rto: Rto::new(&config.rto),
             rack: Rack::new(host.granularity, config.dup_thresh),
             recovery: Recovery::new(iss, config.frto),
+            #[cfg(feature = "historical")]
             rfc6675,
             window: SendWindow::new(),
             rate,
@@ -558,17 +564,28 @@ impl Sender {
         }
     }
 
+    /// True if RACK detects losses, not counting.
+    pub(crate) fn uses_rack(&self) -> bool {
+        #[cfg(feature = "historical")]
+        if self.rfc6675.is_some() {
+            return false;
+        }
+        true
+    }
+
     /// When loss detection looks again at what it only suspects.
     pub(crate) fn reordering_timeout(&self) -> Option<Instant> {
-        match &self.rfc6675 {
-            None => self.rack.next_timeout(),
-            Some(counting) => counting.next_timeout(),
+        #[cfg(feature = "historical")]
+        if let Some(counting) = &self.rfc6675 {
+            return counting.next_timeout();
         }
+        self.rack.next_timeout()
     }
 
     /// Stops the reordering timer.
     pub(crate) fn disarm_reordering(&mut self) {
         self.rack.disarm();
+        #[cfg(feature = "historical")]
         if let Some(counting) = &mut self.rfc6675 {
             counting.disarm();
         }
@@ -576,7 +593,11 @@ impl Sender {
 
     /// True once a segment arrived after one that was sent later.
     pub(crate) fn reordering_seen(&self) -> bool {
-        self.rfc6675.as_ref().map_or(self.rack.reordering_seen(), |counting| counting.reordering_seen())
+        #[cfg(feature = "historical")]
+        if let Some(counting) = &self.rfc6675 {
+            return counting.reordering_seen();
+        }
+        self.rack.reordering_seen()
     }
 
     /// True if the windows take the next segment of new data, and there is one.

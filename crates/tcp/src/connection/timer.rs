@@ -99,10 +99,12 @@ impl Connection {
     /// RFC 8985 section 6.3: the segments whose reordering window has passed are lost.
     fn on_reordering_timeout(&mut self, now: Instant) {
         self.refresh_holds();
-        let (verdict, cause) = match &mut self.tx.rfc6675 {
-            None => (self.tx.rack.on_timeout(&self.tx.scoreboard, now), LossCause::Rack),
-            Some(counting) => counting.on_timeout(&self.tx.scoreboard),
-        };
+        #[cfg(feature = "historical")]
+        let counted = self.tx.rfc6675.as_mut().map(|counting| counting.on_timeout(&self.tx.scoreboard));
+        #[cfg(not(feature = "historical"))]
+        let counted = None;
+        let (verdict, cause) =
+            counted.unwrap_or_else(|| (self.tx.rack.on_timeout(&self.tx.scoreboard, now), LossCause::Rack));
         let loss = self.mark_lost(verdict, cause, now);
         self.report_loss(&loss);
         if loss.newly_lost > 0 {
@@ -146,7 +148,7 @@ impl Connection {
             self.tx.scoreboard.clear_sacked();
         }
         self.tx.disarm_reordering();
-        let newly_lost = if self.handshake.agreed.sack && self.tx.rfc6675.is_none() && !reneged {
+        let newly_lost = if self.handshake.agreed.sack && self.tx.uses_rack() && !reneged {
             let lost = self.tx.rack.on_rto(&self.tx.scoreboard, now);
             self.count_loss_runs(&lost);
             lost.iter().map(|range| self.tx.scoreboard.mark_lost(*range)).sum()

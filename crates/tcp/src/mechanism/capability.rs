@@ -15,10 +15,22 @@ use crate::config::{FecCode, FecProfile, MechanismConfig};
 /// Where parity stands in the sequence space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Profile {
-    /// At the first byte that it covers.
+    /// At the first byte that it covers: the paper's.
+    #[cfg(feature = "historical")]
     F1,
     /// Left of the window.
     F2,
+}
+
+impl Profile {
+    /// True for the paper's profile, which needs the feature `historical`.
+    pub(crate) const fn is_f1(self) -> bool {
+        match self {
+            #[cfg(feature = "historical")]
+            Profile::F1 => true,
+            Profile::F2 => false,
+        }
+    }
 }
 
 /// Result of the negotiation; at least one of the two.
@@ -33,6 +45,15 @@ pub struct Agreed {
 }
 
 impl Agreed {
+    /// The agreement on F1, which needs the feature `historical`.
+    fn on_f1(encoding: u8) -> Option<Agreed> {
+        #[cfg(feature = "historical")]
+        let profile = Some(Profile::F1);
+        #[cfg(not(feature = "historical"))]
+        let profile: Option<Profile> = None;
+        profile.map(|profile| Agreed { profile, encoding, proactive: false })
+    }
+
     /// True if parity may be sent and is understood.
     pub fn corrective(&self) -> bool {
         self.encoding != ENCODING_NONE
@@ -106,8 +127,8 @@ impl Willing {
     pub(crate) fn of(config: &MechanismConfig) -> Option<Willing> {
         let profile = config.corrective.map(|corrective| corrective.profile);
         let willing = Willing {
-            f1: matches!(profile, Some(FecProfile::F1 | FecProfile::Both)),
-            f2: matches!(profile, Some(FecProfile::F2 | FecProfile::Both)),
+            f1: profile.is_some_and(FecProfile::has_f1),
+            f2: profile.is_some_and(FecProfile::has_f2),
             encoding: match config.corrective.map(|corrective| corrective.code) {
                 None => ENCODING_NONE,
                 Some(FecCode::Xor) => ENCODING_XOR,
@@ -146,8 +167,8 @@ impl Willing {
                 // Nothing but the type may be set, and to one that F1 has.
                 let legal =
                     offered == encoding && matches!(encoding, ENCODING_XOR | ENCODING_XOR_INTERLEAVED);
-                (legal && self.f1 && timestamps)
-                    .then_some((offered, Agreed { profile: Profile::F1, encoding, proactive: false }))
+                let agreed = Agreed::on_f1(encoding).filter(|_| legal && self.f1 && timestamps)?;
+                Some((offered, agreed))
             }
             CAP_VERSION_F2 if offered & CAP_ANSWER == 0 => {
                 let encoding = if self.f2 { encoding } else { ENCODING_NONE };
@@ -166,8 +187,7 @@ impl Willing {
 /// Returns the agreement of a SYN-ACK with `answered`, given that the SYN offered `offered`.
 pub(crate) fn accept(offered: u8, answered: u8, timestamps: bool) -> Option<Agreed> {
     if offered & CAP_VERSION_MASK == CAP_VERSION_F1 {
-        let agreed = Agreed { profile: Profile::F1, encoding: encoding_type(answered), proactive: false };
-        return (answered == offered && timestamps).then_some(agreed);
+        return Agreed::on_f1(encoding_type(answered)).filter(|_| answered == offered && timestamps);
     }
     let granted = answered & !(CAP_VERSION_F2 | CAP_ANSWER);
     let head = answered & (CAP_VERSION_MASK | CAP_ANSWER);
@@ -186,15 +206,12 @@ mod tests {
     use super::*;
 
     const ALL: Willing = Willing { f1: true, f2: true, encoding: 1, proactive: true };
+    #[cfg(feature = "historical")]
     const F1: Willing = Willing { f2: false, proactive: false, ..ALL };
     const F2: Willing = Willing { f1: false, proactive: false, ..ALL };
 
     #[test]
     fn offers_are_the_legal_values() {
-        assert_eq!(F1.offer(true), Some(0x01));
-        assert_eq!(Willing { encoding: 2, ..F1 }.offer(true), Some(0x02));
-        assert_eq!(Willing { encoding: 3, ..F1 }.offer(true), Some(0x01), "F1 has one parity");
-        assert_eq!(F1.offer(false), None, "F1 needs timestamps");
         assert_eq!(F2.offer(false), Some(0x11));
         assert_eq!(ALL.offer(true), Some(0x51));
         assert_eq!(ALL.offer(false), Some(0x11), "Proactive needs timestamps");
@@ -214,11 +231,6 @@ mod tests {
         assert_eq!(byte(F2, 0x50), None);
         assert_eq!(byte(F2, 0x91), None, "an answer is no offer");
         assert_eq!(byte(F2, 0x01), None, "not in another version");
-        assert_eq!(byte(F1, 0x11), None);
-        assert_eq!(byte(F1, 0x01), Some(0x01));
-        assert_eq!(byte(F1, 0x41), None, "F1 knows no other bits");
-        assert_eq!(byte(ALL, 0x03), None, "nor a type of several parities");
-        assert_eq!(F1.answer(0x01, false), None);
         assert_eq!(ALL.answer(0x51, false).map(|(byte, _)| byte), Some(0x91));
         assert_eq!(byte(F2, 0x1f), None, "reserved types are none");
     }
@@ -235,9 +247,31 @@ mod tests {
         assert_eq!(accept(0x11, 0xb1, true), None);
         assert_eq!(accept(0x11, 0xd1, true), None, "Proactive was not offered");
         assert_eq!(accept(0x51, 0x90, true), None, "nothing is granted");
+    }
+
+    #[cfg(feature = "historical")]
+    #[test]
+    fn f1_is_answered_with_the_offer_and_needs_timestamps() {
+        let byte = |willing: Willing, offered| willing.answer(offered, true).map(|(byte, _)| byte);
+        assert_eq!(F1.offer(true), Some(0x01));
+        assert_eq!(Willing { encoding: 2, ..F1 }.offer(true), Some(0x02));
+        assert_eq!(Willing { encoding: 3, ..F1 }.offer(true), Some(0x01), "F1 has one parity");
+        assert_eq!(F1.offer(false), None);
+        assert_eq!(byte(F1, 0x11), None);
+        assert_eq!(byte(F1, 0x01), Some(0x01));
+        assert_eq!(byte(F1, 0x41), None, "F1 knows no other bits");
+        assert_eq!(byte(ALL, 0x03), None, "nor a type of several parities");
+        assert_eq!(F1.answer(0x01, false), None);
         assert!(accept(0x01, 0x01, true).is_some_and(|agreed| agreed.profile == Profile::F1));
         assert_eq!(accept(0x01, 0x02, true), None);
         assert_eq!(accept(0x01, 0x91, true), None);
         assert_eq!(accept(0x01, 0x01, false), None);
+    }
+
+    #[cfg(not(feature = "historical"))]
+    #[test]
+    fn f1_is_not_accepted() {
+        assert_eq!(ALL.answer(0x01, true), None);
+        assert_eq!(accept(0x01, 0x01, true), None);
     }
 }

@@ -126,7 +126,7 @@ impl Signals {
 
     /// The flags that every outgoing segment carries now.
     pub(crate) fn flags(&self) -> u8 {
-        let f2 = self.profile == Profile::F2;
+        let f2 = !self.profile.is_f1();
         let mut flags = 0;
         if self.succ {
             flags |= R_SUCC | if f2 && self.s_par { S_PAR } else { 0 };
@@ -148,7 +148,7 @@ impl Signals {
         {
             self.r_ack_sent = Some(now);
             // [F1] "stop: after one segment".
-            self.rack_pending = self.profile == Profile::F2;
+            self.rack_pending = !self.profile.is_f1();
         }
     }
 
@@ -181,7 +181,7 @@ impl Signals {
             // than a segment that reports none, too.
             let ack = self.last_succ.map_or(stamp.ack, |last| last.ack.max(stamp.ack));
             self.last_succ = Some(Stamp { ack, ..stamp });
-            if !reports && self.profile == Profile::F2 {
+            if !reports && !self.profile.is_f1() {
                 self.rack_pending = false;
             }
         }
@@ -202,35 +202,27 @@ impl Signals {
     }
 
     fn take_confirmation(&mut self, flags: u8) {
-        let ours = match self.profile {
-            Profile::F2 => (flags & A_PAR != 0) == self.s_par,
-            Profile::F1 => true,
-        };
-        if ours {
+        if self.profile.is_f1() || (flags & A_PAR != 0) == self.s_par {
             self.succ = false;
         }
     }
 
     /// Takes R_SUCC; true if it opens an episode.
     fn take_report(&mut self, flags: u8, srtt: Option<Micros>, now: Instant) -> bool {
-        match self.profile {
-            Profile::F2 => {
-                let par = flags & S_PAR != 0;
-                let opens = par != self.last_par;
-                (self.last_par, self.rack_pending) = (par, true);
-                opens
-            }
-            Profile::F1 => {
-                // The bit alone does not tell a repetition from a new loss: within a round trip of our
-                // answer it is a repetition.
-                let overdue = match (self.r_ack_sent, srtt) {
-                    (Some(sent), Some(srtt)) => Micros::between(sent, now) >= srtt,
-                    (None, _) | (_, None) => true,
-                };
-                self.rack_pending |= overdue;
-                overdue
-            }
+        if self.profile.is_f1() {
+            // The bit alone does not tell a repetition from a new loss: within a round trip of our
+            // answer it is a repetition.
+            let overdue = match (self.r_ack_sent, srtt) {
+                (Some(sent), Some(srtt)) => Micros::between(sent, now) >= srtt,
+                (None, _) | (_, None) => true,
+            };
+            self.rack_pending |= overdue;
+            return overdue;
         }
+        let par = flags & S_PAR != 0;
+        let opens = par != self.last_par;
+        (self.last_par, self.rack_pending) = (par, true);
+        opens
     }
 }
 
@@ -324,7 +316,12 @@ mod tests {
             let options = Options { gentle, ..Options::default() };
             signals.on_segment(&segment(1, ack, &options), true, None, Instant::ZERO)
         };
-        for profile in [Profile::F2, Profile::F1] {
+        let profiles = [
+            Profile::F2,
+            #[cfg(feature = "historical")]
+            Profile::F1,
+        ];
+        for profile in profiles {
             let mut sender = Signals::new(profile);
             assert!(report(&mut sender, 1000, Some(R_SUCC | S_PAR)).repaired);
             assert!(report(&mut sender, 3000, Some(R_SUCC)).repaired);
@@ -376,6 +373,7 @@ mod tests {
         assert_eq!(sender.flags(), R_ACK);
     }
 
+    #[cfg(feature = "historical")]
     #[test]
     fn f1_confirms_once_and_ignores_a_repetition_within_a_round_trip() {
         let mut sender = Signals::new(Profile::F1);

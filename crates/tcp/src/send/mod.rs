@@ -13,7 +13,7 @@ pub(crate) mod queue;
 pub(crate) mod rack;
 pub(crate) mod rate;
 pub(crate) mod recovery;
-#[cfg_attr(not(feature = "historical"), path = "no_rfc6675.rs")]
+#[cfg(feature = "historical")]
 pub(crate) mod rfc6675;
 pub(crate) mod rto;
 pub(crate) mod rtt;

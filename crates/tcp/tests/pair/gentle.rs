@@ -93,8 +93,9 @@ impl Path {
 /// in two pieces.
 fn deeds(profile: FecProfile) -> &'static [Deed] {
     match profile {
+        #[cfg(feature = "historical")]
         FecProfile::F1 => &[Deed::Strip, Deed::SplitData, Deed::Alone],
-        FecProfile::F2 | FecProfile::Both => &[Deed::Strip, Deed::Flip, Deed::Lie, Deed::Split, Deed::Alone],
+        _ => &[Deed::Strip, Deed::Flip, Deed::Lie, Deed::Split, Deed::Alone],
     }
 }
 
@@ -222,6 +223,7 @@ fn not_a_byte_is_wrong_whatever_the_path_does_to_parity() {
 }
 
 /// F1 on both ends, which has nothing but timestamps against a path that removes the option.
+#[cfg(feature = "historical")]
 #[test]
 fn not_a_byte_of_f1_is_wrong_whatever_is_done_to_its_options() {
     let exchanges = (0..200).map(|seed| exchange(seed, FecProfile::F1));
@@ -261,6 +263,7 @@ fn not_a_byte_of_many_is_wrong() {
 
 /// `cargo test --release -p brisk-tcp --test pair not_a_byte_of_f1_on_many -- --ignored --nocapture`; see
 /// [`try_many`].
+#[cfg(feature = "historical")]
 #[test]
 #[ignore = "a hundred thousand paths take minutes: run it by hand, in release"]
 fn not_a_byte_of_f1_on_many_paths_is_wrong() {

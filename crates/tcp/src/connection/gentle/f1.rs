@@ -6,11 +6,12 @@
 //! payload again only from a peer that has seen it switch off: everything that left before carries an
 //! older echo.
 
-use brisk_wire::{Flags, Gentle as GentleOption};
+use brisk_wire::Flags;
 
+use crate::connection::Connection;
 use crate::connection::gentle::{Gentle, Parts, SegmentFate};
-use crate::mechanism::{GentleOff, Profile};
-use crate::outcome::Arrived;
+use crate::mechanism::GentleOff;
+use crate::outcome::{Arrived, CongestionSignal, Reaction, Repair};
 use crate::receive::timestamps::older;
 use crate::time::Instant;
 
@@ -24,16 +25,6 @@ pub(in crate::connection) struct F1Hold {
 }
 
 impl Gentle {
-    /// True if the profile that was agreed on is F1.
-    pub(crate) fn is_f1(&self) -> bool {
-        self.agreed().is_some_and(|agreed| agreed.profile == Profile::F1)
-    }
-
-    /// In F1 every segment has the option, if only to show that nobody removes it.
-    pub(crate) fn idle_option(&self) -> Option<GentleOption> {
-        self.is_f1().then_some(GentleOption::Short { flags: 0 })
-    }
-
     /// A segment arrived in F1: the peer speaks the option, or somebody removes it.
     pub(crate) fn check_f1(
         &mut self,
@@ -103,6 +94,20 @@ impl Gentle {
         // is no sign of congestion.
         if parts.tx.scoreboard.mark_all_lost() > 0 {
             parts.tx.recovery.on_too_big(parts.tx.scoreboard.nxt());
+        }
+    }
+}
+
+/// F1: the flags of a parity segment count like those of any other.
+impl Connection {
+    pub(crate) fn take_flags_of_parity(&mut self, segment: &Arrived<'_>, now: Instant) {
+        let report = self.with_gentle(|gentle, parts| gentle.read_signals(segment, parts, now));
+        if report.is_some_and(|report| report.repaired) {
+            let undelivered =
+                self.tx.scoreboard.outstanding().saturating_sub(self.tx.scoreboard.sacked_bytes());
+            let signal =
+                CongestionSignal { ack: segment.ack, by: Repair::Parity, reaction: Reaction::Proportional };
+            self.answer_masked_loss(signal, undelivered, now);
         }
     }
 }

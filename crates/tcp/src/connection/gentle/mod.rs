@@ -15,6 +15,7 @@ use brisk_wire::{Flags, Gentle as GentleOption, OptionProfile, Options, SeqNum, 
 
 use crate::config::TcpConfig;
 use crate::connection::decision::{Choice, Data, SynOption};
+#[cfg(feature = "historical")]
 use crate::connection::gentle::f1::F1Hold;
 use crate::connection::gentle::parity::ParityTx;
 use crate::connection::gentle::planner::Planner;
@@ -30,13 +31,12 @@ use crate::mechanism::corrective::decoder::{Edges, Recovered};
 use crate::mechanism::proactive::copies::Copies;
 use crate::mechanism::signal::{RepairReport, Signals};
 use crate::mechanism::{Agreed, GentleOff, GentleOutcome, ParityPlan, Willing, accept};
-use crate::outcome::{
-    AckOutcome, Arrived, CongestionSignal, Dsack, DsackOf, LossCause, LossOutcome, Reaction, Repair,
-};
+use crate::outcome::{AckOutcome, Arrived, Dsack, DsackOf, LossCause, LossOutcome, Repair};
 use crate::path::PathFacts;
 use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant, Micros};
 
+#[cfg(feature = "historical")]
 pub(crate) mod f1;
 pub(crate) mod parity;
 pub(crate) mod plain_copy;
@@ -64,6 +64,7 @@ pub(crate) struct Gentle {
     outcome: GentleOutcome,
     pub(crate) active: Option<Box<Active>>,
     pub(crate) planner: Option<Box<Planner>>,
+    #[cfg(feature = "historical")]
     pub(in crate::connection) f1_hold: Option<F1Hold>,
 }
 
@@ -150,6 +151,7 @@ pub(crate) enum SegmentFate {
     /// It is dropped.
     Drop,
     /// It is dropped, and an acknowledgement leaves at once.
+    #[cfg(feature = "historical")]
     Answer,
     /// It was parity, which is never data, and may have brought back what was lost.
     Parity(Option<Recovered>),
@@ -212,6 +214,7 @@ impl Gentle {
             outcome: GentleOutcome::Off(GentleOff::NotAsked),
             active: None,
             planner: config.mechanisms.planner.map(|planner| Box::new(Planner::new(planner))),
+            #[cfg(feature = "historical")]
             f1_hold: None,
         }
     }
@@ -224,6 +227,11 @@ impl Gentle {
     /// Returns the agreement that is in force.
     pub(crate) fn agreed(&self) -> Option<Agreed> {
         self.active.as_ref().map(|active| active.agreed)
+    }
+
+    /// True if the agreement is on profile F1.
+    pub(crate) fn is_f1(&self) -> bool {
+        self.agreed().is_some_and(|agreed| agreed.profile.is_f1())
     }
 
     /// This destination does not take the option, or is not to get it this time.
@@ -410,7 +418,8 @@ impl Connection {
     /// The option of a segment that leaves now.
     pub(crate) fn gentle_option(&self) -> Option<GentleOption> {
         let flags = self.gentle.active.as_ref()?.signals.flags();
-        (flags != 0).then_some(GentleOption::Short { flags }).or_else(|| self.gentle.idle_option())
+        // In F1 every segment has the option, if only to show that nobody removes it.
+        (flags != 0 || self.gentle.is_f1()).then_some(GentleOption::Short { flags })
     }
 
     /// Bytes that it takes of a data segment.
@@ -509,9 +518,10 @@ impl Gentle {
         parts: &mut Parts<'_>,
         now: Instant,
     ) -> SegmentFate {
-        let fate = self.check_f1(segment, parts, now);
-        if fate != SegmentFate::Process {
-            return fate;
+        #[cfg(feature = "historical")]
+        match self.check_f1(segment, parts, now) {
+            SegmentFate::Process => {}
+            fate => return fate,
         }
         if segment.options.malformed_gentle {
             parts.counters.gentle_dropped += 1;
@@ -528,10 +538,11 @@ impl Gentle {
     /// True if [`Gentle::on_segment`] has something to decide: something was agreed on, or the segment has the option.
     fn judges(&self, segment: &Arrived<'_>) -> bool {
         let options = segment.options;
-        self.active.is_some()
-            || self.f1_hold.is_some()
-            || options.gentle.is_some()
-            || options.malformed_gentle
+        #[cfg(feature = "historical")]
+        if self.f1_hold.is_some() {
+            return true;
+        }
+        self.active.is_some() || options.gentle.is_some() || options.malformed_gentle
     }
 }
 
@@ -544,11 +555,13 @@ impl Connection {
         match self.with_gentle(|gentle, parts| gentle.on_segment(segment, parts, now)) {
             SegmentFate::Process => return true,
             SegmentFate::Drop => {}
+            #[cfg(feature = "historical")]
             SegmentFate::Answer => self.answer_at_once(),
             SegmentFate::Parity(recovered) => {
                 if let Some(recovered) = recovered {
                     self.take_repair(recovered, segment, true, now);
                 }
+                #[cfg(feature = "historical")]
                 if self.gentle.is_f1() {
                     self.take_flags_of_parity(segment, now);
                 }
@@ -691,20 +704,6 @@ impl Connection {
                 self.count_refuted();
                 self.undo_masked_loss(now);
             }
-        }
-    }
-}
-
-/// F1: the flags of a parity segment count like those of any other.
-impl Connection {
-    pub(crate) fn take_flags_of_parity(&mut self, segment: &Arrived<'_>, now: Instant) {
-        let report = self.with_gentle(|gentle, parts| gentle.read_signals(segment, parts, now));
-        if report.is_some_and(|report| report.repaired) {
-            let undelivered =
-                self.tx.scoreboard.outstanding().saturating_sub(self.tx.scoreboard.sacked_bytes());
-            let signal =
-                CongestionSignal { ack: segment.ack, by: Repair::Parity, reaction: Reaction::Proportional };
-            self.answer_masked_loss(signal, undelivered, now);
         }
     }
 }

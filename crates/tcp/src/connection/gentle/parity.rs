@@ -120,10 +120,7 @@ impl ParityTx {
 
     /// Payload that data segments give up.
     pub(crate) fn reserved(&self) -> u32 {
-        match self.profile {
-            Profile::F1 => RESERVED_F1,
-            Profile::F2 => RESERVED_F2,
-        }
+        if self.profile.is_f1() { RESERVED_F1 } else { RESERVED_F2 }
     }
 }
 
@@ -201,13 +198,11 @@ impl Connection {
     pub(crate) fn parity_option(&self, plan: &ParityPlan, flags: Option<GentleOption>) -> GentleOption {
         let range = plan.layout.range();
         let (enc_len, start_off) = (range.len(), range.start.since(plan.seq));
-        let flags = match self.gentle.agreed().map(|agreed| agreed.profile) {
-            Some(Profile::F1) => {
-                let flags = flags.and_then(|option| option.flags()).unwrap_or(0);
-                return GentleOption::EncF1 { flags: flags | ENC, enc_len };
-            }
-            Some(Profile::F2) | None => ENC | if plan.fin_end { FIN_END } else { 0 },
-        };
+        if self.gentle.is_f1() {
+            let flags = flags.and_then(|option| option.flags()).unwrap_or(0);
+            return GentleOption::EncF1 { flags: flags | ENC, enc_len };
+        }
+        let flags = ENC | if plan.fin_end { FIN_END } else { 0 };
         let crc32c = self.parity_checksum(plan);
         if plan.parities > 1 {
             let (parity, parities) = (plan.row, plan.parities);
@@ -274,7 +269,7 @@ impl Gentle {
         let tx = active.tx.as_mut()?;
         // A host that reflects options agrees to F1 unawares: it must have shown that it speaks it.
         let early = parts.state == State::SynReceived;
-        if tx.profile == Profile::F1 && (early || !active.confirmed) {
+        if tx.profile.is_f1() && (early || !active.confirmed) {
             return None;
         }
         tx.encoder.poll(&context, |range| parts.tx.scoreboard.is_sacked(&range), rtt, now)
@@ -376,7 +371,7 @@ impl Active {
         tx.ring.push(range, plan.wire(), now);
         let reaches_tail = range.end + u32::from(plan.fin_end) == nxt;
         tx.tail_ack_due = tx.config.tail_ack
-            && tx.profile == Profile::F2
+            && !tx.profile.is_f1()
             && plan.row + 1 == plan.parities
             && reaches_tail
             && tx.spoken_at != Some(nxt);

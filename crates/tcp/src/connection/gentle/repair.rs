@@ -14,7 +14,7 @@ use crate::mechanism::corrective::code::Code;
 use crate::mechanism::corrective::decoder::{Decoder, DecoderConfig, Failure, Outcome, Recovered};
 use crate::mechanism::corrective::history::{History, Reception};
 use crate::mechanism::corrective::overtaken::Overtaken;
-use crate::mechanism::{Agreed, ParityOff, Profile};
+use crate::mechanism::{Agreed, ParityOff};
 use crate::outcome::{Arrived, Rebuilt};
 use crate::receive::Paws;
 use crate::seq_ranges::SeqRange;
@@ -38,9 +38,9 @@ impl ParityRx {
         rmss: u32,
         origin: SeqNum,
     ) -> Self {
-        let rule = config.rule.unwrap_or(match agreed.profile {
-            Profile::F1 => FecRule::Contiguous,
-            Profile::F2 => FecRule::Residue,
+        let rule = config.rule.unwrap_or(match agreed.profile.is_f1() {
+            true => FecRule::Contiguous,
+            false => FecRule::Residue,
         });
         let decoder = Decoder::new(DecoderConfig { code, profile: agreed.profile, rule, rmss, origin });
         ParityRx { decoder, history: History::new(), overtaken: Overtaken::default() }

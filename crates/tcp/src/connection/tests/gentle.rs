@@ -1,7 +1,9 @@
 //! Negotiation of Corrective and Proactive in SYN and SYN-ACK, on two whole connections.
 
 use super::*;
-use crate::config::{CorrectiveConfig, FecProfile, MechanismConfig, PlannerConfig, ProactiveConfig};
+#[cfg(feature = "historical")]
+use crate::config::FecProfile;
+use crate::config::{CorrectiveConfig, MechanismConfig, PlannerConfig, ProactiveConfig};
 use crate::mechanism::{Agreed, GentleOff, GentleOutcome, ParityOff, Profile};
 use crate::send::budget::{Budget, Charges};
 
@@ -67,6 +69,7 @@ fn both_ends_that_want_it_agree() {
     assert_eq!(outcomes(both.clone(), both), [GentleOutcome::On(Agreed { proactive: true, ..F2 }); 2]);
 }
 
+#[cfg(feature = "historical")]
 #[test]
 fn the_paper_s_profile_is_answered_by_who_accepts_both() {
     let f1 = with(Some(CorrectiveConfig::of_the_paper()), None);

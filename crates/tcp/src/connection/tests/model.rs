@@ -163,6 +163,7 @@ fn with_parity(seed: u64) -> Watch {
     let code = [FecCode::Xor, FecCode::XorInterleaved, FecCode::ReedSolomon][(seed % 3) as usize];
     let hold = [None, Some(FecHold::Off), Some(FecHold::Full)][(seed / 3 % 3) as usize];
     let corrective = match seed % 5 {
+        #[cfg(feature = "historical")]
         0 => CorrectiveConfig::of_the_paper(),
         _ => CorrectiveConfig {
             code,

@@ -288,22 +288,21 @@ impl Decoder {
             return Err(Unfit::Form);
         }
         let DecoderConfig { code, profile, rule: _, rmss, origin: _ } = self.config;
-        let (flags, start, enc_len, crc32c, row, rows) = match (segment.options.gentle, profile, code) {
-            (Some(Gentle::EncF1 { flags, enc_len }), Profile::F1, _) => {
-                (flags, segment.seq, enc_len, None, 0, 1)
-            }
-            (Some(Gentle::EncF2 { flags, enc_len, start_off, crc32c }), Profile::F2, _) => {
+        let (flags, start, enc_len, crc32c, row, rows) = match (segment.options.gentle, profile.is_f1(), code)
+        {
+            (Some(Gentle::EncF1 { flags, enc_len }), true, _) => (flags, segment.seq, enc_len, None, 0, 1),
+            (Some(Gentle::EncF2 { flags, enc_len, start_off, crc32c }), false, _) => {
                 (flags, segment.seq + start_off, enc_len, Some(crc32c), 0, 1)
             }
             (
                 Some(Gentle::EncRs { flags, enc_len, start_off, crc32c, parity, parities }),
-                Profile::F2,
+                false,
                 Code::ReedSolomon,
             ) => (flags, segment.seq + start_off, enc_len, Some(crc32c), parity, parities),
             _ => return Err(Unfit::Form),
         };
         let left = (segment.seq + len).le(edges.rcv_nxt) && edges.rcv_nxt.since(segment.seq) < LEFT_MAX;
-        if profile == Profile::F2 && !left {
+        if !profile.is_f1() && !left {
             return Err(Unfit::NotLeft);
         }
         if len > enc_len || len > rmss || row >= rows || rows > ROWS_MAX {
@@ -317,7 +316,7 @@ impl Decoder {
         if start.lt(edges.rcv_nxt - self.config.history()) && range.end.gt(edges.rcv_nxt) {
             return Err(Unfit::TooOld);
         }
-        let fin_end = profile == Profile::F2 && flags & gentle::FIN_END != 0;
+        let fin_end = !profile.is_f1() && flags & gentle::FIN_END != 0;
         Ok(Label { layout, crc32c, fin_end, row, rows })
     }
 
@@ -376,7 +375,7 @@ impl Decoder {
             Code::ReedSolomon => true,
         };
         by_checksum
-            || self.config.profile == Profile::F1
+            || self.config.profile.is_f1()
             || spans.iter().any(|(_, run)| run.is_none())
             || start.le(edges.rcv_nxt)
             || held.gaps(SeqRange::new(start - 1, start)).next().is_none()

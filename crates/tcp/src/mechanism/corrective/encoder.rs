@@ -378,11 +378,11 @@ impl Encoder {
     /// data, or in F1 at its first byte.
     fn place(&self, layout: Layout, row: u8, parities: u8, context: &EncoderContext) -> Option<ParityPlan> {
         let range = layout.range();
-        let seq = match self.profile {
-            Profile::F2 => context.una - layout.payload_len() as u32 - self.left_margin,
-            Profile::F1 => range.start,
+        let seq = match self.profile.is_f1() {
+            true => range.start,
+            false => context.una - layout.payload_len() as u32 - self.left_margin,
         };
-        let fin_end = self.profile == Profile::F2 && context.fin == Some(range.end);
+        let fin_end = !self.profile.is_f1() && context.fin == Some(range.end);
         let within = range.start.since(seq) < MAX_OFFSET;
         within.then_some(ParityPlan { layout, row, parities, seq, fin_end })
     }

@@ -375,6 +375,7 @@ fn decoding_is_limited_in_rate() {
     assert!(matches!(later, Outcome::Recovered(_)));
 }
 
+#[cfg(feature = "historical")]
 #[test]
 fn profile_f1_lies_at_the_first_encoded_byte_and_has_no_checksum() {
     let peer = Peer::new(3000).without(&[(1000, 2000)]);
@@ -476,14 +477,14 @@ fn flags_that_a_profile_does_not_have_change_nothing() {
     let sent = peer.sent(layout(Code::Xor, 3000, 1000), FIRST, 0, 1);
     let Gentle::EncF2 { flags, enc_len, start_off, crc32c } = sent.option else { panic!("one parity") };
     let foreign = flags | gentle::S_PAR | gentle::A_PAR | gentle::COPY;
-    let f1 = Gentle::EncF1 { flags: foreign | gentle::FIN_END, enc_len };
-    let f1 = Sent { seq: FIRST, option: f1, ..sent.clone() };
-    let f1_config = DecoderConfig { profile: Profile::F1, rule: FecRule::Contiguous, ..config(Code::Xor) };
-    assert_eq!(
-        runs(&peer, &decode(&mut Decoder::new(f1_config), &peer, &f1)),
-        [(1000, 2000, false)],
-        "no FIN"
-    );
+    #[cfg(feature = "historical")]
+    {
+        let f1 = Gentle::EncF1 { flags: foreign | gentle::FIN_END, enc_len };
+        let f1 = Sent { seq: FIRST, option: f1, ..sent.clone() };
+        let config = DecoderConfig { profile: Profile::F1, rule: FecRule::Contiguous, ..config(Code::Xor) };
+        let outcome = decode(&mut Decoder::new(config), &peer, &f1);
+        assert_eq!(runs(&peer, &outcome), [(1000, 2000, false)], "no FIN");
+    }
     let foreign = foreign | gentle::R_ACK | gentle::R_SUCC;
     let f2 = Sent { option: Gentle::EncF2 { flags: foreign, enc_len, start_off, crc32c }, ..sent };
     let outcome = decode(&mut Decoder::new(config(Code::Xor)), &peer, &f2);
