@@ -8,7 +8,7 @@ use crate::config::PrrBound;
 use crate::congestion::Controller;
 use crate::congestion::sample::ControllerStart;
 use crate::connection::Connection;
-use crate::connection::sender::Sharing;
+use crate::connection::sender::{Sender, Sharing};
 use crate::outcome::CongestionState;
 use crate::send::pacer::Pacer;
 use crate::send::rate::RateControl;
@@ -33,65 +33,88 @@ pub(crate) struct MemberState {
     pub(crate) wants: bool,
 }
 
-impl Connection {
+impl Sender {
     /// Puts the value of the path in place of its own, or takes it out again.
     #[inline]
     pub(crate) fn exchange_rate(&mut self, rate: &mut RateControl) {
-        core::mem::swap(&mut self.tx.rate, rate);
+        core::mem::swap(&mut self.rate, rate);
     }
 
     /// True while it has the value of its path.
     #[inline]
     pub(crate) fn is_lent(&self) -> bool {
-        self.tx.rate.others.is_some()
+        self.rate.others.is_some()
     }
 
     /// The values that the path counts of it.
     #[inline]
     pub(crate) fn member_state(&self) -> MemberState {
-        let tx = &self.tx;
-        let is_recovering = match tx.recovery.state() {
+        let is_recovering = match self.recovery.state() {
             CongestionState::Open | CongestionState::Disorder => false,
             CongestionState::Cwr | CongestionState::Recovery | CongestionState::Loss => true,
         };
         MemberState {
-            pipe: tx.scoreboard.pipe(),
-            is_outstanding: !tx.scoreboard.is_empty(),
+            pipe: self.scoreboard.pipe(),
+            is_outstanding: !self.scoreboard.is_empty(),
             is_recovering,
-            wants: tx.unsent() >= tx.mss() || tx.scoreboard.has_lost(),
+            wants: self.unsent() >= self.mss() || self.scoreboard.has_lost(),
         }
     }
 
     /// True if the window or the pacer of the path holds back what it would send.
     pub(crate) fn is_held(&self) -> bool {
-        self.tx.held || self.tx.paced
+        self.held || self.paced
     }
 
     /// True if it may ask for the window that is remembered of its path: it is alone on a path that nobody
     /// knows better.
     pub(crate) fn may_jump(&self) -> bool {
-        self.tx.rate.others.is_none_or(|others| others.may_jump)
+        self.rate.others.is_none_or(|others| others.may_jump)
     }
 
     /// True if it has nothing to send for the first time or again.
     pub(crate) fn has_sent_all(&self) -> bool {
-        self.tx.unsent() == 0 && !self.tx.scoreboard.has_lost()
-    }
-
-    /// True if lost data waits to be sent again.
-    pub(crate) fn has_lost_data(&self) -> bool {
-        self.tx.scoreboard.has_lost()
-    }
-
-    /// Largest payload of a segment, bytes.
-    pub(crate) fn segment_len(&self) -> u32 {
-        self.tx.mss()
+        self.unsent() == 0 && !self.scoreboard.has_lost()
     }
 
     /// Smoothed round-trip time, its variation and the minimum.
     pub(crate) fn round_trip(&self) -> Option<(Micros, Micros, Micros)> {
-        let rtt = &self.tx.rtt;
+        let rtt = &self.rtt;
         Some((rtt.srtt()?, rtt.rttvar()?, rtt.min_rtt()?))
+    }
+
+    /// Bytes that it has sent since nothing was in flight for a round trip.
+    pub(crate) fn transfer_len(&self) -> u32 {
+        self.scoreboard.nxt().since(self.transfer_start)
+    }
+
+    /// True if its transfer is no longer a short one.
+    pub(crate) fn is_long(&self) -> bool {
+        self.transfer_len() > SHORT_TRANSFER
+    }
+
+    /// It keeps its own controller while its transfer is short.
+    pub(crate) fn stay_apart(&mut self) {
+        self.sharing = Sharing::Apart { asks: false };
+    }
+
+    /// It keeps its own controller.
+    pub(crate) fn decline_sharing(&mut self) {
+        self.sharing = Sharing::Off;
+    }
+}
+
+impl Connection {
+    /// Its sender, for the control of its path.
+    #[inline]
+    pub(crate) fn sender(&self) -> &Sender {
+        &self.tx
+    }
+
+    /// Its sender, for the control of its path.
+    #[inline]
+    pub(crate) fn sender_mut(&mut self) -> &mut Sender {
+        &mut self.tx
     }
 
     /// True if its handshake speaks against the path that others know: it was lost twice.
@@ -104,28 +127,8 @@ impl Connection {
     pub(crate) fn asks_to_join(&self) -> bool {
         match self.tx.sharing {
             Sharing::Off | Sharing::Member => false,
-            Sharing::Apart { asks } => (asks || self.is_long()) && self.handshake.established.is_some(),
+            Sharing::Apart { asks } => (asks || self.tx.is_long()) && self.handshake.established.is_some(),
         }
-    }
-
-    /// Bytes that it has sent since nothing was in flight for a round trip.
-    pub(crate) fn transfer_len(&self) -> u32 {
-        self.tx.scoreboard.nxt().since(self.tx.transfer_start)
-    }
-
-    /// True if its transfer is no longer a short one.
-    pub(crate) fn is_long(&self) -> bool {
-        self.transfer_len() > SHORT_TRANSFER
-    }
-
-    /// It keeps its own controller while its transfer is short.
-    pub(crate) fn stay_apart(&mut self) {
-        self.tx.sharing = Sharing::Apart { asks: false };
-    }
-
-    /// It keeps its own controller.
-    pub(crate) fn decline_sharing(&mut self) {
-        self.tx.sharing = Sharing::Off;
     }
 
     /// It becomes a member. Returns its own value, which becomes that of a path without one.

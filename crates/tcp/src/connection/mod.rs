@@ -35,9 +35,6 @@ mod fast_open;
 mod flight;
 mod gentle;
 mod handshake;
-mod icmp;
-mod idle;
-mod info;
 mod keepalive;
 mod member;
 mod path;
@@ -55,10 +52,9 @@ mod urgent;
 #[cfg(test)]
 mod tests;
 
-pub use info::ConnInfo;
 pub use state::State;
 pub(crate) use stats::Tally;
-pub use stats::{ConnStats, Counters, ParityCounters};
+pub use stats::{ConnInfo, ConnStats, Counters, ParityCounters};
 
 pub(crate) use aftermath::{Aftermath, Urgency};
 pub(crate) use control::Events;
@@ -301,6 +297,34 @@ impl Connection {
         self.tx.queue.allocated() + self.rx.queue.memory()
     }
 
+    /// True if nothing is in flight and nothing waits to be sent or read.
+    pub(crate) fn is_idle(&self) -> bool {
+        // A half-open connection has its SYN-ACK in flight, and may wait with it for a minute.
+        let waits = match self.state {
+            State::SynSent => false,
+            State::SynReceived => !self.holds_early(),
+            _ => self.tx.scoreboard.is_empty(),
+        };
+        waits && self.tx.queue.is_empty() && self.readable() == 0 && !self.has_events()
+    }
+
+    /// True if the connection is idle and holds no buffers, is unobserved, and is without Corrective,
+    /// Proactive and planner.
+    pub(crate) fn is_bare(&self) -> bool {
+        let has_mechanisms = self.gentle.active.is_some() || self.gentle.planner.is_some();
+        self.is_idle() && self.rx.queue.memory() == 0 && !has_mechanisms && self.probes.is_none()
+    }
+
+    /// Frees what only traffic needs: empty lists, and parts that have their initial value. Nothing else
+    /// changes.
+    pub(crate) fn release_memory(&mut self) {
+        self.counters.release_memory();
+        self.outbox.release_memory();
+        self.release_loss_memory();
+        self.tx.release_memory();
+        self.rx.release_memory();
+    }
+
     fn probe(&mut self, probe: Probe) {
         if let Some(probes) = &mut self.probes {
             probes.push(probe);
@@ -328,36 +352,5 @@ impl Connection {
         self.handshake.syn.due = false;
         self.keepalive = None;
         self.fin_wait_2_until = None;
-    }
-
-    /// A snapshot for the application.
-    #[inline]
-    pub(crate) fn stats(&self) -> ConnStats {
-        ConnStats {
-            state: self.state,
-            opened: self.handshake.opened,
-            established: self.handshake.established,
-            srtt: self.tx.rtt.srtt().map(Duration::from),
-            rttvar: self.tx.rtt.rttvar().unwrap_or_default().into(),
-            min_rtt: self.tx.rtt.min_rtt().map(Duration::from),
-            rto: self.tx.timeout().into(),
-            cwnd: self.tx.rate.congestion.cwnd(),
-            ssthresh: self.tx.rate.congestion.ssthresh().unwrap_or(u32::MAX),
-            pipe: self.tx.scoreboard.pipe(),
-            mss: self.tx.mss(),
-            snd_wnd: self.tx.window.snd_wnd(),
-            rcv_wnd: self.rx.rcv_wnd(),
-            recovery: self.tx.recovery.state(),
-            send_queue: self.tx.queue.len(),
-            receive_queue: self.readable(),
-            reordering_seen: self.tx.reordering_seen(),
-            congestion: self.tx.rate.congestion.name(),
-            fast_open: self.fast_open_outcome,
-            syn_ack: self.syn_ack_class(),
-            syn_data_taken: self.syn_data_taken,
-            gentle: self.gentle.outcome(),
-            copies_off: self.proactive().and_then(|proactive| proactive.copies.off()),
-            counters: self.counters.snapshot(),
-        }
     }
 }

@@ -5,18 +5,18 @@
 
 use core::net::{IpAddr, SocketAddr};
 
-use brisk_wire::{ChecksumFill, Flags, IpMeta, Packet, Segment, TcpHeader, Timestamps as TimestampOption};
+use brisk_wire::{
+    ChecksumFill, Flags, IcmpError, IpMeta, Packet, Segment, TcpHeader, Timestamps as TimestampOption,
+};
 
 use super::demux::{Demux, Target};
 use super::half_open::{HalfOpen, HalfOpenTable};
 use super::listener::Listener;
-use super::reset;
 use super::slot::{Phase, Slot, with_env};
 use super::stats::Refusal;
 use super::time_wait::{TimeWaitEntry, TimeWaitTable, TimeWaitVerdict};
-use super::{Rx, Stack};
-use crate::conn_id::ConnId;
-use crate::conn_id::Slots;
+use super::{Rx, Stack, reset};
+use crate::conn_id::{ConnId, Slots};
 use crate::connection::Urgency;
 use crate::four_tuple::{self, FourTuple};
 use crate::mechanism::ParityOff;
@@ -109,7 +109,8 @@ impl Stack {
         }
     }
 
-    /// Whose a segment is. A connection that should send before it takes it in has sent, and may have ended with that.
+    /// Whose a segment is. A connection that should send before it takes it in has sent, and may have ended
+    /// with that.
     fn owner_of(&mut self, tuple: &FourTuple, now: Instant) -> Option<Target> {
         // A connection to itself hears nothing.
         if tuple.is_loop() {
@@ -151,7 +152,8 @@ impl Stack {
         self.config.any_address || self.config.addresses.contains(ip)
     }
 
-    /// The packet that made a connection counts among those it received, and nobody has anything to add to the answer.
+    /// The packet that made a connection counts among those it received, and nobody has anything to add to
+    /// the answer.
     fn on_opened(&mut self, tuple: &FourTuple, wire_len: usize, arrived: &Arrived<'_>, now: Instant) {
         if let Some(Target::Connection(slot)) = self.owners().of(tuple)
             && let Some(id) = self.slots.key_at::<ConnId>(slot)
@@ -332,4 +334,31 @@ fn time_wait_ack(entry: &TimeWaitEntry, now: Instant) -> (IpMeta, TcpHeader) {
         TimestampOption { value, echo }
     });
     (ip, tcp)
+}
+
+impl Stack {
+    /// Takes in an ICMP error (RFC 9293 section 3.9.2.2, RFC 5927), which quotes the packet that it is about.
+    /// The quoted ends must be those of a connection, and the connection must have the quoted sequence number
+    /// outstanding: an attacker who cannot see the traffic cannot forge that. The meaning of the error
+    /// depends on the state, and the connection decides it.
+    fn on_icmp(&mut self, error: &IcmpError, now: Instant) -> Result<(), Refusal> {
+        let tuple = FourTuple { local: error.src, remote: error.dst };
+        let id = match self.owners().of(&tuple) {
+            Some(Target::Connection(slot)) => self.slots.key_at(slot),
+            Some(Target::HalfOpen(place)) => self.unfold(place, now),
+            Some(Target::TimeWait(_)) | None => None,
+        };
+        let id = id.ok_or(Refusal::IcmpNoConnection)?;
+        self.lend(id, now);
+        let slot = self.slots.at_mut(id).ok_or(Refusal::IcmpStale)?;
+        slot.half_open = None;
+        let (believed, aftermath) =
+            slot.connection.act(now, |connection| connection.on_icmp(error.kind, error.seq, now));
+        self.after(id, aftermath, now);
+        if !believed {
+            return Err(Refusal::IcmpStale);
+        }
+        self.stats.icmp_believed += 1;
+        Ok(())
+    }
 }

@@ -393,7 +393,7 @@ impl Controllers {
     /// Lends a member the value of its path.
     pub(super) fn lend(&mut self, id: ConnId, member: &Member, connection: &mut Connection, now: Instant) {
         let Some(path) = self.path(member.path) else { return };
-        if path.rate.others.is_some() || connection.is_lent() {
+        if path.rate.others.is_some() || connection.sender().is_lent() {
             return;
         }
         path.release_departed(now);
@@ -410,14 +410,14 @@ impl Controllers {
         path.rate.others = Some(path.others(id, member, now));
         // Members whose paths have turned out to be narrow have shorter segments: a quantum of theirs may be
         // less than one of this.
-        path.rate.pacer.set_mss(connection.segment_len());
-        connection.exchange_rate(&mut path.rate);
+        path.rate.pacer.set_mss(connection.sender().mss());
+        connection.sender_mut().exchange_rate(&mut path.rate);
     }
 
     /// Takes it back after a call that has changed nothing.
     pub(super) fn end_look(&mut self, member: &Member, connection: &mut Connection) {
         if let Some(path) = self.path(member.path) {
-            connection.exchange_rate(&mut path.rate);
+            connection.sender_mut().exchange_rate(&mut path.rate);
             path.rate.others = None;
         }
     }
@@ -433,9 +433,9 @@ impl Controllers {
         now: Instant,
     ) {
         let Some(path) = self.path(member.path) else { return };
-        connection.exchange_rate(&mut path.rate);
+        connection.sender_mut().exchange_rate(&mut path.rate);
         let Some(others) = path.rate.others.take() else { return };
-        let is = connection.member_state();
+        let is = connection.sender().member_state();
         if is.is_recovering && !member.state.is_recovering {
             path.loser = Some(id).filter(|_| !path.has_losers || path.loser == Some(id));
             path.has_losers = true;
@@ -445,11 +445,11 @@ impl Controllers {
         if path.recovering == 0 {
             (path.loser, path.has_losers) = (None, false);
         }
-        path.mss = connection.segment_len();
+        path.mss = connection.sender().mss();
         if others.has_delivered {
             path.newest_delivered = others.newest_delivered;
             path.delivered_at = now;
-            if let Some((srtt, _, min_rtt)) = connection.round_trip() {
+            if let Some((srtt, _, min_rtt)) = connection.sender().round_trip() {
                 path.srtt = srtt;
                 path.min_rtt = Some(path.min_rtt.map_or(min_rtt, |min| min.min(min_rtt)));
             }
@@ -472,7 +472,7 @@ impl Controllers {
                 }
             }
         }
-        let has_sent_all = connection.has_sent_all();
+        let has_sent_all = connection.sender().has_sent_all();
         if !has_sent_all && member.idle_since.take().is_some_and(|since| since + path.srtt <= now) {
             member.attained = 0;
         } else if has_sent_all {
@@ -484,7 +484,7 @@ impl Controllers {
         }
         if let Some(grant) = path.grant.take_if(|grant| grant.id == id) {
             path.dequeue(member);
-            if !grant.is_used && connection.is_held() {
+            if !grant.is_used && connection.sender().is_held() {
                 path.fruitless += 1;
                 if path.fruitless >= MAX_FRUITLESS {
                     path.fruitless = 0;
@@ -492,8 +492,8 @@ impl Controllers {
                 }
             }
         }
-        if connection.is_held() {
-            path.enqueue(id, member, connection.has_lost_data(), now);
+        if connection.sender().is_held() {
+            path.enqueue(id, member, connection.sender().scoreboard.has_lost(), now);
         } else {
             path.dequeue(member);
         }
@@ -504,15 +504,15 @@ impl Controllers {
     fn join(&mut self, connection: &mut Connection, now: Instant) -> Option<Box<Member>> {
         let tuple = connection.tuple();
         let ends = (tuple.local.ip(), tuple.remote.ip());
-        let round_trip = connection.round_trip();
+        let round_trip = connection.sender().round_trip();
         if connection.stays_alone() {
-            connection.decline_sharing();
+            connection.sender_mut().decline_sharing();
             return None;
         }
         let index = self.by_ends.get(&ends).copied();
         let has_long = index.and_then(|index| self.path(index)).is_some_and(|path| path.long > 0);
-        if !has_long && !connection.is_long() {
-            connection.stay_apart();
+        if !has_long && !connection.sender().is_long() {
+            connection.sender_mut().stay_apart();
             return None;
         }
         let index = match index {
@@ -522,7 +522,7 @@ impl Controllers {
                 if known.is_some_and(|(min, (_, _, own))| {
                     own < Micros(min.0 / 2) || own > path.srtt.max(min) * 10
                 }) {
-                    connection.decline_sharing();
+                    connection.sender_mut().decline_sharing();
                     return None;
                 }
                 connection.join(false);
@@ -553,11 +553,11 @@ impl Controllers {
         let path = self.path(index)?;
         path.members += 1;
         path.ends_at = None;
-        path.mss = connection.segment_len();
-        let state = connection.member_state();
+        path.mss = connection.sender().mss();
+        let state = connection.sender().member_state();
         path.count(&MemberState::default(), &state);
         path.has_losers |= state.is_recovering;
-        let sent = connection.transfer_len().into();
+        let sent = connection.sender().transfer_len().into();
         let mut member = Member {
             path: index,
             state,
@@ -586,7 +586,8 @@ impl Controllers {
         path.count(&member.state, &MemberState::default());
         path.long = path.long.saturating_sub(u32::from(member.is_long));
         if member.state.pipe > 0 {
-            let wait = connection.round_trip().map_or(path.srtt * 3, |(srtt, rttvar, _)| srtt + rttvar * 4);
+            let wait =
+                connection.sender().round_trip().map_or(path.srtt * 3, |(srtt, rttvar, _)| srtt + rttvar * 4);
             let last = path.departed.back().map_or(now, |(at, _)| *at);
             path.departed.push_back(((now + wait).max(last), member.state.pipe));
             path.departed_bytes += u64::from(member.state.pipe);
@@ -676,7 +677,7 @@ impl Stack {
         let Some(slot) = self.slots.at_mut(id) else { return };
         let Some(member) = &mut slot.member else { return };
         let connection = &mut slot.connection;
-        if connection.is_lent() {
+        if connection.sender().is_lent() {
             self.controllers.take_back(id, member, connection, urgency == Urgency::Idle, now);
         }
         let path = member.path;
@@ -705,7 +706,7 @@ impl Stack {
         let Some(slot) = self.slots.at_mut(id) else { return };
         let Some(mut member) = slot.member.take() else { return };
         let connection = &mut slot.connection;
-        if connection.is_lent() {
+        if connection.sender().is_lent() {
             self.controllers.take_back(id, &mut member, connection, false, now);
         }
         let path = member.path;

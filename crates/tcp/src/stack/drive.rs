@@ -169,7 +169,7 @@ impl Stack {
             self.controllers.lend(id, member, connection, now);
         }
         if connection.wants_path_window() {
-            match connection.may_jump() {
+            match connection.sender().may_jump() {
                 true => self.paths.start(connection, now),
                 false => connection.start_as_unknown(),
             }

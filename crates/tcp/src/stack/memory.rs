@@ -1,9 +1,24 @@
-//! The memory of all buffers together: what arrives may use all of it, what is written three quarters.
+//! Bounds on the memory of all connections together, and the release of memory that nothing needs.
+//!
+//! Buffers: what arrives may use all of the memory, what is written three quarters. Bytes that are kept for
+//! repairs: above nine tenths of their bound the connections on which nothing has arrived for longest give
+//! theirs up; at the bound nobody keeps more and no new connection agrees on Corrective. Idle connections:
+//! one that has had nothing in flight, nothing to send and nothing to read for [`RELEASE_AFTER`], and has no
+//! mechanism that keeps bytes (`Connection::is_bare`), frees its empty lists and the parts that have their
+//! initial value again (`Connection::release_memory`); the next segment or call takes the memory that it
+//! needs.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 
 use super::Stack;
 use crate::conn_id::ConnId;
+use crate::connection::Urgency;
 use crate::event::Event;
+use crate::mechanism::corrective::history::Pressure;
+use crate::time::{Duration, Instant};
 
+/// Buffers.
 impl Stack {
     /// A write found the memory used up: the writer hears when there is some again.
     pub(super) fn wait_for_memory(&mut self, id: ConnId) {
@@ -38,5 +53,110 @@ impl Stack {
     pub(super) fn memory_left_to_writes(&self) -> usize {
         let most = self.config.max_buffer_bytes;
         (most - most / 4).saturating_sub(self.memory)
+    }
+}
+
+/// Looking through all connections for idle ones takes time: it is done this often at most.
+const SWEEP_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Bytes that are kept for repairs.
+impl Stack {
+    /// A connection was touched: counts what it keeps for repairs, and frees some if that is too much.
+    pub(super) fn count_repair_memory(&mut self, id: ConnId, now: Instant) {
+        let Some(slot) = self.slots.at_mut(id) else { return };
+        let before = core::mem::replace(&mut slot.repair_memory, slot.connection.repair_memory());
+        let after = slot.repair_memory;
+        if (before, after) == (0, 0) {
+            return;
+        }
+        self.repair_memory.account(before, after);
+        match self.repair_memory.pressure() {
+            Pressure::None => {}
+            Pressure::High => self.sweep_repair_memory(now),
+            Pressure::Full => self.forget_history(id),
+        }
+    }
+
+    /// A connection is gone.
+    pub(super) fn release_repair_memory(&mut self, bytes: usize) {
+        self.repair_memory.account(bytes, 0);
+    }
+
+    fn forget_history(&mut self, id: ConnId) {
+        let Some(slot) = self.slots.at_mut(id) else { return };
+        slot.connection.forget_history();
+        let before = core::mem::replace(&mut slot.repair_memory, slot.connection.repair_memory());
+        let after = slot.repair_memory;
+        self.repair_memory.account(before, after);
+    }
+
+    fn sweep_repair_memory(&mut self, now: Instant) {
+        let recent = |last: Instant| now.saturating_since(last) < SWEEP_INTERVAL;
+        if self.repair_memory_swept.is_some_and(recent) {
+            return;
+        }
+        self.repair_memory_swept = Some(now);
+        let mut idle: Vec<(Option<Instant>, ConnId)> = self
+            .slots
+            .iter()
+            .filter(|(_, slot)| slot.repair_memory > 0)
+            .map(|(id, slot): (ConnId, _)| (slot.connection.last_repair_arrival(), id))
+            .collect();
+        idle.sort_unstable_by_key(|(last, id)| (*last, id.index));
+        for (_, id) in idle {
+            if self.repair_memory.pressure() == Pressure::None {
+                return;
+            }
+            self.forget_history(id);
+        }
+    }
+}
+
+/// How long a connection must have been idle: those in use do not free and allocate between two segments.
+const RELEASE_AFTER: Duration = Duration::from_secs(1);
+
+/// Idle connections, in the order in which they are examined again.
+#[derive(Debug, Default)]
+pub(crate) struct Idle {
+    order: VecDeque<(Instant, ConnId)>,
+}
+
+impl Idle {
+    /// As a new one is, in the same storage.
+    pub(super) fn clear(&mut self) {
+        self.order.clear();
+    }
+
+    /// When the next one is examined.
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        self.order.front().map(|&(at, _)| at)
+    }
+}
+
+/// Idle connections.
+impl Stack {
+    /// A connection is idle. It is examined when it may have been so for long enough; until then its slot
+    /// only records when it was touched last.
+    pub(super) fn note_idle(&mut self, id: ConnId, now: Instant) {
+        self.idle.order.push_back((now + RELEASE_AFTER, id));
+    }
+
+    /// Frees the memory of connections that have been idle for long enough.
+    pub(super) fn release_idle(&mut self, now: Instant) {
+        while let Some(&(_, id)) = self.idle.order.front().filter(|(at, _)| *at <= now) {
+            self.idle.order.pop_front();
+            let Some(slot) = self.slots.at_mut(id) else { continue };
+            let due = slot.touched + RELEASE_AFTER;
+            let is_idle = slot.connection.is_bare();
+            slot.is_idle = due > now && is_idle;
+            if slot.is_idle {
+                self.idle.order.push_back((due, id));
+            } else if is_idle && slot.urgency == Urgency::Idle {
+                slot.connection.release_memory();
+                let held = slot.connection.memory();
+                slot.count_memory(held, &mut self.memory);
+                self.wake_memory_waiters();
+            }
+        }
     }
 }

@@ -9,24 +9,23 @@
 //! | file | what |
 //! |---|---|
 //! | `drive` | what the driver calls: packets in and out, events, timers |
-//! | `arrive` | a packet comes in: to a connection, a TIME-WAIT, a listener or nobody |
+//! | `arrive` | a packet comes in: to a connection, a TIME-WAIT, a listener or nobody; ICMP errors |
 //! | `demux` | the table of four-tuples |
 //! | `open`, `ports`, `isn` | active opens: address, port (RFC 6056), sequence number (RFC 6528) |
 //! | `listener`, `syn_cookie` | passive opens: half-open, accept queue, cookies (RFC 4987) |
 //! | `after` | what follows when a call has changed a connection |
 //! | `ready` | which connections may have something to send, and how soon it must leave |
 //! | `slot` | connections taken in, retired and freed |
-//! | `memory` | the memory of all buffers together |
+//! | `memory` | bounds on the memory of all connections together, and its release |
 //! | `spares` | storage of emptied buffers and places of connections that are over, used again |
-//! | `fast_open`, `path`, `gentle` | the memories of the stack: cookies, keys and limits; what is known of paths; who takes which option |
+//! | `fast_open`, `path` | the memories of the stack: cookies, keys and limits; facts of paths |
 //! | `controllers` | what connections between the same two addresses share |
 //! | `half_open` | half-open connections in a few bytes |
 //! | `time_wait` | TIME-WAIT in a few bytes (RFC 6191, RFC 1337) |
-//! | `icmp` | errors from routers and hosts (RFC 5927) |
 //! | `reset`, `challenge`, `answers` | what the stack itself answers, and how often (RFC 5961) |
-//! | `deadlines`, `idle` | who wakes next; who is idle and frees memory |
+//! | `deadlines` | who wakes next |
 //! | `events`, `stats` | what the application hears; what is counted |
-//! | `read` | the application takes what has arrived |
+//! | `application` | reads and writes of the application |
 //! | `renew` | a stack made again in the storage of an old one |
 //! | `share` | the part of one stack among several of the same host |
 //! | `places` | where half-open connections and TIME-WAITs are kept |
@@ -57,6 +56,7 @@ use crate::time::{Duration, Instant};
 mod after;
 mod allowance;
 mod answers;
+mod application;
 mod arrive;
 mod challenge;
 mod controllers;
@@ -65,10 +65,7 @@ mod demux;
 mod drive;
 mod events;
 mod fast_open;
-mod gentle;
 mod half_open;
-mod icmp;
-mod idle;
 mod isn;
 mod listener;
 mod memory;
@@ -76,10 +73,8 @@ mod open;
 mod path;
 mod places;
 mod ports;
-mod read;
 mod ready;
 mod renew;
-mod repair_memory;
 mod reset;
 mod share;
 mod slot;
@@ -87,7 +82,6 @@ mod spares;
 mod stats;
 mod syn_cookie;
 mod time_wait;
-mod write;
 
 pub use crate::conn_id::{ConnId, ListenerId};
 pub use crate::four_tuple::FourTuple;
@@ -107,9 +101,9 @@ use demux::Demux;
 use events::EventQueue;
 use fast_open::FastOpen;
 use half_open::HalfOpenTable;
-use idle::Idle;
 use isn::SecretSource;
 use listener::Listener;
+use memory::Idle;
 use ports::Ports;
 use ready::Ready;
 use share::Share;

@@ -1,5 +1,6 @@
-//! The memory of paths: what the driver may ask and tell of it, and the connections: a new one is handed what
-//! is known, a living one is heard.
+//! Memories of the stack that outlive connections: what is known of paths, and which destinations do not take
+//! the option of Corrective and Proactive. The driver may read and change the first; a new connection is
+//! handed what is known of both, and a living one reports.
 
 use core::net::IpAddr;
 
@@ -8,8 +9,9 @@ use super::share::Learnt;
 use crate::conn_id::ConnId;
 use crate::connection::Connection;
 use crate::fast_open::ImportError;
+use crate::four_tuple::FourTuple;
+use crate::mechanism::memory::{Destination, Turn};
 use crate::path::{Ends, PathFacts, PathMemory, PathReport};
-use crate::stack::FourTuple;
 use crate::time::Instant;
 
 /// The memory of paths.
@@ -104,6 +106,52 @@ impl Stack {
             let report = PathReport { flight: Some(flight), ..PathReport::default() };
             self.paths.on_report(ends, &report, now);
             self.share.tell(|| Learnt::Path(ends, report));
+        }
+    }
+}
+
+fn destination(tuple: &FourTuple) -> Destination {
+    Destination { ends: ends(tuple), port: tuple.remote.port() }
+}
+
+impl Stack {
+    /// Which options the SYN of a new connection may carry.
+    pub(super) fn turn_of(&self, connection: &Connection, now: Instant) -> Turn {
+        if !connection.wants_gentle() {
+            return Turn::Together;
+        }
+        self.gentle_memory.turn(&destination(&connection.tuple()), now)
+    }
+
+    /// Withholds the option of Corrective and Proactive if it is not its turn. That of Fast Open is planned.
+    pub(super) fn plan_gentle(&mut self, connection: &mut Connection, turn: Turn) {
+        let withheld = match turn {
+            Turn::NoGentle => true,
+            Turn::FastOpen => connection.opens_fast(),
+            Turn::Together | Turn::Gentle => false,
+        };
+        if withheld {
+            self.stats.gentle_withheld += 1;
+            connection.withhold_gentle();
+        }
+    }
+
+    /// Takes in what the opening of a connection has taught about Corrective and Proactive.
+    pub(super) fn learn_gentle(&mut self, id: ConnId, now: Instant) {
+        let Some(slot) = self.slots.at_mut(id) else { return };
+        let (opened, spoilt) = (slot.connection.take_opened(), slot.connection.take_spoilt());
+        if opened.is_none() && !spoilt {
+            return;
+        }
+        let to = destination(&slot.connection.tuple());
+        if let Some(opened) = opened {
+            self.gentle_memory.on_opened(to, &opened, now);
+            self.share.tell(|| Learnt::Opened(to, opened));
+            self.stats.gentle_syn_drop += u64::from(opened.gentle && opened.swallowed);
+        }
+        if spoilt {
+            self.gentle_memory.on_spoilt(to, now);
+            self.share.tell(|| Learnt::Spoilt(to));
         }
     }
 }

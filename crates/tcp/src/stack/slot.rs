@@ -50,7 +50,7 @@ pub(crate) struct Slot {
     pub(super) urgency: Urgency,
     /// Its deadline may have moved since it was entered into the table of deadlines.
     pub(super) deadline_moved: bool,
-    /// It waits to be examined for [idle memory](super::idle): it was idle when it was touched last.
+    /// It waits to be examined for [idle memory](super::memory): it was idle when it was touched last.
     pub(super) is_idle: bool,
     /// When it was last found with nothing to send.
     pub(super) touched: Instant,
