@@ -5,6 +5,11 @@
 //! losses are *excess* if random loss causes so many in less than one flight of a hundred.
 //!
 //! Random loss does not depend on how much is sent at a time; congestion does ([`Dose`]).
+//!
+//! A queue shows in round-trip times: [`shows_queue`] for all of a flight, [`is_queued`] for those around a loss.
+
+use crate::congestion::hystart::rtt_thresh;
+use crate::time::Duration;
 
 /// Weight of the assumption before anything is learned: one lost segment of 100, in runs of 1.3.
 const PRIOR_SEGMENTS: u64 = 100;
@@ -15,6 +20,19 @@ const MAX_RANDOM_LOSS: u64 = 50_000;
 /// `POISSON[k]`: the mean, in thousandths, at which more than `k` events have a probability of 1 %.
 const POISSON: [u64; 17] =
     [10, 148, 436, 823, 1279, 1785, 2330, 2906, 3507, 4130, 4771, 5428, 6099, 6782, 7476, 8181, 8894];
+
+/// A packet was lost to a queue if the round-trip time before had risen by a quarter, and this much.
+const QUEUE_RISE: Duration = Duration::from_millis(4);
+
+/// True if a round trip of `seen` shows a queue on a path that takes `least`: slow start would end here (RFC 9406).
+pub(crate) fn shows_queue(seen: Duration, least: Duration) -> bool {
+    seen >= least + Duration::from(rtt_thresh(least.into()))
+}
+
+/// True if so long a round trip speaks of a queue on a path whose round trip is otherwise `min_rtt`.
+pub(crate) fn is_queued(rtt: Duration, min_rtt: Option<Duration>) -> bool {
+    min_rtt.is_some_and(|least| rtt >= least + least / 4 + QUEUE_RISE)
+}
 
 /// Segments sent, those lost to chance, and the runs that these form.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

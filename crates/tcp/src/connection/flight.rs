@@ -7,14 +7,14 @@
 
 use crate::congestion::sample::Train;
 use crate::connection::Connection;
-use crate::connection::gentle::planner::is_queued;
-use crate::connection::path::{STANDARD_WINDOW, shows_queue};
+use crate::connection::path::STANDARD_WINDOW;
 use crate::connection::sender::initial_window;
+use crate::evidence::shows_queue;
 use crate::outcome::AckOutcome;
 use crate::path::{FlightReport, LossCount};
 use crate::send::rtt::RecentRtts;
 use crate::seq_ranges::SeqRange;
-use crate::time::{Instant, Micros};
+use crate::time::{Duration, Instant, Micros};
 
 /// Segments of which something arrives whatever chance does.
 const WHOLE_FLIGHT: u32 = 4;
@@ -33,8 +33,8 @@ const QUEUE_SAMPLES: u32 = 4;
 #[derive(Debug, Default)]
 pub(crate) struct FlightWatch {
     round: Option<Round>,
-    /// Others kept a queue during the flight before.
-    was_queued: bool,
+    /// What all segments of the flight before waited in queues.
+    waited: Duration,
     recent: RecentRtts,
     finished: Option<FlightReport>,
 }
@@ -48,7 +48,8 @@ struct Round {
     acked: Instant,
     before: LossCount,
     lost_beyond: u32,
-    is_queued: bool,
+    /// What segments around a loss waited in queues, the most.
+    waited_at_loss: Duration,
     /// Its smallest round-trip time, and the number of samples. A queue that others keep delays all of them; its own delays the later
     /// ones, and a late process some.
     min_rtt: Option<Micros>,
@@ -137,7 +138,7 @@ impl Connection {
         if una.lt(round.range.end) {
             return;
         }
-        let sees_queue = self.sees_queue();
+        let (waited, least_rtt) = (self.waited(), self.least_rtt());
         let Some(round) = self.flights.as_mut().and_then(|watch| watch.round.take()) else { return };
         let train = round.train.rate(mss);
         if let Some(train) = train {
@@ -149,13 +150,16 @@ impl Connection {
         let segments = round.range.len().div_ceil(mss);
         let report = FlightReport {
             began: round.began,
+            sent_until: round.train.last.sent_at.max(round.began),
             bytes: round.range.len(),
             segments,
             sent: segments.saturating_add(u32::try_from(lost.sent).unwrap_or(u32::MAX)),
             lost: u32::try_from(lost.lost).unwrap_or(u32::MAX),
             lost_beyond: round.lost_beyond,
             standard: (initial_window(STANDARD_WINDOW, mss), STANDARD_WINDOW),
-            is_queued: round.is_queued || sees_queue,
+            least_rtt: least_rtt.unwrap_or_default(),
+            waited,
+            waited_at_loss: round.waited_at_loss,
             has_vanished: false,
             train,
             granted,
@@ -164,7 +168,7 @@ impl Connection {
         let is_news = report.bytes >= mss || report.lost > 0 || granted > 0;
         let has_memory = self.config.path_start.is_some();
         if let Some(watch) = &mut self.flights {
-            watch.was_queued = sees_queue;
+            watch.waited = waited;
             watch.finished = Some(report).filter(|_| has_memory && is_news);
             let next = una.lt(nxt).then_some(SeqRange::new(una, nxt));
             watch.round = next.map(|range| Round::new(range, round.acked, now, losses));
@@ -174,14 +178,18 @@ impl Connection {
         }
     }
 
-    /// True if others keep a queue: all round trips of the flight are longer than the path takes without one. While it has few, the
-    /// flight before tells.
+    /// True if all round trips of the flight are longer than the path takes without a queue.
     pub(crate) fn sees_queue(&self) -> bool {
-        let Some(watch) = &self.flights else { return false };
+        self.least_rtt().is_some_and(|least| shows_queue(least + self.waited(), least))
+    }
+
+    /// What all segments of the flight waited in queues. While few are acknowledged, the flight before tells.
+    fn waited(&self) -> Duration {
+        let Some(watch) = &self.flights else { return Duration::ZERO };
         let enough = watch.round.as_ref().filter(|round| round.rtt_samples >= QUEUE_SAMPLES);
         match enough.and_then(|round| round.min_rtt).zip(self.least_rtt()) {
-            Some((rtt, least)) => shows_queue(rtt.into(), least),
-            None => watch.was_queued,
+            Some((rtt, least)) => Duration::from(rtt).saturating_sub(least),
+            None => watch.waited,
         }
     }
 
@@ -191,7 +199,9 @@ impl Connection {
         let standard = initial_window(STANDARD_WINDOW, self.tx.mss());
         let Some(watch) = &mut self.flights else { return };
         let Some(round) = &mut watch.round else { return };
-        round.is_queued |= watch.recent.min().is_some_and(|rtt| is_queued(rtt.into(), least));
+        if let Some((rtt, least)) = watch.recent.min().zip(least) {
+            round.waited_at_loss = round.waited_at_loss.max(Duration::from(rtt).saturating_sub(least));
+        }
         let beyond = round.range.start + standard;
         round.lost_beyond += lost.iter().filter(|range| range.start.ge(beyond)).count() as u32;
     }
@@ -207,13 +217,16 @@ impl Connection {
         let segments = bytes.div_ceil(mss);
         let report = FlightReport {
             began: self.tx.scoreboard.head().map_or(now, |head| head.first_sent_at),
+            sent_until: now,
             bytes,
             segments,
             sent: segments,
             lost: segments,
             lost_beyond: 0,
             standard: (initial_window(STANDARD_WINDOW, mss), STANDARD_WINDOW),
-            is_queued: false,
+            least_rtt: self.least_rtt().unwrap_or_default(),
+            waited: Duration::ZERO,
+            waited_at_loss: Duration::ZERO,
             has_vanished: true,
             train: None,
             granted: self.take_granted(),
@@ -240,8 +253,8 @@ impl Connection {
 impl Round {
     fn new(range: SeqRange, began: Instant, acked: Instant, before: LossCount) -> Round {
         let train = TrainMeter::default();
-        let (lost_beyond, is_queued, min_rtt, rtt_samples) = (0, false, None, 0);
-        Round { range, began, acked, before, lost_beyond, is_queued, min_rtt, rtt_samples, train }
+        let (lost_beyond, waited_at_loss, min_rtt, rtt_samples) = (0, Duration::ZERO, None, 0);
+        Round { range, began, acked, before, lost_beyond, waited_at_loss, min_rtt, rtt_samples, train }
     }
 }
 

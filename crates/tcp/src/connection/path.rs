@@ -20,12 +20,10 @@
 
 use brisk_wire::SeqNum;
 
-use crate::congestion::hystart::rtt_thresh;
-use crate::connection::gentle::planner::is_queued;
 use crate::connection::sender::initial_window;
 use crate::connection::{Connection, State};
 use crate::error::CloseReason;
-use crate::evidence::LossHistory;
+use crate::evidence::{LossHistory, is_queued, shows_queue};
 use crate::mechanism::plan::PARITIES_MAX;
 use crate::on_demand::{Initial, OnDemand};
 use crate::outcome::{AckOutcome, Arrived, CongestionState, Delivered};
@@ -106,11 +104,6 @@ enum Start {
     Open,
     /// It is under way; it is over when everything before this has arrived.
     OnTrust(SeqNum),
-}
-
-/// True if a round trip of `seen` shows a queue on a path that takes `least`: slow start would end here (RFC 9406).
-pub(crate) fn shows_queue(seen: Duration, least: Duration) -> bool {
-    seen >= least + Duration::from(rtt_thresh(least.into()))
 }
 
 /// Beginning.

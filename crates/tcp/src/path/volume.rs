@@ -11,13 +11,18 @@ use alloc::vec::Vec;
 use arrayvec::ArrayVec;
 
 use crate::congestion::sample::Train;
-use crate::evidence::{Dose, LossHistory};
+use crate::evidence::{Dose, LossHistory, is_queued, shows_queue};
 use crate::time::{Duration, Instant};
 
 /// After so long without a flight of at least half of it, half of what was carried is believed (careful resume).
 const AGED: Duration = Duration::from_secs(30);
-/// How long two excesses, or losses that grow with the volume, keep starts at the standard window.
+/// How long losses that grow with the volume keep starts at the standard window.
 const BRAKE: Duration = Duration::from_secs(60);
+/// So many excesses among the flights that are remembered do so at first for the shorter time, and twice as long each time that it
+/// happens again within [`BRAKE`]: on a busy path chance makes two of them every few minutes, where starts are too large
+/// every start does.
+const BRAKE_EXCESSES: usize = 2;
+const BRAKE_FIRST: Duration = Duration::from_secs(4);
 /// Judged flights, and trains, that are remembered.
 const FLIGHTS: usize = 8;
 /// Trains that bound the rate from below: the last ones.
@@ -34,6 +39,8 @@ const QUEUE_SEGMENTS: u32 = 4;
 pub(crate) struct FlightReport {
     /// When its first segment left.
     pub(crate) began: Instant,
+    /// When its last segment left.
+    pub(crate) sent_until: Instant,
     /// Data, in bytes and in segments.
     pub(crate) bytes: u32,
     pub(crate) segments: u32,
@@ -45,8 +52,12 @@ pub(crate) struct FlightReport {
     pub(crate) lost_beyond: u32,
     /// The standard window: bytes and segments with which anybody may begin.
     pub(crate) standard: (u32, u32),
-    /// All of its round trips showed a queue that others keep, or those around a loss showed one.
-    pub(crate) is_queued: bool,
+    /// Round-trip time of the path without a queue; 0 if unknown.
+    pub(crate) least_rtt: Duration,
+    /// What all of its segments waited in queues.
+    pub(crate) waited: Duration,
+    /// What the segments around a loss waited in queues, the most.
+    pub(crate) waited_at_loss: Duration,
     /// The retransmission timer fired before anything of it arrived.
     pub(crate) has_vanished: bool,
     /// The spacing of its acknowledgements.
@@ -92,6 +103,8 @@ pub(super) struct Volume {
     /// Flights that began before have been answered together.
     reduced: Instant,
     braked_until: Instant,
+    /// How long the last brake was.
+    brake: Duration,
     is_suspended: bool,
     trains: ArrayVec<Train, FLIGHTS>,
     dose: Dose,
@@ -101,6 +114,26 @@ pub(super) struct Volume {
     refused: Option<Instant>,
     /// A bit for each of the last flights, the newest lowest: others kept a queue while it was under way.
     queued: u16,
+    bursts: ArrayVec<Burst, FLIGHTS>,
+}
+
+/// Data of one connection that left, or will leave, at an even rate.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Burst {
+    began: Instant,
+    until: Instant,
+    bytes: u32,
+}
+
+impl Burst {
+    /// Bytes that have left at `at`.
+    fn sent(&self, at: Instant) -> u64 {
+        let span = self.until.saturating_since(self.began).as_micros();
+        let passed = at.saturating_since(self.began).as_micros();
+        let bytes = u128::from(self.bytes);
+        let sent = if passed >= span && at > self.began { bytes } else { bytes * passed / span.max(1) };
+        u64::try_from(sent).unwrap_or(u64::MAX)
+    }
 }
 
 /// The request of a connection for a window beyond the one that everybody may begin with.
@@ -211,7 +244,50 @@ impl Volume {
             return None;
         }
         self.grants.push_back(Grant { until, bytes: granted });
+        let bytes = granted.saturating_sub(request.granted);
+        let spread = self.rate().map_or(request.rtt, |train| at_rate(bytes.into(), train.rate));
+        self.note_burst(Burst { began: now, until: now + spread, bytes });
         Some(granted)
+    }
+
+    fn note_burst(&mut self, burst: Burst) {
+        if self.bursts.is_full() {
+            self.bursts.remove(0);
+        }
+        self.bursts.push(burst);
+    }
+
+    /// The time that data of our own connections would wait at `at` if nobody else used the path: zero if its rate is unknown.
+    fn own_wait(&self, at: Instant) -> Duration {
+        let Some(Train { rate, is_limited: true }) = self.rate() else { return Duration::ZERO };
+        let sent = |until| self.bursts.iter().map(|burst| burst.sent(until)).sum::<u64>();
+        let sent_by_then = sent(at);
+        // The queue began to grow at one of these times.
+        let times = self.bursts.iter().flat_map(|burst| [burst.began, burst.until]);
+        let wait = |since: Instant| {
+            at_rate(sent_by_then.saturating_sub(sent(since)), rate).saturating_sub(at.saturating_since(since))
+        };
+        times.filter(|since| *since < at).map(wait).max().unwrap_or_default()
+    }
+
+    /// True if others kept a queue while this flight was under way, or around one of its losses: what its segments waited is longer than
+    /// our own data explains. Its first segments do not wait for itself, those around a loss do.
+    fn is_queued_by_others(&mut self, flight: &FlightReport) -> bool {
+        let FlightReport { began, sent_until, bytes, least_rtt: least, waited, waited_at_loss, .. } = *flight;
+        // The burst that was expected when it was granted gives way to the one that left.
+        self.bursts.retain(|burst| flight.granted == 0 || burst.bytes != flight.granted);
+        let all = |own| shows_queue(least + waited.saturating_sub(own), least);
+        let at_loss = |own| is_queued(least + waited_at_loss.saturating_sub(own), Some(least));
+        let waits_for_others = all(Duration::ZERO) && all(self.longest_own_wait(began, sent_until));
+        self.note_burst(Burst { began, until: sent_until, bytes });
+        waits_for_others || at_loss(Duration::ZERO) && at_loss(self.longest_own_wait(began, sent_until))
+    }
+
+    /// The longest time that our own data waited between two instants.
+    fn longest_own_wait(&self, from: Instant, to: Instant) -> Duration {
+        let times = self.bursts.iter().flat_map(|burst| [burst.began, burst.until]);
+        let between = times.filter(|at| *at > from && *at < to);
+        between.chain([from, to]).map(|at| self.own_wait(at)).max().unwrap_or_default()
     }
 
     /// Removes what a connection was granted, if its fate is not known yet.
@@ -240,6 +316,7 @@ impl Volume {
             }
             self.trains.push(train);
         }
+        let is_queued = self.is_queued_by_others(flight);
         let (standard, standard_segments) = flight.standard;
         let beyond = flight.segments.saturating_sub(standard_segments);
         let head_lost = flight.lost.saturating_sub(flight.lost_beyond);
@@ -252,12 +329,12 @@ impl Volume {
             self.dose_until = now + BRAKE;
         }
         if flight.segments >= QUEUE_SEGMENTS {
-            self.queued = self.queued << 1 | u16::from(flight.is_queued);
+            self.queued = self.queued << 1 | u16::from(is_queued);
         }
-        if flight.is_queued {
+        if is_queued {
             self.on_queue();
         }
-        let verdict = self.judge(flight, history, now);
+        let verdict = self.judge(flight, is_queued, history, now);
         let is_large = flight.bytes >= self.carried / 2;
         match verdict {
             Verdict::Whole | Verdict::Random => {
@@ -292,14 +369,16 @@ impl Volume {
             self.verdicts.push(verdict);
         }
         let excesses = self.verdicts.iter().filter(|verdict| **verdict == Verdict::Excess).count();
-        if excesses >= 2 {
-            self.braked_until = now + BRAKE;
+        if excesses >= BRAKE_EXCESSES {
+            let is_again = now < self.braked_until + BRAKE && !self.brake.is_zero();
+            self.brake = if is_again { (self.brake * 2).min(BRAKE) } else { BRAKE_FIRST };
+            self.braked_until = now + self.brake;
             self.verdicts.clear();
         }
         self.give_back(flight.granted);
     }
 
-    fn judge(&self, flight: &FlightReport, history: &LossHistory, now: Instant) -> Verdict {
+    fn judge(&self, flight: &FlightReport, is_queued: bool, history: &LossHistory, now: Instant) -> Verdict {
         let grows_with_volume = flight.lost_beyond > 0 && self.dose_until > now;
         let is_excess = history.is_excess(flight.sent.into(), flight.lost.into());
         let mut lossy = self.verdicts.iter().rev().filter(|verdict| **verdict != Verdict::Whole).take(3);
@@ -307,7 +386,7 @@ impl Volume {
             _ if flight.has_vanished => Verdict::Excess,
             0 => Verdict::Whole,
             _ if is_excess || grows_with_volume => Verdict::Excess,
-            _ if !flight.is_queued => Verdict::Random,
+            _ if !is_queued => Verdict::Random,
             _ if lossy.any(|verdict| *verdict == Verdict::Suspect) => Verdict::Excess,
             _ => Verdict::Suspect,
         }
@@ -316,6 +395,11 @@ impl Volume {
     fn latest(&self, flights: usize) -> impl Iterator<Item = &Verdict> {
         self.verdicts.iter().rev().take(flights)
     }
+}
+
+/// The time that so many bytes take at `rate` bytes per second.
+fn at_rate(bytes: u64, rate: u64) -> Duration {
+    Duration::from_micros(bytes.saturating_mul(1_000_000) / rate.max(1))
 }
 
 #[cfg(test)]
@@ -332,13 +416,16 @@ mod tests {
     fn flight(segments: u32, lost: u32, second: u64) -> FlightReport {
         FlightReport {
             began: at(second),
+            sent_until: at(second),
             bytes: segments * MSS,
             segments,
             sent: segments,
             lost,
             lost_beyond: 0,
             standard: (10 * MSS, 10),
-            is_queued: false,
+            least_rtt: Duration::from_millis(100),
+            waited: Duration::ZERO,
+            waited_at_loss: Duration::ZERO,
             has_vanished: false,
             train: None,
             granted: 0,
@@ -384,11 +471,57 @@ mod tests {
         assert_eq!(after(&[flight(40, 0, 0), vanished, flight(10, 0, 0)]), Some(20));
     }
 
+    /// Seconds for which starts have the standard window after two excesses at each of these seconds.
+    fn braked_after(seconds: &[u64]) -> Vec<u64> {
+        let mut volume = Volume::default();
+        let mut brakes = Vec::new();
+        for second in seconds {
+            for _ in 0..2 {
+                let flight = FlightReport { began: at(*second), ..flight(28, 20, 0) };
+                volume.on_flight(&flight, &LossHistory::default(), LIFETIME, at(*second));
+                volume.reduced = Instant::ZERO;
+            }
+            brakes.push(volume.braked_until.saturating_since(at(*second)).as_secs());
+        }
+        brakes
+    }
+
+    #[test]
+    fn brakes_that_follow_each_other_become_longer() {
+        assert_eq!(braked_after(&[100, 105, 120, 150, 200, 300]), [4, 8, 16, 32, 60, 60]);
+        assert_eq!(braked_after(&[100, 165]), [4, 4], "chance");
+    }
+
     #[test]
     fn losses_behind_a_queue_count_if_they_recur() {
-        let queued = FlightReport { is_queued: true, ..flight(40, 1, 0) };
+        let queued = FlightReport { waited: Duration::from_millis(50), ..flight(40, 1, 0) };
         assert_eq!(after(&[flight(40, 0, 0), queued]), Some(20), "half of it into a queue");
         assert_eq!(after(&[flight(40, 0, 0), queued, flight(40, 0, 0), queued]), Some(14));
+    }
+
+    /// Flights of 100 kB at the rate of the path, 20 ms behind each other: twice as much leaves as the path takes.
+    #[test]
+    fn queue_of_our_own_flights_is_not_one_of_others() {
+        let rate = 2_500_000;
+        let train = Some(Train { rate, is_limited: true });
+        let ms = Instant::from_millis;
+        let of = |began, waited| FlightReport {
+            began: ms(began),
+            sent_until: ms(began + 40),
+            bytes: 100_000,
+            waited: Duration::from_millis(waited),
+            train,
+            ..flight(70, 0, 0)
+        };
+        let mut volume = Volume::default();
+        for flight in [of(0, 0), of(1000, 0), of(1020, 0), of(1040, 20)] {
+            volume.on_flight(&flight, &LossHistory::default(), LIFETIME, ms(1200));
+        }
+        let waits = [1020, 1040, 1060, 1070, 1080].map(|at| volume.own_wait(ms(at)).as_millis());
+        assert_eq!(waits, [0, 20, 40, 40, 40]);
+        assert!(!volume.is_queued(), "the third flight waited for the others");
+        volume.on_flight(&of(1060, 80), &LossHistory::default(), LIFETIME, ms(1300));
+        assert!(volume.is_queued(), "40 ms of that are due to others");
     }
 
     /// A policer passes the first segments of each flight.

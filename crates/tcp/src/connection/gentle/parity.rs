@@ -7,10 +7,10 @@ use brisk_wire::{Gentle as GentleOption, SeqNum};
 
 use crate::config::{CorrectiveConfig, FecHold};
 use crate::connection::decision::{Choice, Data};
-use crate::connection::gentle::planner::is_queued;
 use crate::connection::gentle::{Active, Gentle, Parts, Refuted};
 use crate::connection::{Connection, State};
 use crate::event::Probe;
+use crate::evidence::is_queued;
 use crate::mechanism::corrective::code::{Code, checksum, placed_pieces};
 use crate::mechanism::corrective::encoder::{Encoder, EncoderContext, GroupPlan, Unsent};
 use crate::mechanism::corrective::queue::QueueWatch;

@@ -10,6 +10,7 @@ use brisk_wire::SeqNum;
 use crate::config::PlannerConfig;
 use crate::connection::{Connection, State};
 use crate::event::Probe;
+use crate::evidence::is_queued;
 use crate::mechanism::plan::{self, Flight, Losses, Means, Plan, Protection};
 use crate::send::budget::Budget;
 use crate::send::rtt::RecentRtts;
@@ -20,8 +21,6 @@ use crate::time::{Duration, Instant, Micros};
 const PRIOR_SEGMENTS: u64 = 5;
 /// Losses that tell what kind they are: of the last so many.
 const KINDS: u32 = 8;
-/// A packet was lost to a queue if the round-trip time before had risen by a quarter, and this much.
-const QUEUE_RISE: Duration = Duration::from_millis(4);
 
 /// How late an exchange is whose SYN or SYN-ACK was lost, in thousandths of a round trip: the timer of the
 /// handshake, and the round trip of the request that then goes without Fast Open.
@@ -77,11 +76,6 @@ impl LossKinds {
         let queued = self.queue.count_ones();
         queued * 2 > self.seen || (queued > 0 && self.shows_queue(min_rtt))
     }
-}
-
-/// True if so long a round trip speaks of a queue on a path whose round trip is otherwise `min_rtt`.
-pub(crate) fn is_queued(rtt: Duration, min_rtt: Option<Duration>) -> bool {
-    min_rtt.is_some_and(|least| rtt >= least + least / 4 + QUEUE_RISE)
 }
 
 impl Planner {
