@@ -9,14 +9,14 @@ use crate::config::{LossDetection, PrrBound, TcpConfig};
 use crate::congestion::Controller;
 use crate::congestion::sample::ControllerStart;
 use crate::connection::Host;
-use crate::outcome::{AckOutcome, CongestionState, Delivered};
+use crate::outcome::{AckOutcome, CongestionState, Delivered, LossCause};
 use crate::send::budget::{Budget, Charges};
 use crate::send::delivery::Snapshots;
 use crate::send::mtu::PathMtu;
 use crate::send::pacer::Pacer;
 use crate::send::push::{BurstPush, Pace};
 use crate::send::queue::SendQueue;
-use crate::send::rack::Rack;
+use crate::send::rack::{Rack, RackVerdict};
 use crate::send::rate::RateControl;
 use crate::send::recovery::Recovery;
 #[cfg(feature = "historical")]
@@ -580,6 +580,15 @@ impl Sender {
             return counting.next_timeout();
         }
         self.rack.next_timeout()
+    }
+
+    /// Returns the segments whose reordering window has passed by `now`, and what declares them lost.
+    pub(crate) fn lost_at_reordering_timeout(&mut self, now: Instant) -> (RackVerdict, LossCause) {
+        #[cfg(feature = "historical")]
+        if let Some(counting) = &mut self.rfc6675 {
+            return counting.on_timeout(&self.scoreboard);
+        }
+        (self.rack.on_timeout(&self.scoreboard, now), LossCause::Rack)
     }
 
     /// Stops the reordering timer.

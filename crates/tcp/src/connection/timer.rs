@@ -99,12 +99,7 @@ impl Connection {
     /// RFC 8985 section 6.3: the segments whose reordering window has passed are lost.
     fn on_reordering_timeout(&mut self, now: Instant) {
         self.refresh_holds();
-        #[cfg(feature = "historical")]
-        let counted = self.tx.rfc6675.as_mut().map(|counting| counting.on_timeout(&self.tx.scoreboard));
-        #[cfg(not(feature = "historical"))]
-        let counted = None;
-        let (verdict, cause) =
-            counted.unwrap_or_else(|| (self.tx.rack.on_timeout(&self.tx.scoreboard, now), LossCause::Rack));
+        let (verdict, cause) = self.tx.lost_at_reordering_timeout(now);
         let loss = self.mark_lost(verdict, cause, now);
         self.report_loss(&loss);
         if loss.newly_lost > 0 {
