@@ -18,8 +18,8 @@ use core::time::Duration;
 pub enum RateSpec {
     /// `20mbit`.
     Constant(Rate),
-    /// `20mbit,5mbit@10s`: rates and the times since the link began at which they begin, the first at zero;
-    /// sorted.
+    /// `20mbit,5mbit@10s`: rates, each with its start time since the beginning of the link, the first at
+    /// zero; sorted.
     Steps(Arc<[(Duration, Rate)]>),
     /// `trace:FILE`: opportunities to deliver, as recorded.
     Trace {
@@ -82,9 +82,9 @@ impl Serialiser {
 #[derive(Debug)]
 pub(crate) struct Constant {
     rate: u64,
-    /// When the last packet has left, in nanoseconds, ...
+    /// When the last packet has left, in whole nanoseconds.
     free: u64,
-    /// ... and how far beyond, in units of 1/rate nanoseconds.
+    /// Fraction of a nanosecond to add to `free`, in units of 1/rate nanoseconds.
     remainder: u64,
 }
 
@@ -97,7 +97,7 @@ impl Constant {
         self.finish(work_of(len))
     }
 
-    /// When `work` after what is on the line has been done.
+    /// Adds `work` behind the packets on the line; returns when it is done.
     fn finish(&mut self, work: u128) -> u64 {
         let work = work + u128::from(self.remainder);
         let nanos = u64::try_from(work / u128::from(self.rate)).unwrap_or(u64::MAX);
@@ -188,7 +188,7 @@ impl Trace {
         }
     }
 
-    /// To the first opportunity that is not before `now`: those that nobody used are gone.
+    /// Moves to the first opportunity that is not before `now`: earlier unused ones are lost.
     fn seek(&mut self, now: u64) {
         let since = now.saturating_sub(self.began);
         self.cycle = since / self.period;

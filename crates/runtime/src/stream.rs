@@ -46,7 +46,7 @@ impl TcpStream {
     }
 
     /// Waits until the connection fails: it is reset, or given up. Never ends if both sides close in order.
-    /// For whoever is busy elsewhere and neither reads nor writes.
+    /// Serves a task that neither reads nor writes.
     pub async fn failed(&self) -> io::Error {
         self.connection.failed().await
     }
@@ -75,13 +75,13 @@ impl TcpStream {
         self.connection.poll_peek(cx, buffer)
     }
 
-    /// Takes received bytes, at most `most`, waiting for at least one; empty is the end of the stream, or the
-    /// result for a `most` of 0. Long runs come in the buffer that the device read them into, without a copy;
-    /// others are copied. A call returns one contiguous piece, which may be less than there is.
+    /// Takes received bytes, at most `most`, waiting for at least one. An empty result means the end of the
+    /// stream, or that `most` is 0. Long runs come in the buffer that the device read them into, without a
+    /// copy; others are copied. A call returns one contiguous piece, which may be less than there is.
     ///
-    /// They keep that buffer for as long as they live, beside what
+    /// The result keeps its whole buffer allocated while it lives, in addition to what
     /// [`max_buffer_bytes`](crate::Builder::max_buffer_bytes) bounds: some 64 kB, and after losses as much as
-    /// the connection's receive buffer held. It is for who passes them on, or is done with them soon.
+    /// the connection's receive buffer held. Use it for bytes that are passed on or dropped soon.
     ///
     /// # Errors
     /// As reading.
@@ -94,13 +94,13 @@ impl TcpStream {
         self.connection.poll_read_bytes(cx, most)
     }
 
-    /// Takes bytes off the front of `bytes` and sends them, waiting for room for at least one; answers how
-    /// many. A run of 4 kB and more is not copied: it leaves from where it lies, and is let go of when the
+    /// Takes bytes off the front of `bytes` and sends them, waiting for room for at least one; returns their
+    /// number. A run of 4 kB and more is not copied: it is sent from where it lies, and released when the
     /// peer has acknowledged it.
     ///
-    /// It counts with its length in the send buffer and in
-    /// [`max_buffer_bytes`](crate::Builder::max_buffer_bytes); but what is a part of a longer buffer keeps
-    /// that whole buffer for so long. When the future is dropped, what is gone from `bytes` is on its way.
+    /// The run counts in the send buffer and in [`max_buffer_bytes`](crate::Builder::max_buffer_bytes),
+    /// but a slice of a longer buffer keeps the whole buffer allocated until then. When the future is
+    /// dropped, bytes that are no longer in `bytes` have been queued for sending.
     ///
     /// # Errors
     /// As writing.
@@ -159,7 +159,8 @@ impl TcpStream {
         self.connection.waits_for_first_write()
     }
 
-    /// How long after the SYN a second connection should follow, if this one asks over Fast Open.
+    /// Time after the SYN at which a second connection should follow, if this one sends its request by Fast
+    /// Open.
     pub(crate) fn hedge_wait(&self) -> Option<Duration> {
         self.connection.hedge_wait()
     }
@@ -189,8 +190,8 @@ impl TcpStream {
     }
 }
 
-/// A second handle to the connection of a [`TcpStream`]. The connection is let go when all its handles are
-/// dropped; one that is held therefore keeps an orderly close from happening by dropping the stream.
+/// A second handle to the connection of a [`TcpStream`]. The connection is closed when all its handles are
+/// dropped; while a `StreamHandle` lives, dropping the stream does not close it.
 #[derive(Clone, Debug)]
 pub struct StreamHandle {
     connection: Arc<Connection>,

@@ -48,7 +48,7 @@ enum Woken {
 pub struct World {
     seed: u64,
     hosts: Vec<Host>,
-    /// Whose each address is, in the order of addresses.
+    /// Addresses, sorted, each with the index of its host.
     by_address: Vec<(Address, usize)>,
     path: Path,
     arena: Arena,
@@ -60,7 +60,7 @@ pub struct World {
 struct Path {
     now: Instant,
     links: Vec<Link<Vec<u8>>>,
-    /// Its sources are the directions of the links, the way up first, and then the hosts.
+    /// The schedule's sources are the directions of the links, from A to B first, and then the hosts.
     schedule: Schedule,
     captures: Vec<Capture>,
     trace: Option<Trace>,
@@ -78,7 +78,7 @@ impl World {
         World::in_arena(links, seed, Arena::default())
     }
 
-    /// As [`World::chain`], with what an earlier world has left.
+    /// As [`World::chain`], in the storage of an earlier world.
     pub fn in_arena(links: &[LinkSpec], seed: u64, mut arena: Arena) -> World {
         let transparent = [LinkSpec::default()];
         let links = if links.is_empty() { &transparent } else { links };
@@ -261,7 +261,7 @@ impl World {
         arena
     }
 
-    /// Moves on what is due at the end of one direction of a link.
+    /// Forwards packets that are due at the end of one direction of a link.
     fn depart(&mut self, link: usize, way: Way) {
         let (next, point, heading) = match way {
             Way::Up => (link + 1, Point::Behind(link), Heading::Out),
@@ -353,7 +353,7 @@ fn transmit(host: &mut Host, path: &mut Path, arena: &mut Arena) {
 }
 
 impl Path {
-    /// Whose turn it is when a source comes up.
+    /// Returns the host or the link direction that a source stands for.
     fn woken(&self, source: Source) -> Woken {
         match source.checked_sub(self.source_of_host(0)) {
             Some(host) => Woken::Host(host),

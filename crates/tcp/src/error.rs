@@ -41,8 +41,8 @@ pub enum CloseReason {
     /// Keepalive probes went unanswered.
     #[error("keepalive probes went unanswered")]
     KeepaliveTimeout,
-    /// An ICMP error says that the host cannot be reached: at once while the connection opens, later instead
-    /// of a timeout.
+    /// An ICMP error says that the host cannot be reached. During the handshake it ends the connection at
+    /// once; later it replaces the timeout as the reason.
     #[error("host unreachable")]
     Unreachable,
     /// The same of the network.

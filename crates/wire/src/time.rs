@@ -38,7 +38,7 @@ impl Instant {
     /// Returns the earlier of two deadlines, each of which may be unset.
     #[inline]
     pub fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
-        // No deadline is 0 in memory: one less, and it is the latest there could be.
+        // An unset deadline is 0 in memory; subtracting one wraps it to the maximum.
         let from_origin = |at: Option<Instant>| at.map_or(0, |at| at.0.get()).wrapping_sub(1);
         NonZeroU64::new(from_origin(a).min(from_origin(b)).wrapping_add(1)).map(Instant)
     }

@@ -10,12 +10,13 @@
 //!   | records ...                  records ... |
 //! ```
 //!
-//! The messages are those of Noise's `NNpsk0` with X25519, ChaCha20-Poly1305 and BLAKE2s: who does not hold
-//! the key can make neither, and from the second message on old traffic stays secret even from who learns the
-//! key later. The first message is sealed under the key alone, because nobody has answered yet; it is what a
-//! recorder could send again, and [`replay`] is what it runs into. The key pairs of X25519 serve for some
-//! seconds each ([`ephemeral`]), and "later" begins when those of both sides are erased. With a pair of keys
-//! on each side ([`pairs`]) the pattern is `IK`, and the first message is sealed to the backend's public key.
+//! The messages are those of Noise's `NNpsk0` with X25519, ChaCha20-Poly1305 and BLAKE2s. A peer without the
+//! key can create neither message. Everything from the second message on has forward secrecy: a later theft
+//! of the key does not reveal it. The first message is sealed under the key alone, because the backend has
+//! not answered yet; an attacker could record it and send it again, which [`replay`] detects. The key pairs
+//! of X25519 are used for some seconds ([`ephemeral`]); forward secrecy begins when both sides have erased
+//! theirs. With a pair of keys on each side ([`pairs`]) the pattern is `IK`, and the first message is sealed
+//! to the backend's public key.
 //!
 //! | file | what it is |
 //! |---|---|
@@ -24,7 +25,7 @@
 //! | [`opening`] | what the first message says |
 //! | [`handshake`] | the two messages |
 //! | [`ephemeral`] | key pairs that serve for more than one connection |
-//! | `dial`, `answer` | saying them: the frontend's part, the backend's part |
+//! | `dial`, `answer` | exchanging the messages: the frontend's part, the backend's part |
 //! | [`records`] | what follows them: records that begin at the size of a segment |
 //! | [`stamp`] | which run of the backend a message is for |
 //! | [`replay`] | which first message is fresh |
@@ -140,13 +141,13 @@ impl Hop {
 }
 
 /// Longest first or second message, bytes: what is said about the connection, the client's first bytes and
-/// the seals. The two letters that HTTP and TLS begin with are more than this, so that who takes the hop for
-/// those is refused at once.
+/// the seals. The first two bytes of `GET`, `HEAD` or `POST`, read as a length, exceed this limit, so such
+/// HTTP clients are rejected at once.
 pub(crate) const LONGEST_MESSAGE: usize = 17 << 10;
 
 /// Bytes of the length in front of messages and records.
 pub(crate) const LENGTH: usize = 2;
 
-/// In the length of a first message: its key pair serves for a while. To a release that does not know it the
-/// message is longer than any.
+/// Flag in the length of a first message: its key pair is used for further connections. Releases that do not
+/// know the flag read a length above the limit.
 const LASTING: u16 = 1 << 15;

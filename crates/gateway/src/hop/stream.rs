@@ -1,4 +1,4 @@
-//! A line over which both messages have been said, as a stream of payload bytes.
+//! A line after both handshake messages, as a stream of payload bytes.
 //!
 //! Over a plain hop the bytes of the line are the payload. Over a sealed one they are records, and the end of
 //! a direction is an empty one: a line that ends without it is an error, because whoever sits on the path can
@@ -60,8 +60,9 @@ struct Outgoing {
 }
 
 impl HopStream {
-    /// A stream over `line`. `arrived` is what came behind the last message, `first` leaves before everything
-    /// else and with it; `before` bytes were sent already. Without `sealing` the hop is plain.
+    /// A stream over `line`. `arrived` holds the bytes received behind the last message. `first` is sent
+    /// before, and together with, the first write; `before` bytes were sent already. Without `sealing` the
+    /// hop is plain.
     pub(super) fn new(
         line: Line,
         sealing: Option<Sealing>,
@@ -98,13 +99,13 @@ impl HopStream {
     }
 }
 
-/// A message, and whether its length said that its key pair serves for a while.
+/// A message, and whether the flag in its length says that its key pair is used for further connections.
 pub(super) struct Message {
     pub(super) bytes: Vec<u8>,
     pub(super) is_lasting: bool,
 }
 
-/// Waits until something has come, and answers it; nothing if the line has ended.
+/// Waits for bytes and returns them; returns nothing if the line has ended.
 pub(super) async fn arrival(line: &mut Line) -> io::Result<Vec<u8>> {
     let (mut arrived, (mut read, _)) = (Vec::new(), line.split());
     poll_fn(|cx| poll_arrive(&mut read, &mut arrived, cx)).await?;
@@ -139,19 +140,19 @@ pub(super) async fn next_message(line: &mut Line, arrived: &mut Vec<u8>) -> io::
 
 /// A message with its length in front.
 pub(super) fn framed(message: &[u8]) -> Vec<u8> {
-    // Messages are made of what is read in pieces of less than 64 kB.
+    // A message is built from pieces that were read with less than 64 kB each.
     let length = u16::try_from(message.len()).unwrap_or(u16::MAX);
     [&length.to_be_bytes()[..], message].concat()
 }
 
-/// A first message whose key pair serves for a while, with its length in front.
+/// Frames a first message whose key pair is used for further connections: its length carries the flag.
 pub(super) fn framed_lasting(message: &[u8]) -> Vec<u8> {
     let mut framed = framed(message);
     framed[0] |= LASTING.to_be_bytes()[0];
     framed
 }
 
-/// Takes from the line what there is and appends it to `arrived`; answers how much.
+/// Appends the bytes available on the line to `arrived`; returns their number.
 fn poll_arrive(
     line: &mut LineRead<'_>,
     arrived: &mut Vec<u8>,
@@ -214,7 +215,7 @@ impl Incoming {
         Ok(at > 0)
     }
 
-    /// Nothing is here and nothing comes for now: nothing is held for it.
+    /// Frees the buffers that are empty while no bytes arrive.
     fn rest(&mut self) {
         if self.wire.is_empty() {
             self.wire = Vec::new();
@@ -288,7 +289,8 @@ impl HopWrite<'_> {
         Poll::Ready(Ok(()))
     }
 
-    /// Makes records of `data`, at most as much as one long record; answers how much of it.
+    /// Seals the beginning of `data` into records, at most the payload of one long record; returns the bytes
+    /// sealed.
     fn seal(&mut self, sealing: &Mutex<Sealing>, data: &[u8]) -> io::Result<usize> {
         let data = &data[..data.len().min(LONGEST_PAYLOAD)];
         let mut rest = data;
@@ -307,8 +309,8 @@ impl HopWrite<'_> {
 impl AsyncWrite for HopWrite<'_> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        // The second message is allowed to wait for the first write; everything else has left before the next
-        // is taken.
+        // The second message may wait for the first write. In every other case, all earlier bytes leave
+        // before new ones are taken.
         if this.state.sent > 0 || this.state.wire.len() > LONGEST_PAYLOAD {
             ready!(this.poll_leave(cx))?;
         }
@@ -363,7 +365,7 @@ mod tests {
         (client.unwrap(), accepted.unwrap().0)
     }
 
-    /// Writes until nothing more is taken; how much that was.
+    /// Writes until the stream takes no more; returns the number of bytes.
     async fn fill(stream: &mut TcpStream) -> usize {
         let mut written = 0;
         while let Ok(count) = timeout(Duration::from_secs(1), stream.write(&[7; 10_000])).await {

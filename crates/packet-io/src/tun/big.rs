@@ -1,14 +1,14 @@
 //! Super-packets of more than 64 kB, which the kernel takes whole where they end in this host.
 //!
-//! A packet of IPv4 that is longer than its length field can say has 0 there, and is as long as what is
-//! handed over (Linux 6.3, "BIG TCP"); a TUN has found room for one since 6.6. One write then moves four
-//! times as much, the kernel's TCP hears of it once, and wakes its reader once: bulk to a program of this
-//! host costs half as much (docs/notes/performance-bulk.md, "Packets of 256 kB").
+//! An IPv4 packet too long for its length field has 0 there, and its length is that of the buffer handed over
+//! (Linux 6.3, "BIG TCP"); a TUN accepts one since 6.6. One write then moves four times as much, the kernel's
+//! TCP hears of it once, and wakes its reader once: bulk to a program of this host costs half as much
+//! (docs/notes/performance-bulk.md, "Packets of 256 kB").
 //!
 //! Where the packet goes on to another host it leaves in pieces of 64 kB, as ever: most interfaces take no
-//! more, and for them the kernel would cut it into single segments. So do packets of IPv6, which say such a
-//! length with a header of their own, and those for which the kernel finds no memory in large pieces, or none
-//! of that length.
+//! more, and for them the kernel would cut it into single segments. IPv6 packets also leave in such pieces,
+//! because a greater length needs an extension header, and so do packets for which the kernel finds no
+//! memory.
 
 use std::collections::HashMap;
 use std::io;
@@ -19,10 +19,10 @@ use crate::routes::Routes;
 
 /// How long an answer of the kernel's about an address is believed.
 const BELIEVED: Duration = Duration::from_secs(1);
-/// Most addresses of which an answer is kept.
+/// Maximum number of addresses whose answers are kept.
 const MAX_KNOWN: usize = 256;
-/// The first Linux that takes them from a TUN: before, it lays such a packet in single pages, of which a
-/// packet has 17.
+/// The first Linux release that takes such packets from a TUN. Earlier ones store a packet in single pages,
+/// at most 17.
 const SINCE: (u32, u32) = (6, 6);
 
 /// Which addresses are this host's, as the kernel says.
@@ -39,8 +39,8 @@ struct Answer {
 }
 
 impl Locals {
-    /// Of the network namespace of the calling thread; `None` where the kernel takes no such packets, or
-    /// cannot be asked.
+    /// Opens the table of the calling thread's network namespace; `None` where the kernel takes no such
+    /// packets, or cannot be asked.
     pub(super) fn open() -> Option<Locals> {
         let release = rustix::system::uname();
         let takes_them = version(release.release().to_str().ok()?)? >= SINCE;

@@ -1,8 +1,8 @@
 //! Where frames go: hardware addresses of next hops, from the kernel's tables ([`Routes`]), remembered for a
 //! while.
 //!
-//! Nothing is asked for here, and nothing waits: a packet whose next hop the kernel does not know yet, or
-//! that leaves by another interface, is for the kernel to send, which finds out meanwhile.
+//! This module resolves no address and does not wait. If the kernel does not know the next hop yet, or the
+//! packet leaves by another interface, the kernel sends it and resolves the address meanwhile.
 
 use std::collections::HashMap;
 use std::io;
@@ -14,7 +14,7 @@ use crate::routes::Routes;
 
 /// How long an answer holds: a change of a route is noticed after so long.
 const KNOWN: Duration = Duration::from_secs(2);
-/// How soon is asked again for what the kernel is just finding out.
+/// How soon the kernel is asked again for an address that it is still resolving.
 const UNKNOWN: Duration = Duration::from_millis(2);
 /// Pairs of addresses that are remembered; all are forgotten when there are more, so that a flood of senders
 /// costs no more than asking again.
@@ -43,7 +43,7 @@ impl Ways {
         Ok(Ways { routes: Routes::open()?, interface: interface.index(), known: HashMap::new() })
     }
 
-    /// The hardware address for a frame with a packet between these; `None`: the kernel must send it.
+    /// Returns the hardware address for a packet from `from` to `to`; `None`: the kernel must send it.
     pub(super) fn mac(&mut self, from: IpAddr, to: IpAddr, now: Instant) -> Option<[u8; 6]> {
         if let Some(way) = self.known.get(&(from, to))
             && now < way.until
@@ -65,8 +65,8 @@ impl Ways {
             return Ok(None);
         };
         let Some(neighbour) = self.routes.neighbour(hop)? else { return Ok(None) };
-        // Frames that leave here do not show the kernel that the neighbour is in use. Without the right to
-        // say so we send by the kernel.
+        // Frames that leave here do not show the kernel that the neighbour is in use. If we may not confirm
+        // the neighbour, the kernel sends the packet.
         if neighbour.is_stale {
             self.routes.confirm(hop)?;
         }

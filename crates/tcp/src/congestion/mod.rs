@@ -1,9 +1,9 @@
 //! Congestion control: who owns the window.
 //!
-//! A [`CongestionController`] is told what was sent, delivered and lost ([`sample`]) and answers with a
-//! window and, if it paces, with a rate. It decides what the window is also during recovery;
-//! `send/recovery.rs` decides when that is. The loss-based controllers share [`loss_based::LossBased`], which
-//! runs Proportional Rate Reduction there.
+//! A [`CongestionController`] receives reports of what was sent, delivered and lost ([`sample`]) and returns
+//! a window and, if it paces, a rate. It also sets the window during recovery, while `send/recovery.rs`
+//! decides when recovery begins and ends. The loss-based controllers share [`loss_based::LossBased`], which
+//! runs Proportional Rate Reduction in recovery.
 
 use alloc::boxed::Box;
 use core::fmt::Debug;
@@ -53,8 +53,8 @@ pub trait CongestionController: Debug + Send {
     /// The largest payload changed (path MTU, option size).
     fn set_mss(&mut self, mss: u32);
 
-    /// The connection starts, or starts again, with this window; with a threshold if one is remembered of the
-    /// path.
+    /// The connection starts, or starts again, with this window, and with this threshold if one is remembered
+    /// for the path.
     fn start(&mut self, window: u32, ssthresh: Option<u32>);
 
     /// Data left, for the first time or again.
@@ -64,28 +64,28 @@ pub trait CongestionController: Debug + Send {
     /// that shows it.
     fn on_lost(&mut self, _lost: &LostPacket) {}
 
-    /// All of a flight is acknowledged, and the acknowledgements were spaced as by this rate; comes before
-    /// the [`AckSample`] of the last of them or directly behind it.
+    /// A whole flight is acknowledged, and the spacing of its acknowledgements shows this rate. The call
+    /// comes directly before or after the [`AckSample`] of the last acknowledgement.
     fn on_train(&mut self, _train: &Train) {}
 
-    /// Takes every acknowledgement that says something of what is outstanding.
+    /// Takes every acknowledgement that carries information about outstanding data.
     fn on_ack(&mut self, ack: &AckSample);
 
     /// Fast recovery or CWR begins; the [`AckSample`] of the same acknowledgement follows.
     fn on_congestion(&mut self, event: &CongestionEvent);
 
-    /// All that was outstanding when a reduction (`_from`) began is delivered, or what was taken for a loss
-    /// had another reason.
+    /// A reduction (`_from`) ends: all data outstanding at its beginning is delivered, or the supposed loss
+    /// was none.
     fn on_recovery_exit(&mut self, _from: CongestionState) {}
 
-    /// The reordering timer has declared a loss and leaves `_pipe` bytes in flight: no acknowledgement lets
-    /// the first retransmission out.
+    /// The reordering timer has declared a loss and leaves `_pipe` bytes in flight: the window must admit the
+    /// first retransmission, since no acknowledgement will.
     fn on_reordering_timeout(&mut self, _pipe: u32) {}
 
     /// The retransmission timer fired.
     fn on_rto(&mut self, rto: &RtoEvent);
 
-    /// The last reduction was a mistake: what was in force before it is restored.
+    /// The last reduction was a mistake: the state before it is restored.
     fn on_spurious(&mut self, now: Instant);
 
     /// Nothing was sent for longer than the timeout (RFC 5681 section 4.1): the window restarts with at most
@@ -100,7 +100,7 @@ pub enum Controller {
     Cubic(LossBased<Cubic>),
     /// Reno.
     Reno(LossBased<Reno>),
-    /// BBR, apart, since it is larger than the others.
+    /// BBR, boxed because it is larger than the others.
     Bbr(Box<Bbr>),
     /// A fixed window.
     Fixed(Fixed),

@@ -21,7 +21,7 @@ pub struct ControllerStart {
     pub initial_window: u32,
     /// True if transmissions are spread over the round trip by configuration.
     pub paced: bool,
-    /// Chance of this connection: the same seed gives the same decisions.
+    /// Seed of the controller's random draws: the same seed gives the same decisions.
     pub seed: u64,
 }
 
@@ -71,7 +71,8 @@ pub struct AckSample {
     pub state: CongestionState,
     /// The effect of the acknowledgement on the recovery state.
     pub episode: Episode,
-    /// True if the acknowledgement lets a window grow: it shows progress, and no window is taken on trust.
+    /// True if the acknowledgement lets a window grow: it shows progress, and no start window from the path's
+    /// memory is still unconfirmed.
     pub may_grow: bool,
     /// True if the window was the limit when sending last stopped; the window does not grow otherwise (RFC
     /// 7661).
@@ -162,10 +163,10 @@ pub struct CongestionEvent {
     pub cause: CongestionCause,
     /// Bytes outstanding and not delivered before (RecoverFS of RFC 9937).
     pub undelivered_before: u32,
-    /// Bytes delivered while loss detection waited for the answer to parity, which would have begun recovery
-    /// earlier.
+    /// Bytes delivered while loss detection waited for the answer to parity; without that wait, recovery
+    /// would have begun earlier.
     pub delivered_while_held: u32,
-    /// Upper bound of the slow-start threshold, bytes: the window was taken on trust and was too much.
+    /// Upper bound of the slow-start threshold, bytes: the start window from the path's memory was too large.
     pub max_ssthresh: Option<u32>,
 }
 
@@ -179,7 +180,7 @@ pub struct RtoEvent {
     /// False for further timeouts of the same data, which do not lower the threshold again (RFC 5681 equation
     /// 4).
     pub first: bool,
-    /// Upper bound of the slow-start threshold, bytes: the window was taken on trust and was too much.
+    /// Upper bound of the slow-start threshold, bytes: the start window from the path's memory was too large.
     pub max_ssthresh: Option<u32>,
 }
 

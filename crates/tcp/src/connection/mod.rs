@@ -1,10 +1,10 @@
-//! One connection: wires the parts, nothing else.
+//! One connection: this module only wires the parts together.
 //!
-//! A segment that arrives runs through `arrive` (the steps of RFC 9293 section 3.10.7), what leaves
-//! is picked in `transmit`, written in `segment` and accounted in `account`. `handshake` opens,
-//! `timer` wakes, `application` is what the program calls. The parts themselves (queue,
-//! scoreboard, RACK, assembler, ...) live in `send` and `receive`; they take
-//! values and return values.
+//! An arriving segment runs through `arrive` (the steps of RFC 9293 section 3.10.7). A leaving segment is
+//! chosen in `transmit`, written in `segment` and accounted for in `account`. `handshake` opens the
+//! connection, `timer` handles deadlines, and `application` holds the methods that the program calls. The
+//! parts themselves (queue, scoreboard, RACK, assembler, ...) live in `send` and `receive`; they take values
+//! and return values.
 //!
 //! Data may ride on a SYN and may be sent from SYN-RECEIVED (Fast Open), so sender and receiver exist
 //! from the first segment on, in every state.
@@ -126,7 +126,7 @@ pub(crate) struct TimeWaitState {
     pub(crate) ts_recent: Option<u32>,
     /// Offset of our timestamp clock.
     pub(crate) ts_offset: u32,
-    /// The peer may send copies, and takes no answer to them.
+    /// The peer may send copies of its segments; a copy is not answered.
     pub(crate) copies: bool,
 }
 
@@ -155,7 +155,7 @@ pub(crate) struct Connection {
     keepalive: Option<Box<Keepalive>>,
     user_timeout: Option<Duration>,
     fin_wait_2_until: Option<Instant>,
-    /// Once the handshake is complete, if both ends use SACK.
+    /// The tail loss probe timer; set once the handshake is complete, if both ends use SACK.
     reactive: Option<ProbeTimer>,
     outbox: Outbox,
     answers: AnswerInterval,
@@ -221,7 +221,7 @@ impl Connection {
         (&self.tuple).into()
     }
 
-    /// How it is set.
+    /// The configuration of the connection.
     pub(crate) fn config(&self) -> Arc<TcpConfig> {
         Arc::clone(&self.config)
     }
@@ -274,8 +274,8 @@ impl Connection {
         self.handshake.established.is_some()
     }
 
-    /// The peer's initial sequence number and what must be remembered, of a connection that both sides
-    /// closed and that waits for nothing more; and whether data of its SYN was taken.
+    /// Returns the state to remember of a connection that both sides closed and that waits for nothing more:
+    /// the peer's initial sequence number, the numbers, and whether data of the peer's SYN was taken.
     pub(crate) fn closed_last(&self) -> Option<(SeqNum, TimeWaitState, bool)> {
         let finished = self.state == State::Closed && self.closed == Some(CloseReason::Finished);
         (finished && self.rx.assembler.is_complete())
@@ -299,7 +299,7 @@ impl Connection {
 
     /// True if nothing is in flight and nothing waits to be sent or read.
     pub(crate) fn is_idle(&self) -> bool {
-        // A half-open connection has its SYN-ACK in flight, and may wait with it for a minute.
+        // A half-open connection has its SYN-ACK in flight and may wait a minute for the answer.
         let waits = match self.state {
             State::SynSent => false,
             State::SynReceived => !self.holds_early(),

@@ -1,10 +1,10 @@
-//! Segments that are too large for the path (RFC 4821 section 7.7): how a connection comes to suspect it, and what it does
-//! with segments that were larger than what is sent now.
+//! Segments that are too large for the path (RFC 4821 section 7.7): how a connection detects them, and how it
+//! handles outstanding ones after its segments have become smaller.
 //!
 //! [`PathMtu`](crate::send::mtu::PathMtu) owns sizes and search. With
-//! [`MtuProbing::Early`](crate::config::MtuProbing::Early) a path is suspected as soon as segments larger
-//! than the base have left several times and none has arrived: at the probe of the tail, which then leaves
-//! small enough to arrive, when it does arrive, or at the first timeout. On a lossy path with room for large
+//! [`MtuProbing::Early`](crate::config::MtuProbing::Early) a path is suspected once segments larger than the
+//! base have left several times and none has arrived. The tail loss probe then leaves small enough to arrive,
+//! and its acknowledgement or the first timeout confirms the suspicion. On a lossy path with room for large
 //! segments a mistake costs a round trip with smaller ones: the earlier size is tried again at once.
 
 use alloc::vec::Vec;
@@ -15,10 +15,10 @@ use crate::outcome::{AckOutcome, CongestionState, LossCause, LossOutcome, Origin
 use crate::send::budget::Budget;
 use crate::time::Instant;
 
-/// Large segments without an answer that make a tail loss probe small, and that are believed to have vanished when only
-/// smaller ones arrive.
+/// Number of unacknowledged large segments that makes a tail loss probe small; they count as dropped for
+/// their size once only smaller ones arrive.
 const UNANSWERED: u32 = 3;
-/// Those that are believed to have vanished at a timeout.
+/// Number of unacknowledged large segments that count as dropped for their size at a timeout.
 const UNANSWERED_AT_TIMEOUT: u32 = 2;
 
 impl Connection {
@@ -60,7 +60,7 @@ impl Connection {
         }
     }
 
-    /// An acknowledgement has been taken in, losses and all: what of its segments arrived was small.
+    /// Suspects the segment size if losses were found and only small segments have arrived.
     pub(crate) fn judge_size(&mut self, loss: &LossOutcome, now: Instant) {
         if loss.newly_lost == 0 || !self.suspects_size(UNANSWERED) {
             return;
@@ -85,7 +85,7 @@ impl Connection {
         }
     }
 
-    /// Lost data in a segment of the size that is suspected, once a smaller one is under way.
+    /// Chooses lost data for a segment of the suspected size, once a smaller one is under way.
     pub(crate) fn choose_retest(&mut self, budget: &Budget) -> Option<Choice> {
         let size = self.tx.mtu.retest(self.tx.option_len())?;
         // Our own SACK blocks would make it larger than it is meant to be.

@@ -24,12 +24,12 @@ pub(crate) struct Receiver {
     pub(crate) timestamps: Timestamps,
     /// Sequence number of the next byte that the application reads.
     pub(crate) read_next: SeqNum,
-    /// Duplicate acknowledgements that a peer without SACK has still to get: it counts them, so that
-    /// segments which arrive in one batch must not share one.
+    /// Duplicate acknowledgements that are still due to a peer without SACK. Such a peer counts them, so each
+    /// segment of a batch is acknowledged on its own.
     pub(crate) duplicates_owed: u32,
     /// The application has no reader any more.
     pub(crate) closed: bool,
-    /// The application wants nothing more than what has arrived.
+    /// The application has shut down reading: it reads only data that has already arrived.
     pub(crate) refuses: bool,
 }
 
@@ -83,7 +83,7 @@ impl Receiver {
         self.assembler.is_complete() && self.queue.readable() == 0
     }
 
-    /// The part of a segment that lies left of the right edge of the window, and whether its FIN does.
+    /// Returns the part of a segment left of the window's right edge, and whether its FIN lies there too.
     pub(crate) fn trim<'a>(&self, segment: &Arrived<'a>) -> (SeqRange, &'a [u8], bool) {
         let edge = self.window.right_edge(self.rcv_nxt());
         let room = if segment.seq.lt(edge) { edge.since(segment.seq) as usize } else { 0 };
@@ -110,7 +110,7 @@ impl Receiver {
         arrival
     }
 
-    /// Something arrived from a peer without SACK. RFC 5681 section 4.2: "A TCP receiver SHOULD send an
+    /// Records a segment from a peer without SACK. RFC 5681 section 4.2: "A TCP receiver SHOULD send an
     /// immediate duplicate ACK when an out-of-order segment arrives."
     pub(crate) fn owe_duplicates(&mut self, arrival: &Arrival, segments: u32) {
         match arrival.kind {
@@ -151,7 +151,7 @@ impl Receiver {
         self.window.field(self.rcv_nxt(), self.queue.free(), self.ack.rcv_mss())
     }
 
-    /// A segment left with this window field: its receiver may send up to there.
+    /// A segment with this window field was sent: the peer may now send up to the edge that it announces.
     pub(crate) fn on_window_sent(&mut self, field: u16) {
         self.window.on_sent(self.rcv_nxt(), field);
     }

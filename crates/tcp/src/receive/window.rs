@@ -33,7 +33,7 @@ pub(crate) struct RecvWindow {
     shift: u8,
     /// Bytes announced in the SYN.
     initial: u32,
-    /// Bytes that an option of our SYN announced beside that, or 0.
+    /// Window that an option of our SYN announced instead of the window field, bytes; 0 without it.
     early: u32,
     /// Largest right edge ever announced.
     edge: SeqNum,
@@ -41,7 +41,7 @@ pub(crate) struct RecvWindow {
 }
 
 impl RecvWindow {
-    /// The window of a connection with such a buffer, whose peer sends at most `mss` bytes per
+    /// The window of a connection with this buffer configuration, whose peer sends at most `mss` bytes per
     /// segment.
     pub(crate) fn new(config: BufferConfig, rules: WindowRules, mss: u32) -> Self {
         let space = u32::try_from(config.initial).unwrap_or(u32::MAX).min(rules.clamp.unwrap_or(u32::MAX));
@@ -67,7 +67,7 @@ impl RecvWindow {
         (bits.saturating_sub(16) as u8).min(SCALE_MAX)
     }
 
-    /// Other rules from now on: the edge moves as they ask when something is announced next.
+    /// Changes the rules; the right edge follows them at the next announcement.
     pub(crate) fn set_rules(&mut self, rules: WindowRules) {
         self.rules = rules;
     }
@@ -118,10 +118,10 @@ impl RecvWindow {
     }
 
     /// The table of RFC 9293 section 3.10.7.4: is any part of a segment of `len` sequence numbers in the
-    /// window? With a closed window nothing but an empty segment at RCV.NXT is; the special allowance for
-    /// ACKs, URGs and RSTs at RCV.NXT is the caller's. An empty segment may lie at the right edge: a peer
-    /// that has filled the window, of which something was lost, sends its acknowledgements from there (Linux:
-    /// the same).
+    /// window? With a closed window only an empty segment at RCV.NXT is acceptable; the caller makes the
+    /// special allowance for ACKs, URGs and RSTs at RCV.NXT. An empty segment may lie at the right edge: a
+    /// peer that has filled the window sends its acknowledgements from there, even if some of its data was
+    /// lost (Linux: the same).
     pub(crate) fn acceptable(&self, rcv_nxt: SeqNum, seq: SeqNum, len: u32) -> bool {
         let wnd = self.rcv_wnd(rcv_nxt);
         let inside = |seq: SeqNum| seq.since(rcv_nxt) < wnd;
@@ -154,8 +154,8 @@ impl RecvWindow {
 
     /// True if an acknowledgement should leave only to open the window: the application's reading has at
     /// least doubled it (and it is not silly). Linux's rule; in the spirit of RFC 9293 section 3.8.6.2.2.
-    /// `irs` is the peer's initial sequence number: the next segment that leaves anyway tells a window that
-    /// only the 16 bits of our SYN or SYN-ACK have limited.
+    /// `irs` is the peer's initial sequence number: if only the 16 bits of our SYN or SYN-ACK limited the
+    /// window, the next ordinary segment announces the larger one.
     pub(crate) fn update_worthwhile(&self, irs: SeqNum, rcv_nxt: SeqNum, free: usize, rcv_mss: u32) -> bool {
         let current = self.rcv_wnd(rcv_nxt);
         let room = u32::try_from(free).unwrap_or(u32::MAX);
@@ -193,8 +193,9 @@ impl RecvWindow {
     }
 }
 
-/// RFC 9293 section 3.8.6.2.2, as Linux does it: nothing rather than less than a segment or than a
-/// sixteenth of the buffer once half of it is used; whole segments if windows are not scaled.
+/// Silly window avoidance (RFC 9293 section 3.8.6.2.2) as in Linux. Once half of the buffer is used, a window
+/// below a segment or below a sixteenth of the buffer becomes 0; an unscaled window is a whole number of
+/// segments.
 fn avoid_silliness(room: u32, capacity: u32, rcv_mss: u32, current: u32, scaled: bool) -> u32 {
     let mss = rcv_mss.clamp(1, capacity.max(1));
     if room < capacity / 2 && (room < capacity / 16 || room < mss) {
@@ -222,7 +223,7 @@ struct RightSizing {
     measure: Option<(SeqNum, Instant)>,
     /// Timestamps give better samples than filled windows.
     by_timestamps: bool,
-    /// Measured benefit of a larger window than a short path needs.
+    /// Tries windows larger than a LAN or loopback path needs and measures their benefit.
     trial: Trial,
 }
 
@@ -293,9 +294,9 @@ impl RightSizing {
     }
 }
 
-/// The buffer for a peer of whose data `copied` bytes were read in this round trip and `before` in the
-/// one before. Twice what was read survives a lost round trip; the growth of a sender that doubles
-/// its window is extrapolated on top of it.
+/// The buffer for a peer, from the bytes read in this round trip (`copied`) and in the previous one
+/// (`before`). Twice what was read survives a lost round trip; the growth of a sender that doubles its window
+/// is extrapolated on top of it.
 fn wanted(copied: u64, before: u64, mss: u32) -> u64 {
     let steady = 2 * u128::from(copied) + 16 * u128::from(mss);
     let growth = steady * u128::from(copied.saturating_sub(before)) / u128::from(before.max(1));
@@ -461,7 +462,7 @@ mod tests {
         assert!(!window.update_worthwhile(IRS, NXT, BUFFER.initial, MSS), "nothing to announce");
     }
 
-    /// A segment of its own does not pay for what only the 16 bits of the SYN-ACK held back.
+    /// A larger window is not worth an extra segment if only the 16 bits of the SYN-ACK limited it.
     #[test]
     fn the_cap_of_an_unscaled_syn_ack_is_not_lifted_by_a_window_update() {
         let mut window = scaled();
@@ -475,7 +476,7 @@ mod tests {
             "it has closed by more than half"
         );
         advertise(&mut window, nxt, 65_536, MSS);
-        assert!(window.update_worthwhile(IRS, nxt, 131_072, MSS), "a scaled window has been told");
+        assert!(window.update_worthwhile(IRS, nxt, 131_072, MSS), "a scaled window has been announced");
     }
 
     /// RFC 9293 section 3.8.6.2.2 asks for updates that say something: below the granule of the scale the
@@ -507,7 +508,7 @@ mod tests {
         assert_eq!(
             advertise(&mut window, NXT + 100, 10_000, MSS),
             8_660,
-            "the edge moves by a segment or not"
+            "the edge moves by a whole segment or stays"
         );
         assert_eq!(advertise(&mut window, NXT + 220, 10_000, MSS), 8_760);
         let mut large = unscaled(1 << 20);
@@ -592,7 +593,7 @@ mod tests {
         };
         assert_eq!(grown(None), BUFFER.max);
         assert_eq!(grown(Some(Micros::from_millis(5))), BUFFER.max);
-        // Four times what 60 us hold are 503 kB, and one doubling is tried.
+        // Four times the bytes of 60 us are 503 kB; the window is doubled once on trial.
         let short = grown(Some(Micros(60)));
         assert!((450_000..=2 * 503_316).contains(&short), "{short}");
     }

@@ -1,9 +1,8 @@
 //! Which connections may have something to send, how soon it must leave, and when the others have to be asked
 //! again.
 //!
-//! Every connection that may have something stands in one queue, in the order in which that came about, so
-//! that all have their turn. Those whose packets must leave before applications run stand in a second one as
-//! well.
+//! Connections that may have something to send wait in one queue, first come, first served. Those whose
+//! packets must leave before applications run stand in a second one as well.
 //!
 //! A connection's deadline is entered into the table of deadlines when it leaves the queue: nearly every
 //! segment moves a timer, and a driver asks for the next deadline when the queue is empty.
@@ -24,12 +23,12 @@ const KEPT: usize = 1024;
 pub(super) struct Ready {
     /// Those whose urgency is not [`Urgency::Idle`], each once.
     all: VecDeque<ConnId>,
-    /// Those of them whose urgency is [`Urgency::BeforeApp`], among others that have sent meanwhile.
+    /// Connections of urgency [`Urgency::BeforeApp`]; entries that have sent since then are stale.
     urgent: VecDeque<ConnId>,
 }
 
 impl Ready {
-    /// As new ones are, in the same storage.
+    /// Empties the queues, which keep their storage.
     pub(super) fn clear(&mut self) {
         self.all.clear();
         self.urgent.clear();
@@ -46,7 +45,7 @@ impl Ready {
         !self.urgent.is_empty()
     }
 
-    /// Makes a connection at least so urgent.
+    /// Raises the urgency of a connection to at least `urgency`.
     #[inline]
     pub(super) fn raise(&mut self, id: ConnId, slot: &mut Slot, urgency: Urgency) {
         let before = slot.urgency;
@@ -96,8 +95,8 @@ impl Stack {
         }
     }
 
-    /// Takes the next connection that may have something to send from the queue, half-open ones that are due
-    /// last.
+    /// Takes the next connection that may have something to send from the queue. Half-open connections whose
+    /// timers are due come last.
     pub(super) fn next_ready(&mut self, now: Instant) -> Option<ConnId> {
         loop {
             if let Some(id) = self.ready.pop() {
@@ -139,7 +138,7 @@ impl Stack {
     }
 
     /// Enters the deadlines that may have moved, so that [`Stack::next_timeout`] need not look at each of
-    /// them again: for a driver that lets connections wait which have something to send.
+    /// them again. For a driver that leaves connections with something to send waiting.
     pub fn note_deadlines(&mut self) {
         for id in &self.ready.all {
             let Some(slot) = self.slots.at_mut(*id).filter(|slot| slot.deadline_moved) else { continue };

@@ -18,11 +18,11 @@ const ANSWER_INTERVAL: Duration = Duration::from_millis(100);
 /// How old an entry must be before an active open of our own may replace it; timestamps tell the
 /// incarnations apart from then on (RFC 6191, as Linux' `tcp_tw_reuse`).
 const REUSE_AGE: Duration = Duration::from_secs(1);
-/// How far above the old SND.NXT a new incarnation begins at least: beyond any window in which an old
-/// segment of ours could still be in flight unscaled.
+/// Minimum distance of a new incarnation's first sequence number from the old SND.NXT. It exceeds the largest
+/// unscaled window, in which an old segment of ours could still be in flight.
 const SEQUENCE_GAP: u32 = 65_537;
 
-/// A connection in TIME-WAIT. There may be many: optional values are bits and words of their own.
+/// A connection in TIME-WAIT. There may be many, so optional values are kept small: a bit and a word each.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct TimeWaitEntry {
     /// Its ends.
@@ -113,7 +113,8 @@ impl TimeWaitEntry {
         }
         let later = ts_recent.zip(value).is_some_and(|(recent, value)| is_later(value, recent));
         if copies && is_marked(segment) && !later {
-            // The copy of the last FIN is as old as the FIN; a retransmission that somebody marked is not.
+            // A copy of the last FIN is as old as the FIN itself; a retransmission marked by a device on the
+            // path is not.
             return TimeWaitVerdict::Ignore;
         }
         if segment.flags.contains(Flags::FIN) && segment.end() == rcv_nxt {
@@ -125,7 +126,7 @@ impl TimeWaitEntry {
         TimeWaitVerdict::Ack
     }
 
-    /// True if an answer is due; it counts as given.
+    /// True if an answer is due, which then counts as sent.
     pub(crate) fn may_answer(&mut self, now: Instant) -> bool {
         let due = self.answered.is_none_or(|last| now.saturating_since(last) >= ANSWER_INTERVAL);
         if due {
@@ -145,7 +146,7 @@ fn is_later(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) > 0
 }
 
-/// No place.
+/// Marks the absence of a place.
 const NOWHERE: u32 = u32::MAX;
 
 /// All connections in TIME-WAIT. The stack bounds their number.
@@ -166,7 +167,7 @@ impl TimeWaitTable {
         TimeWaitTable { entries: Places::default(), first: NOWHERE, last: NOWHERE, lifetime: msl * 2 }
     }
 
-    /// As [`TimeWaitTable::new`] makes one, in the same storage.
+    /// Empties the table, which keeps its storage, and sets its lifetime to two times `msl`.
     pub(super) fn renew(&mut self, msl: Duration) {
         let TimeWaitTable { entries, first, last, lifetime } = self;
         entries.clear();
@@ -178,7 +179,7 @@ impl TimeWaitTable {
         self.entries.len()
     }
 
-    /// Adds a connection; answers its place.
+    /// Adds a connection; returns its place.
     pub(crate) fn insert(
         &mut self,
         tuple: FourTuple,

@@ -8,13 +8,13 @@ use crate::time::{Instant, Micros};
 
 /// Rounds after which a probe is due whatever the clock says, so that a Reno flow can reach its share.
 const MAX_ROUNDS_BETWEEN_PROBES: u64 = 63;
-/// Shortest time between two probes, and what chance adds at most.
+/// Shortest time between two probes, and the maximum of the random time added to it.
 const PROBE_WAIT: Micros = Micros::from_millis(2000);
 const PROBE_WAIT_SPREAD: Micros = Micros::from_millis(1000);
 /// Largest exponent of the growth per round in Up.
 const MAX_UP_ROUNDS: u32 = 30;
 
-/// Where acknowledgements stand between a probe and what it shows.
+/// Relation of the arriving acknowledgements to the current probe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum AckPhase {
     /// No probe is under way.
@@ -33,14 +33,14 @@ enum AckPhase {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cycle {
     ack_phase: AckPhase,
-    /// True if losses tell of what the probe has sent.
+    /// True if losses count as caused by the probe.
     pub(super) is_probe_sample: bool,
     began: Instant,
-    /// Time from there to the next probe.
+    /// Time from the beginning of Down to the next probe.
     wait: Micros,
     pub(super) rounds_since_probe: u64,
-    /// Rounds of Up, bytes acknowledged in it that have not raised the limit, and how many raise it by a
-    /// segment.
+    /// Rounds of Up so far; bytes acknowledged in Up that have not raised the limit yet; and the number of
+    /// acknowledged bytes that raises it by a segment.
     up_rounds: u32,
     up_acked: u64,
     bytes_per_segment: u64,
@@ -170,7 +170,8 @@ impl Bbr {
             || self.cycle.rounds_since_probe >= reno_rounds.min(MAX_ROUNDS_BETWEEN_PROBES)
     }
 
-    /// Ends Up when it has found no more bandwidth, built a queue, or come to a limit that has been too much.
+    /// Ends Up when it has found no more bandwidth, built a queue, or reached a limit at which too much was
+    /// lost before.
     fn leave_up(&mut self, ack: &AckSample, sample: Option<&RateSample>) {
         let flight = u64::from(ack.pipe_before);
         let is_full = if self.is_at_longterm() {
@@ -185,7 +186,7 @@ impl Bbr {
         let queue = self.bdp(self.bandwidth(), (8, 5))
             + self.aggregation.extra(self.bandwidth())
             + 2 * u64::from(self.mss);
-        // Without a limit of the application a longer round trip is the queue of somebody else, perhaps.
+        // If the application does not limit sending, a longer round trip may come from other flows' queues.
         let is_delayed = sample.is_some_and(|sample| {
             sample.app_limited && sample.rtt.is_some_and(|rtt| self.min_rtt.is_queued(rtt))
         });

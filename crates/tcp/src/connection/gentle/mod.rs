@@ -44,7 +44,7 @@ pub(crate) mod planner;
 pub(crate) mod proactive;
 pub(crate) mod repair;
 
-/// Bytes of a data segment that a set of flags takes, padding included.
+/// Bytes that a set of flags occupies in a data segment, padding included.
 const FLAGS_LEN: u32 = 8;
 
 /// Corrective, Proactive and the planner of one connection. Each is `None` when it is off.
@@ -54,7 +54,7 @@ const FLAGS_LEN: u32 = 8;
 #[derive(Debug)]
 pub(crate) struct Gentle {
     willing: Option<Willing>,
-    /// The byte of our first SYN, or of our SYN-ACK.
+    /// The capability byte of our first SYN, or of our SYN-ACK.
     spoken: Option<u8>,
     /// An option was sent or received in the handshake.
     seen: bool,
@@ -78,9 +78,9 @@ pub(crate) struct Active {
     pub(crate) proactive: Option<Proactive>,
     /// F1: a segment after the handshake has shown that the peer speaks the option.
     pub(crate) confirmed: bool,
-    /// Parity for the peer.
+    /// Encoder of parity for our data.
     pub(crate) tx: Option<ParityTx>,
-    /// Parity of the peer.
+    /// Decoder of the peer's parity.
     pub(crate) rx: Option<ParityRx>,
 }
 
@@ -171,7 +171,7 @@ impl Parts<'_> {
         self.tx.rtt.srtt().map(Duration::from).or(expected).or(self.known.rtt.map(|rtt| rtt.srtt))
     }
 
-    /// Returns the edges of the stream that has arrived.
+    /// Returns how far the received stream reaches: RCV.NXT, RCV.WND, and whether the FIN is known.
     pub(crate) fn edges(&self) -> Edges {
         Edges {
             rcv_nxt: self.rx.rcv_nxt(),
@@ -234,7 +234,7 @@ impl Gentle {
         self.agreed().is_some_and(|agreed| agreed.profile.is_f1())
     }
 
-    /// This destination does not take the option, or is not to get it this time.
+    /// Withholds the option, because of what is remembered of the destination.
     pub(crate) fn withhold(&mut self) {
         self.switch_off(GentleOff::Remembered);
     }
@@ -258,8 +258,9 @@ impl Gentle {
 
 /// A SYN or SYN-ACK leaves or arrives.
 impl Gentle {
-    /// Returns what the SYN or SYN-ACK that leaves next says, if its option `fits` beside the others. Only the first has it: a
-    /// retransmission must pass whatever dropped the first, and the option is off then.
+    /// Returns the content of the SYN or SYN-ACK that leaves next, if its option `fits` in addition to the
+    /// others. Only the first one has the option. A retransmission leaves it out, in case a device on the
+    /// path drops segments with it; the option is then off.
     pub(crate) fn syn_option(&self, syn: LeavingSyn, fits: impl FnOnce(GentleOption) -> bool) -> SynOption {
         if syn.again {
             return if self.spoken.is_some() { SynOption::Withdrawn } else { SynOption::None };
@@ -382,8 +383,8 @@ impl Connection {
 
 /// Time passes.
 impl Active {
-    /// The next deadline of what runs. `rtt` is the round-trip time that parity is timed by, `rto` the retransmission timeout;
-    /// data may leave if `sends` is true, and may arrive if `open` is.
+    /// The next deadline of the active mechanisms. `rtt` is the round-trip time that parity is timed by,
+    /// `rto` the retransmission timeout; data may leave if `sends` is true, and may arrive if `open` is.
     fn next_timeout(&self, rtt: Option<Duration>, rto: Micros, sends: bool, open: bool) -> Option<Instant> {
         let parity = self.tx.as_ref().and_then(|tx| tx.next_timeout(rtt));
         let repair = self.rx.as_ref().and_then(|rx| rx.next_timeout(rto));
@@ -422,7 +423,7 @@ impl Connection {
         (flags != 0 || self.gentle.is_f1()).then_some(GentleOption::Short { flags })
     }
 
-    /// Bytes that it takes of a data segment.
+    /// Bytes that the option occupies in a data segment.
     pub(crate) fn gentle_option_len(&self) -> u32 {
         let marks = self.proactive().map_or(0, |proactive| proactive.copies.mark_len());
         if self.gentle_option().is_some() { FLAGS_LEN } else { marks }
@@ -460,7 +461,7 @@ pub(crate) enum Turn {
 }
 
 impl Connection {
-    /// Returns what Corrective and Proactive send next, if it is the turn of this.
+    /// Returns the segment that Corrective or Proactive sends next, if `turn` is that of a running mechanism.
     #[inline]
     pub(crate) fn poll_gentle(&mut self, turn: Turn, now: Instant) -> Option<Choice> {
         let active = self.gentle.active.as_ref()?;
@@ -480,7 +481,7 @@ impl Connection {
 }
 
 impl Gentle {
-    /// A segment left: what it said need not be said again, and it may be copied and encoded.
+    /// A segment left: its signals need not be repeated, and its data may be copied and encoded.
     fn on_sent(&mut self, sent: &SentSegment<'_>, parts: &mut Parts<'_>, now: Instant) {
         let named = self
             .planner
@@ -510,8 +511,8 @@ impl Gentle {
 
 /// Segments that arrive.
 impl Gentle {
-    /// A segment arrived, and nothing else has looked at it: parity is taken out of the way of the data path, what might be parity
-    /// is dropped as a whole, and so is the second instance of a segment that was copied.
+    /// Examines an arriving segment before any other step. Parity is taken out of the data path. A segment
+    /// that might be parity is dropped as a whole, and so is the second instance of a copied segment.
     pub(crate) fn on_segment(
         &mut self,
         segment: &Arrived<'_>,
@@ -591,9 +592,10 @@ impl Gentle {
         Some(report)
     }
 
-    /// The scoreboard has taken an acknowledgement: what it says of parity and copies, before anything is concluded from it
-    /// about losses and round-trip times. `reported` is how far SACK blocks reached before it, `probe` when the probe
-    /// timer fires. Returns the report of the peer, and true if parity may have repaired what is delivered.
+    /// Reads what an acknowledgement says of parity and copies, after the scoreboard has taken it and before
+    /// losses and round-trip times are derived from it. `reported` is how far SACK blocks reached before it,
+    /// `probe` when the probe timer fires. Returns the report of the peer, and true if parity may have
+    /// repaired what is delivered.
     fn on_ack(
         &mut self,
         segment: &Arrived<'_>,
