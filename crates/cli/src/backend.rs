@@ -46,8 +46,8 @@ pub(crate) struct Args {
     /// Tell the origin the client's address in a PROXY header: v1 or v2
     #[arg(long, value_name = "VERSION", env = "BRISK_SEND_PROXY", value_parser = hop_args::proxy_version)]
     send_proxy: Option<ProxyVersion>,
-    /// Connect to the origin from the client's own address, where its way back leads over this host (brisk
-    /// rules --as-client)
+    /// Connect to the origin from the client's own address; the origin's route to clients must lead over this
+    /// host (brisk rules --as-client)
     #[arg(long, env = "BRISK_AS_CLIENT")]
     as_client: bool,
     /// An origin that frontends may ask for by name: NAME=HOST:PORT; repeatable

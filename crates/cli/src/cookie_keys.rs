@@ -31,11 +31,11 @@ pub(crate) struct CookieKeyArgs {
     /// these names; credential:NAME for a systemd credential. Read again when they change
     #[arg(long, value_name = "SOURCE", env = "BRISK_FAST_OPEN_KEY", value_parser = Place::parse)]
     fast_open_key: Option<Place>,
-    /// Content of the source: keys (fixed), or a secret from which keys follow by the time of day (derived;
+    /// Content of the source: keys (fixed), or a secret from which a key is derived for each period (derived;
     /// in a directory the file "master")
     #[arg(long, value_name = "MODE", requires = "fast_open_key", default_value = "fixed")]
     fast_open_key_mode: Mode,
-    /// How long a derived key makes cookies; a cookie lives for one to two of these. 1m to 30d
+    /// How long a derived key makes cookies, 1m to 30d; a cookie is valid for one to two such times
     #[arg(long, value_name = "TIME", requires = "fast_open_key", default_value = "1d", value_parser = epoch)]
     fast_open_rotate: Duration,
 }

@@ -22,11 +22,12 @@ pub(crate) struct DeviceArgs {
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Device")]
 pub(crate) struct AddressArgs {
-    /// The stack's own address with the length of its network, repeatable: 10.7.0.2/24; those of the
-    /// interface on packet: and xdp:
+    /// The stack's own address with the length of its prefix, repeatable: 10.7.0.2/24; on packet: and xdp:
+    /// one of the interface's, default all
     #[arg(long, value_name = "ADDR/LEN", env = "BRISK_ADDR", value_delimiter = ',')]
     pub(crate) addr: Vec<Prefix>,
-    /// The kernel's side of the device, the stack's default route; the first other address if not given
+    /// The kernel's address on the device, the stack's default route; if not given, the first other address
+    /// of the network
     #[arg(long, value_name = "ADDR", env = "BRISK_GATEWAY")]
     pub(crate) gateway: Option<IpAddr>,
     /// Largest IP packet on the device, bytes

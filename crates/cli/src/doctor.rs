@@ -31,7 +31,7 @@ pub(crate) struct Args {
     /// The backend: HOST:PORT
     #[arg(value_name = "PEER", value_parser = name_and_port)]
     peer: String,
-    /// Questions to ask over the hop
+    /// Number of probe requests over the hop
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     probes: u32,
     #[command(flatten)]

@@ -67,21 +67,24 @@ pub(crate) struct Args {
     /// Take SOCKS5 clients, who name the origin themselves; the backend must --allow it
     #[arg(long, env = "BRISK_SOCKS5")]
     socks5: bool,
-    /// Be an HTTP proxy, likewise: CONNECT, and requests for http:// addresses
+    /// Accept clients of an HTTP proxy (CONNECT, requests for http:// addresses); the backend must --allow
+    /// the origin
     #[arg(long, env = "BRISK_CONNECT")]
     connect: bool,
-    /// File with the users that clients of --socks5 and --connect have to be among: a line NAME:PASSWORD each, for its owner
-    /// alone
+    /// File with the users that may log in to --socks5 and --connect: one NAME:PASSWORD a line, readable by
+    /// its owner alone
     #[arg(long, value_name = "FILE", env = "BRISK_USERS_FILE", conflicts_with = "transparent")]
     users_file: Option<PathBuf>,
-    /// Take clients that a firewall rule sent here (see brisk rules), likewise
+    /// Accept clients that a firewall rule redirects here (see brisk rules); the backend must --allow the
+    /// origin
     #[arg(long, env = "BRISK_TRANSPARENT")]
     transparent: bool,
-    /// Time to wait for a client's first bytes, which then travel with the opening of the hop, until it is known which side
-    /// sends first [default: 5ms]
+    /// Time to wait for a client's first bytes, to send them on the SYN of the hop, until it is known which
+    /// side sends first [default: 5ms]
     #[arg(long, value_name = "TIME", value_parser = parse_duration, env = "BRISK_FIRST_BYTES_WAIT")]
     first_bytes_wait: Option<Duration>,
-    /// Upper limit of that wait once clients are known to send first, a round trip and more; 0: never learn [default: 2s]
+    /// Upper limit of that wait once clients are known to send first (it is then a round trip or more); 0:
+    /// always wait --first-bytes-wait [default: 2s]
     #[arg(long, value_name = "TIME", value_parser = parse_duration, env = "BRISK_FIRST_BYTES_LIMIT")]
     first_bytes_limit: Option<Duration>,
     #[command(flatten)]

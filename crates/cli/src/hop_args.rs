@@ -65,7 +65,7 @@ pub(crate) struct SharedArgs {
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Security")]
 pub(crate) struct HopKeyArgs {
-    /// File with the key of the hop, for its owner alone; or the key itself in BRISK_KEY
+    /// File with the key of the hop, readable by its owner alone; or the key itself in BRISK_KEY
     #[arg(long, value_name = "FILE", env = "BRISK_KEY_FILE")]
     pub(crate) key_file: Option<PathBuf>,
     /// File with the public keys of the other side, if the key is a pair (brisk keygen --static)
@@ -82,7 +82,7 @@ pub(crate) struct HopKeyArgs {
 struct EphemeralArgs {
     /// Lifetime of an ephemeral key pair: an attacker who takes over a gateway can decrypt recorded traffic
     /// at most this far back; 0s: a new pair for each connection, at 1.6 times the processor time a request;
-    /// to 1m [default: 10s]
+    /// at most 1m [default: 10s]
     #[arg(long, value_name = "TIME", env = "BRISK_EPHEMERAL_LIFETIME", value_parser = ephemeral_lifetime)]
     ephemeral_lifetime: Option<Duration>,
 }
@@ -111,8 +111,8 @@ struct LimitArgs {
     /// Time to open the next connection (hop or origin) [default: 10s]
     #[arg(long, value_name = "TIME", env = "BRISK_CONNECT_TIMEOUT", value_parser = parse_duration)]
     connect_timeout: Option<Duration>,
-    /// Time for PROXY, SOCKS5 or CONNECT, or the first message of the hop, 100ms to 60s [default:
-    /// 5s]
+    /// Time to receive the header of PROXY, SOCKS5 or CONNECT, or the first message of the hop, 100ms to 60s
+    /// [default: 5s]
     #[arg(long, value_name = "TIME", value_parser = header_timeout, env = "BRISK_HEADER_TIMEOUT")]
     header_timeout: Option<Duration>,
     /// Permitted silence of both ends at the start; 0s: for ever [default: 1m]

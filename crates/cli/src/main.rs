@@ -58,9 +58,9 @@ use failure::Failure;
 const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("BRISK_BUILD"), ")");
 
 const AFTER_HELP: &str = if cfg!(feature = "lab") {
-    "Start with:  brisk demo\nFlags that say [env: BRISK_...] can also be set there."
+    "Start with:  brisk demo\nFlags marked [env: BRISK_...] can also be set by that environment variable."
 } else {
-    "Start with:  brisk keygen\nFlags that say [env: BRISK_...] can also be set there."
+    "Start with:  brisk keygen\nFlags marked [env: BRISK_...] can also be set by that environment variable."
 };
 
 /// A user-space TCP for short transfers: one round trip to open and answer.
@@ -108,7 +108,7 @@ pub(crate) enum LogFormat {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Show what it does: a lossy long link, a gateway pair and a load on this machine, no privileges
+    /// Run a demonstration: a lossy long link, a gateway pair and a load on this machine, no privileges
     #[cfg(feature = "lab")]
     Demo(demo::Args),
     /// A link in real time between two network namespaces or devices
@@ -117,7 +117,7 @@ enum Command {
     /// Simulate each mechanism for a flow over a link, in virtual time, no privileges
     #[cfg(feature = "lab")]
     Whatif(whatif::Args),
-    /// The experiments of both papers, with the papers' figures beside ours
+    /// Run the experiments of two papers on web latency and compare the papers' figures with ours
     #[cfg(feature = "lab")]
     Lab(lab::Args),
     /// Compare the processor time of our TCP with the kernel's: both ends, in turns
@@ -128,7 +128,7 @@ enum Command {
     Script(script::Args),
     /// The gateway near the users: accepts TCP, carries it over the hop to the backend
     Frontend(frontend::Args),
-    /// The gateway near the origin: accepts the hop, connects to the origin
+    /// The gateway near the origin: accepts connections of frontends, connects to the origin
     Backend(backend::Args),
     /// Run a command whose connections all go through the gateway, no privileges
     Run(run::Args),
@@ -146,7 +146,7 @@ enum Command {
     Get(get::Args),
     /// Make the key that protects the hop between frontend and backend
     Keygen(keygen::Args),
-    /// Make Fast Open keys, and rotate them in the order that refuses nobody
+    /// Make Fast Open keys, and rotate them without refusing clients
     TfoKey(tfo_key::Args),
     /// Print a shell completion script
     #[command(after_help = "Examples:\n  brisk completions bash > /etc/bash_completion.d/brisk")]
