@@ -33,7 +33,7 @@ const QUEUE_SAMPLES: u32 = 4;
 #[derive(Debug, Default)]
 pub(crate) struct FlightWatch {
     round: Option<Round>,
-    /// What all segments of the flight before waited in queues.
+    /// Time that every segment of the flight before spent in queues, at least.
     waited: Duration,
     recent: RecentRtts,
     finished: Option<FlightReport>,
@@ -48,7 +48,7 @@ struct Round {
     acked: Instant,
     before: LossCount,
     lost_beyond: u32,
-    /// What segments around a loss waited in queues, the most.
+    /// Longest time in queues that round-trip times around a loss showed.
     waited_at_loss: Duration,
     /// Its smallest round-trip time, and the number of samples. A queue that others keep delays all of them; its own delays the later
     /// ones, and a late process some.
@@ -183,7 +183,8 @@ impl Connection {
         self.least_rtt().is_some_and(|least| shows_queue(least + self.waited(), least))
     }
 
-    /// What all segments of the flight waited in queues. While few are acknowledged, the flight before tells.
+    /// Returns the time that every segment of the flight spent in queues, at least: its smallest round-trip
+    /// time less that of the empty path. While few are acknowledged, that of the flight before.
     fn waited(&self) -> Duration {
         let Some(watch) = &self.flights else { return Duration::ZERO };
         let enough = watch.round.as_ref().filter(|round| round.rtt_samples >= QUEUE_SAMPLES);

@@ -18,10 +18,11 @@ use crate::time::{Duration, Instant};
 const AGED: Duration = Duration::from_secs(30);
 /// How long losses that grow with the volume keep starts at the standard window.
 const BRAKE: Duration = Duration::from_secs(60);
-/// So many excesses among the flights that are remembered do so at first for the shorter time, and twice as long each time that it
-/// happens again within [`BRAKE`]: on a busy path chance makes two of them every few minutes, where starts are too large
-/// every start does.
+/// Excesses among the remembered flights that keep starts at the standard window.
 const BRAKE_EXCESSES: usize = 2;
+/// How long they do so the first time. Each time that they recur within [`BRAKE`] of the end of the last
+/// brake it lasts twice as long, up to [`BRAKE`]: on a busy path chance makes two excesses every few minutes,
+/// while starts that are too large make them again at once.
 const BRAKE_FIRST: Duration = Duration::from_secs(4);
 /// Judged flights, and trains, that are remembered.
 const FLIGHTS: usize = 8;
@@ -54,9 +55,9 @@ pub(crate) struct FlightReport {
     pub(crate) standard: (u32, u32),
     /// Round-trip time of the path without a queue; 0 if unknown.
     pub(crate) least_rtt: Duration,
-    /// What all of its segments waited in queues.
+    /// Time that each of its segments spent in queues, at least.
     pub(crate) waited: Duration,
-    /// What the segments around a loss waited in queues, the most.
+    /// Longest time in queues that round-trip times around one of its losses showed.
     pub(crate) waited_at_loss: Duration,
     /// The retransmission timer fired before anything of it arrived.
     pub(crate) has_vanished: bool,
@@ -257,7 +258,8 @@ impl Volume {
         self.bursts.push(burst);
     }
 
-    /// The time that data of our own connections would wait at `at` if nobody else used the path: zero if its rate is unknown.
+    /// Returns the time that a segment sent at `at` would wait for data of our own connections if nobody else
+    /// used the path; zero if its rate is unknown.
     fn own_wait(&self, at: Instant) -> Duration {
         let Some(Train { rate, is_limited: true }) = self.rate() else { return Duration::ZERO };
         let sent = |until| self.bursts.iter().map(|burst| burst.sent(until)).sum::<u64>();
@@ -270,8 +272,9 @@ impl Volume {
         times.filter(|since| *since < at).map(wait).max().unwrap_or_default()
     }
 
-    /// True if others kept a queue while this flight was under way, or around one of its losses: what its segments waited is longer than
-    /// our own data explains. Its first segments do not wait for itself, those around a loss do.
+    /// True if others kept a queue while this flight was under way, or around one of its losses: its segments
+    /// waited longer than our own data explains. The first segments of a flight do not wait for the rest of
+    /// it; those around a loss may.
     fn is_queued_by_others(&mut self, flight: &FlightReport) -> bool {
         let FlightReport { began, sent_until, bytes, least_rtt: least, waited, waited_at_loss, .. } = *flight;
         // The burst that was expected when it was granted gives way to the one that left.
@@ -499,7 +502,7 @@ mod tests {
         assert_eq!(after(&[flight(40, 0, 0), queued, flight(40, 0, 0), queued]), Some(14));
     }
 
-    /// Flights of 100 kB at the rate of the path, 20 ms behind each other: twice as much leaves as the path takes.
+    /// Flights of 100 kB at the rate of the path, 20 ms behind each other: together twice that rate.
     #[test]
     fn queue_of_our_own_flights_is_not_one_of_others() {
         let rate = 2_500_000;
@@ -519,7 +522,7 @@ mod tests {
         }
         let waits = [1020, 1040, 1060, 1070, 1080].map(|at| volume.own_wait(ms(at)).as_millis());
         assert_eq!(waits, [0, 20, 40, 40, 40]);
-        assert!(!volume.is_queued(), "the third flight waited for the others");
+        assert!(!volume.is_queued(), "the last flight waited for the others");
         volume.on_flight(&of(1060, 80), &LossHistory::default(), LIFETIME, ms(1300));
         assert!(volume.is_queued(), "40 ms of that are due to others");
     }
