@@ -115,6 +115,7 @@ pub(super) struct Volume {
     refused: Option<Instant>,
     /// A bit for each of the last flights, the newest lowest: others kept a queue while it was under way.
     queued: u16,
+    /// The last flights that were reported.
     bursts: ArrayVec<Burst, FLIGHTS>,
 }
 
@@ -150,11 +151,11 @@ pub(crate) struct StartRequest {
     pub(crate) rtt: Duration,
 }
 
-/// Bytes on trust whose fate is known at a time at the latest.
+/// A burst on trust whose fate is known at a time at the latest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Grant {
     until: Instant,
-    bytes: u32,
+    burst: Burst,
 }
 
 impl Volume {
@@ -235,7 +236,7 @@ impl Volume {
         let until = now + request.rtt * 2;
         self.grants.retain(|grant| grant.until > now);
         let held = self.give_back(request.granted);
-        let out: u32 = self.grants.iter().map(|grant| grant.bytes).fold(0, u32::saturating_add);
+        let out: u32 = self.grants.iter().map(|grant| grant.burst.bytes).fold(0, u32::saturating_add);
         let carried = if self.is_queued() { self.carried / 2 } else { self.carried };
         let together = self.together.max(carried).max(request.window).max(self.holds(least_rtt).unwrap_or(0));
         let granted = request.window.min(together.saturating_sub(out));
@@ -244,28 +245,26 @@ impl Volume {
             self.refused.get_or_insert(until);
             return None;
         }
-        self.grants.push_back(Grant { until, bytes: granted });
-        let bytes = granted.saturating_sub(request.granted);
-        let spread = self.rate().map_or(request.rtt, |train| at_rate(bytes.into(), train.rate));
-        self.note_burst(Burst { began: now, until: now + spread, bytes });
+        let began = held.map_or(now, |grant| grant.burst.began);
+        let spread = self.rate().map_or(request.rtt, |train| at_rate(granted.into(), train.rate));
+        let burst = Burst { began, until: began + spread, bytes: granted };
+        self.grants.push_back(Grant { until, burst });
         Some(granted)
     }
 
-    fn note_burst(&mut self, burst: Burst) {
-        if self.bursts.is_full() {
-            self.bursts.remove(0);
-        }
-        self.bursts.push(burst);
+    /// Returns the last bursts of our own connections: those that have left, and those that were granted.
+    fn own_bursts(&self) -> impl Iterator<Item = &Burst> {
+        self.bursts.iter().chain(self.grants.iter().rev().take(FLIGHTS).map(|grant| &grant.burst))
     }
 
     /// Returns the time that a segment sent at `at` would wait for data of our own connections if nobody else
     /// used the path; zero if its rate is unknown.
     fn own_wait(&self, at: Instant) -> Duration {
         let Some(Train { rate, is_limited: true }) = self.rate() else { return Duration::ZERO };
-        let sent = |until| self.bursts.iter().map(|burst| burst.sent(until)).sum::<u64>();
+        let sent = |until| self.own_bursts().map(|burst| burst.sent(until)).sum::<u64>();
         let sent_by_then = sent(at);
         // The queue began to grow at one of these times.
-        let times = self.bursts.iter().flat_map(|burst| [burst.began, burst.until]);
+        let times = self.own_bursts().flat_map(|burst| [burst.began, burst.until]);
         let wait = |since: Instant| {
             at_rate(sent_by_then.saturating_sub(sent(since)), rate).saturating_sub(at.saturating_since(since))
         };
@@ -277,25 +276,26 @@ impl Volume {
     /// it; those around a loss may.
     fn is_queued_by_others(&mut self, flight: &FlightReport) -> bool {
         let FlightReport { began, sent_until, bytes, least_rtt: least, waited, waited_at_loss, .. } = *flight;
-        // The burst that was expected when it was granted gives way to the one that left.
-        self.bursts.retain(|burst| flight.granted == 0 || burst.bytes != flight.granted);
         let all = |own| shows_queue(least + waited.saturating_sub(own), least);
         let at_loss = |own| is_queued(least + waited_at_loss.saturating_sub(own), Some(least));
         let waits_for_others = all(Duration::ZERO) && all(self.longest_own_wait(began, sent_until));
-        self.note_burst(Burst { began, until: sent_until, bytes });
+        if self.bursts.is_full() {
+            self.bursts.remove(0);
+        }
+        self.bursts.push(Burst { began, until: sent_until, bytes });
         waits_for_others || at_loss(Duration::ZERO) && at_loss(self.longest_own_wait(began, sent_until))
     }
 
     /// The longest time that our own data waited between two instants.
     fn longest_own_wait(&self, from: Instant, to: Instant) -> Duration {
-        let times = self.bursts.iter().flat_map(|burst| [burst.began, burst.until]);
+        let times = self.own_bursts().flat_map(|burst| [burst.began, burst.until]);
         let between = times.filter(|at| *at > from && *at < to);
         between.chain([from, to]).map(|at| self.own_wait(at)).max().unwrap_or_default()
     }
 
     /// Removes what a connection was granted, if its fate is not known yet.
     fn give_back(&mut self, granted: u32) -> Option<Grant> {
-        let at = self.grants.iter().position(|grant| grant.bytes == granted)?;
+        let at = self.grants.iter().position(|grant| grant.burst.bytes == granted)?;
         self.grants.remove(at)
     }
 
@@ -319,6 +319,7 @@ impl Volume {
             }
             self.trains.push(train);
         }
+        self.give_back(flight.granted);
         let is_queued = self.is_queued_by_others(flight);
         let (standard, standard_segments) = flight.standard;
         let beyond = flight.segments.saturating_sub(standard_segments);
@@ -378,7 +379,6 @@ impl Volume {
             self.braked_until = now + self.brake;
             self.verdicts.clear();
         }
-        self.give_back(flight.granted);
     }
 
     fn judge(&self, flight: &FlightReport, is_queued: bool, history: &LossHistory, now: Instant) -> Verdict {
@@ -525,6 +525,31 @@ mod tests {
         assert!(!volume.is_queued(), "the last flight waited for the others");
         volume.on_flight(&of(1060, 80), &LossHistory::default(), LIFETIME, ms(1300));
         assert!(volume.is_queued(), "40 ms of that are due to others");
+    }
+
+    /// Two grants of the same size: the report of one flight leaves the other one expected.
+    #[test]
+    fn granted_flight_that_is_not_over_explains_a_wait() {
+        let train = Some(Train { rate: 2_500_000, is_limited: true });
+        let ms = Instant::from_millis;
+        let of = |began, waited, granted| FlightReport {
+            began: ms(began),
+            sent_until: ms(began + 40),
+            bytes: 100_000,
+            waited: Duration::from_millis(waited),
+            train,
+            granted,
+            ..flight(70, 0, 0)
+        };
+        let mut volume = Volume::default();
+        let rtt = Duration::from_millis(100);
+        volume.on_flight(&of(0, 0, 0), &LossHistory::default(), LIFETIME, ms(200));
+        let request = StartRequest { window: 100_000, has: 10 * MSS, granted: 0, rtt };
+        let grants = [1000, 1020].map(|at| volume.grant(&request, Some(rtt), ms(at)));
+        assert_eq!(grants, [Some(100_000); 2]);
+        volume.on_flight(&of(1000, 0, 100_000), &LossHistory::default(), LIFETIME, ms(1150));
+        volume.on_flight(&of(1040, 20, 0), &LossHistory::default(), LIFETIME, ms(1180));
+        assert!(!volume.is_queued(), "it waited for the one that was granted at 1020");
     }
 
     /// A policer passes the first segments of each flight.
