@@ -1,7 +1,7 @@
-//! The addresses of a frontend's backends: looked up at the start and at a reload; again while a backend is down or its name was
-//! not found; and from time to time, since a backend may have moved. All addresses of a name are kept, and one is used: the next
-//! one if the backend does not answer there. One name that nobody knows is no reason to do without the other backends, or the way
-//! without any.
+//! The addresses of a frontend's backends: looked up at the start and at a reload; again while a backend is
+//! down or its name was not found; and from time to time, since a backend may have moved. All addresses of a
+//! name are kept, and one is used: the next one if the backend does not answer there. One name that nobody
+//! knows is no reason to do without the other backends, or the way without any.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -42,8 +42,8 @@ impl Addresses {
         Addresses(asked.join_all().await.into_iter().collect())
     }
 
-    /// Those of `peers`, new ones; one that is not found keeps the addresses that it had here, and one that still has the address
-    /// that is used keeps to that.
+    /// Those of `peers`, new ones; one that is not found keeps the addresses that it had here, and one that
+    /// still has the address that is used keeps to that.
     pub(crate) async fn renewed(&self, peers: &[PeerSettings], log: &Log) -> Addresses {
         let found = Addresses::look_up(names(peers)).await;
         let kept = found.or(self);
@@ -72,8 +72,8 @@ impl Addresses {
         Addresses(self.0.iter().map(with).collect())
     }
 
-    /// These with what was `found` of the name of a backend, which is down or not; `None` if nothing changes. The address that is
-    /// used is kept if it is still one of the name and the backend answers there.
+    /// These with what was `found` of the name of a backend, which is down or not; `None` if nothing changes.
+    /// The address that is used is kept if it is still one of the name and the backend answers there.
     pub(crate) fn with(&self, name: &str, found: &Addresses, is_down: bool) -> Option<Addresses> {
         let mut all = self.clone();
         let place = all.0.get_mut(name)?;

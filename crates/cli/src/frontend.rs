@@ -49,13 +49,15 @@ pub(crate) struct Args {
     /// Where clients connect: ADDR:PORT, or :PORT for every address
     #[arg(long, value_name = "ADDR:PORT", env = "BRISK_LISTEN", value_parser = listen_address)]
     listen: Option<SocketAddr>,
-    /// Another place where clients connect, and the name of their origin: ADDR:PORT=NAME, ADDR:FIRST-LAST=NAME; repeatable
+    /// Another place where clients connect, and the name of their origin: ADDR:PORT=NAME,
+    /// ADDR:FIRST-LAST=NAME; repeatable
     #[arg(long, value_name = "ADDR:PORT=NAME", env = "BRISK_LISTENER", value_parser = listener, value_delimiter = ',')]
     listener: Vec<ListenerSettings>,
     /// A backend: HOST:PORT; repeatable, the first one that is up is asked
     #[arg(long, value_name = "HOST:PORT", env = "BRISK_PEER", value_parser = name_and_port, value_delimiter = ',')]
     peer: Vec<String>,
-    /// Go straight to this origin, over the kernel's TCP, while no backend is up; bypasses the encryption of the hop
+    /// Go straight to this origin, over the kernel's TCP, while no backend is up; bypasses the encryption of
+    /// the hop
     #[arg(long, value_name = "HOST:PORT", env = "BRISK_DIRECT", value_parser = name_and_port)]
     direct: Option<String>,
     /// The PROXY header that the origin of --direct expects: v1 or v2
@@ -238,7 +240,8 @@ struct Reloadable {
 }
 
 impl Reloadable {
-    /// Looks up again what was not found, or does not answer where it was found; everything from time to time. Never ends.
+    /// Looks up again what was not found, or does not answer where it was found; everything from time to
+    /// time. Never ends.
     async fn look_up_again(&self) -> Infallible {
         let mut renewed = Instant::now();
         loop {
@@ -270,7 +273,8 @@ impl Reloadable {
         down.map(|upstream| upstream.spec.name.clone()).collect()
     }
 
-    /// Goes over to those that were `found` of the backends with these `names`, as far as the devices reach them.
+    /// Goes over to those that were `found` of the backends with these `names`, as far as the devices reach
+    /// them.
     async fn move_to(&self, found: &Addresses, names: &[String]) {
         let (settings, addresses) = &mut *self.now.lock().await;
         for name in names {
@@ -364,7 +368,8 @@ pub(crate) struct Stacks {
 }
 
 impl Stacks {
-    /// Opens the devices, the usual one, which is `usual` unless one is named, with a stack on each core as far as it has queues.
+    /// Opens the devices, the usual one, which is `usual` unless one is named, with a stack on each core as
+    /// far as it has queues.
     pub(crate) fn open(hop: &HopSettings, usual: DeviceSpec, cores: &Cores) -> Result<Stacks, Failure> {
         let attach = hop_args::attach(hop, usual)?;
         let beside = hop_args::packet(hop, None)?;
@@ -400,7 +405,8 @@ impl Ways {
     }
 }
 
-/// Whether a frontend with these settings can start, as far as can be told before it asks the system for anything.
+/// Whether a frontend with these settings can start, as far as can be told before it asks the system for
+/// anything.
 pub(crate) fn check(settings: &Settings) -> Result<(), Failure> {
     let Settings { frontend, peers, hop, .. } = settings;
     check_listens(settings, systemd::addresses()?)?;
@@ -434,7 +440,8 @@ fn check_listens(settings: &Settings, handed: &[SocketAddr]) -> Result<(), Failu
     }
 }
 
-/// The address among those `handed` over that takes the place of `frontend.listen`: the one that no other listener has.
+/// The address among those `handed` over that takes the place of `frontend.listen`: the one that no other
+/// listener has.
 fn handed(settings: &Settings, handed: &[SocketAddr]) -> Result<Option<SocketAddr>, Failure> {
     let is_of_listener = |address: &SocketAddr| {
         settings.listeners.iter().flat_map(|listener| listener.listen.addresses()).any(|own| own == *address)
@@ -601,7 +608,8 @@ async fn look_up(settings: &Settings, known: &Addresses, log: &Log) -> Result<Ad
     Ok(addresses)
 }
 
-/// The device that reaches the backends if none is named: a UDP socket of the family of their addresses, or of both families.
+/// The device that reaches the backends if none is named: a UDP socket of the family of their addresses, or
+/// of both families.
 pub(crate) fn device(settings: &Settings, addresses: &Addresses) -> DeviceSpec {
     let named: Vec<String> = names(&settings.peers).collect();
     let known: Vec<SocketAddr> = addresses.all().collect();

@@ -1,4 +1,5 @@
-//! The backend: near the origin. Accepts connections from the frontend over the hop and opens ordinary TCP to the origin.
+//! The backend: near the origin. Accepts connections from the frontend over the hop and opens ordinary TCP to
+//! the origin.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -39,14 +40,15 @@ use crate::service::{
 };
 use crate::timeouts::{Timeout, Timeouts};
 
-/// Connections of the hop that data of their SYN opened and that are not acknowledged yet. A frontend is one client.
+/// Connections of the hop that data of their SYN opened and that are not acknowledged yet. A frontend is one
+/// client.
 const PENDING: u16 = 4096;
 /// How long the origin's first bytes are waited for, to take the second message along.
 const ANSWER_WAIT: Duration = Duration::from_millis(5);
 /// How long a frontend that watches may be silent.
 const WATCH_SILENCE: Duration = Duration::from_secs(30);
-/// How long connections are accepted after the order to stop. The frontends that watch are told at once; what they have
-/// sent until they hear it is still on its way, and a SYN of it may have to be repeated.
+/// How long connections are accepted after the order to stop. The frontends that watch are told at once; what
+/// they have sent until they hear it is still on its way, and a SYN of it may have to be repeated.
 const FAREWELL: Duration = Duration::from_secs(1);
 /// How long a refusal may take to leave.
 const LAST_WORD: Duration = Duration::from_secs(1);
@@ -56,12 +58,13 @@ const LAST_WORD: Duration = Duration::from_secs(1);
 pub struct BackendConfig {
     /// Address and port on the hop's stack that frontends connect to.
     pub listen: SocketAddr,
-    /// The origin, `HOST:PORT`. A name is looked up for each connection, so that a change of its address is followed.
-    /// `None`: only origins that frontends ask for, of `origins` or as `allow` permits.
+    /// The origin, `HOST:PORT`. A name is looked up for each connection, so that a change of its address is
+    /// followed. `None`: only origins that frontends ask for, of `origins` or as `allow` permits.
     pub origin: Option<String>,
     /// How the hop is protected.
     pub hop: Hop,
-    /// How long an ephemeral key pair serves under a shared key, 0 (for one connection) to 60 s. Default 10 s.
+    /// How long an ephemeral key pair serves under a shared key, 0 (for one connection) to 60 s. Default 10
+    /// s.
     pub ephemeral_lifetime: Duration,
     /// The hop's connections. Default: [`hop_tcp`].
     pub tcp: TcpConfig,
@@ -70,19 +73,20 @@ pub struct BackendConfig {
     /// for two minutes. Default on, with room for 4096 connections that are not acknowledged yet, also from
     /// one frontend.
     pub fast_open: Option<FastOpenListen>,
-    /// How long a first message may have been on its way; one that comes later costs a round trip to be confirmed.
-    /// Messages are remembered for twice as long. 1 s to 1 h, default 10 s.
+    /// How long a first message may have been on its way; one that comes later costs a round trip to be
+    /// confirmed. Messages are remembered for twice as long. 1 s to 1 h, default 10 s.
     pub replay_tolerance: Duration,
     /// Where the kernel's TCP listens for frontends whose path carries nothing else. Default `None`: nowhere.
     pub kernel_listen: Option<SocketAddr>,
-    /// A stack on a packet socket that keeps the same port; it listens there for frontends whose path carries no UDP, and
-    /// for those that have the kernel's TCP only. Default `None`.
+    /// A stack on a packet socket that keeps the same port; it listens there for frontends whose path carries
+    /// no UDP, and for those that have the kernel's TCP only. Default `None`.
     pub packet: Option<Endpoint>,
     /// Other origins that frontends may ask for by address. Default none.
     pub allow: Vec<Allow>,
     /// Origins that frontends may ask for by name. Default none.
     pub origins: Origins,
-    /// Connect to the origin from the client's own address, where the origin's way back leads over this host. Default no.
+    /// Connect to the origin from the client's own address, where the origin's way back leads over this host.
+    /// Default no.
     pub as_client: bool,
     /// Tell the origin the client's address in a PROXY header. Default `None`: no.
     pub send_proxy: Option<ProxyVersion>,
@@ -97,7 +101,8 @@ pub struct BackendConfig {
 impl BackendConfig {
     /// The defaults, between `listen` and `origin`.
     pub fn new(listen: SocketAddr, origin: impl Into<Option<String>>, hop: Hop) -> BackendConfig {
-        // A sealed hop recognises a repeated first message itself, and its window does not limit SYNs per second.
+        // A sealed hop recognises a repeated first message itself, and its window does not limit SYNs per
+        // second.
         let authenticated = !matches!(hop, Hop::Plain);
         let replay_window = (!authenticated).then(ReplayWindow::default);
         BackendConfig {
@@ -143,7 +148,8 @@ impl Backend {
     /// Listens on the stack of `endpoint`.
     ///
     /// # Errors
-    /// If the address is not the endpoint's or the port is taken; if clients' addresses are to be taken and may not be.
+    /// If the address is not the endpoint's or the port is taken; if clients' addresses are to be taken and
+    /// may not be.
     pub fn bind(config: BackendConfig, endpoint: &Endpoint) -> io::Result<Backend> {
         if config.as_client {
             outgoing::may_connect_as().map_err(|error| {
@@ -158,7 +164,8 @@ impl Backend {
             listeners.extend(listen_on(packet, address, &listen)?);
         }
         let tolerance = config.replay_tolerance.clamp(Duration::from_secs(1), Duration::from_secs(3600));
-        // Where there is a packet socket, the kernel is kept from the port, and that stack answers in its place.
+        // Where there is a packet socket, the kernel is kept from the port, and that stack answers in its
+        // place.
         let kernel = config.kernel_listen.filter(|_| config.packet.is_none()).map(listen_at).transpose()?;
         let kernel = kernel.map_or_else(Vec::new, |listener| on_each(listener, &config.service.cores));
         config.service.metrics.frontends().set(config.hop.labels(), &config.frontend_limits);
@@ -289,8 +296,8 @@ async fn accept_kernel(
 pub struct BackendControl(Arc<Shared>);
 
 impl BackendControl {
-    /// Serves new connections with `config` from now on; those that there are go on as they began. Listeners, device,
-    /// limits and the log stay.
+    /// Serves new connections with `config` from now on; those that there are go on as they began. Listeners,
+    /// device, limits and the log stay.
     pub fn reload(&self, config: BackendConfig) {
         let mut current = self.0.current.lock().unwrap_or_else(PoisonError::into_inner);
         let BackendConfig { listen, kernel_listen, packet, attached, service, .. } =
@@ -348,8 +355,9 @@ async fn serve(
     Some(access)
 }
 
-/// The first message. It comes with the opening of the connection, unless it is lost on its way: then the frontend says it
-/// again for as long as it waits for an answer, and giving up earlier would reset a client that a little patience serves.
+/// The first message. It comes with the opening of the connection, unless it is lost on its way: then the
+/// frontend says it again for as long as it waits for an answer, and giving up earlier would reset a client
+/// that a little patience serves.
 async fn hear(mut line: Line, config: &BackendConfig, run: &Run) -> Result<Asked, Rejected> {
     let ServiceConfig { connect_timeout, timeouts: Timeouts { header, .. }, .. } = config.service;
     let silence = header.max(connect_timeout);
@@ -394,7 +402,8 @@ fn greeting<'a>(config: &BackendConfig, asked: &'a Asked) -> Cow<'a, [u8]> {
     }
 }
 
-/// The origin of a connection for which a frontend has `asked` by name or address, or not at all; an error says why it has none.
+/// The origin of a connection for which a frontend has `asked` by name or address, or not at all; an error
+/// says why it has none.
 fn permitted<'a>(config: &'a BackendConfig, asked: Option<&'a str>) -> Result<&'a str, String> {
     match (asked, &config.origin) {
         (Some(name), _) if !name.contains(':') => {

@@ -1,12 +1,12 @@
 //! Where a client wants to go, and who it is: what is read before its first bytes.
 //!
-//! In this order, each only if it is switched on: a PROXY header from a trusted proxy, a SOCKS5 greeting, an HTTP CONNECT or
-//! another request to a proxy (`http`).
-//! Where there are users a client has to log in: with a name and a password of SOCKS5 (RFC 1929), or the Basic scheme of HTTP (RFC
-//! 7617); one that speaks neither is not admitted.
-//! SOCKS5 and CONNECT are answered when the backend has taken the connection, with the protocol's own refusal if it has not.
-//! For an origin that a backend has taken before success is answered at once, so that the client's own first bytes travel with
-//! the opening of the hop; if that origin cannot be reached any more the client sees a reset.
+//! In this order, each only if it is switched on: a PROXY header from a trusted proxy, a SOCKS5 greeting, an
+//! HTTP CONNECT or another request to a proxy (`http`). Where there are users a client has to log in: with a
+//! name and a password of SOCKS5 (RFC 1929), or the Basic scheme of HTTP (RFC 7617); one that speaks neither
+//! is not admitted. SOCKS5 and CONNECT are answered when the backend has taken the connection, with the
+//! protocol's own refusal if it has not. For an origin that a backend has taken before success is answered at
+//! once, so that the client's own first bytes travel with the opening of the hop; if that origin cannot be
+//! reached any more the client sees a reset.
 
 mod http;
 
@@ -37,9 +37,11 @@ pub struct Entrance {
     pub socks5: bool,
     /// An HTTP proxy: CONNECT (RFC 9110, section 9.3.6), and requests for `http://` addresses. Default off.
     pub connect: bool,
-    /// The users whom SOCKS5 clients and those of the HTTP proxy have to be among. Default `None`: everybody is served.
+    /// The users whom SOCKS5 clients and those of the HTTP proxy have to be among. Default `None`: everybody
+    /// is served.
     pub users: Option<Users>,
-    /// The origin is where the client wanted to go before a firewall rule sent it here (REDIRECT or TPROXY). Default off.
+    /// The origin is where the client wanted to go before a firewall rule sent it here (REDIRECT or TPROXY).
+    /// Default off.
     pub transparent: bool,
 }
 
@@ -262,7 +264,8 @@ const OPEN: u8 = 0;
 const PASSWORD: u8 = 2;
 const NO_METHOD: u8 = 0xff;
 
-/// RFC 1928: greeting, choice of a method, request. With `users` the method is that of RFC 1929, else "no authentication".
+/// RFC 1928: greeting, choice of a method, request. With `users` the method is that of RFC 1929, else "no
+/// authentication".
 async fn socks5(
     client: &mut TcpStream,
     buffer: &mut Vec<u8>,

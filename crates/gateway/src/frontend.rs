@@ -43,8 +43,8 @@ use crate::upstream::{BackendSpec, Dialling, Health, Upstream, Upstreams};
 /// Configuration of a frontend.
 #[derive(Clone, Debug)]
 pub struct FrontendConfig {
-    /// Where clients connect that go where they ask to go ([`entrance`](FrontendConfig::entrance)), or to the backend's own
-    /// origin. Port 0 lets the kernel choose.
+    /// Where clients connect that go where they ask to go ([`entrance`](FrontendConfig::entrance)), or to the
+    /// backend's own origin. Port 0 lets the kernel choose.
     pub listen: Option<SocketAddr>,
     /// Where clients connect that go to certain origins. Default none.
     pub listeners: Vec<Listener>,
@@ -52,28 +52,32 @@ pub struct FrontendConfig {
     pub backends: Vec<BackendSpec>,
     /// How the hop is protected.
     pub hop: Hop,
-    /// How long an ephemeral key pair serves under a shared key, 0 (for one connection) to 60 s. Default 10 s.
+    /// How long an ephemeral key pair serves under a shared key, 0 (for one connection) to 60 s. Default 10
+    /// s.
     pub ephemeral_lifetime: Duration,
     /// The hop's connections. Default: [`hop_tcp`].
     pub tcp: TcpConfig,
-    /// Opens the hop's connections with Fast Open: the client's first bytes travel with the SYN once the backend has given a
-    /// cookie. Both ends of the hop are ours, and the backend acts once upon what it gets ([`crate::hop::replay`]). Default on.
+    /// Opens the hop's connections with Fast Open: the client's first bytes travel with the SYN once the
+    /// backend has given a cookie. Both ends of the hop are ours, and the backend acts once upon what it gets
+    /// ([`crate::hop::replay`]). Default on.
     pub fast_open: Option<FastOpenConnect>,
     /// A stack on a packet socket, which goes to the backends where the path carries no UDP. Default `None`.
     pub packet: Option<Endpoint>,
-    /// How long to wait for the client's first bytes, which then ride along with the opening of the hop, while nobody knows
-    /// who speaks first ([`crate::first_bytes`]). Default 5 ms.
+    /// How long to wait for the client's first bytes, which then ride along with the opening of the hop,
+    /// while nobody knows who speaks first ([`crate::first_bytes`]). Default 5 ms.
     pub first_bytes_wait: Duration,
-    /// How long to wait at most where clients are known to speak first; 0: as long as while nobody knows. Default 2 s.
+    /// How long to wait at most where clients are known to speak first; 0: as long as while nobody knows.
+    /// Default 2 s.
     pub first_bytes_limit: Duration,
-    /// The ways in beside the plain one. Trusted proxies are those of all listeners; the others are for `listen` alone. Default
-    /// none.
+    /// The ways in beside the plain one. Trusted proxies are those of all listeners; the others are for
+    /// `listen` alone. Default none.
     pub entrance: Entrance,
-    /// Ask each backend four times a second whether it lives. Default off: three failed connections in a row tell.
+    /// Ask each backend four times a second whether it lives. Default off: three failed connections in a row
+    /// tell.
     pub watch: bool,
-    /// Where to go over the kernel's TCP while no backend is up, `HOST:PORT`, with a PROXY header if one is named. A client that
-    /// named its origin itself is taken there; those of a listener with an origin of its own go where that says. Default `None`:
-    /// they are reset.
+    /// Where to go over the kernel's TCP while no backend is up, `HOST:PORT`, with a PROXY header if one is
+    /// named. A client that named its origin itself is taken there; those of a listener with an origin of its
+    /// own go where that says. Default `None`: they are reset.
     pub direct: Option<Direct>,
     /// Limits and reports.
     pub service: ServiceConfig,
@@ -121,8 +125,8 @@ impl Frontend {
         Frontend::with(&Sockets::default(), config, endpoint)
     }
 
-    /// With listeners that somebody else has bound (systemd), each for the listener at its address; the one that is at none of
-    /// them takes the place of [`FrontendConfig::listen`]. The other addresses are bound.
+    /// With listeners that somebody else has bound (systemd), each for the listener at its address; the one
+    /// that is at none of them takes the place of [`FrontendConfig::listen`]. The other addresses are bound.
     ///
     /// # Errors
     /// If a listener is none, or as for [`bind`](Frontend::bind).
@@ -293,8 +297,8 @@ impl FrontendControl {
         addresses.join(",")
     }
 
-    /// Serves new connections with `config` from now on; those that there are go on as they began. Listeners that are new are
-    /// opened, those that are gone are closed; the others, limits and the log stay.
+    /// Serves new connections with `config` from now on; those that there are go on as they began. Listeners
+    /// that are new are opened, those that are gone are closed; the others, limits and the log stay.
     ///
     /// # Errors
     /// If a new address cannot be listened on; then everything stays as it was.
@@ -521,8 +525,8 @@ async fn serve(
     Some(access)
 }
 
-/// The route of a TLS client, whose first bytes are read for at most `limit`; `None`: it goes to the origin of the listener. Clients
-/// without either are refused.
+/// The route of a TLS client, whose first bytes are read for at most `limit`; `None`: it goes to the origin
+/// of the listener. Clients without either are refused.
 async fn routed<'a>(
     entry: &'a Entry,
     client: &mut TcpStream,
@@ -610,8 +614,8 @@ impl Current {
 }
 
 impl Current {
-    /// The connection for a client: over the backend whose turn it is, over another one if that has provably delivered
-    /// nothing, or straight to the origin.
+    /// The connection for a client: over the backend whose turn it is, over another one if that has provably
+    /// delivered nothing, or straight to the origin.
     async fn route(
         &self,
         admitted: &Admitted,
@@ -751,7 +755,8 @@ impl Cause {
         self.attempt.verdict.is_some()
     }
 
-    /// An answer explains more than a failure, and the failure of a backend that lives more than that of a dead one.
+    /// An answer explains more than a failure, and the failure of a backend that lives more than that of a
+    /// dead one.
     fn tells_more_than(&self, other: &Cause) -> bool {
         (self.was_told(), !self.is_down) > (other.was_told(), !other.is_down)
     }

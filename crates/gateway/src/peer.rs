@@ -1,8 +1,10 @@
-//! Reports about a peer and the path to it: the redundancy that both sides agreed on, round-trip times and losses.
+//! Reports about a peer and the path to it: the redundancy that both sides agreed on, round-trip times and
+//! losses.
 //!
-//! A frontend measures them on the connection that watches a backend. Each side counts the losses of its own segments; the
-//! losses of the other direction come from the backend: a frontend asks with `QUESTION`, which earlier releases read as they
-//! read any byte, and a backend that understands it answers `UP_WITH_LOSS` and the losses.
+//! A frontend measures them on the connection that watches a backend. Each side counts the losses of its own
+//! segments; the losses of the other direction come from the backend: a frontend asks with `QUESTION`, which
+//! earlier releases read as they read any byte, and a backend that understands it answers `UP_WITH_LOSS` and
+//! the losses.
 
 use std::io;
 use std::net::IpAddr;
@@ -31,7 +33,8 @@ const UP_WITH_LOSS: u8 = 2;
 /// The backend lives; two bytes with a length and as many more follow, a full segment of it.
 const UP_FULL: u8 = 3;
 
-/// Whether parity and copies may be sent on connections with a peer: both sides have to agree in the handshake.
+/// Whether parity and copies may be sent on connections with a peer: both sides have to agree in the
+/// handshake.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Redundancy {
     /// No handshake has shown it yet.
@@ -176,7 +179,8 @@ impl Redundancy {
 }
 
 impl PathReport {
-    /// The path of a connection with these `stats`, between these addresses of `endpoint`, and the loss that the peer told.
+    /// The path of a connection with these `stats`, between these addresses of `endpoint`, and the loss that
+    /// the peer told.
     pub(crate) fn of(
         stats: &ConnStats,
         endpoint: &Endpoint,
@@ -219,8 +223,9 @@ pub(crate) async fn ask(
     }
 }
 
-/// Sends more bytes than a `segment` of this side has and lets the backend send a full one, twice, behind the answers. Returns the payload of
-/// the backend's segments, first and last; `None` if the backend is of an earlier release, which sends none.
+/// Sends more bytes than a `segment` of this side has and lets the backend send a full one, twice, behind the
+/// answers. Returns the payload of the backend's segments, first and last; `None` if the backend is of an
+/// earlier release, which sends none.
 pub(crate) async fn exchange_full(
     read: &mut (impl AsyncRead + Unpin),
     write: &mut (impl AsyncWrite + Unpin),
@@ -252,7 +257,8 @@ async fn ask_full(
     }
 }
 
-/// Answers a `question` of a frontend that watches: with the loss towards it, or a full `segment`, if it asks for that.
+/// Answers a `question` of a frontend that watches: with the loss towards it, or a full `segment`, if it asks
+/// for that.
 pub(crate) async fn answer(
     write: &mut (impl AsyncWrite + Unpin),
     question: u8,

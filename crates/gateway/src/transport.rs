@@ -1,11 +1,12 @@
 //! Transports of the hop to a backend ([`Way`]), and the memory of which of them work.
 //!
-//! The first is tried alone for [`HEAD_START`] at least. Where it has not come through the handshake by then, the next one
-//! is opened beside it and says **the same** first message. Of a sealed hop the backend acts once upon that, whichever way
-//! it comes ([`crate::hop::replay`]), so that the first answer can be taken and the other way be dropped. Where a later way
-//! won, connections begin with it, and those before it are tried again after [`AGAIN`]: by the watch each time, so that a path
-//! that carries them again is noticed within three seconds; by connections, which pay for it with a head start, after twice as
-//! long each time, up to [`AGAIN_MOST`].
+//! The first is tried alone for [`HEAD_START`] at least. Where it has not come through the handshake by then,
+//! the next one is opened beside it and says **the same** first message. Of a sealed hop the backend acts
+//! once upon that, whichever way it comes ([`crate::hop::replay`]), so that the first answer can be taken and
+//! the other way be dropped. Where a later way won, connections begin with it, and those before it are tried
+//! again after [`AGAIN`]: by the watch each time, so that a path that carries them again is noticed within
+//! three seconds; by connections, which pay for it with a head start, after twice as long each time, up to
+//! [`AGAIN_MOST`].
 
 use std::future::Future;
 use std::pin::pin;
@@ -74,7 +75,8 @@ impl Ways {
         }
     }
 
-    /// Those of `there`, in order, from the first one that the path carries, as far as we know; if there is none, all.
+    /// Those of `there`, in order, from the first one that the path carries, as far as we know; if there is
+    /// none, all.
     pub(crate) fn starting_with_what_works(
         &self,
         there: &[Way],
@@ -109,8 +111,8 @@ impl Memory {
         self.get().is_some_and(|lost| lost.again_at <= now)
     }
 
-    /// It did not come through. Answers whether that is certain enough to give up connections that began over it: a path,
-    /// or a machine, that was busy for a moment must not cost them.
+    /// It did not come through. Answers whether that is certain enough to give up connections that began over
+    /// it: a path, or a machine, that was busy for a moment must not cost them.
     pub(crate) fn lost(&self, trials: Trials, now: Instant) -> bool {
         let Some(Lost { since, again_at, pause }) = self.get() else {
             self.set(Some(Lost { since: now, again_at: now + AGAIN, pause: AGAIN }));
@@ -206,8 +208,9 @@ fn is_lost(way: Way, before: &Told, now: &Told) -> bool {
     }
 }
 
-/// The answer of whichever comes first. `next` begins if `this` has not said that it is `connected` after `head_start`; if
-/// one fails the other is waited for. If both do, what is answered is the one that may have delivered something.
+/// The answer of whichever comes first. `next` begins if `this` has not said that it is `connected` after
+/// `head_start`; if one fails the other is waited for. If both do, what is answered is the one that may have
+/// delivered something.
 pub(crate) async fn first_of<T>(
     this: impl Future<Output = Result<T, Refused>>,
     mut connected: watch::Receiver<bool>,

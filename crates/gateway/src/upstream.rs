@@ -34,8 +34,8 @@ const ASK: Duration = Duration::from_millis(250);
 const PATIENCE: Duration = Duration::from_millis(600);
 /// How long a backend that is down is left alone before it is tried again.
 const RETRY: Duration = Duration::from_millis(500);
-/// How long a backend must stay down before connections that wait for its answer are given up: silence may be a few lost
-/// packets.
+/// How long a backend must stay down before connections that wait for its answer are given up: silence may be
+/// a few lost packets.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// A backend as it is configured.
@@ -45,9 +45,11 @@ pub struct BackendSpec {
     pub name: String,
     /// Its address as the hop's stack has it. `None`: nobody knows it yet, and it counts as down.
     pub address: Option<SocketAddr>,
-    /// Its address for the kernel's TCP, for when the path carries no other. `None`: it does not listen there.
+    /// Its address for the kernel's TCP, for when the path carries no other. `None`: it does not listen
+    /// there.
     pub kernel: Option<SocketAddr>,
-    /// Its address for our TCP by itself, which [`crate::FrontendConfig::packet`] carries. `None`: it is not asked there.
+    /// Its address for our TCP by itself, which [`crate::FrontendConfig::packet`] carries. `None`: it is not
+    /// asked there.
     pub packet: Option<SocketAddr>,
     /// Backends with the lowest number that are up are asked; 0 to 255.
     pub priority: u8,
@@ -187,7 +189,8 @@ impl Upstream {
         Some(Duration::from_micros(self.round_trip.load(Ordering::Relaxed))).filter(|rtt| !rtt.is_zero())
     }
 
-    /// The path to it, as the watch has measured it; without a watch, the round trip of the connections that opened.
+    /// The path to it, as the watch has measured it; without a watch, the round trip of the connections that
+    /// opened.
     pub fn path(&self) -> PathReport {
         let path = self.peer.path();
         PathReport { smoothed_rtt: path.smoothed_rtt.or_else(|| self.round_trip()), ..path }
@@ -218,8 +221,8 @@ impl Upstream {
         self.asked.load(Ordering::Relaxed)
     }
 
-    /// Resolves when it has been down for a while: for long enough that one that is back would have been noticed, if it is down
-    /// now. A backend that is started again is worth waiting for.
+    /// Resolves when it has been down for a while: for long enough that one that is back would have been
+    /// noticed, if it is down now. A backend that is started again is worth waiting for.
     pub(crate) async fn dead(&self) {
         let grace = match self.health() {
             Health::Down => RETRY + self.first_answer() + GRACE,
@@ -262,8 +265,8 @@ impl Upstream {
         }
     }
 
-    /// A connection that it was asked for came to something or did not. Without a watch, three failures in a row make it
-    /// down and the next success up.
+    /// A connection that it was asked for came to something or did not. Without a watch, three failures in a
+    /// row make it down and the next success up.
     pub(crate) fn outcome(&self, good: bool, watched: bool, log: &Log) {
         self.peer.tell(&self.spec.name, log);
         if good {
@@ -352,7 +355,8 @@ impl Upstream {
         dial(&dialling.hop, &dialling.own, &opening, first)
     }
 
-    /// True if it is up to connections to find out whether the path carries a way again. Where there is a watch, that does.
+    /// True if it is up to connections to find out whether the path carries a way again. Where there is a
+    /// watch, that does.
     fn may_try(&self, memory: &Memory, dialling: &Dialling) -> bool {
         !dialling.watched && memory.is_due(Instant::now())
     }
@@ -372,7 +376,8 @@ impl Upstream {
         };
         let mut fast_open = dialling.fast_open;
         if let (Way::Packet, Some(fast_open)) = (way, &mut fast_open) {
-            // Devices on the way let nothing but SYNs pass before the SYN-ACK, and nothing beyond the window of the SYN.
+            // Devices on the way let nothing but SYNs pass before the SYN-ACK, and nothing beyond the window
+            // of the SYN.
             fast_open.data_after_syn = 0;
             fast_open.early_window = false;
         }
@@ -426,7 +431,8 @@ impl Upstream {
         }
     }
 
-    /// Asks it every quarter of a second whether it lives, and what carries the hop. Ends only if nobody knows where it is.
+    /// Asks it every quarter of a second whether it lives, and what carries the hop. Ends only if nobody
+    /// knows where it is.
     pub(crate) async fn watch(&self, dialling: &Dialling, log: &Log) {
         if self.spec.address.is_none() {
             return;
@@ -514,7 +520,8 @@ impl Upstream {
         self.fates.begin()
     }
 
-    /// Asks the kernel of the backend's host whether anybody is there: a process that was killed says nothing in our TCP.
+    /// Asks the kernel of the backend's host whether anybody is there: a process that was killed says nothing
+    /// in our TCP.
     async fn look_for_process(&self) {
         let Some(kernel) = self.spec.kernel else { return };
         let knock = tokio::time::timeout(PATIENCE, tokio::net::TcpStream::connect(kernel));
@@ -525,8 +532,8 @@ impl Upstream {
         }
     }
 
-    /// One connection of the watch; answers whether the backend said anything, and why it ended: `None` if it is to be
-    /// opened again because the hop goes another way now.
+    /// One connection of the watch; answers whether the backend said anything, and why it ended: `None` if it
+    /// is to be opened again because the hop goes another way now.
     async fn converse(&self, dialling: &Dialling, log: &Log) -> (bool, Option<String>) {
         let opening = Opening::new(Purpose::Watch);
         let opened = self.unless_silent(self.first_answer(), self.open(dialling, &opening, &[])).await;
@@ -670,8 +677,8 @@ impl Upstreams {
         self.all.iter()
     }
 
-    /// The shortest round trip to those that can be asked, of which a client's first bytes save one if they are there when
-    /// the hop is opened. `None`: they save nothing, or nobody knows.
+    /// The shortest round trip to those that can be asked, of which a client's first bytes save one if they
+    /// are there when the hop is opened. `None`: they save nothing, or nobody knows.
     pub(crate) fn saved_by_first_bytes(&self, dialling: &Dialling) -> Option<Duration> {
         let asked = self.iter().filter(|upstream| can_be_asked(upstream));
         asked.filter_map(|upstream| upstream.rides(dialling)).min()
@@ -682,8 +689,9 @@ impl Upstreams {
         self.iter().any(|upstream| can_be_asked(upstream))
     }
 
-    /// The backends in the order in which to ask them for a connection: those that are up by priority, among equals each by
-    /// its weight in turn; those that are draining or down last. Without those whose address nobody knows.
+    /// The backends in the order in which to ask them for a connection: those that are up by priority, among
+    /// equals each by its weight in turn; those that are draining or down last. Without those whose address
+    /// nobody knows.
     pub(crate) fn order(&self) -> Vec<&Upstream> {
         let known = |upstream: &Upstream| upstream.spec.address.is_some();
         let ranks = self.iter().filter(|upstream| known(upstream)).map(|upstream| rank(upstream));
@@ -712,8 +720,8 @@ fn can_be_asked(upstream: &Upstream) -> bool {
     matches!(upstream.health(), Health::Up | Health::Unknown)
 }
 
-/// Up before not known yet before draining before down, then by priority. A request to a backend that turns out to be dead is
-/// lost: it may have arrived there.
+/// Up before not known yet before draining before down, then by priority. A request to a backend that turns
+/// out to be dead is lost: it may have arrived there.
 fn rank(upstream: &Upstream) -> (u8, u8) {
     let usable = match upstream.health() {
         Health::Up => 0,

@@ -1,4 +1,5 @@
-//! A frontend and a backend in one process, a lossy emulated link between them, kernel sockets on both outsides.
+//! A frontend and a backend in one process, a lossy emulated link between them, kernel sockets on both
+//! outsides.
 
 use std::io;
 use std::net::SocketAddr;

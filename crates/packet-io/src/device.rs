@@ -1,9 +1,9 @@
 //! The interface of every device: [`Device`], and the few facts that travel beside a packet.
 //!
 //! The driver's loop is `poll_readable`, `receive` with a budget, feed the stack, `send` what the stack
-//! emits, `flush`. A packet may be a *super-packet*: one IP and one TCP header over up to 64 kB of payload (where
-//! a device says so, 256 kB) that stands for a run of equal-sized segments. Such packets decide bulk throughput, far more than the kind
-//! of device does.
+//! emits, `flush`. A packet may be a *super-packet*: one IP and one TCP header over up to 64 kB of payload
+//! (where a device says so, 256 kB) that stands for a run of equal-sized segments. Such packets decide bulk
+//! throughput, far more than the kind of device does.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -28,13 +28,14 @@ pub trait Device: Send {
     /// Hands each packet that is there to `sink`, at most about `budget` of them, and returns how many it
     /// handed over.
     ///
-    /// Never blocks: nothing there is `Ok(0)`. A result below `budget` means that the device is drained, and that
-    /// [`poll_readable`](Device::poll_readable) will wake the task when more arrives. A device that reads several
-    /// packets in one call may exceed the budget by what that call brought. An error means that the device is gone.
+    /// Never blocks: nothing there is `Ok(0)`. A result below `budget` means that the device is drained, and
+    /// that [`poll_readable`](Device::poll_readable) will wake the task when more arrives. A device that
+    /// reads several packets in one call may exceed the budget by what that call brought. An error means that
+    /// the device is gone.
     fn receive(&mut self, budget: usize, sink: &mut dyn FnMut(&[u8], RxMeta)) -> io::Result<usize>;
 
-    /// As [`receive`](Device::receive); of long packets `sink` also gets the buffer, of which it may keep as much as it likes for
-    /// as long as it likes. That buffer is at most twice as long as the packet.
+    /// As [`receive`](Device::receive); of long packets `sink` also gets the buffer, of which it may keep as
+    /// much as it likes for as long as it likes. That buffer is at most twice as long as the packet.
     fn receive_shared(&mut self, budget: usize, sink: &mut SharedSink<'_>) -> io::Result<usize> {
         self.receive(budget, &mut |packet, meta| sink(packet, None, meta))
     }
@@ -47,7 +48,8 @@ pub trait Device: Send {
     /// is a loss. Any other error means that the device is gone.
     fn send(&mut self, packet: &[u8], tx: TxMeta) -> io::Result<()>;
 
-    /// As [`send`](Device::send), for a packet with an open checksum whose payload lies elsewhere, in two pieces.
+    /// As [`send`](Device::send), for a packet with an open checksum whose payload lies elsewhere, in two
+    /// pieces.
     fn send_gathered(&mut self, headers: &[u8], payload: [&[u8]; 2], tx: TxMeta) -> io::Result<()> {
         self.send(&[headers, payload[0], payload[1]].concat(), tx)
     }
@@ -57,8 +59,8 @@ pub trait Device: Send {
     /// marked ([`Gathered::taken`]); packets marked earlier are skipped; for the others it is as if `send`
     /// had returned `WouldBlock`.
     ///
-    /// The payload lies in the stack, which the driver locks for this call alone: here, a device must not use the endpoint that it
-    /// serves. Only devices that [gather](Capabilities::gather) are called.
+    /// The payload lies in the stack, which the driver locks for this call alone: here, a device must not use
+    /// the endpoint that it serves. Only devices that [gather](Capabilities::gather) are called.
     fn send_batch(&mut self, packets: &mut [Gathered<'_>]) -> io::Result<()> {
         send_each(self, packets)
     }
@@ -85,8 +87,8 @@ pub trait Device: Send {
         Counters::default()
     }
 
-    /// How the sender of a packet that was just received is reached, if a second queue of this device cannot know that
-    /// by itself: see [`steering`](crate::steering).
+    /// How the sender of a packet that was just received is reached, if a second queue of this device cannot
+    /// know that by itself: see [`steering`](crate::steering).
     fn way_back(&mut self, _packet: &[u8]) -> Option<WayBack> {
         None
     }
@@ -94,8 +96,8 @@ pub trait Device: Send {
     /// Takes in what another queue of this device answered to [`way_back`](Device::way_back).
     fn learn_way_back(&mut self, _way: WayBack) {}
 
-    /// Asks the kernel to bring every packet to the queue whose stack it is for, of all queues of this device; said to the
-    /// first of them.
+    /// Asks the kernel to bring every packet to the queue whose stack it is for, of all queues of this
+    /// device; said to the first of them.
     ///
     /// # Errors
     /// Where the kernel does not know how, or refuses; `Unsupported` for a device that has no queues.
@@ -157,19 +159,21 @@ pub struct WayBack {
 /// Abilities of a device. Every device accepts super-packets and open checksums; this says which are cheap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Capabilities {
-    /// Super-packets leave in one call, or are cut on a way that has to be gone anyway; without it they are cut in software.
+    /// Super-packets leave in one call, or are cut on a way that has to be gone anyway; without it they are
+    /// cut in software.
     pub tso: bool,
-    /// A TCP checksum that holds only the pseudo-header sum costs nothing; without it, it is finished in software.
+    /// A TCP checksum that holds only the pseudo-header sum costs nothing; without it, it is finished in
+    /// software.
     pub checksum_offload: bool,
     /// [`Device::send_gathered`] copies nothing.
     pub gather: bool,
     /// Each segment of a super-packet can be sent twice: [`TxMeta::twice`].
     pub twice: bool,
-    /// The longest super-packet in bytes, IP header included; where it is more than [`MAX_SUPER`], a longer one has 0 in the
-    /// length field of its IP header.
+    /// The longest super-packet in bytes, IP header included; where it is more than [`MAX_SUPER`], a longer
+    /// one has 0 in the length field of its IP header.
     pub max_super: usize,
-    /// Packets come from a descriptor of the system: who waits for them may wait for one of its timers beside them. Without
-    /// it, time may be a test's.
+    /// Packets come from a descriptor of the system: who waits for them may wait for one of its timers beside
+    /// them. Without it, time may be a test's.
     pub descriptor: bool,
 }
 
@@ -185,7 +189,8 @@ impl Capabilities {
     };
 }
 
-/// The longest IP packet that the 16-bit length fields can describe, and so the longest super-packet of most devices.
+/// The longest IP packet that the 16-bit length fields can describe, and so the longest super-packet of most
+/// devices.
 pub const MAX_SUPER: usize = 65_535;
 
 /// Knowledge of the TCP checksum of a received packet.
@@ -202,7 +207,8 @@ pub enum ChecksumState {
 pub struct RxMeta {
     /// Whether the TCP checksum needs verifying.
     pub checksum: ChecksumState,
-    /// For a super-packet, the payload bytes of each of its segments but the last; `None` for a single segment.
+    /// For a super-packet, the payload bytes of each of its segments but the last; `None` for a single
+    /// segment.
     pub segment_size: Option<u16>,
 }
 
@@ -211,8 +217,8 @@ pub struct RxMeta {
 pub struct TxMeta {
     /// Cut the TCP payload every so many bytes. `None` sends the packet as it is. Zero counts as `None`.
     pub segment_size: Option<u16>,
-    /// The TCP checksum field holds only the folded sum of the pseudo-header (not complemented), as virtio-net's
-    /// `NEEDS_CSUM` expects it; the device or the kernel finishes it.
+    /// The TCP checksum field holds only the folded sum of the pseudo-header (not complemented), as
+    /// virtio-net's `NEEDS_CSUM` expects it; the device or the kernel finishes it.
     pub partial_checksum: bool,
     /// Send each of the segments twice in a row, the second time with the reserved bit that marks a copy
     /// ([`brisk_wire::split_twice`]). Only for a device with [`Capabilities::twice`].
@@ -228,16 +234,19 @@ pub struct Counters {
     pub received_bytes: u64,
     /// Arrivals that were not packets of this device: malformed, foreign or unreadable.
     pub receive_dropped: u64,
-    /// Arrivals that the kernel dropped because they were not fetched in time, where it tells (`udp:`, `packet:`, `xdp:`).
+    /// Arrivals that the kernel dropped because they were not fetched in time, where it tells (`udp:`,
+    /// `packet:`, `xdp:`).
     pub receive_overflowed: u64,
-    /// Packets believed though their checksum was unfinished, where the device is not told so (`xdp:` on a veth).
+    /// Packets believed though their checksum was unfinished, where the device is not told so (`xdp:` on a
+    /// veth).
     pub unfinished_checksums: u64,
     /// Packets taken from the stack.
     pub sent: u64,
     /// Bytes of those packets.
     pub sent_bytes: u64,
-    /// Packets that could not be sent because of what they are or where they go. A TUN counts a packet once, here if any of it
-    /// was refused; devices that cut packets by themselves count them as sent, and here each segment that was refused.
+    /// Packets that could not be sent because of what they are or where they go. A TUN counts a packet once,
+    /// here if any of it was refused; devices that cut packets by themselves count them as sent, and here
+    /// each segment that was refused.
     pub send_refused: u64,
     /// Packets that came to this queue of a device and were handed to the stack of another.
     pub handed_over: u64,

@@ -16,8 +16,8 @@ pub struct Received {
     pub flags: i32,
 }
 
-/// Sends `data`, to `to` if it is given, with control messages in the layout of this machine. Returns how many bytes
-/// were taken.
+/// Sends `data`, to `to` if it is given, with control messages in the layout of this machine. Returns how
+/// many bytes were taken.
 pub fn send(
     fd: BorrowedFd<'_>,
     data: &[u8],

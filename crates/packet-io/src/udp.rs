@@ -1,8 +1,8 @@
 //! TCP inside UDP: one socket carries all connections of a stack, to any number of peers.
 //!
-//! No privilege is needed, a NAT or firewall sees one UDP flow per pair of gateways, and the kernel moves up to 64
-//! segments in one call (`UDP_SEGMENT`, `UDP_GRO`) even if their headers differ. The price is four bytes per
-//! segment; what is in a datagram is in [`layout`], how peers are named in [`peers`].
+//! No privilege is needed, a NAT or firewall sees one UDP flow per pair of gateways, and the kernel moves up
+//! to 64 segments in one call (`UDP_SEGMENT`, `UDP_GRO`) even if their headers differ. The price is four
+//! bytes per segment; what is in a datagram is in [`layout`], how peers are named in [`peers`].
 //!
 //! The stack above speaks IPv6 with inner addresses: its own is [`LOCAL_INNER`], a peer's is
 //! [`inner_address`]. TCP ports are chosen freely and have nothing to do with the UDP ports.
@@ -83,7 +83,8 @@ const RECEIVE_BATCH: usize = 8;
 const CHAIN: usize = 65_536;
 /// With more chains than this waiting, all but the youngest are sent without waiting for a flush.
 const SEND_AT: usize = 8;
-/// Chains leave together where so many bytes wait: transactions, whose chains are short, are sent as quickly one by one.
+/// Chains leave together where so many bytes wait: transactions, whose chains are short, are sent as quickly
+/// one by one.
 const TOGETHER_AT: usize = 96 << 10;
 /// With more than this, nothing is taken any more.
 const MAX_WAITING: usize = 16;
@@ -155,7 +156,8 @@ impl UdpDevice {
         self.urgent_cleared
     }
 
-    /// The longest super-packet whose datagrams are one chain: what goes beyond it would leave in a call of its own.
+    /// The longest super-packet whose datagrams are one chain: what goes beyond it would leave in a call of
+    /// its own.
     fn max_super(&self) -> usize {
         let (payload, most) = (self.mtu - INNER_HEADERS, self.state.max_gso_segments());
         let datagrams = (batch::MAX_BYTES / (HEADER_LEN + payload)).clamp(1, most.max(1));
@@ -234,8 +236,8 @@ fn transmit_step(
     }
 }
 
-/// True if an address of ours that this host no longer has may be the reason. Linux names an unreachable network since a route is
-/// looked up from that address.
+/// True if an address of ours that this host no longer has may be the reason. Linux names an unreachable
+/// network since a route is looked up from that address.
 fn is_about_source(code: i32) -> bool {
     matches!(code, libc::EINVAL | libc::EADDRNOTAVAIL | libc::ENETUNREACH | libc::EHOSTUNREACH)
 }
@@ -331,7 +333,8 @@ impl Device for UdpDevice {
 }
 
 impl UdpDevice {
-    /// Collects the datagrams of a packet, and sends chains of them if there are many; `None` is no packet that can be sent.
+    /// Collects the datagrams of a packet, and sends chains of them if there are many; `None` is no packet
+    /// that can be sent.
     fn send_datagrams(&mut self, outgoing: Option<Outgoing<'_>>, tx: TxMeta) -> io::Result<()> {
         self.transmit(MAX_WAITING - 1)?;
         let outgoing = outgoing.filter(|outgoing| outgoing.packet_len() <= MAX_SUPER);
@@ -394,7 +397,8 @@ struct Arrival<'a> {
 }
 
 impl Arrival<'_> {
-    /// A chain of datagrams of one peer: puts runs of one TCP stream together, as the kernel's GRO does for TCP.
+    /// A chain of datagrams of one peer: puts runs of one TCP stream together, as the kernel's GRO does for
+    /// TCP.
     fn chain(&mut self, meta: &RecvMeta, bytes: &[u8], sink: &mut SharedSink<'_>) {
         let from = if self.unspecified { meta.dst_ip } else { None };
         let ecn = meta.ecn.map_or(0, |ecn| ecn as u8);
@@ -441,7 +445,8 @@ impl Arrival<'_> {
     }
 }
 
-/// The longest inner packet whose datagram fits the path: IPv6 and TCP header give way to UDP, IP and our header.
+/// The longest inner packet whose datagram fits the path: IPv6 and TCP header give way to UDP, IP and our
+/// header.
 fn inner_mtu(path_mtu: usize, local: SocketAddr) -> usize {
     let ip_header = if local.is_ipv4() { 20 } else { 40 };
     (path_mtu - ip_header - UDP_HEADER - HEADER_LEN + INNER_HEADERS).min(MAX_SUPER)

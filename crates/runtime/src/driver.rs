@@ -33,24 +33,27 @@ const RECEIVE_BUDGET: usize = 64;
 const RECEIVE_STEP: usize = 4;
 /// Packets taken from the stack in one round.
 const SEND_BATCH: usize = 32;
-/// Bytes of packets taken from the device, and from the stack, in one round: who reads or writes them finds them in the
-/// processor's cache, and acknowledgements are heard before everything has been sent that the window allows.
+/// Bytes of packets taken from the device, and from the stack, in one round: who reads or writes them finds
+/// them in the processor's cache, and acknowledgements are heard before everything has been sent that the
+/// window allows.
 const ROUND_BYTES: usize = 256 << 10;
-/// The same of packets taken from the stack where the device takes their payload from where it lies: we do not touch it, and what
-/// leaves in one call costs less.
+/// The same of packets taken from the stack where the device takes their payload from where it lies: we do
+/// not touch it, and what leaves in one call costs less.
 const GATHERED_BYTES: usize = 512 << 10;
 /// How old the counters of the device may be when somebody asks; looking costs a system call.
 const COUNTERS_AGE: Duration = Duration::from_millis(100);
 /// Rounds before other tasks get their turn.
 const ROUNDS: usize = 8;
-/// How long those have who were told that there is something to read, to write or to accept: meanwhile nothing is sent that
-/// can wait, and no more taken in than a round may. They wake the driver as soon as they act. So an acknowledgement leaves
-/// with the answer, or with the window that reading opens; and a runtime with one thread, which would run the driver many
-/// times before its main task, does not fill the whole window first. Where packets never cease to come, one turn follows the
-/// other: for those that begin so long after the first of them nothing waits.
+/// How long those have who were told that there is something to read, to write or to accept: meanwhile
+/// nothing is sent that can wait, and no more taken in than a round may. They wake the driver as soon as they
+/// act. So an acknowledgement leaves with the answer, or with the window that reading opens; and a runtime
+/// with one thread, which would run the driver many times before its main task, does not fill the whole
+/// window first. Where packets never cease to come, one turn follows the other: for those that begin so long
+/// after the first of them nothing waits.
 const READERS_TURN: Duration = Duration::from_millis(1);
 
-/// A future that runs until the device fails, or until nobody holds a handle and nothing is left to be delivered.
+/// A future that runs until the device fails, or until nobody holds a handle and nothing is left to be
+/// delivered.
 pub(crate) struct Driver {
     shared: Arc<Shared>,
     device: Box<dyn Device>,
@@ -161,8 +164,8 @@ impl Outgoing {
         }
     }
 
-    /// As [`Outgoing::fill`], for a device that gathers: super-packets go there at once, together, with what comes before
-    /// them.
+    /// As [`Outgoing::fill`], for a device that gathers: super-packets go there at once, together, with what
+    /// comes before them.
     fn fill_gathering(&mut self, stack: &mut Stack, device: &mut dyn Device, now: Instant) -> io::Result<()> {
         while !self.is_full() {
             let mut buffer = self.spare.pop().unwrap_or_default();
@@ -255,7 +258,8 @@ struct Readers {
 }
 
 impl Readers {
-    /// Some more were told: it is their turn, too. All wait for them unless they have waited for others long enough.
+    /// Some more were told: it is their turn, too. All wait for them unless they have waited for others long
+    /// enough.
     fn begin(&mut self, now: Instant) {
         if self.turn.is_none() {
             let first = *self.first.get_or_insert(now);
@@ -306,8 +310,9 @@ impl Driver {
         }
     }
 
-    /// True while those who were told have neither acted nor let the time pass. The timer tells that, not the clock: it fires
-    /// only after the runtime has come round, so that they were asked whatever else there was to do.
+    /// True while those who were told have neither acted nor let the time pass. The timer tells that, not the
+    /// clock: it fires only after the runtime has come round, so that they were asked whatever else there was
+    /// to do.
     fn is_readers_turn(&mut self, cx: &mut Context<'_>) -> bool {
         let Some(until) = self.readers.turn else { return false };
         let now = self.shared.clock.now();
@@ -488,8 +493,8 @@ fn destination(packet: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// Hands the stack what the device has, within the bounds of a round; answers how many bytes that were. The lock is held for each
-/// packet by itself, so that a device may use its own endpoint.
+/// Hands the stack what the device has, within the bounds of a round; answers how many bytes that were. The
+/// lock is held for each packet by itself, so that a device may use its own endpoint.
 fn receive(device: &mut dyn Device, shared: &Shared, now: Instant) -> io::Result<usize> {
     let (mut packets, mut bytes) = (0, 0);
     while packets < RECEIVE_BUDGET && bytes < ROUND_BYTES {

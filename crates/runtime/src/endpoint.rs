@@ -29,12 +29,13 @@ use crate::waiters::wait;
 
 /// A TCP host of its own: addresses, connections and listeners on one device.
 ///
-/// Clones are handles to the same host. When the last handle (endpoint, listener or stream) is dropped the driver
-/// finishes what is still to be delivered and then closes the device, without waiting for the end of TIME-WAITs.
+/// Clones are handles to the same host. When the last handle (endpoint, listener or stream) is dropped the
+/// driver finishes what is still to be delivered and then closes the device, without waiting for the end of
+/// TIME-WAITs.
 ///
 /// Its timers are the system's where its device has a descriptor
-/// ([`Capabilities::descriptor`](brisk_packet_io::Capabilities::descriptor)): tokio's paused time drives endpoints over devices in
-/// memory only.
+/// ([`Capabilities::descriptor`](brisk_packet_io::Capabilities::descriptor)): tokio's paused time drives
+/// endpoints over devices in memory only.
 #[derive(Debug)]
 pub struct Endpoint {
     shards: Arc<Shards>,
@@ -48,8 +49,8 @@ impl Endpoint {
         Builder::on_queues(vec![device])
     }
 
-    /// Connects to `remote` with the endpoint's settings and waits for the handshake. Dropping the future gives up. An address of the
-    /// endpoint itself is reached without its device.
+    /// Connects to `remote` with the endpoint's settings and waits for the handshake. Dropping the future
+    /// gives up. An address of the endpoint itself is reached without its device.
     ///
     /// # Errors
     /// `ConnectionRefused`, `TimedOut`, `HostUnreachable`, `NetworkUnreachable` from the other side;
@@ -60,8 +61,9 @@ impl Endpoint {
     }
 
     /// As [`connect`](Endpoint::connect), with settings of its own. Where the SYN waits for the first write
-    /// ([`FastOpenConnect::defer`](brisk_tcp::fast_open::FastOpenConnect::defer)) and can carry it, because there is a cookie of the
-    /// server, the stream is there at once, as with Linux's `TCP_FASTOPEN_CONNECT`; errors of the handshake come with reading and writing.
+    /// ([`FastOpenConnect::defer`](brisk_tcp::fast_open::FastOpenConnect::defer)) and can carry it, because
+    /// there is a cookie of the server, the stream is there at once, as with Linux's `TCP_FASTOPEN_CONNECT`;
+    /// errors of the handshake come with reading and writing.
     ///
     /// # Errors
     /// As [`connect`](Endpoint::connect); `InvalidInput` for a setting out of its range.
@@ -73,12 +75,13 @@ impl Endpoint {
         Ok(stream)
     }
 
-    /// Connects with `data` queued behind the SYN, so that it leaves as early as the handshake allows, and does not wait
-    /// for the handshake: reading and writing do, and fail if it fails. Answers how many bytes of `data` were taken.
+    /// Connects with `data` queued behind the SYN, so that it leaves as early as the handshake allows, and
+    /// does not wait for the handshake: reading and writing do, and fail if it fails. Answers how many bytes
+    /// of `data` were taken.
     ///
-    /// If `config` asks for Fast Open and there is a cookie of the server, the data leaves with the SYN. The network can
-    /// then deliver it to the server's application **more than once**, in a connection each: ask for it only if a
-    /// repeated request does no harm. [`TcpStream::stats`] says what became of it.
+    /// If `config` asks for Fast Open and there is a cookie of the server, the data leaves with the SYN. The
+    /// network can then deliver it to the server's application **more than once**, in a connection each: ask
+    /// for it only if a repeated request does no harm. [`TcpStream::stats`] says what became of it.
     ///
     /// # Errors
     /// Those of [`connect`](Endpoint::connect) that come from this side.
@@ -108,7 +111,8 @@ impl Endpoint {
         self.shards.tell(|stack, _| stack.set_fast_open_keys(keys.clone()));
     }
 
-    /// Forgets the Fast Open cookies and failures of a partition, or of all: to be called when the network changes.
+    /// Forgets the Fast Open cookies and failures of a partition, or of all: to be called when the network
+    /// changes.
     pub fn flush_fast_open_cache(&self, partition: Option<u64>) {
         self.shards.tell(|stack, _| stack.flush_fast_open_cache(partition));
     }
@@ -175,8 +179,8 @@ impl Endpoint {
         self.shards.sum(|inner| inner.stack.connections())
     }
 
-    /// Waits until nothing is left to be delivered: no connection but those in TIME-WAIT. Put a time limit around it
-    /// before a program ends, so that what it wrote last still leaves.
+    /// Waits until nothing is left to be delivered: no connection but those in TIME-WAIT. Put a time limit
+    /// around it before a program ends, so that what it wrote last still leaves.
     pub async fn wait_idle(&self) {
         let poll = |cx: &mut Context<'_>, waiter| {
             let mut all = Poll::Ready(());
@@ -248,7 +252,8 @@ impl Builder {
         self
     }
 
-    /// Runs the stacks on these cores in turn, rather than all on the runtime that [`build`](Builder::build) is called in.
+    /// Runs the stacks on these cores in turn, rather than all on the runtime that [`build`](Builder::build)
+    /// is called in.
     #[must_use]
     pub fn cores(mut self, cores: &Cores) -> Builder {
         self.cores = cores.handles().to_vec();
@@ -276,15 +281,16 @@ impl Builder {
         self
     }
 
-    /// Ports that connections opened by this host come from, where the device has only some. Default 32768 to 60999.
+    /// Ports that connections opened by this host come from, where the device has only some. Default 32768 to
+    /// 60999.
     #[must_use]
     pub fn ephemeral_ports(mut self, ports: std::ops::RangeInclusive<u16>) -> Builder {
         self.stack.ephemeral_ports = ports;
         self
     }
 
-    /// Makes sequence numbers, ports and keys reproducible, for tests and simulations. Without it they come from the
-    /// randomness of the operating system.
+    /// Makes sequence numbers, ports and keys reproducible, for tests and simulations. Without it they come
+    /// from the randomness of the operating system.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Builder {
         self.seed = Some(seed);
@@ -418,7 +424,8 @@ fn stacks(
     Ok(stacks)
 }
 
-/// The limits of one of `count` stacks, so that all together keep those of `config`, but for the remainder of a division.
+/// The limits of one of `count` stacks, so that all together keep those of `config`, but for the remainder of
+/// a division.
 fn part_of(config: StackConfig, count: usize) -> StackConfig {
     let limits = config.fast_open.limits;
     let limits = ServerLimits {

@@ -1,4 +1,5 @@
-//! State that the handles of an endpoint and its driver share: the stack and who waits for it, behind one lock.
+//! State that the handles of an endpoint and its driver share: the stack and who waits for it, behind one
+//! lock.
 //!
 //! Handles act on the stack directly, under the lock and without awaiting, and then wake the driver, which
 //! alone touches the device and the timer. Tasks are woken after the lock is let go. State per connection is
@@ -45,13 +46,13 @@ pub(crate) struct Inner {
     exchange: Option<Exchange>,
     /// The stack has connected to an address of its own.
     pub(crate) loops: bool,
-    /// Connections that somebody waits for although their SYN waits for the first write, and when it leaves without one; the first
-    /// that is due is in front.
+    /// Connections that somebody waits for although their SYN waits for the first write, and when it leaves
+    /// without one; the first that is due is in front.
     deferred: VecDeque<(ConnId, Instant)>,
 }
 
-/// How long a SYN still waits for the first write once somebody waits for the connection: an HTTP client reads before it writes,
-/// and both in the same turn of its task.
+/// How long a SYN still waits for the first write once somebody waits for the connection: an HTTP client
+/// reads before it writes, and both in the same turn of its task.
 const FIRST_WRITE: Duration = Duration::from_millis(10);
 
 /// Tasks that wait for a connection, and its events so far.
@@ -122,8 +123,9 @@ impl Shared {
         result
     }
 
-    /// The driver is gone: every waiting task hears of it. If that was not because nobody needs this stack any more, so do
-    /// those of its siblings: a host of which a part is deaf would fail some connections without a word.
+    /// The driver is gone: every waiting task hears of it. If that was not because nobody needs this stack
+    /// any more, so do those of its siblings: a host of which a part is deaf would fail some connections
+    /// without a word.
     pub(crate) fn end(&self, ended: Ended) {
         let is_needed = self.lock().has_handles();
         self.end_alone(ended.clone());
@@ -218,8 +220,8 @@ impl Inner {
         self.listeners.remove(&id);
     }
 
-    /// True if nothing is left to be delivered. A TIME-WAIT only guards against old duplicates: it is no reason to hold
-    /// a device, or whoever waits for the end, for a minute.
+    /// True if nothing is left to be delivered. A TIME-WAIT only guards against old duplicates: it is no
+    /// reason to hold a device, or whoever waits for the end, for a minute.
     pub(crate) fn is_idle(&self) -> bool {
         self.stack.connections() == self.stack.time_waits()
     }

@@ -1,12 +1,14 @@
 //! Evidence for congestion in losses: a flight lost more than the random loss of its path makes plausible.
 //!
-//! A loss ratio alone says little about a short flight: of 20 segments on a path that loses 2 % at random every third flight
-//! loses one or more, which is 5 % of it. Lost runs are therefore compared with a Poisson distribution of the expected number:
-//! losses are *excess* if random loss causes so many in less than one flight of a hundred.
+//! A loss ratio alone says little about a short flight: of 20 segments on a path that loses 2 % at random
+//! every third flight loses one or more, which is 5 % of it. Lost runs are therefore compared with a Poisson
+//! distribution of the expected number: losses are *excess* if random loss causes so many in less than one
+//! flight of a hundred.
 //!
 //! Random loss does not depend on how much is sent at a time; congestion does ([`Dose`]).
 //!
-//! A queue shows in round-trip times: [`shows_queue`] for all of a flight, [`is_queued`] for those around a loss.
+//! A queue shows in round-trip times: [`shows_queue`] for all of a flight, [`is_queued`] for those around a
+//! loss.
 
 use crate::congestion::hystart::rtt_thresh;
 use crate::time::Duration;
@@ -24,7 +26,8 @@ const POISSON: [u64; 17] =
 /// A packet was lost to a queue if the round-trip time before had risen by a quarter, and this much.
 const QUEUE_RISE: Duration = Duration::from_millis(4);
 
-/// True if a round trip of `seen` shows a queue on a path that takes `least`: slow start would end here (RFC 9406).
+/// True if a round trip of `seen` shows a queue on a path that takes `least`: slow start would end here (RFC
+/// 9406).
 pub(crate) fn shows_queue(seen: Duration, least: Duration) -> bool {
     seen >= least + Duration::from(rtt_thresh(least.into()))
 }
@@ -69,8 +72,8 @@ impl LossHistory {
         allowed_losses(segments, self.loss_ppm(), self.run_milli())
     }
 
-    /// True if random loss does not explain that `lost` of `segments` were lost. All of a flight of four is more than the
-    /// largest allowance.
+    /// True if random loss does not explain that `lost` of `segments` were lost. All of a flight of four is
+    /// more than the largest allowance.
     pub(crate) fn is_excess(&self, segments: u64, lost: u64) -> bool {
         lost > self.allowed(segments)
     }
@@ -91,7 +94,8 @@ const DOSE_SEGMENTS: u64 = 256;
 /// Larger counts are halved, so that a path that changes shows.
 const DOSE_MEMORY: u64 = 1 << 14;
 
-/// Losses among the first segments of flights, and among the later ones. A policer or a short queue takes the later ones.
+/// Losses among the first segments of flights, and among the later ones. A policer or a short queue takes the
+/// later ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Dose {
     head: (u64, u64),

@@ -63,8 +63,8 @@ pub(crate) struct Dialled {
     initiator: Option<Initiator>,
 }
 
-/// Makes the first message: `opening`, and the client's `first` bytes. Answers what goes onto the line. With the key pair of
-/// `own` if the backend takes those that serve for a while, as far as is known.
+/// Makes the first message: `opening`, and the client's `first` bytes. Answers what goes onto the line. With
+/// the key pair of `own` if the backend takes those that serve for a while, as far as is known.
 pub(crate) fn dial(
     hop: &Hop,
     own: &Arc<Ephemerals>,
@@ -97,7 +97,8 @@ pub(crate) struct Answered {
     before: usize,
 }
 
-/// Writes the `rest` of the first message, of which `sent` bytes are under way already, and waits for the answer.
+/// Writes the `rest` of the first message, of which `sent` bytes are under way already, and waits for the
+/// answer.
 pub(crate) async fn ask(mut line: Line, rest: &[u8], sent: usize) -> Result<Answered, Refused> {
     if !rest.is_empty() {
         let (_, mut write) = line.split();

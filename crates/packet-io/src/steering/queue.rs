@@ -10,8 +10,8 @@ use crate::device::{Capabilities, Counters, Device, Gathered, RxMeta, SharedSink
 
 /// One queue of a device for one of several stacks: hands over what arrives for the others.
 ///
-/// The wake-ups of a stack's task come from its own queue and from the mailbox, so the queues may be driven by tasks of
-/// different runtimes.
+/// The wake-ups of a stack's task come from its own queue and from the mailbox, so the queues may be driven
+/// by tasks of different runtimes.
 pub struct SteeredDevice {
     queue: Box<dyn Device>,
     index: usize,
@@ -33,8 +33,8 @@ const SPARE_BUFFERS: usize = 64;
 impl SteeredDevice {
     /// Ties the queues of one device together: as many as `steering` knows, in their order.
     ///
-    /// Where the kernel cannot be taught the hash (no right to, too old), packets come to any queue, and more of them are
-    /// handed over ([`Counters::handed_over`]).
+    /// Where the kernel cannot be taught the hash (no right to, too old), packets come to any queue, and more
+    /// of them are handed over ([`Counters::handed_over`]).
     ///
     /// # Panics
     /// If there are more or fewer.

@@ -147,8 +147,8 @@ impl Peers {
     }
 }
 
-/// A bounded map that forgets what was not used for longest, by halves: whoever was not used while the younger half
-/// filled up goes with the older half.
+/// A bounded map that forgets what was not used for longest, by halves: whoever was not used while the
+/// younger half filled up goes with the older half.
 #[derive(Debug)]
 struct Recent<T> {
     younger: HashMap<Ipv6Addr, T>,

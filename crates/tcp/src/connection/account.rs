@@ -51,8 +51,8 @@ impl Connection {
         self.spend_allowance(packet_len);
     }
 
-    /// Every segment after the SYN carries the acknowledgement that was owed, except parity: its receiver reads neither the
-    /// acknowledgement number nor the window.
+    /// Every segment after the SYN carries the acknowledgement that was owed, except parity: its receiver
+    /// reads neither the acknowledgement number nor the window.
     fn account_ack(&mut self, header: &TcpHeader) {
         self.account_header(header);
         self.rx.on_ack_sent();

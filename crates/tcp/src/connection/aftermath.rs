@@ -16,8 +16,8 @@ pub(crate) enum Urgency {
     BeforeApp,
 }
 
-/// The work that a call on a connection leaves to the stack; mostly nothing but to ask it for a packet. The events of the
-/// connection are in it and nowhere else.
+/// The work that a call on a connection leaves to the stack; mostly nothing but to ask it for a packet. The
+/// events of the connection are in it and nowhere else.
 #[must_use]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Aftermath {
@@ -44,7 +44,8 @@ pub(crate) struct Aftermath {
 }
 
 impl Aftermath {
-    /// True if there is something to do that the connection itself asks for, in addition to sending and counting.
+    /// True if there is something to do that the connection itself asks for, in addition to sending and
+    /// counting.
     #[inline]
     pub(crate) fn asks(&self) -> bool {
         self.has_drained_storage

@@ -1,9 +1,9 @@
-//! Watches the flights of a connection for the memory of its path and for the congestion controller: what each carried and lost,
-//! and how fast its acknowledgements came.
+//! Watches the flights of a connection for the memory of its path and for the congestion controller: what
+//! each carried and lost, and how fast its acknowledgements came.
 //!
-//! A flight is the data that leaves before the first acknowledgement of what left with it arrives: a round trip of data. It is
-//! reported when all of it has been acknowledged, and what that means for the path is judged there
-//! ([`crate::path::PathVolume`]).
+//! A flight is the data that leaves before the first acknowledgement of what left with it arrives: a round
+//! trip of data. It is reported when all of it has been acknowledged, and what that means for the path is
+//! judged there ([`crate::path::PathVolume`]).
 
 use crate::congestion::sample::Train;
 use crate::connection::Connection;
@@ -50,8 +50,8 @@ struct Round {
     lost_beyond: u32,
     /// Longest time in queues that round-trip times around a loss showed.
     waited_at_loss: Duration,
-    /// Its smallest round-trip time, and the number of samples. A queue that others keep delays all of them; its own delays the later
-    /// ones, and a late process some.
+    /// Its smallest round-trip time, and the number of samples. A queue that others keep delays all of them;
+    /// its own delays the later ones, and a late process some.
     min_rtt: Option<Micros>,
     rtt_samples: u32,
     train: TrainMeter,
@@ -66,7 +66,8 @@ struct TrainMeter {
     last: Point,
 }
 
-/// An acknowledgement: when it came, when the newest of its segments had left, and the bytes behind the first one.
+/// An acknowledgement: when it came, when the newest of its segments had left, and the bytes behind the first
+/// one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Point {
     at: Instant,
@@ -207,7 +208,8 @@ impl Connection {
         round.lost_beyond += lost.iter().filter(|range| range.start.ge(beyond)).count() as u32;
     }
 
-    /// The retransmission timer has fired. If nothing of a whole flight has arrived, nothing is known to pass.
+    /// The retransmission timer has fired. If nothing of a whole flight has arrived, nothing is known to
+    /// pass.
     pub(crate) fn watch_timeout(&mut self, now: Instant) {
         let mss = self.tx.mss();
         let bytes = self.tx.scoreboard.outstanding();

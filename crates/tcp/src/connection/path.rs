@@ -5,12 +5,12 @@
 //! the path is.
 //!
 //! **The window** ([`PathStart`](crate::config::PathStart)). RFC 9040 lets connections share what they know
-//! of a path; RFC 6928 allows ten segments where nothing is known. A window beyond ten is remembered to be carried
-//! ([`PathVolume`](crate::path::PathVolume)), or the configuration says so. In both cases careful resume
-//! (draft-ietf-tsvwg-careful-resume) bounds it:
+//! of a path; RFC 6928 allows ten segments where nothing is known. A window beyond ten is remembered to be
+//! carried ([`PathVolume`](crate::path::PathVolume)), or the configuration says so. In both cases careful
+//! resume (draft-ietf-tsvwg-careful-resume) bounds it:
 //!
-//! - the connection asks for it when ten segments hold it up; all connections of a path that ask have together what one flight has
-//!   carried, and more as flights next to each other arrive whole;
+//! - the connection asks for it when ten segments hold it up; all connections of a path that ask have
+//!   together what one flight has carried, and more as flights next to each other arrive whole;
 //! - it is not used before the handshake has shown that the client is there;
 //! - the round-trip time must be alike: at least half of the remembered one, and without a queue;
 //! - nothing of the handshake may have been lost;
@@ -42,7 +42,8 @@ const UNMEASURED_WINDOW: u32 = 64;
 const BURST_SEGMENTS: u32 = 4;
 /// A round trip is as remembered up to so many percent of it.
 const ALIKE_PERCENT: u32 = 125;
-/// Samples after which one that was measured across a lost SYN-ACK or acknowledgement no longer spoils the estimate.
+/// Samples after which one that was measured across a lost SYN-ACK or acknowledgement no longer spoils the
+/// estimate.
 const SAMPLES: u32 = 8;
 
 /// A connection's knowledge of its path, and its reports so far.
@@ -58,7 +59,8 @@ pub(crate) struct OnPath {
     asked: u32,
     /// Losses before it.
     before_trust: LossCount,
-    /// When it tells again what it has measured, if it has told something, and what of that must not be told twice.
+    /// When it tells again what it has measured, if it has told something, and what of that must not be told
+    /// twice.
     tells_at: Option<Instant>,
     told: LossCount,
     told_mtu: MtuReport,
@@ -143,9 +145,9 @@ impl Connection {
         matches!(self.state, State::SynSent | State::SynReceived)
     }
 
-    /// The handshake waits, and other connections of the path have measured `srtt` meanwhile. A timer that was set by
-    /// a shorter one is set again: connections that are opened together queue behind each other, and all but the
-    /// first would take that for a loss.
+    /// The handshake waits, and other connections of the path have measured `srtt` meanwhile. A timer that
+    /// was set by a shorter one is set again: connections that are opened together queue behind each other,
+    /// and all but the first would take that for a loss.
     pub(crate) fn on_longer_path(&mut self, srtt: Duration) {
         let early = self.handshake.syn.early_wait.zip(self.early_wait(srtt));
         let longer = early.map(|(known, now)| now.saturating_sub(known));
@@ -154,8 +156,9 @@ impl Connection {
         self.tx.rto.postpone(self.tx.rto.current(longer.unwrap_or_default().into()).into());
     }
 
-    /// The handshake is answered, `since` its last segment left. If its length is in doubt: an answer to that segment that took
-    /// what the path is known to take says that an earlier one was lost; else the path has become longer.
+    /// The handshake is answered, `since` its last segment left. If its length is in doubt: an answer to that
+    /// segment that took what the path is known to take says that an earlier one was lost; else the path has
+    /// become longer.
     pub(crate) fn suspect_longer_path(&mut self, since: Duration) {
         let PathFacts { rtt, least_rtt, .. } = self.path.known;
         let as_known = rtt.zip(least_rtt).is_some_and(|(rtt, least)| {
@@ -200,8 +203,8 @@ impl Connection {
         }
     }
 
-    /// True if the window holds back what waits to be sent, and the connection may ask for that of its path: once, and again when
-    /// the application has written more before anything of the start has arrived.
+    /// True if the window holds back what waits to be sent, and the connection may ask for that of its path:
+    /// once, and again when the application has written more before anything of the start has arrived.
     #[inline]
     pub(crate) fn wants_path_window(&self) -> bool {
         match self.path.start {
@@ -226,7 +229,8 @@ impl Connection {
         may_send && self.tx.unsent() > left
     }
 
-    /// Returns the window with which the connection would start, given what is known of the path now; `None` if it should not.
+    /// Returns the window with which the connection would start, given what is known of the path now; `None`
+    /// if it should not.
     pub(crate) fn request_start(&mut self, known: &PathFacts) -> Option<StartRequest> {
         self.path.asked = self.offered();
         let rtt = known.rtt?;
@@ -242,8 +246,9 @@ impl Connection {
             let (own, smoothed) = (self.tx.rtt.min_rtt()?.into(), self.tx.rtt.srtt()?.into());
             let least = known.least_rtt.map_or(own, |least| least.min(own));
             let is_alike = own >= rtt.srtt / 2;
-            // Neither this connection nor the last one began in a queue. Their own data may have made one later, which does
-            // not matter to a volume that was carried; a window that is only configured has to fit what is smoothed, too.
+            // Neither this connection nor the last one began in a queue. Their own data may have made one
+            // later, which does not matter to a volume that was carried; a window that is only configured has
+            // to fit what is smoothed, too.
             match is_alike && !shows_queue(own.max(rtt.min_rtt), least) {
                 true if shows_queue(smoothed, least) => remembered,
                 true => remembered.max(configured),
@@ -257,8 +262,8 @@ impl Connection {
         (is_whole && window > has).then_some(request)
     }
 
-    /// Returns the bytes that a flight has carried, as far as a start may have them at once: what the path has under way without a
-    /// queue, if it is known how fast it is, else [`UNMEASURED_WINDOW`].
+    /// Returns the bytes that a flight has carried, as far as a start may have them at once: what the path
+    /// has under way without a queue, if it is known how fast it is, else [`UNMEASURED_WINDOW`].
     fn remembered_window(&self, volume: &PathVolume, known: &PathFacts) -> u32 {
         let of_path = |segments| initial_window(segments, self.tx.mss());
         let rate = volume.rate.filter(|_| volume.is_rate_limited).unwrap_or(0);
@@ -274,7 +279,8 @@ impl Connection {
         let free = self.tx.rate.congestion.cwnd().saturating_sub(self.tx.scoreboard.pipe());
         let volume = known.volume.filter(|volume| volume.rate.is_some());
         let per_round = u64::from(window) * 1_000_000 / (rtt.as_micros() as u64).max(1);
-        // Ten segments leave at once where nothing is known. Where the rate is, a burst would only wait in the queue.
+        // Ten segments leave at once where nothing is known. Where the rate is, a burst would only wait in
+        // the queue.
         let (rate, at_once) = match volume.and_then(|volume| Some((volume.rate?, volume.is_rate_limited))) {
             Some((rate, true)) => (rate.max(per_round / 2), free.min(BURST_SEGMENTS * mss)),
             Some((rate, false)) => ((rate + rate / 4).max(per_round), free),
@@ -309,14 +315,15 @@ impl Connection {
         matches!(self.path.start, Start::OnTrust(_))
     }
 
-    /// Our SYN or SYN-ACK is acknowledged, after it had to be sent again more than once: the first flight is one
-    /// segment. RFC 5681 section 3.1: "if the SYN or SYN/ACK is lost, the initial window [...] MUST be one
-    /// segment"; RFC 6928 section 2 recommends to "refrain from resetting the initial window to 1 segment, unless
-    /// there have been more than one SYN or SYN/ACK retransmissions or true loss detection has been made". An
-    /// answer that echoes an earlier one shows that the timer was too short, and nothing was lost.
+    /// Our SYN or SYN-ACK is acknowledged, after it had to be sent again more than once: the first flight is
+    /// one segment. RFC 5681 section 3.1: "if the SYN or SYN/ACK is lost, the initial window [...] MUST be
+    /// one segment"; RFC 6928 section 2 recommends to "refrain from resetting the initial window to 1
+    /// segment, unless there have been more than one SYN or SYN/ACK retransmissions or true loss detection
+    /// has been made". An answer that echoes an earlier one shows that the timer was too short, and nothing
+    /// was lost.
     pub(crate) fn judge_handshake_losses(&mut self, segment: &Arrived<'_>, now: Instant) {
-        // The plain SYN that followed one with data answers what devices do, not congestion; early retries are
-        // guesses and count as little.
+        // The plain SYN that followed one with data answers what devices do, not congestion; early retries
+        // are guesses and count as little.
         let repeated = self.handshake.syn.timeouts.saturating_sub(self.syns_before_plain());
         let since = self.handshake.since_last_syn(now);
         if repeated < 2 || self.echo_rtt(segment, now).is_some_and(|echoed| echoed > since) {
@@ -343,9 +350,9 @@ impl Connection {
         }
     }
 
-    /// Loss, and the window is about to be reduced: ends the trust in a window of the path. Returns the bound of the new
-    /// threshold if more was lost of what was sent on trust than chance explains, or others keep a queue (safe retreat of careful
-    /// resume).
+    /// Loss, and the window is about to be reduced: ends the trust in a window of the path. Returns the bound
+    /// of the new threshold if more was lost of what was sent on trust than chance explains, or others keep a
+    /// queue (safe retreat of careful resume).
     pub(crate) fn retreat(&mut self) -> Option<u32> {
         let Start::OnTrust(end) = self.path.start else { return None };
         self.end_trust();
@@ -435,14 +442,14 @@ impl Connection {
             .then(|| (PathRtt { srtt: srtt.into(), rttvar: rttvar.into(), min_rtt: min_rtt.into() }, samples))
     }
 
-    /// The least round-trip time, of this connection and of those before: on one that began in a queue only others
-    /// know the empty path.
+    /// The least round-trip time, of this connection and of those before: on one that began in a queue only
+    /// others know the empty path.
     pub(crate) fn least_rtt(&self) -> Option<Duration> {
         self.path.known.least_with(self.tx.rtt.min_rtt())
     }
 
-    /// True if this connection began in a queue: whatever it has measured so far was longer than the empty path, and
-    /// so was what the one before it measured. A single long round trip may be jitter.
+    /// True if this connection began in a queue: whatever it has measured so far was longer than the empty
+    /// path, and so was what the one before it measured. A single long round trip may be jitter.
     pub(crate) fn began_in_queue(&self) -> bool {
         let is_long = |rtt: &PathRtt| is_queued(rtt.min_rtt, self.least_rtt());
         self.path.known.rtt.is_some_and(|rtt| is_long(&rtt))
@@ -490,10 +497,10 @@ impl Connection {
         }
     }
 
-    /// The peer repaired something with parity: what this acknowledgement covers and lies below what was `reported`
-    /// by SACK before it was missing there. Above that it may just as well have arrived without an acknowledgement of
-    /// its own, because that was lost or because a receiver answers what it takes in at a time by one; the episode
-    /// counts as one loss then.
+    /// The peer repaired something with parity: what this acknowledgement covers and lies below what was
+    /// `reported` by SACK before it was missing there. Above that it may just as well have arrived without an
+    /// acknowledgement of its own, because that was lost or because a receiver answers what it takes in at a
+    /// time by one; the episode counts as one loss then.
     pub(crate) fn count_repaired(&mut self, ack: &AckOutcome, reported: Option<SeqNum>) {
         let was_hole = |segment: &&Delivered| {
             let covered = segment.range.end.le(ack.ack) && !segment.retransmitted;

@@ -22,8 +22,8 @@ const UNANSWERED: u32 = 3;
 const UNANSWERED_AT_TIMEOUT: u32 = 2;
 
 impl Connection {
-    /// True if large segments have left `least` times, none of those outstanding has arrived, and the path has not let any
-    /// through before.
+    /// True if large segments have left `least` times, none of those outstanding has arrived, and the path
+    /// has not let any through before.
     fn suspects_size(&self, least: u32) -> bool {
         if !self.tx.mtu.may_suspect() {
             return false;

@@ -183,7 +183,8 @@ impl Connection {
         }
     }
 
-    /// A probe that carries new data is data like any other to ECN (RFC 3168 section 6.1.5 speaks of retransmissions).
+    /// A probe that carries new data is data like any other to ECN (RFC 3168 section 6.1.5 speaks of
+    /// retransmissions).
     pub(crate) fn ecn_origin(&self, data: &Data) -> Origin {
         if data.range.end.gt(self.tx.scoreboard.nxt()) { Origin::New } else { data.origin }
     }

@@ -32,8 +32,8 @@ use crate::time::{Instant, Micros};
 /// Segments of congestion window up to which each acknowledgement of a batch is answered on its own.
 const CLOCKED_WINDOW: u32 = 64;
 
-/// A corked partial segment is held for a retransmission timeout, and at least this long (Linux: TCP_CORK, by the
-/// timer of its window probes).
+/// A corked partial segment is held for a retransmission timeout, and at least this long (Linux: TCP_CORK, by
+/// the timer of its window probes).
 const CORK_MIN: Micros = Micros::from_millis(200);
 
 /// Least MSS of a peer that is believed (Linux: tcp_min_snd_mss): all options and 8 bytes of data fit.
@@ -105,8 +105,8 @@ pub(crate) struct Sender {
 pub(crate) enum Sharing {
     /// None: it has its own controller.
     Off,
-    /// It has its own controller, and becomes a member when its transfer is long, or when a long one of another member is under way:
-    /// `asks` the stack about that.
+    /// It has its own controller, and becomes a member when its transfer is long, or when a long one of
+    /// another member is under way: `asks` the stack about that.
     Apart { asks: bool },
     /// It is a member: the stack lends it the controller of the path.
     Member,
@@ -184,9 +184,10 @@ pub(crate) struct WindowUsage {
 }
 
 impl WindowUsage {
-    /// A transmission burst ended; nothing may have left. `limited`: the congestion window has no room for a segment, and data
-    /// was or is waiting. Until what was outstanding then is acknowledged, the window counts as the limit; a burst that another
-    /// limit ended changes nothing but the most that was outstanding (Linux: tcp_cwnd_validate).
+    /// A transmission burst ended; nothing may have left. `limited`: the congestion window has no room for a
+    /// segment, and data was or is waiting. Until what was outstanding then is acknowledged, the window
+    /// counts as the limit; a burst that another limit ended changes nothing but the most that was
+    /// outstanding (Linux: tcp_cwnd_validate).
     pub(crate) fn on_burst(&mut self, una: SeqNum, nxt: SeqNum, limited: bool) {
         let sent = nxt != self.burst_end;
         self.burst_end = nxt;
@@ -364,9 +365,10 @@ impl Sender {
 
     /// Whether what an acknowledgement lets go should leave before the next one of a batch is taken in.
     ///
-    /// If the batch ends with the sign of a loss, what the acknowledgements before it had let go would be lost to PRR,
-    /// and with a small window that is a round trip in which nothing is sent but the retransmission. RFC 9937 section
-    /// 6.2, too, counts what was sent between two acknowledgements. A large window sends in large pieces instead.
+    /// If the batch ends with the sign of a loss, what the acknowledgements before it had let go would be
+    /// lost to PRR, and with a small window that is a round trip in which nothing is sent but the
+    /// retransmission. RFC 9937 section 6.2, too, counts what was sent between two acknowledgements. A large
+    /// window sends in large pieces instead.
     #[inline]
     pub(crate) fn is_urgent(&self) -> bool {
         let is_small = || self.rate.congestion.cwnd() <= CLOCKED_WINDOW * self.mss();
@@ -424,7 +426,8 @@ impl Sender {
         }
     }
 
-    /// Bytes in flight: of data (RFC 6675 pipe) and, for a controller that asks for the delivery rate, of redundancy.
+    /// Bytes in flight: of data (RFC 6675 pipe) and, for a controller that asks for the delivery rate, of
+    /// redundancy.
     #[inline]
     pub(crate) fn in_flight(&self) -> u32 {
         self.rate.pipe_with(self.scoreboard.pipe()).saturating_add(self.redundancy_in_flight())
@@ -458,7 +461,8 @@ impl Sender {
         self.usage.is_limited(self.rate.congestion.cwnd(), self.rate.congestion.in_slow_start())
     }
 
-    /// A segment that starts at `start` leaves while nothing is in flight: after a round trip of silence it begins a transfer.
+    /// A segment that starts at `start` leaves while nothing is in flight: after a round trip of silence it
+    /// begins a transfer.
     pub(crate) fn note_transfer_start(&mut self, start: SeqNum, now: Instant) {
         if self.rtt.srtt().is_some_and(|srtt| self.last_sent + srtt < now) {
             self.transfer_start = start;
@@ -511,8 +515,9 @@ impl Sender {
         self.rate.pacer.update(cwnd, self.rtt.srtt(), slow_start, mss, now);
     }
 
-    /// Marks what follows as limited by the application, if everything that waits has been sent and the window would take
-    /// more. Call it before data is queued, before an acknowledgement, and before a timer that may send.
+    /// Marks what follows as limited by the application, if everything that waits has been sent and the
+    /// window would take more. Call it before data is queued, before an acknowledgement, and before a timer
+    /// that may send.
     #[inline]
     pub(crate) fn check_app_limited(&mut self) {
         if self.rate.delivery.is_none() || self.unsent() >= self.mss() || self.scoreboard.has_lost() {
@@ -548,8 +553,8 @@ impl Sender {
         }
     }
 
-    /// Reports to the controller that the originals are lost of what redundancy has repaired: the holes below what SACK had
-    /// `reported` before, or one segment if none was known.
+    /// Reports to the controller that the originals are lost of what redundancy has repaired: the holes below
+    /// what SACK had `reported` before, or one segment if none was known.
     pub(crate) fn report_repairs(&mut self, ack: &AckOutcome, reported: Option<SeqNum>, now: Instant) {
         let mss = self.mss();
         let (Some(delivery), Some(snapshots)) = (&mut self.rate.delivery, &self.snapshots) else { return };

@@ -52,8 +52,8 @@ impl Connection {
         }
     }
 
-    /// True if [`Connection::choose`] would surely find nothing to send; the facts that it records in that case are recorded.
-    /// False: it has to be asked.
+    /// True if [`Connection::choose`] would surely find nothing to send; the facts that it records in that
+    /// case are recorded. False: it has to be asked.
     #[inline]
     pub(crate) fn has_nothing_to_send(&mut self, now: Instant) -> bool {
         let owes = match self.rx.ack.owed() {
@@ -163,8 +163,8 @@ impl Connection {
         }
         let limit = self.payload_limit();
         let mut lost = self.tx.scoreboard.next_lost(limit)?;
-        // Of what lies beyond a window that the peer has drawn back, only the first segment is sent again (RFC 9293 section
-        // 3.8.6).
+        // Of what lies beyond a window that the peer has drawn back, only the first segment is sent again
+        // (RFC 9293 section 3.8.6).
         let una = self.tx.scoreboard.una();
         let window = self.tx.window.snd_wnd().saturating_sub(lost.start.since(una));
         if lost.start != una && window < lost.len() {
@@ -175,8 +175,8 @@ impl Connection {
         if let Some(retest) = self.choose_retest(&budget) {
             return Some(retest);
         }
-        // A segment that ends because its record does is charged as a full one: small records would leave after a timeout
-        // in a burst of many (Linux's window counts segments).
+        // A segment that ends because its record does is charged as a full one: small records would leave
+        // after a timeout in a burst of many (Linux's window counts segments).
         let charged = if range.len() < lost.len() { range.len().max(self.tx.mss()) } else { range.len() };
         let permitted = charged <= budget.of(Origin::Retransmit);
         self.tx.paced = !permitted && budget.is_paced(range.len());
@@ -309,9 +309,10 @@ impl Connection {
         self.tx.usage.on_burst(una, nxt, limited || full);
     }
 
-    /// RFC 5681 section 4.1: "a TCP SHOULD set cwnd to no more than RW before beginning transmission
-    /// if the TCP has not sent data in an interval exceeding the retransmission timeout". As in Linux the window
-    /// halves for each timeout of silence until it is RW (RFC 2861 section 3.1). A window probe begins no transmission.
+    /// RFC 5681 section 4.1: "a TCP SHOULD set cwnd to no more than RW before beginning transmission if the
+    /// TCP has not sent data in an interval exceeding the retransmission timeout". As in Linux the window
+    /// halves for each timeout of silence until it is RW (RFC 2861 section 3.1). A window probe begins no
+    /// transmission.
     fn restart_after_idle(&mut self, now: Instant) {
         // The silence of one member is not that of its path.
         let is_member = self.tx.sharing == Sharing::Member;
@@ -335,8 +336,8 @@ impl Connection {
         self.reopen_start();
     }
 
-    /// A FIN alone begins no transmission. A window that nothing has grown for a timeout was not used and goes half of the way to
-    /// what was (RFC 2861 section 3.1; Linux: tcp_cwnd_application_limited).
+    /// A FIN alone begins no transmission. A window that nothing has grown for a timeout was not used and
+    /// goes half of the way to what was (RFC 2861 section 3.1; Linux: tcp_cwnd_application_limited).
     fn decay_for_fin(&mut self, rto: Micros, now: Instant) {
         let (cwnd, used) = (self.tx.rate.congestion.cwnd(), self.unasked_window());
         if Micros::between(self.tx.usage.grown_at(), now) >= rto && used < cwnd {
@@ -345,9 +346,9 @@ impl Connection {
         }
     }
 
-    /// Bytes that one transmission may hold: whole segments up to what the device takes. A segment
-    /// with an urgent pointer travels alone, since the pointer is relative to its own header. And whether the device sends
-    /// each of them twice.
+    /// Bytes that one transmission may hold: whole segments up to what the device takes. A segment with an
+    /// urgent pointer travels alone, since the pointer is relative to its own header. And whether the device
+    /// sends each of them twice.
     fn longest_run(&self, mss: u32, budget: &Budget, env: &Env<'_>, now: Instant) -> (u32, bool) {
         if self.urgent.pointer(self.tx.scoreboard.nxt()).is_some()
             || self.has_allowance()
@@ -388,7 +389,8 @@ impl Connection {
         }
         let fin = record.is_none() && self.tx.fin_unsent() && offered == unsent && offered < budget.peer;
         let partial = offered % mss;
-        // The end of a record with something behind it does not wait for more (Linux: only the last segment does).
+        // The end of a record with something behind it does not wait for more (Linux: only the last segment
+        // does).
         let ends_record = record.is_some() && offered == unsent;
         if partial == 0 || ends_record || self.may_send_partial(offered, unsent, fin, budget, now) {
             return if offered > 0 || fin { Extent::Send { len: offered, fin } } else { Extent::Nothing };

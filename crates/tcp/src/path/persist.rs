@@ -6,11 +6,12 @@
 //! end 1 9f0a6c1de2b47533
 //! ```
 //!
-//! Behind the two addresses: srtt, rttvar and min_rtt in microseconds and how long they are believed;
-//! three words that older releases used for the congestion window, which are skipped; segments sent, lost and runs of losses in 1024ths; MSS of the
-//! peer; least and largest MTU and how long; handshakes that failed; if the last handshake's time is in doubt, that
-//! time in microseconds and how long it is believed; behind `carried` the bytes of a flight, how long they are believed, the
-//! rate of the path in bytes per second, 0 if unknown, and 1 if the path had set it.
+//! Behind the two addresses: srtt, rttvar and min_rtt in microseconds and how long they are believed; three
+//! words that older releases used for the congestion window, which are skipped; segments sent, lost and runs
+//! of losses in 1024ths; MSS of the peer; least and largest MTU and how long; handshakes that failed; if the
+//! last handshake's time is in doubt, that time in microseconds and how long it is believed; behind `carried`
+//! the bytes of a flight, how long they are believed, the rate of the path in bytes per second, 0 if unknown,
+//! and 1 if the path had set it.
 
 use alloc::format;
 use alloc::string::String;

@@ -1,9 +1,10 @@
 //! How much one flight of a path carries, and how fast.
 //!
-//! A flight is the data of one round trip of a connection. Its report is judged as a whole: losses that chance explains say
-//! nothing about the volume, losses behind a standing queue say something if they recur, and more losses than chance explains
-//! lower what is remembered. The rate follows from the spacing of acknowledgements (a train), since a flight that ends before
-//! the first acknowledgement arrives measures only volume per round trip.
+//! A flight is the data of one round trip of a connection. Its report is judged as a whole: losses that
+//! chance explains say nothing about the volume, losses behind a standing queue say something if they recur,
+//! and more losses than chance explains lower what is remembered. The rate follows from the spacing of
+//! acknowledgements (a train), since a flight that ends before the first acknowledgement arrives measures
+//! only volume per round trip.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -14,7 +15,8 @@ use crate::congestion::sample::Train;
 use crate::evidence::{Dose, LossHistory, is_queued, shows_queue};
 use crate::time::{Duration, Instant};
 
-/// After so long without a flight of at least half of it, half of what was carried is believed (careful resume).
+/// After so long without a flight of at least half of it, half of what was carried is believed (careful
+/// resume).
 const AGED: Duration = Duration::from_secs(30);
 /// How long losses that grow with the volume keep starts at the standard window.
 const BRAKE: Duration = Duration::from_secs(60);
@@ -111,7 +113,8 @@ pub(super) struct Volume {
     dose: Dose,
     dose_until: Instant,
     grants: VecDeque<Grant>,
-    /// A connection has asked in vain; from then on, when the fate of the data that was on trust is known, more may be granted.
+    /// A connection has asked in vain; from then on, when the fate of the data that was on trust is known,
+    /// more may be granted.
     refused: Option<Instant>,
     /// A bit for each of the last flights, the newest lowest: others kept a queue while it was under way.
     queued: u16,
@@ -195,7 +198,8 @@ impl Volume {
         self.queued & QUEUED_FLIGHTS != 0
     }
 
-    /// Bytes that the path has under way without a queue, if that is known, and none of the last 16 flights saw a queue.
+    /// Bytes that the path has under way without a queue, if that is known, and none of the last 16 flights
+    /// saw a queue.
     fn holds(&self, least_rtt: Option<Duration>) -> Option<u32> {
         let (rate, rtt) = self.rate().filter(|train| train.is_limited).zip(least_rtt)?;
         let is_quiet = !self.latest(4).any(|verdict| matches!(verdict, Verdict::Suspect | Verdict::Excess));
@@ -225,8 +229,9 @@ impl Volume {
         }
     }
 
-    /// Grants as much of `request` as the path carries beyond what other connections have under way on trust, if that is more than
-    /// the connection has. The fate of the data is known after two round trips at the latest.
+    /// Grants as much of `request` as the path carries beyond what other connections have under way on trust,
+    /// if that is more than the connection has. The fate of the data is known after two round trips at the
+    /// latest.
     pub(super) fn grant(
         &mut self,
         request: &StartRequest,

@@ -170,10 +170,10 @@ impl AckPolicy {
         self.owed
     }
 
-    /// Whether the acknowledgement that is owed now should leave before the next packet of a batch is taken in. RFC 5681
-    /// section 4.2 asks for one for "at least every second full-sized segment"; a batch may stretch that, as Linux's own
-    /// receive offload does, but not for a sender in slow start, and not where each duplicate acknowledgement tells of
-    /// another segment that arrived. `rcv_nxt` is RCV.NXT.
+    /// Whether the acknowledgement that is owed now should leave before the next packet of a batch is taken
+    /// in. RFC 5681 section 4.2 asks for one for "at least every second full-sized segment"; a batch may
+    /// stretch that, as Linux's own receive offload does, but not for a sender in slow start, and not where
+    /// each duplicate acknowledgement tells of another segment that arrived. `rcv_nxt` is RCV.NXT.
     pub(crate) fn is_urgent(&self, rcv_nxt: SeqNum) -> bool {
         let unacknowledged = rcv_nxt.since(self.last_ack_sent);
         let are_long = unacknowledged / LONG_PACKET >= self.unanswered && unacknowledged < BATCH_BYTES;

@@ -21,8 +21,8 @@ const FLOOR_MSS: u32 = 48;
 const BLACK_HOLE_TIMEOUTS: u32 = 3;
 /// A search whose bounds are closer than this is finished, bytes.
 const THRESHOLD: u32 = 8;
-/// After this long a finished search tries larger sizes again (RFC 4821 section 7.2), and what a router said is tried again
-/// (RFC 1191 section 6.3 and RFC 8201 section 4 recommend ten minutes).
+/// After this long a finished search tries larger sizes again (RFC 4821 section 7.2), and what a router said
+/// is tried again (RFC 1191 section 6.3 and RFC 8201 section 4 recommend ten minutes).
 const RAISE_AFTER: Duration = Duration::from_secs(600);
 /// Smallest window, in segments, that affords a probe (Linux).
 const PROBE_CWND: u32 = 11;
@@ -190,8 +190,8 @@ impl PathMtu {
         shrank
     }
 
-    /// True if a router's word has lowered the MTU so long ago that the size before is to be tried again, which it is from
-    /// now on: the router says so once more if it must.
+    /// True if a router's word has lowered the MTU so long ago that the size before is to be tried again,
+    /// which it is from now on: the router says so once more if it must.
     #[inline]
     pub(crate) fn raise_stale(&mut self, now: Instant) -> bool {
         if self.stale_at.is_none_or(|at| at > now) {
@@ -286,7 +286,8 @@ impl PathMtu {
         true
     }
 
-    /// Payload, with `options` bytes of options, of a segment of the size that is suspected, if it is to be tried now.
+    /// Payload, with `options` bytes of options, of a segment of the size that is suspected, if it is to be
+    /// tried now.
     pub(crate) fn retest(&self, options: u32) -> Option<u32> {
         let search = self.search.as_ref().filter(|search| search.retest && search.probe.is_none())?;
         Some(self.payload(search.high, options))

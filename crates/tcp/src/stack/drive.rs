@@ -47,23 +47,26 @@ impl Stack {
         }
     }
 
-    /// As [`Stack::on_packet`]; what a long packet brings in order may stay in it, which spares a copy. A packet that is kept counts with
-    /// twice its length in [`max_buffer_bytes`](crate::config::StackConfig::max_buffer_bytes): its buffer should not be longer.
+    /// As [`Stack::on_packet`]; what a long packet brings in order may stay in it, which spares a copy. A
+    /// packet that is kept counts with twice its length in
+    /// [`max_buffer_bytes`](crate::config::StackConfig::max_buffer_bytes): its buffer should not be longer.
     pub fn on_packet_shared(&mut self, packet: &Bytes, rx: Rx, now: Instant) {
         self.lent = Some(packet.clone());
         self.on_packet(packet, rx, now);
         self.lent = None;
     }
 
-    /// True if a packet must leave before the application runs: what an acknowledgement has let go of a small window, what reports a
-    /// loss, what answers a SYN, and what a timer has brought about. An acknowledgement of data may wait a moment, and leaves with the
-    /// answer then, or with the window that reading opens.
+    /// True if a packet must leave before the application runs: what an acknowledgement has let go of a small
+    /// window, what reports a loss, what answers a SYN, and what a timer has brought about. An
+    /// acknowledgement of data may wait a moment, and leaves with the answer then, or with the window that
+    /// reading opens.
     pub fn is_urgent(&self) -> bool {
         self.ready.is_urgent() || self.answers.are_waiting() || !self.early.is_empty()
     }
 
-    /// Puts the next IP packet to send into `out`, which is cleared first; `None` if there is none. The
-    /// TCP checksum is partial if the device takes super-segments ([`max_super_segment`](crate::config::StackConfig::max_super_segment)).
+    /// Puts the next IP packet to send into `out`, which is cleared first; `None` if there is none. The TCP
+    /// checksum is partial if the device takes super-segments
+    /// ([`max_super_segment`](crate::config::StackConfig::max_super_segment)).
     #[inline]
     pub fn poll_transmit(&mut self, now: Instant, out: &mut Vec<u8>) -> Option<Transmit> {
         self.transmit(now, out, Which::All { payload_in_place: false })
@@ -75,15 +78,16 @@ impl Stack {
         self.transmit(now, out, Which::Urgent)
     }
 
-    /// As [`Stack::poll_transmit`], but of a super-packet only the headers are put into `out`: its payload stays where
-    /// it is, for a device that gathers it from [`Stack::payload`]. For devices with super-segments.
+    /// As [`Stack::poll_transmit`], but of a super-packet only the headers are put into `out`: its payload
+    /// stays where it is, for a device that gathers it from [`Stack::payload`]. For devices with
+    /// super-segments.
     #[inline]
     pub fn poll_transmit_in_place(&mut self, now: Instant, out: &mut Vec<u8>) -> Option<Transmit> {
         self.transmit(now, out, Which::All { payload_in_place: self.partial_checksum() })
     }
 
-    /// The payload of what [`Stack::poll_transmit_in_place`] has answered, in two pieces, as far as it is not in the buffer. To
-    /// be asked before anything happens to the stack but that more packets are polled.
+    /// The payload of what [`Stack::poll_transmit_in_place`] has answered, in two pieces, as far as it is not
+    /// in the buffer. To be asked before anything happens to the stack but that more packets are polled.
     pub fn payload(&self, transmit: &Transmit) -> [&[u8]; 2] {
         let connection = transmit.conn.and_then(|id| self.slots.at(id)).map(|slot| &slot.connection);
         let pieces = transmit.in_place.zip(connection).map(|(range, connection)| connection.queued(range));
@@ -143,8 +147,9 @@ impl Stack {
         None
     }
 
-    /// A connection is about to take in a segment while it has something to send that must leave before: a batch of packets is not to
-    /// be answered as if it were one. Its packets wait as they would have left, to leave next.
+    /// A connection is about to take in a segment while it has something to send that must leave before: a
+    /// batch of packets is not to be answered as if it were one. Its packets wait as they would have left, to
+    /// leave next.
     pub(super) fn send_early(&mut self, id: ConnId, now: Instant) {
         while self.early.len() < EARLY {
             let mut packet = self.answers.buffer();
@@ -155,8 +160,8 @@ impl Stack {
         }
     }
 
-    /// Asks a connection for a packet: one that was taken from the queue of those that are ready, or, if only what is urgent is
-    /// wanted, one that stays there.
+    /// Asks a connection for a packet: one that was taken from the queue of those that are ready, or, if only
+    /// what is urgent is wanted, one that stays there.
     fn ask(&mut self, id: ConnId, which: Which, now: Instant, out: &mut Vec<u8>) -> Option<Transmit> {
         let partial_checksum = self.partial_checksum();
         let slot = self.slots.at_mut(id)?;

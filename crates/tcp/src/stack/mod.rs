@@ -253,7 +253,8 @@ impl Stack {
 
 /// Commands: opening and accepting.
 impl Stack {
-    /// Starts an active open to `remote`. [`Event::Connected`](crate::Event::Connected) or [`Event::Closed`](crate::Event::Closed) follows.
+    /// Starts an active open to `remote`. [`Event::Connected`](crate::Event::Connected) or
+    /// [`Event::Closed`](crate::Event::Closed) follows.
     ///
     /// # Errors
     /// Why there can be no such connection now; nothing was sent.
@@ -316,24 +317,24 @@ impl Stack {
         self.act(id, now, |connection| connection.shutdown(now)).ok_or(WriteError::NoConnection)?
     }
 
-    /// The application reads what has arrived and nothing more: data that arrives after our FIN is answered by a reset,
-    /// as in Linux after shutdown(SHUT_RDWR).
+    /// The application reads what has arrived and nothing more: data that arrives after our FIN is answered
+    /// by a reset, as in Linux after shutdown(SHUT_RDWR).
     pub fn shutdown_reading(&mut self, id: ConnId) {
         if let Some(slot) = self.owned_mut(id) {
             slot.connection.shutdown_reading();
         }
     }
 
-    /// The last byte written ends a record: what is written later shares no segment with it, retransmitted or not
-    /// (Linux: MSG_EOR).
+    /// The last byte written ends a record: what is written later shares no segment with it, retransmitted or
+    /// not (Linux: MSG_EOR).
     pub fn end_record(&mut self, id: ConnId) {
         if let Some(slot) = self.owned_mut(id) {
             slot.connection.end_record();
         }
     }
 
-    /// More is about to be written: a partial segment waits for it, but no longer than until something is acknowledged
-    /// (Linux: MSG_MORE).
+    /// More is about to be written: a partial segment waits for it, but no longer than until something is
+    /// acknowledged (Linux: MSG_MORE).
     pub fn set_more(&mut self, id: ConnId, more: bool) {
         self.act(id, self.clock, |connection| connection.set_more(more));
     }
@@ -403,8 +404,8 @@ impl Stack {
         self.act(id, clock, |connection| connection.set_keepalive(keepalive, clock));
     }
 
-    /// Changes how long FIN-WAIT-2 lasts once nobody reads any more (TCP_LINGER2). A wait that has begun goes on as it
-    /// began.
+    /// Changes how long FIN-WAIT-2 lasts once nobody reads any more (TCP_LINGER2). A wait that has begun goes
+    /// on as it began.
     pub fn set_fin_wait_2_timeout(&mut self, id: ConnId, timeout: Duration) {
         if let Some(slot) = self.owned_mut(id) {
             slot.connection.set_fin_wait_2_timeout(timeout);
@@ -504,16 +505,16 @@ impl Stack {
         Some(stats)
     }
 
-    /// How long after its SYN a second, plain connection for the same request should follow a connection that asks over
-    /// Fast Open: there are paths that take data on a SYN and then pass nothing more. `None` if there is nothing to
-    /// insure. The one that is answered first is kept; if that is the second one, tell it with
-    /// [`Stack::report_outrun`] and abort the first.
+    /// How long after its SYN a second, plain connection for the same request should follow a connection that
+    /// asks over Fast Open: there are paths that take data on a SYN and then pass nothing more. `None` if
+    /// there is nothing to insure. The one that is answered first is kept; if that is the second one, tell it
+    /// with [`Stack::report_outrun`] and abort the first.
     pub fn hedge_wait(&self, id: ConnId) -> Option<Duration> {
         self.owned(id)?.connection.hedge_wait()
     }
 
-    /// Tells that the request of this connection was answered on another one that began later. The second time in a
-    /// row its destination counts as a black hole for Fast Open.
+    /// Tells that the request of this connection was answered on another one that began later. The second
+    /// time in a row its destination counts as a black hole for Fast Open.
     pub fn report_outrun(&mut self, id: ConnId, now: Instant) {
         self.act(id, now, |connection| connection.judge_outrun());
     }

@@ -1,7 +1,8 @@
 //! A stack made again in the storage of an old one.
 //!
-//! A simulation gives every short transfer stacks of its own, so that nothing but the seed decides about it, and may
-//! run a hundred thousand of them a second. The lists of a stack are what each of them would have to grow again.
+//! A simulation gives every short transfer stacks of its own, so that nothing but the seed decides about it,
+//! and may run a hundred thousand of them a second. The lists of a stack are what each of them would have to
+//! grow again.
 
 use alloc::collections::VecDeque;
 
@@ -18,8 +19,8 @@ use crate::mechanism::corrective::history::FecMemory;
 use crate::time::Instant;
 
 impl Stack {
-    /// Makes this stack what [`Stack::new`] makes of `config` and `seed`. Nothing is left of its connections, listeners
-    /// and memories but storage.
+    /// Makes this stack what [`Stack::new`] makes of `config` and `seed`. Nothing is left of its connections,
+    /// listeners and memories but storage.
     ///
     /// # Errors
     /// As [`Stack::new`]; the stack then is what it was.
@@ -102,7 +103,8 @@ mod tests {
         [1, 2].map(|last| Stack::new(config(last), seed + u64::from(last)).expect("valid"))
     }
 
-    /// Passes packets until neither has anything to say, but none for which `lost` holds, and writes down all of them.
+    /// Passes packets until neither has anything to say, but none for which `lost` holds, and writes down all
+    /// of them.
     fn exchange(stacks: &mut [Stack; 2], lost: impl Fn(usize) -> bool, packets: &mut Vec<Vec<u8>>) {
         let mut packet = Vec::new();
         let mut moved = true;

@@ -163,7 +163,8 @@ impl Connection {
         mss.saturating_sub(OPTION_SPACE).min(plan.data_limit.into())
     }
 
-    /// The window that the SYN announces beside its 16 bits: the response to its data is under way before any other segment of ours.
+    /// The window that the SYN announces beside its 16 bits: the response to its data is under way before any
+    /// other segment of ours.
     pub(crate) fn offered_early_window(&self) -> Option<u8> {
         let client = self.fast_client()?;
         let offers = client.connect.early_window && self.config.path_start.is_some();
@@ -189,7 +190,8 @@ impl Connection {
         self.fast_client_mut().filter(|_| opens)?.on_syn_sent(data)
     }
 
-    /// The path is longer than it was when the SYN left; returns by how much longer it may wait for its answer.
+    /// The path is longer than it was when the SYN left; returns by how much longer it may wait for its
+    /// answer.
     pub(crate) fn on_longer_syn_path(&mut self, srtt: Duration) -> Option<Duration> {
         let opens = self.state == State::SynSent;
         self.fast_client_mut().filter(|_| opens)?.on_longer_path(srtt)
@@ -324,8 +326,8 @@ impl Connection {
     }
 
     /// The server sends its SYN-ACK again: our acknowledgement did not arrive. When that happens several
-    /// times over seconds and nothing else was ever heard, the path passes SYNs and nothing behind them. The request is
-    /// acknowledged, so no timer of ours would ever notice.
+    /// times over seconds and nothing else was ever heard, the path passes SYNs and nothing behind them. The
+    /// request is acknowledged, so no timer of ours would ever notice.
     pub(crate) fn judge_repeated_syn_ack(&mut self, now: Instant) {
         let since = self.handshake.established.map_or(Duration::ZERO, |at| now.saturating_since(at));
         let heard = self.counters.payload_bytes_received > 0 || self.rx.assembler.is_complete();
@@ -345,14 +347,14 @@ impl Connection {
         }
     }
 
-    /// How long after the SYN a second, plain connection for the same request should follow; `None` if there is nothing to
-    /// insure.
+    /// How long after the SYN a second, plain connection for the same request should follow; `None` if there
+    /// is nothing to insure.
     pub(crate) fn hedge_wait(&self) -> Option<Duration> {
         self.fast_client()?.hedge_wait()
     }
 
-    /// The request of this SYN was answered on another connection, which began later: either the answer here was
-    /// lost, or the path passes nothing behind such a SYN.
+    /// The request of this SYN was answered on another connection, which began later: either the answer here
+    /// was lost, or the path passes nothing behind such a SYN.
     pub(crate) fn judge_outrun(&mut self) {
         if self.counters.payload_bytes_received == 0 && self.syn_ack_class() == Some(SynAckClass::Accepted) {
             self.note_black_hole(BlackHoleSign::Outrun);
@@ -382,8 +384,8 @@ impl Connection {
         self.fast_client()?.proven_data()
     }
 
-    /// The data that left with the SYN or behind it and that the peer did not take with the SYN: an open connection sends
-    /// it again.
+    /// The data that left with the SYN or behind it and that the peer did not take with the SYN: an open
+    /// connection sends it again.
     pub(crate) fn refused_syn_data(&self) -> SeqRange {
         let client = self.fast_client().filter(|_| self.handshake.established.is_some());
         let (first, followed) = (self.handshake.iss + 1, self.counters.data_after_syn as u32);
@@ -419,8 +421,9 @@ impl Connection {
         self.fast_server().is_some_and(Server::is_authenticated)
     }
 
-    /// Returns the bytes of data that may still leave before the handshake's ACK: a source that has proven its address with a
-    /// cookie alone gets no more than any connection may begin with. `None` if the windows alone decide.
+    /// Returns the bytes of data that may still leave before the handshake's ACK: a source that has proven
+    /// its address with a cookie alone gets no more than any connection may begin with. `None` if the windows
+    /// alone decide.
     #[inline]
     pub(crate) fn unproven_budget(&self) -> Option<u32> {
         if self.state != State::SynReceived || self.is_authenticated() {
@@ -430,7 +433,8 @@ impl Connection {
         Some(initial_window(STANDARD_WINDOW, self.tx.mss()).saturating_sub(sent))
     }
 
-    /// Chooses what leaves from SYN-RECEIVED in addition to the SYN-ACK: new data within the windows and the amplification limit.
+    /// Chooses what leaves from SYN-RECEIVED in addition to the SYN-ACK: new data within the windows and the
+    /// amplification limit.
     pub(crate) fn choose_early(&mut self, now: Instant, env: &Env<'_>) -> Option<Choice> {
         let allowance = self.fast_server().filter(|server| server.sends_early())?.allowance();
         if let Some(allowance) = allowance {
@@ -464,8 +468,8 @@ impl Connection {
     }
 
     /// The timer of the SYN-ACK fired. Data that followed it may be lost too: the congestion state is that
-    /// after a retransmission timeout. Not if a repeated SYN was answered meanwhile: what became of that answer is not
-    /// known yet.
+    /// after a retransmission timeout. Not if a repeated SYN was answered meanwhile: what became of that
+    /// answer is not known yet.
     pub(crate) fn reduce_for_lost_syn_ack(&mut self, now: Instant) {
         // A timer fires at the whole microsecond in which it is due.
         let wait = Micros::from(self.timer_base());
@@ -481,8 +485,9 @@ impl Connection {
 
     /// Our SYN-ACK is about to be acknowledged. If that answers a retransmission of it, the client was in
     /// SYN-SENT when the data before it arrived, and dropped it: it is sent again at once, which is no sign
-    /// of congestion. If the original was answered, its timeout was a mistake. Which of them was answered the echoed
-    /// timestamp tells: there may be several, since a repeated SYN is answered whatever the timer does.
+    /// of congestion. If the original was answered, its timeout was a mistake. Which of them was answered the
+    /// echoed timestamp tells: there may be several, since a repeated SYN is answered whatever the timer
+    /// does.
     pub(crate) fn judge_syn_ack_delivery(&mut self, segment: &Arrived<'_>, now: Instant) {
         let Some(server) = self.fast_server() else { return };
         let (accepted, reduced) = (server.is_accepted(), server.has_reduced());

@@ -49,8 +49,9 @@ const FLAGS_LEN: u32 = 8;
 
 /// Corrective, Proactive and the planner of one connection. Each is `None` when it is off.
 ///
-/// The connection calls it where a SYN or SYN-ACK leaves or arrives, a segment arrives and time passes. Its methods take
-/// the [`Parts`] of the connection that they work with, and return what the connection has to do.
+/// The connection calls it where a SYN or SYN-ACK leaves or arrives, a segment arrives and time passes. Its
+/// methods take the [`Parts`] of the connection that they work with, and return what the connection has to
+/// do.
 #[derive(Debug)]
 pub(crate) struct Gentle {
     willing: Option<Willing>,
@@ -451,7 +452,8 @@ impl Connection {
     }
 }
 
-/// The segments that Corrective and Proactive may send: each has its place in the order in which segments leave.
+/// The segments that Corrective and Proactive may send: each has its place in the order in which segments
+/// leave.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Turn {
     Copies,
@@ -536,7 +538,8 @@ impl Gentle {
         active.filter_copy(segment, parts, now)
     }
 
-    /// True if [`Gentle::on_segment`] has something to decide: something was agreed on, or the segment has the option.
+    /// True if [`Gentle::on_segment`] has something to decide: something was agreed on, or the segment has
+    /// the option.
     fn judges(&self, segment: &Arrived<'_>) -> bool {
         let options = segment.options;
         #[cfg(feature = "historical")]
@@ -548,7 +551,8 @@ impl Gentle {
 }
 
 impl Connection {
-    /// Hands a segment to Corrective and Proactive, and does what they say. True if it goes on to the other steps.
+    /// Hands a segment to Corrective and Proactive, and does what they say. True if it goes on to the other
+    /// steps.
     pub(crate) fn passes_gentle(&mut self, segment: &Arrived<'_>, now: Instant) -> bool {
         if !self.gentle.seen || !self.gentle.judges(segment) {
             return true;
@@ -617,7 +621,8 @@ impl Gentle {
         Some((report, may_have_repaired))
     }
 
-    /// A repair was reported for the first time, and the window is about to be reduced for it. Returns what repaired the loss.
+    /// A repair was reported for the first time, and the window is about to be reduced for it. Returns what
+    /// repaired the loss.
     pub(crate) fn on_masked_loss(&mut self, parts: &mut Parts<'_>) -> Repair {
         let Some(active) = self.active() else { return Repair::Copy };
         active.change_copies(parts, Copies::on_loss);
@@ -668,8 +673,8 @@ pub(crate) enum Refuted {
 }
 
 impl Connection {
-    /// Hands an acknowledgement that the scoreboard has taken to Corrective and Proactive. `reported` is how far SACK blocks reached
-    /// before it. Returns what the peer reports of repairs, if they are in use.
+    /// Hands an acknowledgement that the scoreboard has taken to Corrective and Proactive. `reported` is how
+    /// far SACK blocks reached before it. Returns what the peer reports of repairs, if they are in use.
     #[inline]
     pub(crate) fn tell_gentle_of_ack(
         &mut self,

@@ -45,8 +45,8 @@ pub(crate) struct ParityTx {
     checksum: Option<(SeqRange, u32)>,
     config: CorrectiveConfig,
     profile: Profile,
-    /// Segments whose repair the last report was about, and whose originals may only have been overtaken; `None` if parity repaired one
-    /// that was lost for certain.
+    /// Segments whose repair the last report was about, and whose originals may only have been overtaken;
+    /// `None` if parity repaired one that was lost for certain.
     refutable: Option<SeqRanges>,
     /// An acknowledgement is to follow the parity that has just left.
     tail_ack_due: bool,
@@ -79,7 +79,8 @@ impl ParityTx {
         !self.ring.is_empty()
     }
 
-    /// How long loss detection waits for what parity may still repair. A planner reckons with the shorter hold.
+    /// How long loss detection waits for what parity may still repair. A planner reckons with the shorter
+    /// hold.
     fn hold(&self, planned: bool) -> FecHold {
         self.config.hold.unwrap_or(match self.encoder.plan().code {
             Code::ReedSolomon if !planned => FecHold::Full,
@@ -180,7 +181,8 @@ impl Connection {
         }
     }
 
-    /// The checksum of what a parity covers: the same for all parities of a group, which leave one after the other.
+    /// The checksum of what a parity covers: the same for all parities of a group, which leave one after the
+    /// other.
     fn parity_checksum(&self, plan: &ParityPlan) -> u32 {
         let range = plan.layout.range();
         let tx = self.gentle.active.as_ref().and_then(|active| active.tx.as_ref());
@@ -225,8 +227,9 @@ impl Gentle {
     pub(super) fn choose_parity(&mut self, parts: &mut Parts<'_>, now: Instant) -> Option<Choice> {
         let tx = self.parity_tx()?;
         if core::mem::take(&mut tx.tail_ack_due) {
-            // A stateful device that did not see the lost tail drops the acknowledgement of its repair. From a bare
-            // acknowledgement at SND.NXT it learns how far the sequence numbers reach; one that is owed serves as well.
+            // A stateful device that did not see the lost tail drops the acknowledgement of its repair. From
+            // a bare acknowledgement at SND.NXT it learns how far the sequence numbers reach; one that is
+            // owed serves as well.
             let owes = parts.rx.ack.owed() != Owed::Nothing;
             return Some(if owes { Choice::Ack(None) } else { Choice::TailAck });
         }
@@ -323,10 +326,11 @@ impl Connection {
         }
     }
 
-    /// Bytes that were reported above a loss before it was found, because loss detection waited for the answer to parity, and
-    /// that nothing was sent for: what is in flight beyond them may have been. As many at most as have to be sent again: of
-    /// several parities of a group those that have arrived wait at the receiver, and repair the rest as soon as there are no
-    /// more losses than parities; a single one does not wait.
+    /// Bytes that were reported above a loss before it was found, because loss detection waited for the
+    /// answer to parity, and that nothing was sent for: what is in flight beyond them may have been. As many
+    /// at most as have to be sent again: of several parities of a group those that have arrived wait at the
+    /// receiver, and repair the rest as soon as there are no more losses than parities; a single one does not
+    /// wait.
     pub(crate) fn delivered_while_held(&self) -> u32 {
         let Some(tx) = self.gentle.active.as_ref().and_then(|active| active.tx.as_ref()) else { return 0 };
         if tx.hold(self.gentle.planner.is_some()) == FecHold::Off {
@@ -422,7 +426,8 @@ impl Gentle {
 
 /// Acknowledgements.
 impl Connection {
-    /// The peer could not repair something: what of it was sent before the parity is lost, unless this path is known to reorder.
+    /// The peer could not repair something: what of it was sent before the parity is lost, unless this path
+    /// is known to reorder.
     pub(crate) fn mark_unrepaired(
         &mut self,
         report: &RepairReport,
@@ -457,8 +462,8 @@ impl Connection {
 }
 
 impl Gentle {
-    /// Reads what an acknowledgement says of parity. `reported` is how far SACK blocks reached before it. Returns true if parity may
-    /// have repaired what it delivers.
+    /// Reads what an acknowledgement says of parity. `reported` is how far SACK blocks reached before it.
+    /// Returns true if parity may have repaired what it delivers.
     pub(super) fn read_ack(
         &mut self,
         report: &RepairReport,
@@ -490,10 +495,11 @@ impl Gentle {
         may_have_repaired
     }
 
-    /// A repair was reported by an acknowledgement that delivers something: it was one of the holes that are filled, or else the tail.
-    /// Where parity left less than a reordering window behind the data, the original may only have been overtaken, and the reduction is
-    /// taken back if it comes after all. Parity that left later repairs what RACK too would have declared lost; that reduction stays,
-    /// unless so configured.
+    /// A repair was reported by an acknowledgement that delivers something: it was one of the holes that are
+    /// filled, or else the tail. Where parity left less than a reordering window behind the data, the
+    /// original may only have been overtaken, and the reduction is taken back if it comes after all. Parity
+    /// that left later repairs what RACK too would have declared lost; that reduction stays, unless so
+    /// configured.
     fn note_refutable(
         &mut self,
         report: &RepairReport,
@@ -531,7 +537,8 @@ impl Gentle {
         let Some(Dsack { range, of, .. }) = ack.dsack else { return };
         let Some(tx) = self.parity_tx() else { return };
         if of == DsackOf::NeverSentTwice && tx.ring.stood_at(&range) {
-            // The network may have doubled the segment that has the same numbers: one such report proves nothing.
+            // The network may have doubled the segment that has the same numbers: one such report proves
+            // nothing.
             if core::mem::replace(&mut tx.taken_for_data, true) {
                 self.stop_parity(ParityOff::Stripped, parts);
             }
@@ -563,8 +570,8 @@ impl Gentle {
         }
     }
 
-    /// The reduction for a report has begun, maybe by this acknowledgement: the original of something that parity repaired came late, and
-    /// had not been lost.
+    /// The reduction for a report has begun, maybe by this acknowledgement: the original of something that
+    /// parity repaired came late, and had not been lost.
     pub(super) fn refute_repair(&mut self, original: SeqRange, parts: &Parts<'_>) -> Refuted {
         let Some(repairs) = self.parity_tx().and_then(|tx| tx.refutable.as_mut()) else {
             return Refuted::Nothing;
@@ -615,7 +622,8 @@ impl Gentle {
         newly_lost
     }
 
-    /// The peer could not repair something: what of it was sent before the parity is lost, unless this path is known to reorder.
+    /// The peer could not repair something: what of it was sent before the parity is lost, unless this path
+    /// is known to reorder.
     fn on_failure(
         &mut self,
         report: &RepairReport,
@@ -656,8 +664,8 @@ impl Gentle {
 }
 
 impl Parts<'_> {
-    /// Marks as lost the data that a parity covered which left at `at` and does not reach beyond `end`, as far as the data was sent before.
-    /// Returns the bytes that were not marked lost yet.
+    /// Marks as lost the data that a parity covered which left at `at` and does not reach beyond `end`, as
+    /// far as the data was sent before. Returns the bytes that were not marked lost yet.
     fn mark_covered_lost(&mut self, end: SeqNum, at: Instant) -> u32 {
         let una = self.tx.scoreboard.una();
         let within = |record: &&crate::send::scoreboard::Record| {

@@ -3,12 +3,12 @@
 //! **Of a SYN with data**: insurance on a path that has not proven yet that it takes such SYNs.
 //!
 //! A path that swallows SYNs with data (about 6 % did when the paper was written, section 4.1) costs the time
-//! until the plain SYN follows: 1.5 round trips with the paper's timer, and that as often as it takes to learn
-//! it. The copy goes out while the answer is still under way: no data, no cookie, the same sequence number. If
-//! the first SYN arrived, the server sees a repeated SYN and answers it again, which tells the client nothing
-//! new; if not, the copy opens the connection, half a round trip late instead of one and a half. It costs two
-//! small packets, and only until the path has taken data once: the memory of the client knows
-//! ([`Plan::untried`](crate::fast_open::client::Plan)).
+//! until the plain SYN follows: 1.5 round trips with the paper's timer, and that as often as it takes to
+//! learn it. The copy goes out while the answer is still under way: no data, no cookie, the same sequence
+//! number. If the first SYN arrived, the server sees a repeated SYN and answers it again, which tells the
+//! client nothing new; if not, the copy opens the connection, half a round trip late instead of one and a
+//! half. It costs two small packets, and only until the path has taken data once: the memory of the client
+//! knows ([`Plan::untried`](crate::fast_open::client::Plan)).
 //!
 //! The copy is no retransmission: the option and the data are still on offer, nothing falls back, and the
 //! timer of the SYN begins again with it. Which of the two SYNs an answer belongs to is told by the echoed
@@ -17,8 +17,8 @@
 //! **Of every SYN and SYN-ACK** ([`HandshakeCopies`](crate::config::HandshakeCopies)): insurance against
 //! loss, which costs a handshake more than anything else (Gentle Aggression section 8.4.1). The copy of a SYN
 //! has no data and no cookie here either, since it must not deliver a request a second time, but keeps what
-//! was offered for Corrective and Proactive; only who says that this may be is sent the data twice, and only where
-//! the path has taken data on a SYN before. The copy of a SYN-ACK is the SYN-ACK again. Neither is a
+//! was offered for Corrective and Proactive; only who says that this may be is sent the data twice, and only
+//! where the path has taken data on a SYN before. The copy of a SYN-ACK is the SYN-ACK again. Neither is a
 //! retransmission: nothing falls back, nothing is withdrawn, the timer runs on. With the
 //! [planner](crate::mechanism::plan) a copy leaves only where it pays.
 
@@ -35,8 +35,8 @@ use crate::time::{Duration, Instant, Micros, TIMESTAMP_TICK};
 /// The copy follows after this time if the round-trip time is not known.
 const WAIT_UNKNOWN: Duration = Duration::from_millis(50);
 
-/// A repeated SYN that comes closer to our own SYN-ACK than this, or half a round trip, is a copy: the copy of the
-/// SYN-ACK has answered it. No timer is that short.
+/// A repeated SYN that comes closer to our own SYN-ACK than this, or half a round trip, is a copy: the copy
+/// of the SYN-ACK has answered it. No timer is that short.
 const COPIES_MEET: Duration = Duration::from_millis(25);
 /// Bytes of a SYN on the wire, about: what a copy takes from the allowance of redundancy.
 const SYN_LEN: u32 = 60;
@@ -148,8 +148,8 @@ impl Connection {
         of.is_some_and(|copy| copy != PlainCopy::Off)
     }
 
-    /// True if there is a copy's worth of allowance behind a first SYN or SYN-ACK with so many bytes of data, and
-    /// the planner, if there is one, finds it well spent.
+    /// True if there is a copy's worth of allowance behind a first SYN or SYN-ACK with so many bytes of data,
+    /// and the planner, if there is one, finds it well spent.
     fn affords_syn_copy(&self, data: u32) -> bool {
         let again = data > 0 && self.repeats_syn_data();
         let bytes = if again { SYN_LEN + data } else { SYN_LEN };
@@ -166,8 +166,8 @@ impl Connection {
         (self.handshake.syn.copy == PlainCopy::Due).then_some(Choice::SynCopy)
     }
 
-    /// Returns the header of the copy and its data: a SYN as a stack without Fast Open would send it, the SYN again where that is
-    /// permitted, or the SYN-ACK again with every option of the first.
+    /// Returns the header of the copy and its data: a SYN as a stack without Fast Open would send it, the SYN
+    /// again where that is permitted, or the SYN-ACK again with every option of the first.
     pub(crate) fn syn_copy(&self, now: Instant) -> (TcpHeader, SeqRange) {
         let answer = self.state == State::SynReceived;
         let (flags, ack, data) = if answer {

@@ -1,5 +1,5 @@
-//! The planner on one connection: the input that it gives to [`crate::mechanism::plan`], and the use of the plan that
-//! it gets.
+//! The planner on one connection: the input that it gives to [`crate::mechanism::plan`], and the use of the
+//! plan that it gets.
 //!
 //! A plan is made when a flight begins: when there is data to send and what was planned before has left.
 //! It sets how the encoder groups what follows, which segments the copier names, and how small segments are;
@@ -115,8 +115,8 @@ impl Connection {
         }
     }
 
-    /// Returns the IP bytes that are planned and may still leave: the copy of a SYN or SYN-ACK, and redundancy of a
-    /// flight that is not acknowledged.
+    /// Returns the IP bytes that are planned and may still leave: the copy of a SYN or SYN-ACK, and
+    /// redundancy of a flight that is not acknowledged.
     fn planned_redundancy(&self) -> u32 {
         let una = self.tx.scoreboard.una();
         let flight = self.gentle.planner.as_ref().and_then(|planner| planner.flight);
@@ -124,8 +124,8 @@ impl Connection {
         under_way.map_or(0, |_| self.tx.redundancy()).saturating_add(self.waiting_syn_copy())
     }
 
-    /// Returns a change of the reservation in the ledger of the destination: bytes reserved since a time that are free again, and bytes
-    /// to reserve from now on. `None` without a planner, and mostly.
+    /// Returns a change of the reservation in the ledger of the destination: bytes reserved since a time that
+    /// are free again, and bytes to reserve from now on. `None` without a planner, and mostly.
     pub(crate) fn take_reservation(&mut self, now: Instant) -> Option<((u32, Instant), u32)> {
         self.gentle.planner.as_ref()?;
         let planned = self.planned_redundancy();
@@ -167,16 +167,16 @@ impl Connection {
         self.gentle.planner.is_some()
     }
 
-    /// True if a copy of the first SYN or SYN-ACK is well spent: of so many bytes, and, if it is `plain`, without
-    /// the data that the SYN had. Without the planner that is for others to say.
+    /// True if a copy of the first SYN or SYN-ACK is well spent: of so many bytes, and, if it is `plain`,
+    /// without the data that the SYN had. Without the planner that is for others to say.
     pub(crate) fn plans_syn_copy(&self, bytes: u32, plain: bool) -> bool {
         let Some(Planner { allowance, .. }) = self.gentle.planner.as_deref() else { return true };
         let late = if plain { LATE_HANDSHAKE - LATE_REQUEST } else { LATE_HANDSHAKE };
         plan::doubles_handshake(bytes, late, &self.expected_losses(), *allowance)
     }
 
-    /// How long the copy of a SYN waits at least: where losses come in runs, until a run is over. That of a SYN-ACK does
-    /// not wait: the response is behind it, and would arrive before the handshake is through.
+    /// How long the copy of a SYN waits at least: where losses come in runs, until a run is over. That of a
+    /// SYN-ACK does not wait: the response is behind it, and would arrive before the handshake is through.
     pub(crate) fn planned_syn_gap(&self) -> Duration {
         let runs = self.state == State::SynSent && self.plans() && self.expected_losses().burst_milli >= RUNS;
         let srtt = self.known_path().rtt.map_or(Duration::ZERO, |rtt| rtt.srtt);
@@ -272,7 +272,8 @@ impl Connection {
         flight.is_some_and(|flight| matches!(flight.plan.protection, Protection::Copies { .. }))
     }
 
-    /// Whole segments, in bytes, to the end of the flight that is under way: what follows has a plan of its own.
+    /// Whole segments, in bytes, to the end of the flight that is under way: what follows has a plan of its
+    /// own.
     pub(crate) fn planned_run(&self, mss: u32) -> u32 {
         let flight = self.gentle.planner.as_ref().and_then(|planner| planner.flight);
         let nxt = self.tx.scoreboard.nxt();

@@ -95,8 +95,8 @@ impl Connection {
 
 /// Reports of the peer on copies.
 impl Gentle {
-    /// A DSACK arrived. Copies that are reported as duplicates were not seen to be copies, unless the peer is reporting that a copy masked
-    /// a loss: then the original came after all, and nothing was lost.
+    /// A DSACK arrived. Copies that are reported as duplicates were not seen to be copies, unless the peer is
+    /// reporting that a copy masked a loss: then the original came after all, and nothing was lost.
     pub(super) fn on_copy_reported(
         &mut self,
         report: &RepairReport,
@@ -180,7 +180,8 @@ impl Connection {
 }
 
 impl Proactive {
-    /// When copies are due, or an original is given up. Data may leave if `sends` is true, and may arrive if `open` is.
+    /// When copies are due, or an original is given up. Data may leave if `sends` is true, and may arrive if
+    /// `open` is.
     pub(crate) fn next_timeout(&self, sends: bool, open: bool) -> Option<Instant> {
         let copies = self.copies.next_timeout().filter(|_| sends);
         let filter = self.filter.next_timeout().filter(|_| open);
@@ -251,7 +252,8 @@ impl Active {
         self.account_copies(range, 1, parts, now);
     }
 
-    /// Copies of this range left. They are not in flight and change no timer; pacing and the allowance count them.
+    /// Copies of this range left. They are not in flight and change no timer; pacing and the allowance count
+    /// them.
     fn account_copies(&mut self, range: SeqRange, segments: u32, parts: &mut Parts<'_>, now: Instant) {
         let len = range.len();
         parts.tx.scoreboard.on_sent(&Sent {
@@ -271,8 +273,8 @@ impl Active {
         parts.probe(Probe::Sent { range, origin: Origin::Duplicate });
     }
 
-    /// The data segment left with this header, which a copy repeats to the letter; the plan may have named it, for a copy after
-    /// this time. True if it is copied as it leaves, rather than by the planner's word.
+    /// The data segment left with this header, which a copy repeats to the letter; the plan may have named
+    /// it, for a copy after this time. True if it is copied as it leaves, rather than by the planner's word.
     pub(crate) fn copy(
         &mut self,
         data: &Data,

@@ -490,8 +490,8 @@ mod tests {
         assert_eq!(poll((1 << 24) - 1000), None);
     }
 
-    /// Payload bytes of all parity for bursts of segments (milliseconds since the burst before, sizes), of which
-    /// nothing is acknowledged, so that nothing spares parity; and the time until the last burst.
+    /// Payload bytes of all parity for bursts of segments (milliseconds since the burst before, sizes), of
+    /// which nothing is acknowledged, so that nothing spares parity; and the time until the last burst.
     fn parity_for(code: Code, bursts: &[(u64, Vec<u32>)]) -> (u64, Duration) {
         let una = SeqNum(u32::MAX - 20_000);
         let mut encoder = Encoder::new(Profile::F2, code, &CorrectiveConfig::default());
@@ -524,8 +524,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
 
-        /// Property (f): one parity per 16 blocks or per quarter of a round trip, whichever comes first. A code
-        /// with two parities sends twice that.
+        /// Property (f): one parity per 16 blocks or per quarter of a round trip, whichever comes first. A
+        /// code with two parities sends twice that.
         #[test]
         fn parity_is_a_sixteenth_or_one_each_quarter_of_a_round_trip(
             bursts in (1u32..1433).prop_flat_map(|size| bursts(Just(size))),
@@ -540,8 +540,8 @@ mod tests {
             prop_assert!(sent > 0);
         }
 
-        /// Segments of different sizes fill a group when the next one would make more than 16 blocks of it: then it
-        /// has more than 15.
+        /// Segments of different sizes fill a group when the next one would make more than 16 blocks of it:
+        /// then it has more than 15.
         #[test]
         fn and_hardly_more_for_segments_of_different_sizes(bursts in bursts(1u32..1433)) {
             let (sent, span) = parity_for(Code::Xor, &bursts);

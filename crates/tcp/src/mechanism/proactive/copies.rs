@@ -172,7 +172,8 @@ impl Copies {
         self.off.is_none()
     }
 
-    /// Bytes of new data that would be copied as they leave at `now`, whatever a plan says; `None`: none of it.
+    /// Bytes of new data that would be copied as they leave at `now`, whatever a plan says; `None`: none of
+    /// it.
     pub(crate) fn in_scope(&self, rto: Micros, now: Instant) -> Option<u32> {
         match self.policy.scope {
             _ if !self.is_on() => None,
