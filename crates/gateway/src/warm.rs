@@ -90,7 +90,7 @@ fn drop_old(waiting: &mut VecDeque<(TcpStream, Instant)>, now: Instant) {
 
 #[cfg(test)]
 mod tests {
-    use brisk_packet_io::memory::MemoryDevice;
+    use brisk_runtime::device::memory::MemoryDevice;
     use brisk_runtime::{Endpoint, TcpListener};
 
     use super::*;

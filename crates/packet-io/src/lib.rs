@@ -1,16 +1,13 @@
-//! Devices that carry the packets of brisk, behind one trait.
+//! Linux devices that carry the packets of brisk, behind the trait of [`brisk_device`].
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`device`] | [`Device`]: batches of IP packets in and out, with super-packets both ways |
 //! | [`spec`] | [`DeviceSpec`]: the grammar of `--device` |
 //! | [`tun`] | a Linux TUN, with segmentation and checksum offload where the kernel grants it |
 //! | [`ethernet`] | a host of its own on an Ethernet, with ARP and neighbour discovery |
 //! | [`udp`] | TCP inside UDP: no privilege needed, passes every NAT |
 //! | [`packet`] | native TCP on an address of the host, through a packet socket |
 //! | [`xdp`] | the same through AF_XDP |
-//! | [`steering`] | several stacks on one device: a queue for each, and what came to the wrong one |
-//! | [`memory`] | a pair of devices joined in memory, for tests and examples |
 //! | [`netns`] | network namespaces: open, create, run a closure inside |
 //! | [`interface`] | addresses, MTU and routes of a network interface |
 //! | [`realtime`] | waiting for a due time with microsecond precision |
@@ -28,23 +25,20 @@ compile_error!(
 
 mod bpf;
 mod buffers;
-pub mod device;
 pub mod ethernet;
 mod headers;
 pub mod inherited;
 pub mod interface;
-pub mod memory;
 pub mod message;
 pub mod netns;
-mod offload;
 pub mod packet;
 pub mod privileges;
+mod queue_program;
 mod reactor;
 pub mod realtime;
 mod routes;
 pub mod sockopt;
 pub mod spec;
-pub mod steering;
 #[cfg(test)]
 mod testing;
 mod timer;
@@ -54,7 +48,9 @@ mod uring;
 mod vnet;
 pub mod xdp;
 
-pub use device::{Capabilities, ChecksumState, Counters, Device, Gathered, RxMeta, TxMeta, WayBack};
+pub use brisk_device::{
+    Capabilities, ChecksumState, Counters, Device, Gathered, MAX_SUPER, RxMeta, TxMeta, WayBack,
+};
 pub use privileges::OpenError;
 pub use spec::{DeviceSpec, SpecError};
 pub use timer::SystemTimer;

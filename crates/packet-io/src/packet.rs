@@ -26,16 +26,16 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use brisk_device::offload;
+use brisk_device::steering::Steering;
+use brisk_device::{Capabilities, Counters, Device, MAX_SUPER, RxMeta, TxMeta};
 use socket2::{Domain, SockAddr, SockAddrStorage, Socket, Type};
 
 use crate::bpf;
-use crate::device::{Capabilities, Counters, Device, MAX_SUPER, RxMeta, TxMeta};
 use crate::headers::Headers;
 use crate::interface::Interface;
-use crate::offload;
 use crate::privileges::OpenError;
 use crate::reactor::Reactor;
-use crate::steering::Steering;
 use crate::vnet::VnetHeader;
 use filter::Wanted;
 use guard::Guards;

@@ -4,7 +4,8 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
 
-use crate::device::Device;
+use brisk_device::Device;
+
 use crate::interface::{Interface, name_problem};
 use crate::packet::{self, PacketOptions};
 use crate::privileges::OpenError;

@@ -21,20 +21,20 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use brisk_device::offload;
+use brisk_device::steering::Steering;
+use brisk_device::{
+    Capabilities, ChecksumState, Counters, Device, Gathered, MAX_SUPER, RxMeta, SharedSink, TxMeta,
+};
 use brisk_wire::MAX_SUPER_LEN;
 use rustix::fs::{Mode, OFlags};
 
 use crate::buffers::Buffers;
-use crate::device::{
-    Capabilities, ChecksumState, Counters, Device, Gathered, MAX_SUPER, RxMeta, SharedSink, TxMeta,
-};
 use crate::headers::{Headers, TCP_CHECKSUM};
 use crate::interface::{Interface, name_problem};
 use crate::netns::Namespace;
-use crate::offload;
 use crate::privileges::OpenError;
 use crate::reactor::Reactor;
-use crate::steering::Steering;
 use crate::vnet::{Gso, VnetHeader};
 use batch::Batch;
 use big::Locals;

@@ -22,16 +22,16 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::task::{Context, Poll};
 
+use brisk_device::steering::Steering;
+use brisk_device::{
+    Capabilities, ChecksumState, Counters, Device, MAX_SUPER, RxMeta, SharedSink, TxMeta, WayBack,
+};
 use quinn_udp::{EcnCodepoint, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::device::{
-    Capabilities, ChecksumState, Counters, Device, MAX_SUPER, RxMeta, SharedSink, TxMeta, WayBack,
-};
 use crate::privileges::OpenError;
 use crate::reactor::Reactor;
 use crate::sockopt;
-use crate::steering::Steering;
 use batch::{Batch, Batches};
 use layout::{Assembly, HEADER_LEN, INNER_HEADERS, Incoming, Outgoing};
 pub use peers::{LOCAL_INNER, inner_address};

@@ -6,7 +6,8 @@
 //! flags u8 | gso_type u8 | hdr_len u16 | gso_size u16 | csum_start u16 | csum_offset u16
 //! ```
 
-use crate::device::{ChecksumState, RxMeta};
+use brisk_device::{ChecksumState, RxMeta};
+
 use crate::headers::{CWR, Headers, TCP_CHECKSUM};
 
 /// The checksum holds the pseudo-header sum only; finish it from `csum_start` on.

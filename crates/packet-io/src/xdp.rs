@@ -38,8 +38,9 @@ use std::ops::RangeInclusive;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
+use brisk_device::Device;
+
 use crate::bpf::extended::XdpMode;
-use crate::device::Device;
 use crate::interface::Interface;
 use crate::packet::filter::{MAX_ADDRESSES, Wanted};
 use crate::packet::guard::Guards;

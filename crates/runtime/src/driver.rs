@@ -16,8 +16,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use brisk_packet_io::device::Counters;
-use brisk_packet_io::{Capabilities, ChecksumState, Device, Gathered, RxMeta, TxMeta};
+use brisk_device::{Capabilities, ChecksumState, Counters, Device, Gathered, RxMeta, TxMeta};
 use brisk_tcp::Stack;
 use brisk_tcp::stack::{Rx, Transmit};
 use brisk_tcp::time::{Duration, Instant};

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::SystemTime;
 
-use brisk_packet_io::steering::{SteeredDevice, Steering};
-use brisk_packet_io::{Counters, Device};
+use brisk_device::steering::{SteeredDevice, Steering};
+use brisk_device::{Counters, Device};
 use brisk_tcp::config::FastOpenConfig;
 use brisk_tcp::fast_open::{ImportError, KeySource, ServerLimits};
 use brisk_tcp::path::{PathFacts, PathMemoryConfig};
@@ -34,7 +34,7 @@ use crate::waiters::wait;
 /// TIME-WAITs.
 ///
 /// Its timers are the system's where its device has a descriptor
-/// ([`Capabilities::descriptor`](brisk_packet_io::Capabilities::descriptor)): tokio's paused time drives
+/// ([`Capabilities::descriptor`](brisk_device::Capabilities::descriptor)): tokio's paused time drives
 /// endpoints over devices in memory only.
 #[derive(Debug)]
 pub struct Endpoint {
@@ -458,11 +458,6 @@ impl std::fmt::Debug for Builder {
 }
 
 fn os_entropy() -> io::Result<u64> {
-    let mut seed = [0; 8];
-    let filled = rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())
-        .map_err(|error| io::Error::other(format!("the operating system gave no randomness: {error}")))?;
-    if filled < seed.len() {
-        return Err(io::Error::other("the operating system gave too little randomness"));
-    }
-    Ok(u64::from_ne_bytes(seed))
+    getrandom::u64()
+        .map_err(|error| io::Error::other(format!("the operating system gave no randomness: {error}")))
 }

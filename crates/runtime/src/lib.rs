@@ -2,7 +2,7 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`attach`] | opening the device that a user named |
+//! | `attach` | opening the device that a user named (feature `packet-io`, Linux) |
 //! | [`cores`] | [`Cores`]: a thread for each core, with a stack on each |
 //! | [`endpoint`] | [`Endpoint`]: a stack on a device, driven by a task |
 //! | [`stream`] | [`TcpStream`]: a connection |
@@ -17,11 +17,15 @@
 //! Names and meanings are those of `tokio::net`, with one difference: a connection belongs to an
 //! [`Endpoint`], which is a TCP host of its own with its own addresses, rather than to the kernel.
 //!
+//! The runtime depends on no operating system: packets come and go through a [`Device`], which a program may
+//! implement itself. With the feature `packet-io` it opens those of Linux by name and waits with its timers.
+//!
 //! Two hosts in one process, as `examples/two_endpoints.rs` has it:
 //!
 #![doc = concat!("```\n", include_str!("../examples/two_endpoints.rs"), "```")]
 #![forbid(unsafe_code)]
 
+#[cfg(all(feature = "packet-io", target_os = "linux"))]
 pub mod attach;
 mod clock;
 mod connection;
@@ -42,8 +46,9 @@ pub mod stream;
 mod timer;
 mod waiters;
 
-pub use brisk_packet_io::inherited::inherited_listener;
-pub use brisk_packet_io::{Counters, DeviceSpec};
+pub use brisk_device::{self as device, Counters, Device};
+#[cfg(all(feature = "packet-io", target_os = "linux"))]
+pub use brisk_packet_io::{DeviceSpec, inherited::inherited_listener};
 pub use brisk_tcp::config::{CongestionAlgorithm, FastOpenConfig};
 pub use brisk_tcp::connection::ConnStats;
 pub use brisk_tcp::fast_open::{self, FastOpenConnect, FastOpenListen, FastOpenOutcome, KeySource};

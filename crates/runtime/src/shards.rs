@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use brisk_packet_io::steering::Steering;
+use brisk_device::steering::Steering;
 use brisk_tcp::Stack;
 use brisk_tcp::stack::FourTuple;
 use brisk_tcp::time::Instant;

@@ -11,7 +11,7 @@ use std::io;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::Waker;
 
-use brisk_packet_io::Counters;
+use brisk_device::Counters;
 use brisk_tcp::error::CloseReason;
 use brisk_tcp::time::{Duration, Instant};
 use brisk_tcp::{ConnId, Event, ListenerId, Stack};

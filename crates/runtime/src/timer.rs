@@ -10,11 +10,11 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use brisk_packet_io::SystemTimer;
 use brisk_tcp::time::Instant;
 use tokio::time::Sleep;
 
 use crate::clock::Clock;
+use system::SystemTimer;
 
 /// Fires at or after a deadline, never before it.
 pub(crate) struct Timer {
@@ -101,6 +101,36 @@ impl Source {
     }
 }
 
+/// The timers of Linux.
+#[cfg(all(feature = "packet-io", target_os = "linux"))]
+mod system {
+    pub(super) use brisk_packet_io::SystemTimer;
+}
+
+/// No timer of the system is known here: tokio's are used.
+#[cfg(not(all(feature = "packet-io", target_os = "linux")))]
+mod system {
+    use std::io;
+    use std::task::{Context, Poll};
+    use std::time::Duration;
+
+    pub(super) enum SystemTimer {}
+
+    impl SystemTimer {
+        pub(super) fn new() -> io::Result<SystemTimer> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+
+        pub(super) fn set(&mut self, _: Duration) {
+            match *self {}
+        }
+
+        pub(super) fn poll_fired(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            match *self {}
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::future::poll_fn;
@@ -121,7 +151,7 @@ mod tests {
         for of_system in [false, true] {
             let clock = Clock::start();
             let mut timer = Timer::new(clock, of_system);
-            assert_eq!(matches!(timer.source, Source::System(_)), of_system);
+            assert_eq!(matches!(timer.source, Source::System(_)), of_system && cfg!(target_os = "linux"));
             for millis in [2, 3, 10] {
                 let deadline = Instant::from_millis(millis);
                 fired(&mut timer, deadline).await;

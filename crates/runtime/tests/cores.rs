@@ -10,13 +10,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use brisk_packet_io::{Capabilities, ChecksumState, Device, RxMeta, TxMeta};
-use brisk_runtime::attach::{AttachConfig, Attached, Queues};
+use brisk_device::{Capabilities, ChecksumState, Device, RxMeta, TxMeta};
 use brisk_runtime::endpoint::Builder;
 use brisk_runtime::fast_open::ReplayWindow;
 use brisk_runtime::{
-    ConnectConfig, Cores, DeviceSpec, Endpoint, FastOpenConnect, FastOpenListen, FastOpenOutcome,
-    ListenConfig, TcpListener, TcpSocket, TcpStream,
+    ConnectConfig, Cores, Endpoint, FastOpenConnect, FastOpenListen, FastOpenOutcome, ListenConfig,
+    TcpListener, TcpSocket, TcpStream,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
@@ -382,8 +381,12 @@ async fn a_host_that_loses_one_queue_says_so_to_everybody() {
 }
 
 /// All datagrams of a peer come to one socket: the kernel keeps a flow together, and there is only one.
+#[cfg(target_os = "linux")]
 #[tokio::test]
 async fn tcp_in_udp_between_two_hosts_with_two_stacks_each() {
+    use brisk_runtime::DeviceSpec;
+    use brisk_runtime::attach::{AttachConfig, Attached, Queues};
+
     for bind in ["udp:127.0.0.1:0", "udp:[::1]:0", "udp:[::]:0"] {
         let cores = Cores::start(TWO).unwrap();
         let open = |bind: &str| {

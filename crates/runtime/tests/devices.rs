@@ -1,5 +1,6 @@
 //! Endpoints on real devices: UDP on loopback, a TUN in a network namespace against the kernel's TCP, and
 //! devices that push back or break.
+#![cfg(target_os = "linux")]
 
 mod watched;
 
@@ -9,10 +10,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use brisk_packet_io::memory::{MemoryDevice, MemoryOptions};
+use brisk_device::memory::{MemoryDevice, MemoryOptions};
+use brisk_device::{Device, TxMeta};
 use brisk_packet_io::netns::Namespace;
+use brisk_packet_io::privileges;
 use brisk_packet_io::tun::{TunDevice, TunOptions};
-use brisk_packet_io::{Device, TxMeta, privileges};
 use brisk_runtime::attach::{AttachConfig, UDP_SERVICE_PORT};
 use brisk_runtime::{Endpoint, TcpListener, TcpStream};
 use brisk_tcp::config::{CopyScope, ProactiveConfig, TcpConfig};

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use brisk_packet_io::memory::MemoryDevice;
-use brisk_packet_io::{Capabilities, Device, Gathered, RxMeta, TxMeta};
+use brisk_device::memory::MemoryDevice;
+use brisk_device::{Capabilities, Device, Gathered, RxMeta, TxMeta};
 use brisk_runtime::{Endpoint, TcpListener};
 use brisk_wire::{ChecksumCheck, Flags, Packet, parse};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

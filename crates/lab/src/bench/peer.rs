@@ -15,9 +15,8 @@ use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::ops::Range;
 
-use brisk_packet_io::device::MAX_SUPER;
 use brisk_packet_io::tun::{TunDevice, TunOptions};
-use brisk_packet_io::{ChecksumState, Device as _, TxMeta};
+use brisk_packet_io::{ChecksumState, Device as _, MAX_SUPER, TxMeta};
 use brisk_runtime::Prefix;
 use brisk_wire::ChecksumCheck;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

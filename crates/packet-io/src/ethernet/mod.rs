@@ -15,9 +15,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use crate::device::{Capabilities, Counters, Device, MAX_SUPER, RxMeta, TxMeta};
+use brisk_device::offload;
+use brisk_device::{Capabilities, Counters, Device, MAX_SUPER, RxMeta, TxMeta};
+
 use crate::interface::Interface;
-use crate::offload;
 use crate::privileges::OpenError;
 use crate::reactor::Reactor;
 use crate::vnet::VnetHeader;

@@ -1,5 +1,6 @@
+use brisk_device::ChecksumState;
+
 use super::*;
-use crate::device::ChecksumState;
 use crate::headers::Headers;
 use crate::netns::Namespace;
 use crate::privileges::{has_net_admin, has_sys_admin};

@@ -7,12 +7,14 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
+use brisk_device::steering::Steering;
+
 use super::guard::Guards;
 use super::{PacketDevice, PacketOptions};
 use crate::bpf;
 use crate::privileges::OpenError;
+use crate::queue_program;
 use crate::sockopt;
-use crate::steering::{Steering, program};
 
 // From linux/if_packet.h.
 const PACKET_FANOUT: i32 = 18;
@@ -66,7 +68,7 @@ impl PacketDevice {
 
     /// Lets the kernel choose among the queues of this device as `steering` does.
     pub(super) fn choose_queue_by(&self, steering: &Steering) -> io::Result<()> {
-        let program = program::for_packets(steering);
+        let program = queue_program::for_packets(steering);
         bpf::set_program(self.socket.as_fd(), libc::SOL_PACKET, PACKET_FANOUT_DATA, &program)
     }
 }
@@ -76,12 +78,12 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
-    use crate::device::{Device, RxMeta};
     use crate::netns::Namespace;
     use crate::packet::claim;
     use crate::privileges::{has_net_admin, has_sys_admin};
     use crate::testing::Tcp;
     use crate::tun::{TunDevice, TunOptions};
+    use brisk_device::{Device, RxMeta};
 
     #[test]
     fn kernel_steers_connections_to_their_queue_and_guards_ports_once() {

@@ -14,14 +14,15 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use brisk_device::steering::Steering;
+use brisk_device::{Capabilities, Counters, Device, Gathered, RxMeta, SharedSink, TxMeta};
+
 use super::filter::{self, MAX_ADDRESSES, Wanted};
 use super::guard::Guards;
 use super::{ETHERNET_HEADER, PacketOptions};
 use crate::bpf::extended::{self, Instruction, Kind};
-use crate::device::{Capabilities, Counters, Device, Gathered, RxMeta, SharedSink, TxMeta};
 use crate::interface::Interface;
 use crate::privileges::OpenError;
-use crate::steering::Steering;
 use crate::tun::{TunDevice, TunOptions};
 
 /// Name of the TUN; the kernel finds the number.

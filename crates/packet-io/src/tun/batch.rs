@@ -9,8 +9,9 @@
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd};
 
+use brisk_device::{Gathered, MAX_SUPER, send_each};
+
 use super::{Locals, TunDevice};
-use crate::device::{Gathered, MAX_SUPER, send_each};
 use crate::headers::Headers;
 use crate::uring::{MAX, Uring};
 use crate::vnet::{Gso, VnetHeader};
@@ -99,7 +100,7 @@ impl Start {
 }
 
 impl TunDevice {
-    /// [`send_batch`](crate::device::Device::send_batch).
+    /// [`send_batch`](brisk_device::Device::send_batch).
     pub(super) fn send_together(&mut self, packets: &mut [Gathered<'_>]) -> io::Result<()> {
         let mut rest = packets;
         while !rest.is_empty() {
@@ -143,10 +144,10 @@ mod tests {
     use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
     use super::*;
-    use crate::device::{Device, TxMeta};
     use crate::testing::{Tcp, pattern};
     use crate::tun::tests::{KERNEL, KERNEL6, connect, with_device};
     use crate::tun::{TunOptions, read_packet};
+    use brisk_device::{Device, TxMeta};
 
     /// Long and short packets of a stream of bytes that starts at `seq`.
     fn stream(template: &Tcp, mut seq: u32) -> Vec<Vec<u8>> {

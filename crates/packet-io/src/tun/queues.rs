@@ -3,16 +3,18 @@
 //! The kernel spreads flows over the queues by a hash of its own, and follows the queue that a flow is sent
 //! from: after the first answer its packets come where it is served, until nothing was sent for three
 //! seconds. If it takes our program (`TUNSETSTEERINGEBPF`, Linux 4.16, CAP_BPF), they come there from the
-//! first one on. [`steering`](crate::steering) handles packets on another queue.
+//! first one on. [`steering`](brisk_device::steering) handles packets on another queue.
 
 use std::io;
 use std::os::fd::AsRawFd;
+
+use brisk_device::steering::Steering;
 
 use super::{BUSY_PAUSE, BUSY_RETRIES, TunDevice, TunOptions};
 use crate::bpf::extended::{self, Kind};
 use crate::interface::Interface;
 use crate::privileges::OpenError;
-use crate::steering::{Steering, program};
+use crate::queue_program;
 
 /// `TUNSETSTEERINGEBPF` of linux/if_tun.h.
 const TUNSETSTEERINGEBPF: libc::Ioctl = libc::_IOR::<libc::c_int>(b'T' as u32, 224);
@@ -59,7 +61,7 @@ impl TunDevice {
     /// Lets the kernel choose among the queues of this device as `steering` does.
     pub(super) fn choose_queue_by(&self, steering: &Steering) -> io::Result<()> {
         let program =
-            extended::answering(&program::for_packets(steering)).ok_or(io::ErrorKind::InvalidInput)?;
+            extended::answering(&queue_program::for_packets(steering)).ok_or(io::ErrorKind::InvalidInput)?;
         let program = extended::load(Kind::SocketFilter, &program)?;
         let number: libc::c_int = program.as_raw_fd();
         // SAFETY: TUNSETSTEERINGEBPF reads one int, and the pointer is to a live one. The device keeps the
@@ -91,9 +93,9 @@ mod tests {
     use socket2::{Domain, Socket, Type};
 
     use super::*;
-    use crate::device::Device;
     use crate::netns::Namespace;
     use crate::privileges::{has_net_admin, has_sys_admin};
+    use brisk_device::Device;
 
     #[test]
     fn several_queues_belong_to_one_owner() {

@@ -31,10 +31,10 @@
 use std::net::Ipv6Addr;
 use std::ops::Range;
 
+use brisk_device::MAX_SUPER;
 use bytes::Bytes;
 
 use crate::buffers::Buffers;
-use crate::device::MAX_SUPER;
 use crate::headers::{CWR, FIN, Headers, PSH};
 
 /// Where the ports are.

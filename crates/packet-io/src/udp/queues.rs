@@ -2,16 +2,18 @@
 //!
 //! The kernel keeps all datagrams of a peer on one of them, until it is given a program that looks at the
 //! connections in them; that needs no privilege. It knows peers with an IPv4 address only.
-//! [`steering`](crate::steering) handles datagrams on another socket.
+//! [`steering`](brisk_device::steering) handles datagrams on another socket.
 
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 
+use brisk_device::steering::Steering;
+
 use super::{UdpDevice, UdpOptions};
 use crate::bpf;
 use crate::privileges::OpenError;
-use crate::steering::{Steering, program};
+use crate::queue_program;
 
 impl UdpDevice {
     /// Binds so many sockets to one address.
@@ -46,7 +48,7 @@ impl UdpDevice {
     /// their binding.
     pub(super) fn choose_socket_by(&self, steering: &Steering) -> io::Result<()> {
         // It sees the payload, and answers the number of a socket; if there is none, the kernel chooses.
-        let (program, option) = (program::for_datagrams(steering), libc::SO_ATTACH_REUSEPORT_CBPF);
+        let (program, option) = (queue_program::for_datagrams(steering), libc::SO_ATTACH_REUSEPORT_CBPF);
         bpf::set_program(self.socket.as_fd(), libc::SOL_SOCKET, option, &program)
     }
 }
@@ -57,9 +59,9 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::device::{Device, TxMeta};
     use crate::testing::Tcp;
     use crate::udp::inner_address;
+    use brisk_device::{Device, TxMeta};
 
     /// How many of 90 connections of a peer at `peer` come to the right one of three sockets bound to `bind`,
     /// and how many of the sockets got something.

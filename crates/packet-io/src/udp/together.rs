@@ -124,12 +124,12 @@ mod tests {
     use std::process::Command;
 
     use super::*;
-    use crate::device::{Counters, Device, TxMeta};
     use crate::netns::Namespace;
     use crate::privileges::{has_net_admin, has_sys_admin};
     use crate::testing::{Tcp, pattern};
     use crate::udp::tests::{device, receive, to};
     use crate::udp::{Route, UdpOptions, inner_address};
+    use brisk_device::{Counters, Device, TxMeta};
 
     /// Waits for a chain of three datagrams for each kind of ECN, of 2,500 bytes of `pattern` each.
     fn three_chains(device: &mut UdpDevice, dst: IpAddr) {

@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
+use brisk_device::offload;
+use brisk_device::{Capabilities, ChecksumState, Counters, Device, RxMeta, SharedSink, TxMeta};
 use bytes::Bytes;
 use tokio::time::Sleep;
 
@@ -16,11 +18,9 @@ use super::merge::Merge;
 use super::program::Running;
 use super::socket::XdpSocket;
 use super::ways::Ways;
-use crate::device::{Capabilities, ChecksumState, Counters, Device, RxMeta, SharedSink, TxMeta};
 use crate::ethernet;
 use crate::headers::{Headers, TCP_CHECKSUM};
 use crate::interface::Interface;
-use crate::offload;
 use crate::packet::guard::Guards;
 use crate::packet::out::Out;
 use crate::packet::{ETHERNET_HEADER, without_padding};

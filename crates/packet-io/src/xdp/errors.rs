@@ -5,10 +5,10 @@ use std::io;
 use std::os::fd::AsFd;
 use std::task::{Context, Poll};
 
+use brisk_device::RxMeta;
 use socket2::{Domain, Socket, Type};
 
 use crate::bpf;
-use crate::device::RxMeta;
 use crate::interface::Interface;
 use crate::packet::filter::{self, Wanted};
 use crate::packet::{self, ETH_P_ALL, ETHERNET_HEADER, READ_BUFFER};

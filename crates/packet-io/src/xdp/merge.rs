@@ -5,12 +5,12 @@
 //! connection are merged if their checksums are right and their headers differ only where successive segments
 //! must. [`brisk_wire::split`] would make the same segments of the super-packet again.
 
+use brisk_device::{ChecksumState, MAX_SUPER, RxMeta};
 use bytes::Bytes;
 
 use brisk_wire::checksum::Sum;
 
 use crate::buffers::Buffers;
-use crate::device::{ChecksumState, MAX_SUPER, RxMeta};
 use crate::headers::{Headers, PSH};
 
 /// Payload from which on a segment is worth being copied, bytes. Short ones come alone, as requests do.

@@ -1,7 +1,8 @@
+use brisk_device::{ChecksumState, Counters, RxMeta, SharedSink, TxMeta};
+
 use super::device::{PAUSE, deliver};
 use super::merge::Merge;
 use super::*;
-use crate::device::{ChecksumState, Counters, RxMeta, SharedSink, TxMeta};
 use crate::headers::Headers;
 use crate::netns::Namespace;
 use crate::privileges::{has_net_admin, has_sys_admin};

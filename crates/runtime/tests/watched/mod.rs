@@ -3,9 +3,8 @@
 use std::io;
 use std::task::{Context, Poll};
 
-use brisk_packet_io::device::Counters;
-use brisk_packet_io::memory::MemoryDevice;
-use brisk_packet_io::{Capabilities, Device, RxMeta, TxMeta};
+use brisk_device::memory::MemoryDevice;
+use brisk_device::{Capabilities, Counters, Device, RxMeta, TxMeta};
 use brisk_runtime::Endpoint;
 
 /// Called with a packet.

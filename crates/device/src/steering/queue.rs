@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use super::Steering;
 use super::mailbox::{Handed, Mailbox};
-use crate::device::{Capabilities, Counters, Device, Gathered, RxMeta, SharedSink, TxMeta, WayBack};
+use crate::{Capabilities, Counters, Device, Gathered, RxMeta, SharedSink, TxMeta, WayBack};
 
 /// One queue of a device for one of several stacks: hands over what arrives for the others.
 ///

@@ -12,10 +12,8 @@
 //! | [`mod@self`] | the hash |
 //! | `queue` | [`SteeredDevice`], a queue that hands over what is not for it |
 //! | `mailbox` | where packets wait that others have read |
-//! | `program` | the hash as a program for the kernel |
 
 mod mailbox;
-pub(crate) mod program;
 mod queue;
 
 use std::net::{IpAddr, SocketAddr};
@@ -24,8 +22,8 @@ use brisk_wire::{ChecksumCheck, Packet, four_tuple};
 
 pub use queue::SteeredDevice;
 
-/// Which of several stacks a four-tuple belongs to: a keyed hash, cheap enough for every packet, which the
-/// kernel can compute as well (`program`).
+/// Which of several stacks a four-tuple belongs to: a keyed hash, cheap enough for every packet, which a
+/// kernel can compute as well: see [`Steering::key`].
 ///
 /// Without the key nobody can aim at one stack in particular. It is no cryptographic hash: an attacker who
 /// finds it out can only give one core more work than another.
@@ -36,15 +34,26 @@ pub struct Steering {
 }
 
 /// 2^32 divided by the golden ratio, the usual factor of multiplicative hashing (Knuth, TAOCP 3, 6.4).
-const FACTOR: u32 = 0x9e37_79b1;
+pub const FACTOR: u32 = 0x9e37_79b1;
 /// Brings the high bits of a product, which all bits of its factors reach, to the low ones.
-const SHIFT: u32 = 15;
+pub const SHIFT: u32 = 15;
 
 impl Steering {
     /// Among so many queues, 1 to 65,535, under a secret key.
     pub fn new(queues: usize, key: u64) -> Steering {
         let queues = queues.clamp(1, usize::from(u16::MAX)) as u32;
         Steering { key: [(key >> 32) as u32, key as u32], queues }
+    }
+
+    /// The key in the order in which it is mixed in, for a program that computes the same hash in a kernel.
+    ///
+    /// The hash begins with the first half. Mixed into it, in this order, are the ports (the peer's in the
+    /// high half), the peer's address, ours ([`address_words`] for IPv6) and the second half of the key; to
+    /// mix in a word is to XOR it, to multiply by [`FACTOR`], and to XOR the result with itself shifted right
+    /// by [`SHIFT`]. The high 16 bits of the hash times the number of queues, shifted right by 16, are the
+    /// queue.
+    pub fn key(&self) -> [u32; 2] {
+        self.key
     }
 
     /// How many queues there are.
@@ -59,14 +68,14 @@ impl Steering {
         let [start, end] = self.key;
         let hash = [remote.ip(), local.ip()].into_iter().fold(mix(start, ports), |hash, ip| match ip {
             IpAddr::V4(ip) => mix(hash, ip.to_bits()),
-            IpAddr::V6(_) => words(ip).into_iter().fold(hash, mix),
+            IpAddr::V6(_) => address_words(ip).into_iter().fold(hash, mix),
         });
         // The high bits of a product spread over any number of queues, not only over powers of two.
         (((mix(hash, end) >> 16) * self.queues) >> 16) as usize
     }
 
     /// The queue of a packet that has arrived; `None` for one that is about no connection.
-    pub(crate) fn queue_of_packet(&self, packet: &[u8]) -> Option<usize> {
+    pub fn queue_of_packet(&self, packet: &[u8]) -> Option<usize> {
         if let Some((remote, local)) = four_tuple(packet) {
             return Some(self.queue_of(local, remote));
         }
@@ -82,8 +91,8 @@ fn mix(hash: u32, word: u32) -> u32 {
     product ^ product >> SHIFT
 }
 
-/// The words of an IPv6 address, first things first; one of IPv4 as a mapped one.
-fn words(ip: IpAddr) -> [u32; 4] {
+/// The words of an IPv6 address, the first one first; an IPv4 address as a mapped one.
+pub fn address_words(ip: IpAddr) -> [u32; 4] {
     let bits = match ip {
         IpAddr::V4(ip) => ip.to_ipv6_mapped().to_bits(),
         IpAddr::V6(ip) => ip.to_bits(),
@@ -97,16 +106,17 @@ mod tests {
 
     use super::*;
 
-    use crate::device::{Device, TxMeta};
+    use brisk_wire::ChecksumFill;
+
     use crate::memory::MemoryDevice;
-    use crate::testing::Tcp;
+    use crate::testing::{V4, V6, segment};
+    use crate::{Device, TxMeta};
 
     const KEY: u64 = 0x0123_4567_fedc_ba98;
 
     /// A packet from the peer's `port` to ours.
     fn from_port(port: u16, v6: bool) -> Vec<u8> {
-        let template = if v6 { Tcp::v6() } else { Tcp::v4() };
-        Tcp { ports: (port, 80), ..template }.packet()
+        segment(if v6 { V6 } else { V4 }, (port, 80), &[], ChecksumFill::Full)
     }
 
     fn two_queues() -> (Vec<SteeredDevice>, Vec<MemoryDevice>) {
@@ -147,8 +157,8 @@ mod tests {
         let steering = Steering::new(2, KEY);
         for port in 1..100 {
             let arrived = from_port(port, false);
-            let (remote, local) = four_tuple(&arrived).unwrap();
-            let sent = Tcp { src: local.ip(), dst: remote.ip(), ports: (80, port), ..Tcp::v4() }.packet();
+            let [peer, own] = V4;
+            let sent = segment([own, peer], (80, port), &[], ChecksumFill::Full);
             let mut error = Vec::new();
             brisk_wire::emit_icmp_too_big("192.0.2.77".parse().unwrap(), &sent, 1300, &mut error);
             assert_eq!(steering.queue_of_packet(&error), steering.queue_of_packet(&arrived));
@@ -199,7 +209,7 @@ mod tests {
         let (mut queues, mut wire) = two_queues();
         let steering = Steering::new(2, KEY);
         let port = (1..).find(|&port| steering.queue_of_packet(&from_port(port, false)) == Some(1)).unwrap();
-        let long = Tcp { ports: (port, 80), payload: vec![7; 60_000], ..Tcp::v4() }.packet();
+        let long = segment(V4, (port, 80), &[7; 60_000], ChecksumFill::Full);
         let sent = 2 * mailbox::ROOM / long.len();
         for _ in 0..sent {
             wire[0].send(&long, TxMeta::default()).unwrap();

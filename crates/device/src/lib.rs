@@ -1,9 +1,19 @@
 //! The interface of every device: [`Device`], and the few facts that travel beside a packet.
 //!
+//! | module | content |
+//! |---|---|
+//! | [`memory`] | a pair of devices joined in memory, for tests and examples |
+//! | [`offload`] | segmentation and checksums in software, for devices whose carrier has neither |
+//! | [`steering`] | several stacks on one device: a queue for each, and a mailbox for packets on a wrong one |
+//!
+//! The crate depends on no operating system. `brisk_packet_io` has the devices of Linux; a program that has
+//! packets of its own (a tunnel, a simulator, a network card in user space) implements the trait itself.
+//!
 //! The driver's loop is `poll_readable`, `receive` with a budget, feed the stack, `send` what the stack
 //! emits, `flush`. A packet may be a *super-packet*: one IP and one TCP header over up to 64 kB of payload
 //! (where a device says so, 256 kB) that stands for a run of equal-sized segments. Such packets decide bulk
 //! throughput, far more than the kind of device does.
+#![forbid(unsafe_code)]
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -13,6 +23,12 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 
 use crate::steering::Steering;
+
+pub mod memory;
+pub mod offload;
+pub mod steering;
+#[cfg(test)]
+mod testing;
 
 /// Takes a packet, the buffer of it that may be kept if there is one, and what is known of it.
 pub type SharedSink<'a> = dyn FnMut(&[u8], Option<&Bytes>, RxMeta) + 'a;
@@ -88,7 +104,7 @@ pub trait Device: Send {
     }
 
     /// How the sender of a packet that was just received is reached, if a second queue of this device cannot
-    /// know that by itself: see [`steering`](crate::steering).
+    /// know that by itself: see [`steering`].
     fn way_back(&mut self, _packet: &[u8]) -> Option<WayBack> {
         None
     }
@@ -131,8 +147,12 @@ impl Gathered<'_> {
     }
 }
 
-/// Sends packets one after the other until one of them finds no room.
-pub(crate) fn send_each(device: &mut (impl Device + ?Sized), packets: &mut [Gathered<'_>]) -> io::Result<()> {
+/// Sends packets one after the other until one of them finds no room: [`Device::send_batch`] by
+/// [`Device::send`] and [`Device::send_gathered`].
+///
+/// # Errors
+/// The first one that is not `WouldBlock`.
+pub fn send_each(device: &mut (impl Device + ?Sized), packets: &mut [Gathered<'_>]) -> io::Result<()> {
     for packet in packets.iter_mut().filter(|packet| !packet.taken) {
         let sent = match packet.payload {
             [[], []] => device.send(packet.headers, packet.tx),
@@ -151,9 +171,9 @@ pub(crate) fn send_each(device: &mut (impl Device + ?Sized), packets: &mut [Gath
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WayBack {
     /// The peer's address outside the device.
-    pub(crate) outer: SocketAddr,
+    pub outer: SocketAddr,
     /// The address of ours that it wrote to, if the socket is bound to none in particular.
-    pub(crate) from: Option<IpAddr>,
+    pub from: Option<IpAddr>,
 }
 
 /// Abilities of a device. Every device accepts super-packets and open checksums; this says which are cheap.
@@ -283,12 +303,14 @@ impl AddAssign for Counters {
 }
 
 impl Counters {
-    pub(crate) fn on_received(&mut self, len: usize) {
+    /// Counts a packet that was handed to the stack.
+    pub fn on_received(&mut self, len: usize) {
         self.received += 1;
         self.received_bytes += len as u64;
     }
 
-    pub(crate) fn on_sent(&mut self, len: usize) {
+    /// Counts a packet that was taken from the stack.
+    pub fn on_sent(&mut self, len: usize) {
         self.sent += 1;
         self.sent_bytes += len as u64;
     }

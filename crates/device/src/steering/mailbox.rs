@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use crate::device::{RxMeta, WayBack};
+use crate::{RxMeta, WayBack};
 
 /// Bytes that wait for one stack at most; a few milliseconds of what a core can take in.
 pub(super) const ROOM: usize = 4 << 20;

@@ -3,11 +3,13 @@
 
 use brisk_wire::ChecksumFill;
 
-use crate::device::TxMeta;
+use crate::TxMeta;
 
 /// Hands `emit` the packets that go on the wire for `packet`: one, or a run of segments, each with full
-/// checksums.
-pub(crate) fn cut(packet: &[u8], tx: TxMeta, emit: &mut dyn FnMut(&[u8])) {
+/// checksums. A device without [`Capabilities::tso`](crate::Capabilities::tso) and
+/// [`Capabilities::checksum_offload`](crate::Capabilities::checksum_offload) calls it in
+/// [`Device::send`](crate::Device::send).
+pub fn cut(packet: &[u8], tx: TxMeta, emit: &mut dyn FnMut(&[u8])) {
     let size = tx.segment_size.filter(|&size| size > 0);
     match (size, tx.partial_checksum) {
         (None, false) => emit(packet),
@@ -22,7 +24,9 @@ pub(crate) fn cut(packet: &[u8], tx: TxMeta, emit: &mut dyn FnMut(&[u8])) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Tcp, checksum_is_right, pattern};
+    use brisk_wire::Flags;
+
+    use crate::testing::{V4, V6, checked, pattern, segment};
 
     fn cut_into(packet: &[u8], tx: TxMeta) -> Vec<Vec<u8>> {
         let mut segments = Vec::new();
@@ -32,32 +36,31 @@ mod tests {
 
     #[test]
     fn an_open_checksum_is_finished() {
-        for template in [Tcp::v4(), Tcp::v6()] {
-            let packet = Tcp { payload: pattern(333), ..template }.with_partial_checksum();
+        for ends in [V4, V6] {
+            let packet = segment(ends, (1, 2), &pattern(333), ChecksumFill::Partial);
             let tx = TxMeta { partial_checksum: true, ..TxMeta::default() };
             let segments = cut_into(&packet, tx);
             assert_eq!(segments.len(), 1);
-            assert!(checksum_is_right(&segments[0]));
+            checked(&segments[0]);
         }
     }
 
     #[test]
     fn a_super_packet_becomes_segments_with_full_checksums() {
-        for template in [Tcp::v4(), Tcp::v6()] {
-            let packet = Tcp { payload: pattern(2500), flags: 0x19, ..template }.with_partial_checksum();
+        for ends in [V4, V6] {
+            let packet = segment(ends, (1, 2), &pattern(2500), ChecksumFill::Partial);
             let tx = TxMeta { segment_size: Some(1000), partial_checksum: true, twice: false };
             let segments = cut_into(&packet, tx);
-            let lengths: Vec<_> = segments.iter().map(|s| Tcp::parse(s).payload.len()).collect();
-            assert_eq!(lengths, [1000, 1000, 500]);
-            let flags: Vec<_> = segments.iter().map(|s| Tcp::parse(s).flags).collect();
-            assert_eq!(flags, [0x10, 0x10, 0x19]);
-            assert!(segments.iter().all(|segment| checksum_is_right(segment)));
+            let (flags, payloads): (Vec<_>, Vec<_>) = segments.iter().map(|one| checked(one)).unzip();
+            assert_eq!(payloads.iter().map(Vec::len).collect::<Vec<_>>(), [1000, 1000, 500]);
+            assert_eq!(payloads.concat(), pattern(2500));
+            assert_eq!(flags, [Flags::ACK, Flags::ACK, Flags::ACK | Flags::PSH]);
         }
     }
 
     #[test]
     fn a_finished_packet_is_left_alone() {
-        let packet = Tcp { payload: pattern(10), ..Tcp::v4() }.packet();
+        let packet = segment(V4, (1, 2), &pattern(10), ChecksumFill::Full);
         assert_eq!(cut_into(&packet, TxMeta::default()).concat(), packet);
         assert_eq!(cut_into(&[0xFF; 3], TxMeta::default()), [[0xFF; 3]]);
     }

@@ -8,8 +8,8 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use crate::device::{Capabilities, ChecksumState, Counters, Device, MAX_SUPER, RxMeta, TxMeta};
 use crate::offload;
+use crate::{Capabilities, ChecksumState, Counters, Device, MAX_SUPER, RxMeta, TxMeta};
 
 /// Properties of a pair of memory devices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -188,7 +188,8 @@ fn lock(inbox: &Mutex<Inbox>) -> MutexGuard<'_, Inbox> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Tcp, checksum_is_right, pattern};
+    use crate::testing::{V4, V6, checked, pattern, segment};
+    use brisk_wire::ChecksumFill;
     use std::future::poll_fn;
 
     fn drain(device: &mut MemoryDevice) -> Vec<(Vec<u8>, RxMeta)> {
@@ -200,7 +201,7 @@ mod tests {
     #[test]
     fn a_super_packet_passes_whole_with_what_the_stack_must_know() {
         let (mut a, mut b) = MemoryDevice::pair();
-        let packet = Tcp { payload: pattern(5000), ..Tcp::v6() }.with_partial_checksum();
+        let packet = segment(V6, (1, 2), &pattern(5000), ChecksumFill::Partial);
         a.send(&packet, TxMeta { segment_size: Some(1440), partial_checksum: true, twice: false }).unwrap();
         let meta = RxMeta { checksum: ChecksumState::Trusted, segment_size: Some(1440) };
         assert_eq!(drain(&mut b), [(packet, meta)]);
@@ -211,13 +212,13 @@ mod tests {
     fn without_offload_the_other_end_sees_finished_segments() {
         let (mut a, mut b) =
             MemoryDevice::pair_with(MemoryOptions { offload: false, ..MemoryOptions::default() });
-        let packet = Tcp { payload: pattern(3000), ..Tcp::v4() }.with_partial_checksum();
+        let packet = segment(V4, (1, 2), &pattern(3000), ChecksumFill::Partial);
         a.send(&packet, TxMeta { segment_size: Some(1460), partial_checksum: true, twice: false }).unwrap();
         let packets = drain(&mut b);
         assert_eq!(packets.len(), 3);
         for (packet, meta) in packets {
             assert_eq!(meta, RxMeta { checksum: ChecksumState::Verify, segment_size: None });
-            assert!(checksum_is_right(&packet));
+            checked(&packet);
         }
     }
 

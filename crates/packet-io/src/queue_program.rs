@@ -8,10 +8,10 @@ use std::net::SocketAddr;
 
 use libc::sock_filter;
 
-use super::{FACTOR, SHIFT, Steering, words};
 use crate::bpf::{LD, LDB, LDH, LDW, LDX, LSH, MUL, RET_A, RSH, TAX, TXA, XOR_X, skip_if, skip_unless, step};
 use crate::udp::layout::PORTS;
 use crate::udp::{LOCAL_INNER, inner_address};
+use brisk_device::steering::{FACTOR, SHIFT, Steering, address_words};
 
 /// First byte of an IPv4 header without options, whose length is [`IPV4_HEADER`].
 const IPV4: u32 = 0x45;
@@ -38,7 +38,7 @@ pub(crate) fn for_packets(steering: &Steering) -> Vec<sock_filter> {
 /// Answers the queue of a datagram of [`udp`](crate::udp) of a peer with an IPv4 address; of others a number
 /// that is too high.
 pub(crate) fn for_datagrams(steering: &Steering) -> Vec<sock_filter> {
-    let [first, second, ..] = words(inner_address(SocketAddr::from(([0, 0, 0, 0], 0))));
+    let [first, second, ..] = address_words(inner_address(SocketAddr::from(([0, 0, 0, 0], 0))));
     Program::of(steering)
         .demand(OUTER, IPV4, u32::MAX)
         .mix_words(PORTS, 1)
@@ -47,7 +47,7 @@ pub(crate) fn for_datagrams(steering: &Steering) -> Vec<sock_filter> {
         .then(LSH, 16)
         .mix_loaded()
         .mix_words(OUTER + 12, 1)
-        .mix(&words(LOCAL_INNER.into()))
+        .mix(&address_words(LOCAL_INNER.into()))
         .finish(steering)
 }
 
@@ -56,7 +56,7 @@ struct Program(Vec<sock_filter>);
 
 impl Program {
     fn of(steering: &Steering) -> Program {
-        Program(vec![step(LDX, steering.key[0])])
+        Program(vec![step(LDX, steering.key()[0])])
     }
 
     fn then(mut self, code: u32, k: u32) -> Program {
@@ -74,7 +74,7 @@ impl Program {
         self.then(LD, otherwise).then(RET_A, 0)
     }
 
-    /// [`mix`](super::mix) of X and the accumulator.
+    /// Mixes the accumulator into X, as [`Steering::key`] describes.
     fn mix_loaded(self) -> Program {
         let product = self.then(XOR_X, 0).then(MUL, FACTOR).then(TAX, 0);
         product.then(RSH, SHIFT).then(XOR_X, 0).then(TAX, 0)
@@ -91,8 +91,8 @@ impl Program {
 
     /// The queue of the hash, as [`Steering::queue_of`] has it.
     fn finish(self, steering: &Steering) -> Vec<sock_filter> {
-        let program = self.mix(&steering.key[1..]).then(TXA, 0);
-        program.then(RSH, 16).then(MUL, steering.queues).then(RSH, 16).then(RET_A, 0).0
+        let program = self.mix(&steering.key()[1..]).then(TXA, 0);
+        program.then(RSH, 16).then(MUL, steering.queues() as u32).then(RSH, 16).then(RET_A, 0).0
     }
 }
 
