@@ -3,6 +3,7 @@
 //! | module | what it is |
 //! |---|---|
 //! | `attach` | opening the device that a user named (feature `packet-io`, Linux) |
+//! | [`channel`] | [`ChannelDevice`](channel::ChannelDevice): packets of a tunnel through channels |
 //! | [`cores`] | [`Cores`]: a thread for each core, with a stack on each |
 //! | [`endpoint`] | [`Endpoint`]: a stack on a device, driven by a task |
 //! | [`stream`] | [`TcpStream`]: a connection |
@@ -27,6 +28,7 @@
 
 #[cfg(all(feature = "packet-io", target_os = "linux"))]
 pub mod attach;
+pub mod channel;
 mod clock;
 mod connection;
 pub mod cores;
