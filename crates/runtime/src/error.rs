@@ -5,7 +5,9 @@
 
 use std::io;
 
-use brisk_tcp::error::{CloseReason, ConfigError, ConnectError, ListenError, ReadError, WriteError};
+use brisk_tcp::error::{
+    CloseReason, ConfigError, ConnectError, ListenError, ReadError, RequestError, WriteError,
+};
 
 /// Why the connection ended, if that is what `error` says.
 ///
@@ -43,6 +45,15 @@ pub(crate) fn connect(error: ConnectError) -> io::Error {
         ConnectError::InUse { .. } | ConnectError::NoPort(_) => io::ErrorKind::AddrInUse,
         ConnectError::TooMany(_) => io::ErrorKind::QuotaExceeded,
         ConnectError::BadDestination(_) | ConnectError::BadConfig { .. } => io::ErrorKind::InvalidInput,
+    };
+    io::Error::new(kind, error)
+}
+
+pub(crate) fn request(error: RequestError) -> io::Error {
+    let kind = match error {
+        RequestError::Gone(_) => io::ErrorKind::ConnectionAborted,
+        RequestError::TooMany(_) => io::ErrorKind::QuotaExceeded,
+        RequestError::BadConfig(_) => io::ErrorKind::InvalidInput,
     };
     io::Error::new(kind, error)
 }

@@ -7,6 +7,7 @@
 //! | [`cores`] | [`Cores`]: a thread for each core, with a stack on each |
 //! | [`endpoint`] | [`Endpoint`]: a stack on a device, driven by a task |
 //! | [`stream`] | [`TcpStream`]: a connection |
+//! | [`forwarder`] | [`Forwarder`]: asks the program about every connection before it is answered |
 //! | [`hedge`] | [`HedgedStream`]: a request over Fast Open that a second connection insures |
 //! | `stream::split` | its two halves |
 //! | [`listener`] | [`TcpListener`] |
@@ -36,6 +37,7 @@ mod driver;
 pub mod endpoint;
 mod error;
 mod exchange;
+pub mod forwarder;
 pub mod hedge;
 pub mod listener;
 pub mod memory;
@@ -59,6 +61,7 @@ pub use brisk_tcp::{ConnectConfig, ListenConfig, TcpConfig};
 pub use cores::Cores;
 pub use endpoint::{Builder, Endpoint};
 pub use error::close_reason;
+pub use forwarder::{ConnectRequest, Forwarder};
 pub use hedge::{HedgedHandle, HedgedStream};
 pub use listener::TcpListener;
 pub use prefix::Prefix;

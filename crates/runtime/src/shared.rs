@@ -36,6 +36,8 @@ pub(crate) struct Inner {
     /// Each at the place of its connection in the stack.
     connections: Vec<Option<(ConnId, Waiting)>>,
     listeners: HashMap<ListenerId, Wakers>,
+    /// Tasks that wait for a request, if there is a forwarder.
+    pub(crate) forwarder: Option<Wakers>,
     idle: Wakers,
     driver: Option<Waker>,
     driver_awake: bool,
@@ -84,6 +86,7 @@ impl Shared {
             device: Counters::default(),
             connections: Vec::new(),
             listeners: HashMap::new(),
+            forwarder: None,
             idle: Wakers::default(),
             driver: None,
             driver_awake: false,
@@ -145,6 +148,9 @@ impl Shared {
         }
         for acceptors in inner.listeners.values_mut() {
             acceptors.take_into(&mut woken);
+        }
+        if let Some(waiting) = &mut inner.forwarder {
+            waiting.take_into(&mut woken);
         }
         inner.idle.take_into(&mut woken);
         drop(inner);
@@ -291,6 +297,9 @@ impl Inner {
                     waiting.writers.take_into(woken);
                 }),
             }
+        }
+        if let Some(waiting) = self.forwarder.as_mut().filter(|_| self.stack.has_request()) {
+            waiting.take_into(woken);
         }
         if let Some(exchange) = &self.exchange {
             exchange.tell(&mut self.stack);

@@ -114,6 +114,20 @@ pub enum ConnectError {
     BadDestination(SocketAddr),
 }
 
+/// Why a request could not be accepted.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum RequestError {
+    /// It was decided already, or its ends are in use by now.
+    #[error("the request of {0} is not held any more")]
+    Gone(SocketAddr),
+    /// `max_connections` is reached.
+    #[error("the stack holds its maximum of {0} connections")]
+    TooMany(usize),
+    /// A value of the configuration is out of its range.
+    #[error(transparent)]
+    BadConfig(#[from] ConfigError),
+}
+
 /// Why a listener could not be opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum ListenError {

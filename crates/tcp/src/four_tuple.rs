@@ -9,7 +9,7 @@ use siphasher::sip::SipHasher13;
 use crate::keys::{Chance, Key, Purpose};
 
 /// The two ends of a connection.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct FourTuple {
     /// Our end.
     pub local: SocketAddr,

@@ -104,7 +104,10 @@ impl Stack {
                     self.on_opened(&tuple, wire_len, &arrived, now);
                     Ok(())
                 }
-                None => self.answer_with_reset(segment, Refusal::NoListener, now),
+                None => match self.hold_request(tuple, &arrived, wire_len, None) {
+                    Some(held) => held,
+                    None => self.answer_with_reset(segment, Refusal::NoListener, now),
+                },
             },
         }
     }
@@ -154,7 +157,13 @@ impl Stack {
 
     /// The packet that made a connection counts among those it received, and nobody has anything to add to
     /// the answer.
-    fn on_opened(&mut self, tuple: &FourTuple, wire_len: usize, arrived: &Arrived<'_>, now: Instant) {
+    pub(super) fn on_opened(
+        &mut self,
+        tuple: &FourTuple,
+        wire_len: usize,
+        arrived: &Arrived<'_>,
+        now: Instant,
+    ) {
         if let Some(Target::Connection(slot)) = self.owners().of(tuple)
             && let Some(id) = self.slots.key_at::<ConnId>(slot)
             && let Some(slot) = self.slots.at_mut(id)
@@ -253,7 +262,10 @@ impl Stack {
                     }
                     self.stats.time_waits_reused += 1;
                 }
-                None => self.challenge_in_time_wait(place, now),
+                None => match self.hold_request(tuple, arrived, wire_len, Some(floor)) {
+                    Some(held) => return held,
+                    None => self.challenge_in_time_wait(place, now),
+                },
             },
         }
         Ok(())

@@ -30,6 +30,7 @@
 //! | `share` | the part of one stack among several of the same host |
 //! | `places` | where half-open connections and TIME-WAITs are kept |
 
+use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -75,6 +76,7 @@ mod places;
 mod ports;
 mod ready;
 mod renew;
+mod request;
 mod reset;
 mod share;
 mod slot;
@@ -86,6 +88,7 @@ mod time_wait;
 pub use crate::conn_id::{ConnId, ListenerId};
 pub use crate::four_tuple::FourTuple;
 pub use controllers::SharedPath;
+pub use request::Request;
 pub use share::Lesson;
 pub use stats::{FastOpenStats, Refusal, StackStats};
 
@@ -106,6 +109,7 @@ use listener::Listener;
 use memory::Idle;
 use ports::Ports;
 use ready::Ready;
+use request::Requests;
 use share::Share;
 use slot::{Phase, Slot};
 use spares::Spares;
@@ -163,6 +167,8 @@ pub struct Stack {
     listeners: Slots<Listener>,
     /// Listeners by where they listen.
     listening: BTreeMap<SocketAddr, ListenerId>,
+    /// SYNs that wait for the program's decision, if it forwards.
+    requests: Option<Box<Requests>>,
     half_open: HalfOpenTable,
     time_wait: TimeWaitTable,
     /// Four-tuples of connections and TIME-WAITs.
@@ -218,6 +224,7 @@ impl Stack {
             slots: Slots::new(seed),
             listeners: Slots::new(seed),
             listening: BTreeMap::new(),
+            requests: None,
             half_open: HalfOpenTable::default(),
             time_wait: TimeWaitTable::new(config.msl),
             demux: Demux::new(hash.clone()),

@@ -50,7 +50,8 @@ impl Stack {
         deadlines.clear();
         idle.clear();
         spares.renew(config.max_buffer_bytes);
-        let Stack { ready, answers, early, events, probes, lent, memory_waiters, .. } = self;
+        let Stack { requests, ready, answers, early, events, probes, lent, memory_waiters, .. } = self;
+        *requests = None;
         ready.clear();
         *answers = Answers::default();
         early.clear();

@@ -17,6 +17,7 @@ mod mtu;
 mod path;
 mod planner;
 mod proactive;
+mod requests;
 mod shared;
 mod silence;
 mod transfer;

@@ -1,0 +1,84 @@
+//! The server of a tunnel, without privileges ("tun2socks"): IP packets arrive in UDP datagrams, one in each;
+//! their TCP ends here, and goes on as connections of the kernel.
+//!
+//! `cargo run -p brisk-runtime --example userspace_vpn -- 127.0.0.1:5555`
+//!
+//! It encrypts nothing, and the sender of the latest datagram is its only client: a tunnel of your own does
+//! better. IPv4 and IPv6; other protocols than TCP are dropped.
+
+use std::error::Error;
+use std::io;
+
+use brisk_runtime::channel::{ChannelDevice, ChannelOptions};
+use brisk_runtime::{ConnectRequest, Endpoint, Forwarder};
+use bytes::Bytes;
+use tokio::net::{TcpStream, UdpSocket};
+use tokio::sync::mpsc::{Receiver, Sender};
+
+/// Longest packet inside the tunnel, bytes: with the headers of IP and UDP it fits into 1500.
+const MTU: usize = 1400;
+/// Connections whose destination has not answered yet.
+const MAX_PENDING: usize = 1024;
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let bind = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:5555".to_owned());
+    let socket = UdpSocket::bind(&bind).await?;
+    println!("waiting for packets on {}", socket.local_addr()?);
+    let (device, to_stack, from_stack) =
+        ChannelDevice::new(ChannelOptions { mtu: MTU, ..ChannelOptions::default() });
+    let endpoint = Endpoint::builder(Box::new(device)).any_address().build()?;
+    tokio::try_join!(carry(&socket, to_stack, from_stack), forward(&endpoint))?;
+    Ok(())
+}
+
+/// Carries packets between the tunnel and the stack.
+async fn carry(
+    socket: &UdpSocket,
+    to_stack: Sender<Bytes>,
+    mut from_stack: Receiver<Bytes>,
+) -> io::Result<()> {
+    let (mut peer, mut buffer) = (None, [0; MTU]);
+    loop {
+        tokio::select! {
+            received = socket.recv_from(&mut buffer) => {
+                let (len, from) = received?;
+                peer = Some(from);
+                // Without room the packet is lost, as on every network; TCP sends it again.
+                let _ = to_stack.try_send(Bytes::copy_from_slice(&buffer[..len]));
+            }
+            Some(packet) = from_stack.recv() => if let Some(peer) = peer {
+                socket.send_to(&packet, peer).await?;
+            }
+        }
+    }
+}
+
+/// Serves every connection that comes out of the tunnel.
+pub async fn forward(endpoint: &Endpoint) -> io::Result<()> {
+    let forwarder = Forwarder::bind(endpoint, MAX_PENDING)?;
+    loop {
+        let request = forwarder.request().await?;
+        tokio::spawn(async move {
+            let destination = request.destination();
+            if let Err(error) = serve(request).await {
+                eprintln!("{destination}: {error}");
+            }
+        });
+    }
+}
+
+/// Connects to the destination, and only then answers the peer: it hears of a refusal as one.
+async fn serve(request: ConnectRequest) -> io::Result<()> {
+    let mut outside = match TcpStream::connect(request.destination()).await {
+        Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+            request.ignore();
+            return Err(error);
+        }
+        // Dropping the request refuses it.
+        outside => outside?,
+    };
+    let mut inside = request.accept().await?;
+    tokio::io::copy_bidirectional(&mut inside, &mut outside).await?;
+    Ok(())
+}

@@ -1,0 +1,195 @@
+//! [`Forwarder`]: asks the program about every connection that a peer opens, before it is answered.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use brisk_tcp::TcpConfig;
+use brisk_tcp::stack::Request;
+use brisk_wire::Options;
+use tokio::task::coop::poll_proceed;
+
+use crate::connection::Connection;
+use crate::endpoint::Endpoint;
+use crate::error;
+use crate::shared::Shared;
+use crate::stream::TcpStream;
+use crate::waiters::{Waiter, Wakers, wait};
+
+/// One listener for every address and port of an endpoint: it hands out a [`ConnectRequest`] for each SYN
+/// that no [`TcpListener`](crate::TcpListener) takes, before anything is answered.
+///
+/// With [`Builder::any_address`](crate::Builder::any_address) that is what a tunnel needs: the program
+/// connects to the destination first, and then accepts the request or refuses it. Dropping the forwarder
+/// ends that; requests that are held are forgotten, and their peers are refused when they ask again.
+///
+/// ```no_run
+/// # async fn example(endpoint: brisk_runtime::Endpoint) -> std::io::Result<()> {
+/// let forwarder = brisk_runtime::Forwarder::bind(&endpoint, 1024)?;
+/// loop {
+///     let request = forwarder.request().await?;
+///     tokio::spawn(async move {
+///         // An error drops the request, which refuses it.
+///         let mut to = tokio::net::TcpStream::connect(request.destination()).await?;
+///         let mut from = request.accept().await?;
+///         tokio::io::copy_bidirectional(&mut from, &mut to).await
+///     });
+/// }
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Forwarder {
+    endpoint: Endpoint,
+}
+
+impl Forwarder {
+    /// Begins to hold SYNs for the program. At most `max_pending` requests wait for a decision, 1 or more;
+    /// further SYNs are dropped, so that their peers ask again.
+    ///
+    /// # Errors
+    /// `AddrInUse` if the endpoint has a forwarder already; the error of its device if that has failed.
+    pub fn bind(endpoint: &Endpoint, max_pending: usize) -> io::Result<Forwarder> {
+        let shards = endpoint.shards();
+        let share = max_pending.max(1).div_ceil(shards.count());
+        for (index, shared) in shards.iter().enumerate() {
+            let mut inner = shared.lock();
+            inner.check_driver()?;
+            // All stacks of an endpoint have one or none has.
+            if index == 0 && inner.forwarder.is_some() {
+                return Err(io::Error::new(io::ErrorKind::AddrInUse, "the endpoint has a forwarder already"));
+            }
+            inner.forwarder = Some(Wakers::default());
+            inner.stack.set_forwarding(share);
+        }
+        Ok(Forwarder { endpoint: endpoint.clone() })
+    }
+
+    /// The next request. Cancel-safe.
+    ///
+    /// # Errors
+    /// If the endpoint's device has failed.
+    pub async fn request(&self) -> io::Result<ConnectRequest> {
+        wait(|cx, waiter| self.poll_request_as(waiter, cx), |waiter| self.leave(waiter)).await
+    }
+
+    /// As [`request`](Forwarder::request), for use in a `poll` function. Of several tasks that poll, the
+    /// latest is woken.
+    pub fn poll_request(&self, cx: &mut Context<'_>) -> Poll<io::Result<ConnectRequest>> {
+        self.poll_request_as(Waiter::POLL, cx)
+    }
+
+    fn poll_request_as(&self, waiter: Waiter, cx: &mut Context<'_>) -> Poll<io::Result<ConnectRequest>> {
+        let turn = ready!(poll_proceed(cx));
+        for shared in self.endpoint.shards().iter() {
+            let mut inner = shared.lock();
+            if let Some(request) = inner.stack.next_request() {
+                drop(inner);
+                turn.made_progress();
+                self.leave(waiter);
+                let (endpoint, shared) = (self.endpoint.clone(), shared.clone());
+                return Poll::Ready(Ok(ConnectRequest { endpoint, shared, request, decided: false }));
+            }
+            inner.check_driver()?;
+            if let Some(waiting) = &mut inner.forwarder {
+                waiting.add(waiter, cx);
+            }
+        }
+        Poll::Pending
+    }
+
+    fn leave(&self, waiter: Waiter) {
+        for shared in self.endpoint.shards().iter() {
+            if let Some(waiting) = &mut shared.lock().forwarder {
+                waiting.remove(waiter);
+            }
+        }
+    }
+}
+
+impl Drop for Forwarder {
+    fn drop(&mut self) {
+        for shared in self.endpoint.shards().iter() {
+            let mut inner = shared.lock();
+            inner.forwarder = None;
+            inner.stack.set_forwarding(0);
+        }
+    }
+}
+
+/// A connection that a peer asks for, and that was not answered yet. Dropping it refuses it.
+#[derive(Debug)]
+pub struct ConnectRequest {
+    endpoint: Endpoint,
+    shared: Arc<Shared>,
+    request: Request,
+    decided: bool,
+}
+
+impl ConnectRequest {
+    /// The address and port that the peer wants to reach.
+    pub fn destination(&self) -> SocketAddr {
+        self.request.tuple.local
+    }
+
+    /// The address and port of the peer.
+    pub fn peer_addr(&self) -> SocketAddr {
+        self.request.tuple.remote
+    }
+
+    /// The options of its SYN.
+    pub fn options(&self) -> &Options {
+        &self.request.options
+    }
+
+    /// Answers with a SYN-ACK, with the endpoint's settings, and waits for the handshake.
+    ///
+    /// # Errors
+    /// `TimedOut`, `ConnectionReset` and the like if the peer has given up; `ConnectionAborted` if the
+    /// forwarder is gone; `QuotaExceeded` if the endpoint holds its maximum of connections.
+    pub async fn accept(self) -> io::Result<TcpStream> {
+        let tcp = self.endpoint.tcp_config().clone();
+        self.accept_with(&tcp).await
+    }
+
+    /// As [`accept`](ConnectRequest::accept), with settings of its own.
+    ///
+    /// # Errors
+    /// As [`accept`](ConnectRequest::accept); `InvalidInput` for a setting out of its range.
+    pub async fn accept_with(mut self, tcp: &TcpConfig) -> io::Result<TcpStream> {
+        let stream = TcpStream::new(self.open(tcp)?);
+        stream.connected().await?;
+        Ok(stream)
+    }
+
+    fn open(&mut self, tcp: &TcpConfig) -> io::Result<Connection> {
+        let ConnectRequest { shared, request, .. } = self;
+        let now = shared.clock.now();
+        let connection = shared.act(|inner| {
+            inner.check_driver()?;
+            let id = inner.stack.accept_request(request, tcp, now).map_err(error::request)?;
+            io::Result::Ok(Connection::register(shared, inner, id, request.tuple.remote))
+        })?;
+        self.decided = true;
+        Ok(connection)
+    }
+
+    /// Answers with a reset, as a host without such a service does.
+    pub fn refuse(self) {}
+
+    /// Answers nothing, as a host that is switched off. If the peer sends its SYN again, that is a new
+    /// request.
+    pub fn ignore(mut self) {
+        self.shared.lock().stack.ignore_request(&self.request);
+        self.decided = true;
+    }
+}
+
+impl Drop for ConnectRequest {
+    fn drop(&mut self) {
+        if !self.decided {
+            let now = self.shared.clock.now();
+            self.shared.act(|inner| inner.stack.refuse_request(&self.request, now));
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! Requests: SYNs that no listener takes, held until the program has decided about them.
+//!
+//! A program that forwards connections (a tunnel, a proxy for every address) connects to the destination
+//! first, and answers the SYN by what came of that. Nothing is sent while it decides: a SYN that comes again
+//! only renews what is known of the request. A stack that does not forward keeps and checks nothing.
+
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::sync::Arc;
+
+use brisk_wire::{Ecn, Flags, IpMeta, Options, Segment, SeqNum, TcpHeader};
+
+use super::Stack;
+use super::demux::Target;
+use super::slot::Phase;
+use super::stats::Refusal;
+use crate::config::TcpConfig;
+use crate::conn_id::ConnId;
+use crate::connection::Connection;
+use crate::error::RequestError;
+use crate::four_tuple::FourTuple;
+use crate::outcome::Arrived;
+use crate::time::Instant;
+
+/// A connection that a peer asks for, and that no listener takes: see [`Stack::set_forwarding`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Request {
+    /// The ends: `local` is the destination that the peer named.
+    pub tuple: FourTuple,
+    /// The options of its SYN.
+    pub options: Options,
+    number: u64,
+}
+
+/// The SYN of a request.
+#[derive(Debug)]
+struct Held {
+    number: u64,
+    seq: SeqNum,
+    flags: Flags,
+    window: u16,
+    options: Options,
+    ecn: Ecn,
+    wire_len: usize,
+    /// It replaces a TIME-WAIT: the initial sequence number must not be below this.
+    floor: Option<SeqNum>,
+}
+
+/// The requests of a stack that forwards.
+#[derive(Debug)]
+pub(super) struct Requests {
+    max_pending: usize,
+    held: BTreeMap<FourTuple, Held>,
+    /// Those that were not handed out yet, the oldest first.
+    fresh: VecDeque<FourTuple>,
+    count: u64,
+}
+
+impl Requests {
+    fn hold(
+        &mut self,
+        tuple: FourTuple,
+        syn: &Arrived<'_>,
+        wire_len: usize,
+        floor: Option<SeqNum>,
+    ) -> Result<(), Refusal> {
+        let known = self.held.get(&tuple).map(|held| held.number);
+        if known.is_none() {
+            if self.held.len() >= self.max_pending {
+                return Err(Refusal::BacklogFull);
+            }
+            self.count += 1;
+            self.fresh.push_back(tuple);
+        }
+        let number = known.unwrap_or(self.count);
+        let Arrived { seq, flags, window, options, ecn, .. } = *syn;
+        let options = options.clone();
+        self.held.insert(tuple, Held { number, seq, flags, window, options, ecn, wire_len, floor });
+        Ok(())
+    }
+
+    fn next(&mut self) -> Option<Request> {
+        while let Some(tuple) = self.fresh.pop_front() {
+            if let Some(held) = self.held.get(&tuple) {
+                return Some(Request { tuple, options: held.options.clone(), number: held.number });
+            }
+        }
+        None
+    }
+
+    fn take(&mut self, request: &Request) -> Option<Held> {
+        let held = self.held.get(&request.tuple)?;
+        if held.number != request.number {
+            return None;
+        }
+        self.held.remove(&request.tuple)
+    }
+}
+
+/// True if a segment asks for a connection.
+pub(super) fn is_request(arrived: &Arrived<'_>) -> bool {
+    arrived.flags.contains(Flags::SYN) && !arrived.flags.intersects(Flags::ACK | Flags::RST | Flags::FIN)
+}
+
+impl Stack {
+    /// Holds SYNs to addresses of this stack ([`any_address`](crate::StackConfig::any_address): to every
+    /// address) and any port that has no listener, instead of answering them with a reset, until the program
+    /// decides about each. At most `max_pending` are held; further ones are dropped, so that their peers ask
+    /// again. 0, the default, ends forwarding, and forgets the requests that are held.
+    ///
+    /// Data on such a SYN is not taken, and nothing is answered to the peer before the decision.
+    pub fn set_forwarding(&mut self, max_pending: usize) {
+        if max_pending == 0 {
+            self.requests = None;
+            return;
+        }
+        let new = || Requests { max_pending, held: BTreeMap::new(), fresh: VecDeque::new(), count: 0 };
+        self.requests.get_or_insert_with(|| Box::new(new())).max_pending = max_pending;
+    }
+
+    /// True if [`Stack::next_request`] has something to hand out.
+    pub fn has_request(&self) -> bool {
+        self.requests.as_ref().is_some_and(|requests| !requests.fresh.is_empty())
+    }
+
+    /// Hands out the oldest request that was not handed out yet. It is held until it is accepted, refused or
+    /// ignored.
+    pub fn next_request(&mut self) -> Option<Request> {
+        self.requests.as_mut()?.next()
+    }
+
+    /// Answers a request with a SYN-ACK. The connection belongs to the program at once;
+    /// [`Event::Connected`](crate::Event::Connected) or [`Event::Closed`](crate::Event::Closed) follows.
+    ///
+    /// # Errors
+    /// Why there can be no such connection; the request is forgotten, except for a wrong setting.
+    pub fn accept_request(
+        &mut self,
+        request: &Request,
+        config: &TcpConfig,
+        now: Instant,
+    ) -> Result<ConnId, RequestError> {
+        config.validate()?;
+        let tuple = request.tuple;
+        let requests = self.requests.as_mut().ok_or(RequestError::Gone(tuple.remote))?;
+        let held = requests.take(request).ok_or(RequestError::Gone(tuple.remote))?;
+        if !self.make_room() {
+            return Err(RequestError::TooMany(self.config.max_connections));
+        }
+        match self.owners().of(&tuple) {
+            None => {}
+            Some(Target::TimeWait(place)) if held.floor.is_some() => {
+                self.end_time_wait(place);
+                self.stats.time_waits_reused += 1;
+            }
+            Some(_) => return Err(RequestError::Gone(tuple.remote)),
+        }
+        let syn = Arrived {
+            seq: held.seq,
+            ack: SeqNum(0),
+            flags: held.flags,
+            window: held.window,
+            urgent: 0,
+            options: &held.options,
+            payload: &[],
+            ecn: held.ecn,
+            segment_size: 0,
+        };
+        let mut secrets = self.secrets.secrets(&tuple, now);
+        secrets.iss = held.floor.map_or(secrets.iss, |floor| secrets.iss.max(floor));
+        let tcp = Arc::new(config.clone());
+        let mut connection = Connection::accept(tuple, &tcp, secrets, self.host(), &syn, now);
+        self.start_on_path(&mut connection, now);
+        let id = self.insert(connection, &tcp, Phase::Owned, now);
+        self.stats.passive_opens += 1;
+        self.on_opened(&tuple, held.wire_len, &syn, now);
+        Ok(id)
+    }
+
+    /// Answers a request with a reset: the peer's connection is refused. False if it was decided already.
+    pub fn refuse_request(&mut self, request: &Request, now: Instant) -> bool {
+        let Some(held) = self.requests.as_mut().and_then(|requests| requests.take(request)) else {
+            return false;
+        };
+        let FourTuple { local, remote } = request.tuple;
+        let tcp = TcpHeader {
+            src_port: remote.port(),
+            dst_port: local.port(),
+            seq: held.seq,
+            flags: Flags::SYN,
+            ..TcpHeader::default()
+        };
+        let syn = Segment { ip: IpMeta::new(remote.ip(), local.ip()), tcp, payload: &[] };
+        // The reason is of a packet that has been counted.
+        let _ = self.answer_with_reset(&syn, Refusal::NoListener, now);
+        true
+    }
+
+    /// Forgets a request without an answer. If its peer sends the SYN again, that is a new request.
+    pub fn ignore_request(&mut self, request: &Request) {
+        if let Some(requests) = &mut self.requests {
+            requests.take(request);
+        }
+    }
+
+    /// Holds a SYN if this stack forwards. `None`: it does not.
+    pub(super) fn hold_request(
+        &mut self,
+        tuple: FourTuple,
+        syn: &Arrived<'_>,
+        wire_len: usize,
+        floor: Option<SeqNum>,
+    ) -> Option<Result<(), Refusal>> {
+        let requests = self.requests.as_mut().filter(|_| is_request(syn))?;
+        Some(requests.hold(tuple, syn, wire_len, floor))
+    }
+}
