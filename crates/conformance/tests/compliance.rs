@@ -229,10 +229,11 @@ fn quotes_of_the_sources_are_in_the_record() {
 fn page(record: &Record) -> String {
     let mut page = String::from(
         "# Compliance\n\n\
-         The requirements of TCP's RFCs, and where each is met and tested: `crates/conformance/compliance.toml` as a table.\n\
-         `cargo test -p brisk-conformance --test compliance` checks both against the sources. Words in quotation marks\n\
-         are quoted in comments at the places named; the others are ours. The record holds what matters most and grows.\n\n\
-         *can be met*: not by default, a setting does it; *not met*: with the reason.\n\n\
+         This page lists requirements of TCP's RFCs, with the code that meets each and its tests. It is generated from\n\
+         `crates/conformance/compliance.toml`; `cargo test -p brisk-conformance --test compliance` checks both against the\n\
+         sources. Words in quotation marks are quotations, which also stand in comments of the named code or tests; other words\n\
+         are paraphrases. The list has the most important requirements and is not complete.\n\n\
+         *can be met* means: with a setting, but not by default. *not met* has the reason.\n\n\
          | RFC | met and tested | can be met | not met |\n|---|---:|---:|---:|\n",
     );
     let rfcs: BTreeSet<u32> = record.requirement.iter().map(|requirement| requirement.rfc).collect();
