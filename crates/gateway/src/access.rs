@@ -20,6 +20,8 @@ pub enum Role {
     Frontend,
     /// Near the origin.
     Backend,
+    /// Near the origin, without another gateway: the hop leads to the client itself.
+    Edge,
 }
 
 impl Role {
@@ -28,6 +30,7 @@ impl Role {
         match self {
             Role::Frontend => "frontend",
             Role::Backend => "backend",
+            Role::Edge => "edge",
         }
     }
 
@@ -35,7 +38,15 @@ impl Role {
     pub(crate) fn kernel_failed(self, error: &io::Error) -> End {
         match self {
             Role::Frontend => End::ClientFailed(error.to_string()),
-            Role::Backend => End::OriginFailed(error.to_string()),
+            Role::Backend | Role::Edge => End::OriginFailed(error.to_string()),
+        }
+    }
+
+    /// Returns the end of a connection for a failure of our TCP.
+    pub(crate) fn hop_failed(self, reason: String) -> End {
+        match self {
+            Role::Frontend | Role::Backend => End::HopFailed(reason),
+            Role::Edge => End::ClientFailed(reason),
         }
     }
 }
@@ -45,7 +56,7 @@ impl Role {
 pub struct Access {
     /// Which side this is.
     pub role: Role,
-    /// Peer that connected: the client at the frontend, the frontend at the backend.
+    /// Peer that connected: the client at a frontend or an edge, the frontend at a backend.
     pub peer: SocketAddr,
     /// The client, as the frontend told the backend; at the frontend it is the peer, or who a trusted proxy
     /// named.
@@ -54,7 +65,7 @@ pub struct Access {
     pub user: Option<Arc<str>>,
     /// The label of the frontend's key, at a backend whose frontends have pairs.
     pub frontend: Option<Arc<str>>,
-    /// The listener that the client came to, at a frontend that has several.
+    /// The listener that the client came to, at a frontend or an edge that has several.
     pub listener: Option<Arc<str>>,
     /// The backend that carried it, or `direct:HOST:PORT`; `None` at the backend, and before one was chosen.
     pub route: Option<String>,
@@ -70,7 +81,7 @@ pub struct Access {
     pub bytes_up: u64,
     /// Payload bytes from the origin towards the client.
     pub bytes_down: u64,
-    /// The hop's connection when it closed; `None` if there was none.
+    /// The hop's connection when it closed, at an edge the client's; `None` if there was none.
     pub hop: Option<ConnStats>,
     /// When it was accepted.
     pub began: Instant,

@@ -1,20 +1,17 @@
 //! The backend: near the origin. Accepts connections from the frontend over the hop and opens ordinary TCP to
 //! the origin.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use brisk_runtime::attach::Attached;
 use brisk_runtime::fast_open::ReplayWindow;
 use brisk_runtime::{Endpoint, FastOpenListen, ListenConfig, TcpConfig, TcpListener};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::sync::watch;
 
 use crate::access::{Access, Role};
@@ -27,13 +24,13 @@ use crate::hop::ephemeral::USUAL_LIFETIME;
 use crate::hop::line::Line;
 use crate::hop::{Hop, Purpose, Verdict};
 use crate::io::reset;
-use crate::listeners::{accept, listen_at};
+use crate::listeners::{accept, accept_on_stacks, listen_at, listen_on, spread};
 use crate::log::{Level, Log, RateLimit, Value};
 use crate::origins::Origins;
 use crate::outgoing;
 use crate::peer;
-use crate::proxy::{ProxyVersion, header};
-use crate::relay::{Carry, Stop, carry, within};
+use crate::proxy::ProxyVersion;
+use crate::relay::{Carry, OriginRequest, carry};
 use crate::service::{
     Arrived, BACKLOG, Door, Listening, Phase, ServiceConfig, Serving, Summary, accept_failed, first_bytes,
     hop_tcp, on_each, reached, serve_until,
@@ -207,11 +204,8 @@ fn back_doors(
 ) -> Vec<BackDoor> {
     let door = || BackDoor { shared: shared.clone(), listeners: Vec::new(), kernel: None, turn: 0 };
     let mut doors: Vec<_> = (0..count).map(|_| door()).collect();
-    for parts in listeners.into_iter().map(TcpListener::split) {
-        let is_only = parts.len() == 1;
-        for (stack, listener) in parts.into_iter().enumerate() {
-            doors[stack % count].listeners.push(Listening { listener, is_only });
-        }
+    for (door, listeners) in doors.iter_mut().zip(spread(listeners, count)) {
+        door.listeners = listeners;
     }
     let is_only = kernel.len() < count;
     for (door, listener) in doors.iter_mut().zip(kernel) {
@@ -237,7 +231,10 @@ impl Door for BackDoor {
         let config = self.shared.config();
         let log = &config.service.log;
         let accepted = tokio::select! {
-            accepted = accept_any(&self.listeners, self.turn) => accepted,
+            accepted = accept_on_stacks(&self.listeners, self.turn) => accepted.map(|arrived| {
+                let Arrived { guest: (stream, peer), core } = arrived;
+                Arrived { guest: (Line::Brisk(stream), peer), core }
+            }),
             arrived = accept_kernel(self.kernel.as_ref(), self.turn, log) => Ok(arrived),
         };
         accepted.inspect_err(|error| accept_failed(log, error)).ok()
@@ -248,36 +245,6 @@ impl Door for BackDoor {
         let peer = self.shared.config().attached.as_ref().map_or(peer, |attached| attached.peer(peer));
         Box::pin(serve(self.shared.clone(), line, peer, signal))
     }
-}
-
-/// Listens on an address, or on every address of a stack: a listener for each family that it has.
-fn listen_on(endpoint: &Endpoint, listen: SocketAddr, config: &ListenConfig) -> io::Result<Vec<TcpListener>> {
-    let everywhere = [IpAddr::from(Ipv4Addr::UNSPECIFIED), IpAddr::from(Ipv6Addr::UNSPECIFIED)];
-    let has = |any: &IpAddr| endpoint.addresses().iter().any(|own| own.is_ipv4() == any.is_ipv4());
-    let mut addresses = vec![listen.ip()];
-    if listen.ip().is_unspecified() && !endpoint.addresses().is_empty() {
-        addresses = everywhere.into_iter().filter(has).collect();
-    }
-    let bind = |ip| TcpListener::bind_with(endpoint, SocketAddr::new(ip, listen.port()), config.clone());
-    addresses.into_iter().map(bind).collect()
-}
-
-/// The next frontend on whichever of our stacks; that of the listener in `turn` is asked first.
-async fn accept_any(
-    listeners: &[Listening<TcpListener>],
-    turn: usize,
-) -> io::Result<Arrived<(Line, SocketAddr)>> {
-    poll_fn(|cx| {
-        let (before, from) = listeners.split_at(turn % listeners.len().max(1));
-        for listening in from.iter().chain(before) {
-            if let Poll::Ready(accepted) = listening.listener.poll_accept(cx) {
-                let arrived = |(stream, peer)| listening.arrived((Line::Brisk(stream), peer), turn);
-                return Poll::Ready(accepted.map(arrived));
-            }
-        }
-        Poll::Pending
-    })
-    .await
 }
 
 /// The next frontend over the kernel's TCP; none ever comes if nobody listens there.
@@ -393,15 +360,6 @@ impl Shared {
     }
 }
 
-/// Returns the first bytes for the origin: the PROXY header with the client's address if it wants one, and
-/// the client's bytes so far.
-fn greeting<'a>(config: &BackendConfig, asked: &'a Asked) -> Cow<'a, [u8]> {
-    match config.send_proxy {
-        None => Cow::Borrowed(&asked.first),
-        Some(version) => Cow::Owned([&header(version, asked.opening.client)[..], &asked.first].concat()),
-    }
-}
-
 /// The origin of a connection for which a frontend has `asked` by name or address, or not at all; an error
 /// says why it has none.
 fn permitted<'a>(config: &'a BackendConfig, asked: Option<&'a str>) -> Result<&'a str, String> {
@@ -432,7 +390,17 @@ async fn carry_on(
         (Err(why), _) => Err((Verdict::Limited, End::Limited(why.to_string()))),
         (Ok(_), Ok(origin)) => {
             access.origin = asked.opening.origin.clone().filter(|name| !name.contains(':'));
-            open_origin(config, origin, &asked, signal).await
+            let failed = asked.line().failed();
+            let opened = OriginRequest {
+                origin,
+                client: asked.opening.client,
+                as_client: config.as_client,
+                send_proxy: config.send_proxy,
+                first: &asked.first,
+                limit: config.service.connect_timeout,
+            };
+            let opened = opened.open(failed, access.role, signal).await;
+            opened.map_err(|end| (Verdict::OriginUnreachable, end))
         }
         (Ok(_), Err(why)) => Err((Verdict::Forbidden, End::OriginUnreachable(why))),
     };
@@ -505,33 +473,4 @@ async fn answer_watch(shared: &Shared, asked: Asked, signal: &mut watch::Receive
         let segment = if question == peer::FULL { hop.line().segment() } else { 0 };
         peer::answer(&mut hop.split().1, question, loss, segment).await?;
     }
-}
-
-/// Connects to the origin, and greets it; what could not be said at once is still to be said.
-async fn open_origin<'a>(
-    config: &BackendConfig,
-    origin: &str,
-    asked: &'a Asked,
-    signal: &mut watch::Receiver<Phase>,
-) -> Result<(TcpStream, Cow<'a, [u8]>), (Verdict, End)> {
-    let client = asked.opening.client.filter(|_| config.as_client).map(|client| client.source);
-    let line = asked.line();
-    let greeting = greeting(config, asked);
-    let connecting = outgoing::connect_as(client, origin, &greeting);
-    let opened = tokio::select! {
-        biased;
-        opened = within(config.service.connect_timeout, signal, connecting) => match opened {
-            Ok(Ok(stream)) => Ok(stream),
-            Ok(Err(error)) => Err(End::OriginUnreachable(error.to_string())),
-            Err(Stop::Late(why)) => Err(End::OriginUnreachable(why)),
-            Err(Stop::Drained) => Err(End::Drained),
-        },
-        error = line.failed() => Err(End::HopFailed(error.to_string())),
-    };
-    let (origin, said) = opened.map_err(|end| (Verdict::OriginUnreachable, end))?;
-    let unsaid = match greeting {
-        Cow::Borrowed(greeting) => Cow::Borrowed(&greeting[said..]),
-        Cow::Owned(greeting) => Cow::Owned(greeting[said..].to_vec()),
-    };
-    Ok((origin, unsaid))
 }

@@ -15,7 +15,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::client_hello::{self, Hello};
@@ -190,7 +190,7 @@ fn intended(client: &TcpStream, local: SocketAddr) -> SocketAddr {
 
 /// Reads until `done` finds in `buffer` what it looks for.
 async fn until<T>(
-    client: &mut TcpStream,
+    client: &mut (impl AsyncRead + Unpin),
     buffer: &mut Vec<u8>,
     longest: usize,
     mut done: impl FnMut(&[u8]) -> io::Result<Option<T>>,
@@ -210,7 +210,10 @@ async fn until<T>(
 }
 
 /// Reads a client's first bytes until they are a TLS client hello, or something else.
-pub(crate) async fn client_hello(client: &mut TcpStream, buffer: &mut Vec<u8>) -> io::Result<Hello> {
+pub(crate) async fn client_hello(
+    client: &mut (impl AsyncRead + Unpin),
+    buffer: &mut Vec<u8>,
+) -> io::Result<Hello> {
     let mut needed = 1;
     until(client, buffer, client_hello::LONGEST, |bytes| {
         if bytes.len() < needed {

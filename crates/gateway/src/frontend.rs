@@ -14,9 +14,8 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::access::{Access, Role};
-use crate::client_hello::{Hello, UNRECOGNIZED_NAME};
 use crate::end::End;
-use crate::entrance::{self, Admitted, Entrance};
+use crate::entrance::{Admitted, Entrance};
 use crate::exchanges::Exchanges;
 use crate::first_bytes::{GREETING, Guess, Habits, Speaker};
 use crate::hop::dial::Refused;
@@ -36,7 +35,6 @@ use crate::routes::{self, Route};
 use crate::service::{
     Arrived, Door, Phase, ServiceConfig, Serving, Summary, adopt, first_bytes, hop_tcp, reached, serve_until,
 };
-use crate::timeouts::Timeout;
 use crate::transport::{Fate, Way};
 use crate::upstream::{BackendSpec, Dialling, Health, Upstream, Upstreams};
 
@@ -525,38 +523,6 @@ async fn serve(
     Some(access)
 }
 
-/// The route of a TLS client, whose first bytes are read for at most `limit`; `None`: it goes to the origin
-/// of the listener. Clients without either are refused.
-async fn routed<'a>(
-    entry: &'a Entry,
-    client: &mut TcpStream,
-    first: &mut Vec<u8>,
-    limit: Duration,
-) -> Result<Option<&'a Route>, End> {
-    let hello = tokio::time::timeout(limit, entrance::client_hello(client, first)).await;
-    let hello = hello.map_err(|_| End::TimedOut(Timeout::Header))?;
-    let hello = hello.map_err(|error| End::ClientFailed(error.to_string()))?;
-    let route = match &hello {
-        Hello::Named(name) => routes::choose(&entry.routes, name),
-        Hello::Nameless | Hello::NotTls | Hello::More(_) => None,
-    };
-    if route.is_some() || entry.origin.is_some() {
-        return Ok(route);
-    }
-    let why = match hello {
-        Hello::Named(name) => format!("no route for the server name {name}"),
-        Hello::Nameless => "no route for a client hello without a server name".to_owned(),
-        Hello::NotTls | Hello::More(_) => {
-            reset(client);
-            return Err(End::ClientFailed("no route for a client that sends no TLS client hello".to_owned()));
-        }
-    };
-    // A client that has gone does not hear it.
-    let _ = client.write_all(&UNRECOGNIZED_NAME).await;
-    let _ = client.shutdown().await;
-    Err(End::ClientFailed(why))
-}
-
 impl Current {
     /// Reads from a client before the hop is opened: its destination, and its first bytes if they come in
     /// time.
@@ -577,7 +543,10 @@ impl Current {
         };
         let route = match entry.routes.is_empty() {
             true => None,
-            false => routed(entry, client, &mut admitted.first, limit).await?,
+            false => {
+                let first = &mut admitted.first;
+                routes::of_client(&entry.routes, entry.origin.is_some(), client, first, limit).await?
+            }
         };
         if let Some(Route { direct, .. }) = route {
             admitted.direct.clone_from(direct);

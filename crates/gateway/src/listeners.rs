@@ -2,11 +2,12 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use brisk_runtime::{Endpoint, ListenConfig};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::runtime::Handle;
 
@@ -127,6 +128,60 @@ pub(crate) async fn accept(listener: &TcpListener, log: &Log) -> (TcpStream, Soc
         }
         tokio::time::sleep(ACCEPT_PAUSE).await;
     }
+}
+
+/// Listens on an address, or on every address of a stack: a listener for each family that it has.
+///
+/// # Errors
+/// If the address is not one of the stack's or the port is taken.
+pub(crate) fn listen_on(
+    endpoint: &Endpoint,
+    listen: SocketAddr,
+    config: &ListenConfig,
+) -> io::Result<Vec<brisk_runtime::TcpListener>> {
+    let everywhere = [IpAddr::from(Ipv4Addr::UNSPECIFIED), IpAddr::from(Ipv6Addr::UNSPECIFIED)];
+    let has = |any: &IpAddr| endpoint.addresses().iter().any(|own| own.is_ipv4() == any.is_ipv4());
+    let mut addresses = vec![listen.ip()];
+    if listen.ip().is_unspecified() && !endpoint.addresses().is_empty() {
+        addresses = everywhere.into_iter().filter(has).collect();
+    }
+    let bind = |ip| {
+        let address = SocketAddr::new(ip, listen.port());
+        brisk_runtime::TcpListener::bind_with(endpoint, address, config.clone())
+    };
+    addresses.into_iter().map(bind).collect()
+}
+
+/// Divides listeners of stacks among `count` cores, a part to each.
+pub(crate) fn spread(
+    listeners: Vec<brisk_runtime::TcpListener>,
+    count: usize,
+) -> Vec<Vec<Listening<brisk_runtime::TcpListener>>> {
+    let mut of_cores: Vec<Vec<_>> = (0..count).map(|_| Vec::new()).collect();
+    for parts in listeners.into_iter().map(brisk_runtime::TcpListener::split) {
+        let is_only = parts.len() == 1;
+        for (stack, listener) in parts.into_iter().enumerate() {
+            of_cores[stack % count].push(Listening { listener, is_only });
+        }
+    }
+    of_cores
+}
+
+/// The next connection on whichever of our stacks; the listener in `turn` is asked first.
+pub(crate) async fn accept_on_stacks(
+    listeners: &[Listening<brisk_runtime::TcpListener>],
+    turn: usize,
+) -> io::Result<Arrived<(brisk_runtime::TcpStream, SocketAddr)>> {
+    poll_fn(|cx| {
+        let (before, from) = listeners.split_at(turn % listeners.len().max(1));
+        for listening in from.iter().chain(before) {
+            if let Poll::Ready(accepted) = listening.listener.poll_accept(cx) {
+                return Poll::Ready(accepted.map(|guest| listening.arrived(guest, turn)));
+            }
+        }
+        Poll::Pending
+    })
+    .await
 }
 
 /// Listens; an error names the address and what to do.

@@ -5,6 +5,7 @@
 //! without it. That includes a side that fails while nothing can be read from it, because the other side
 //! takes nothing.
 
+use std::borrow::Cow;
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
@@ -22,8 +23,11 @@ use crate::end::End;
 use crate::exchanges::Exchanges;
 use crate::first_bytes::Speaker;
 use crate::frontends::FrontendSlot;
+use crate::hop::opening::ClientAddresses;
 use crate::hop::stream::HopStream;
 use crate::io::{Sink, Source, prepare, reset, with_chunk};
+use crate::outgoing;
+use crate::proxy::{ProxyVersion, header};
 use crate::service::{Phase, reached};
 use crate::timeouts::{Activity, Timeout, Timeouts};
 
@@ -38,8 +42,8 @@ impl Role {
     /// Returns the speaker on this side.
     fn speaker(self, side: Side) -> Speaker {
         match (self, side) {
-            (Role::Frontend, Side::Kernel) | (Role::Backend, Side::Hop) => Speaker::Client,
-            (Role::Frontend, Side::Hop) | (Role::Backend, Side::Kernel) => Speaker::Server,
+            (Role::Frontend, Side::Kernel) | (Role::Backend | Role::Edge, Side::Hop) => Speaker::Client,
+            (Role::Frontend, Side::Hop) | (Role::Backend | Role::Edge, Side::Kernel) => Speaker::Server,
         }
     }
 }
@@ -140,7 +144,7 @@ pub(crate) async fn carry(
     access.spoke_first = access.spoke_first.or(spoke);
     let (up, down) = match access.role {
         Role::Frontend => (relayed.from_kernel, relayed.from_hop),
-        Role::Backend => (relayed.from_hop, relayed.from_kernel),
+        Role::Backend | Role::Edge => (relayed.from_hop, relayed.from_kernel),
     };
     access.bytes_up += up.bytes;
     access.bytes_down += down.bytes;
@@ -155,8 +159,8 @@ pub(crate) async fn carry(
             End::Closed
         }
         Stopped::Failed(Side::Kernel, error) => access.role.kernel_failed(&error),
-        Stopped::Failed(Side::Hop, error) => End::HopFailed(error.to_string()),
-        Stopped::Lost => End::HopFailed(told.unwrap_or_default().to_owned()),
+        Stopped::Failed(Side::Hop, error) => access.role.hop_failed(error.to_string()),
+        Stopped::Lost => access.role.hop_failed(told.unwrap_or_default().to_owned()),
         Stopped::Cut => End::Drained,
         Stopped::TimedOut(timeout) => End::TimedOut(timeout),
     }
@@ -389,6 +393,58 @@ pub(crate) enum Stop {
     Drained,
     /// It took too long.
     Late(String),
+}
+
+/// A connection to an origin that is to be opened.
+pub(crate) struct OriginRequest<'a> {
+    /// `HOST:PORT`.
+    pub(crate) origin: &'a str,
+    /// The client, if it is known.
+    pub(crate) client: Option<ClientAddresses>,
+    /// Connect from the client's address.
+    pub(crate) as_client: bool,
+    /// The PROXY header that the origin expects.
+    pub(crate) send_proxy: Option<ProxyVersion>,
+    /// The client's bytes so far.
+    pub(crate) first: &'a [u8],
+    /// How long it may take.
+    pub(crate) limit: Duration,
+}
+
+impl<'a> OriginRequest<'a> {
+    /// Connects, and sends the first bytes; returns those that could not be sent at once.
+    ///
+    /// # Errors
+    /// The end of the connection if the origin cannot be reached, if the hop has `failed`, or at the order to
+    /// end.
+    pub(crate) async fn open(
+        self,
+        failed: impl Future<Output = io::Error>,
+        role: Role,
+        signal: &mut watch::Receiver<Phase>,
+    ) -> Result<(TcpStream, Cow<'a, [u8]>), End> {
+        let greeting = match self.send_proxy {
+            None => Cow::Borrowed(self.first),
+            Some(version) => Cow::Owned([&header(version, self.client)[..], self.first].concat()),
+        };
+        let client = self.client.filter(|_| self.as_client).map(|client| client.source);
+        let connecting = outgoing::connect_as(client, self.origin, &greeting);
+        let (origin, sent) = tokio::select! {
+            biased;
+            opened = within(self.limit, signal, connecting) => match opened {
+                Ok(Ok(opened)) => opened,
+                Ok(Err(error)) => return Err(End::OriginUnreachable(error.to_string())),
+                Err(Stop::Late(why)) => return Err(End::OriginUnreachable(why)),
+                Err(Stop::Drained) => return Err(End::Drained),
+            },
+            error = failed => return Err(role.hop_failed(error.to_string())),
+        };
+        let unsent = match greeting {
+            Cow::Borrowed(greeting) => Cow::Borrowed(&greeting[sent..]),
+            Cow::Owned(greeting) => Cow::Owned(greeting[sent..].to_vec()),
+        };
+        Ok((origin, unsent))
+    }
 }
 
 /// Runs `attempt` for at most `limit`, and until connections have to end.

@@ -2,11 +2,18 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
 use serde::Deserialize;
+use tokio::io::AsyncWriteExt;
 
+use crate::client_hello::{Hello, UNRECOGNIZED_NAME};
+use crate::end::End;
+use crate::entrance::client_hello;
+use crate::io::Accepted;
 use crate::origins::OriginName;
 use crate::outgoing::Direct;
+use crate::timeouts::Timeout;
 
 /// A route of a listener.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -40,6 +47,39 @@ impl ServerName {
 pub(crate) fn choose<'a>(routes: &'a [Route], name: &str) -> Option<&'a Route> {
     let matching = routes.iter().filter(|route| route.sni.matches(name));
     matching.max_by_key(|route| (!route.sni.text.starts_with('.'), route.sni.text.len()))
+}
+
+/// Returns the route of a TLS client, whose first bytes are read for at most `limit`. Returns `None` for the
+/// origin of the listener, if it has one, and refuses clients without either.
+pub(crate) async fn of_client<'a>(
+    routes: &'a [Route],
+    has_origin: bool,
+    client: &mut impl Accepted,
+    first: &mut Vec<u8>,
+    limit: Duration,
+) -> Result<Option<&'a Route>, End> {
+    let hello = tokio::time::timeout(limit, client_hello(client, first)).await;
+    let hello = hello.map_err(|_| End::TimedOut(Timeout::Header))?;
+    let hello = hello.map_err(|error| End::ClientFailed(error.to_string()))?;
+    let route = match &hello {
+        Hello::Named(name) => choose(routes, name),
+        Hello::Nameless | Hello::NotTls | Hello::More(_) => None,
+    };
+    if route.is_some() || has_origin {
+        return Ok(route);
+    }
+    let why = match hello {
+        Hello::Named(name) => format!("no route for the server name {name}"),
+        Hello::Nameless => "no route for a client hello without a server name".to_owned(),
+        Hello::NotTls | Hello::More(_) => {
+            client.reset();
+            return Err(End::ClientFailed("no route for a client that sends no TLS client hello".to_owned()));
+        }
+    };
+    // A client that has gone does not hear it.
+    let _ = client.write_all(&UNRECOGNIZED_NAME).await;
+    let _ = client.shutdown().await;
+    Err(End::ClientFailed(why))
 }
 
 impl FromStr for ServerName {

@@ -1,10 +1,10 @@
-//! Common to frontend and backend: a bounded number of connections, and an end that drains them.
+//! Common to frontend, backend and edge: a bounded number of connections, and an end that drains them.
 
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Poll, ready};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use brisk_runtime::TcpConfig;
@@ -52,14 +52,20 @@ pub(crate) async fn first_bytes(socket: &mut TcpStream, wait: Duration) -> io::R
     if wait.is_zero() {
         return Ok(Vec::new());
     }
-    let read = poll_fn(|cx| {
-        with_chunk(|chunk| {
-            let mut buffer = ReadBuf::new(chunk);
-            ready!(Pin::new(&mut *socket).poll_read(cx, &mut buffer))?;
-            Poll::Ready(Ok(buffer.filled().to_vec()))
-        })
-    });
+    let read = poll_fn(|cx| poll_first_bytes(socket, cx));
     tokio::time::timeout(wait, read).await.unwrap_or_else(|_| Ok(Vec::new()))
+}
+
+/// Reads the bytes that have arrived, 16 kB at most.
+pub(crate) fn poll_first_bytes(
+    socket: &mut (impl AsyncRead + Unpin),
+    cx: &mut Context<'_>,
+) -> Poll<io::Result<Vec<u8>>> {
+    with_chunk(|chunk| {
+        let mut buffer = ReadBuf::new(chunk);
+        ready!(Pin::new(socket).poll_read(cx, &mut buffer))?;
+        Poll::Ready(Ok(buffer.filled().to_vec()))
+    })
 }
 
 /// Is shown every access record.

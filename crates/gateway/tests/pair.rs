@@ -445,6 +445,7 @@ async fn a_reset_by_the_client_is_noticed_while_the_origin_reads_nothing() {
         match access.role {
             Role::Frontend => assert!(matches!(access.end, End::ClientFailed(_)), "{:?}", access.end),
             Role::Backend => assert!(matches!(access.end, End::HopFailed(_)), "{:?}", access.end),
+            Role::Edge => unreachable!("there is none"),
         }
     }
     pair.finish().await;
@@ -464,6 +465,7 @@ async fn a_reset_by_the_origin_is_noticed_while_the_client_reads_nothing() {
         match access.role {
             Role::Frontend => assert!(matches!(access.end, End::HopFailed(_)), "{:?}", access.end),
             Role::Backend => assert!(matches!(access.end, End::OriginFailed(_)), "{:?}", access.end),
+            Role::Edge => unreachable!("there is none"),
         }
     }
     pair.finish().await;
