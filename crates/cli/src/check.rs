@@ -6,7 +6,7 @@ use brisk_gateway::Settings;
 use brisk_gateway::settings::Ignored;
 
 use crate::failure::Failure;
-use crate::{Common, backend, frontend, hop_args, output};
+use crate::{Common, backend, edge, frontend, hop_args, output};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -22,30 +22,37 @@ pub(crate) struct Args {
     config: PathBuf,
 }
 
-/// Reads the file and checks it for the side that it describes, as the start of that side does. Settings
+/// Says whether a role can start with these settings.
+type Check = fn(&Settings) -> Result<(), Failure>;
+
+/// Reads the file and checks it for the role that it describes, as the start of that role does. Settings
 /// without effect, or whose validity depends on the machine, give a warning.
 pub(crate) fn run(args: &Args, _common: &Common) -> Result<(), Failure> {
     let name = args.config.display().to_string();
     let settings = Settings::load(&args.config).map_err(Failure::failed)?;
     let Settings { frontend, peers, listeners, .. } = &settings;
-    let is_frontend = *frontend != Default::default() || !peers.is_empty() || !listeners.is_empty();
+    let is_edge = settings.edge != Default::default();
+    let is_frontend =
+        *frontend != Default::default() || !peers.is_empty() || !listeners.is_empty() && !is_edge;
     let is_backend = settings.backend != Default::default();
-    let side = match (is_frontend, is_backend) {
-        (true, false) => ("frontend", frontend::check(&settings)),
-        (false, true) => ("backend", backend::check(&settings)),
-        (true, true) => ("frontend and backend", frontend::check(&settings).and(backend::check(&settings))),
-        (false, false) => {
-            return Err(Failure::failed(format!(
-                "{name}: it describes neither a [frontend] nor a [backend]"
-            )));
-        }
-    };
-    let (side, checked) = side;
+    let roles: [(&str, bool, Check); 3] = [
+        ("a frontend", is_frontend, frontend::check),
+        ("a backend", is_backend, backend::check),
+        ("an edge", is_edge, edge::check),
+    ];
+    let described = || roles.iter().filter(|(_, is_described, _)| *is_described);
+    let side = described().map(|(role, ..)| *role).collect::<Vec<_>>().join(" and ");
+    if side.is_empty() {
+        return Err(Failure::failed(format!(
+            "{name}: it describes neither a [frontend] nor a [backend] nor an [edge]"
+        )));
+    }
+    let checked = described().try_for_each(|(_, _, check)| check(&settings));
     checked.map_err(|failure| Failure::failed(failure.in_file(&args.config).message))?;
     for (key, why) in warnings(&settings) {
         eprintln!("brisk: warning: {}", Failure::failed(why).about(key).in_file(&args.config).message);
     }
-    output::print_line(&format!("{name}: good for a {side}"))
+    output::print_line(&format!("{name}: good for {side}"))
 }
 
 /// Returns warnings, each with its key: settings that do not prevent the start, or depend on the machine.

@@ -413,7 +413,7 @@ pub(crate) fn check(settings: &Settings) -> Result<(), Failure> {
     if peers.is_empty() {
         return Err(no_peer());
     }
-    check_listeners(settings)?;
+    check_listeners(settings.frontend.listen, &settings.listeners)?;
     direct(frontend)?;
     users(frontend)?;
     hop_args::check(settings)?;
@@ -466,7 +466,7 @@ fn with_listen(settings: Settings, handed: Option<SocketAddr>) -> Settings {
 }
 
 /// The listeners for certain origins.
-fn listeners(settings: &Settings) -> Vec<Listener> {
+pub(crate) fn listeners(settings: &[ListenerSettings]) -> Vec<Listener> {
     let listener = |listener: &ListenerSettings| {
         let ListenerSettings { listen, origin, routes, direct, send_proxy } = listener.clone();
         let route = |RouteSettings { sni, origin, direct, send_proxy }| Route {
@@ -477,19 +477,17 @@ fn listeners(settings: &Settings) -> Vec<Listener> {
         let direct = direct.map(|origin| Direct { origin, send_proxy });
         Listener { listen, origin, routes: routes.into_iter().map(route).collect(), direct }
     };
-    settings.listeners.iter().map(listener).collect()
+    settings.iter().map(listener).collect()
 }
 
 /// Checks that all listeners can be open at one time.
-fn check_listeners(settings: &Settings) -> Result<(), Failure> {
+pub(crate) fn check_listeners(
+    listen: Option<SocketAddr>,
+    listeners: &[ListenerSettings],
+) -> Result<(), Failure> {
     let wrong = |why: String| Err(Failure::usage(why).about("listener"));
-    let all: Vec<Listen> = settings
-        .frontend
-        .listen
-        .into_iter()
-        .map(Listen::from)
-        .chain(settings.listeners.iter().map(|listener| listener.listen.clone()))
-        .collect();
+    let others = listeners.iter().map(|listener| listener.listen.clone());
+    let all: Vec<Listen> = listen.into_iter().map(Listen::from).chain(others).collect();
     for (n, listen) in all.iter().enumerate() {
         if let Some(other) = all.iter().take(n).find(|other| other.overlaps(listen)) {
             return wrong(format!(
@@ -507,7 +505,7 @@ fn check_listeners(settings: &Settings) -> Result<(), Failure> {
 }
 
 /// A listener as a flag names it.
-fn listener(text: &str) -> Result<ListenerSettings, String> {
+pub(crate) fn listener(text: &str) -> Result<ListenerSettings, String> {
     let wrong = || "write ADDR:PORT=NAME, for instance :80=web".to_owned();
     let (listen, origin) = text.split_once('=').ok_or_else(wrong)?;
     Ok(ListenerSettings {
@@ -572,7 +570,7 @@ pub(crate) fn configured(
     };
     Ok(FrontendConfig {
         listen: settings.frontend.listen,
-        listeners: listeners(settings),
+        listeners: listeners(&settings.listeners),
         ephemeral_lifetime: settings.hop.ephemeral_lifetime.unwrap_or(usual.ephemeral_lifetime),
         tcp,
         fast_open: usual.fast_open.and_then(opens),

@@ -1,5 +1,5 @@
-//! The flags that frontend and backend share, and what becomes of them: settings that lie over those of a
-//! file.
+//! The flags that frontend, backend and edge share, and what becomes of them: settings that lie over those of
+//! a file.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -25,12 +25,23 @@ const KEY_VARIABLE: &str = "BRISK_KEY";
 /// The mechanisms of the hop unless the operator chooses others.
 const DEFAULT_MECHANISMS: &str = "all";
 
-/// Options of both sides.
+/// Options of every role.
 #[derive(Clone, Debug, clap::Args)]
-pub(crate) struct SharedArgs {
+pub(crate) struct RoleArgs {
     /// Configuration in TOML; precedence: flags, then environment variables, then this file
     #[arg(short, long, value_name = "FILE", env = "BRISK_CONFIG")]
     pub(crate) config: Option<PathBuf>,
+    #[command(flatten)]
+    addresses: AddressArgs,
+    #[command(flatten)]
+    limits: LimitArgs,
+    #[command(flatten)]
+    admin: AdminArgs,
+}
+
+/// Options of both sides of a hop between gateways.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct SharedArgs {
     #[command(flatten)]
     key: HopKeyArgs,
     #[command(flatten)]
@@ -38,8 +49,6 @@ pub(crate) struct SharedArgs {
     /// Device of the hop: packet:IFACE, xdp:IFACE, tun:NAME or udp:ADDR:PORT; TCP inside UDP if not given
     #[arg(long, value_name = "DEVICE", env = "BRISK_DEVICE", help_heading = "Device")]
     device: Option<String>,
-    #[command(flatten)]
-    addresses: AddressArgs,
     /// Mechanisms of the hop, separated by commas: fast_open, corrective, proactive, planner, ...; all for
     /// everything [default: all]
     #[arg(long, value_name = "LIST", env = "BRISK_MECHANISMS")]
@@ -56,9 +65,7 @@ pub(crate) struct SharedArgs {
     #[arg(long, env = "BRISK_NO_KERNEL_TCP")]
     no_kernel_tcp: bool,
     #[command(flatten)]
-    limits: LimitArgs,
-    #[command(flatten)]
-    admin: AdminArgs,
+    role: RoleArgs,
 }
 
 /// How the hop is protected. There is no key by default: it is made with `brisk keygen`.
@@ -151,36 +158,16 @@ fn given(flag: bool) -> Option<bool> {
     flag.then_some(true)
 }
 
-impl SharedArgs {
+impl RoleArgs {
     /// The flags as settings.
     fn settings(&self) -> Settings {
-        let SharedArgs {
-            config: _,
-            key,
-            ephemeral,
-            device,
-            addresses,
-            mechanisms,
-            max_overhead,
-            packet,
-            no_kernel_tcp,
-            limits,
-            admin,
-        } = self;
+        let RoleArgs { config: _, addresses, limits, admin } = self;
         let addr: Vec<String> = addresses.addr.iter().map(ToString::to_string).collect();
         let hop = HopSettings {
-            key_file: key.key_file.clone(),
-            peer_keys: key.peer_keys.clone(),
-            plain: given(key.plain),
-            ephemeral_lifetime: ephemeral.ephemeral_lifetime,
-            device: device.clone(),
             addr: (!addr.is_empty()).then_some(addr),
             gateway: addresses.gateway,
             mtu: addresses.mtu,
-            mechanisms: mechanisms.clone(),
-            max_overhead: max_overhead.clone(),
-            packet: packet.clone(),
-            kernel_tcp: no_kernel_tcp.then_some(false),
+            ..HopSettings::default()
         };
         let limits = LimitSettings {
             max_connections: limits.max_connections,
@@ -226,11 +213,47 @@ impl SharedArgs {
     }
 }
 
-/// Checks the options common to frontend and backend: at the start, at a reload and in `brisk check`.
+impl SharedArgs {
+    /// The flags of the hop over these of a side.
+    fn over(&self, own: Settings) -> Settings {
+        let SharedArgs { key, ephemeral, device, mechanisms, max_overhead, packet, no_kernel_tcp, role: _ } =
+            self;
+        let hop = HopSettings {
+            key_file: key.key_file.clone(),
+            peer_keys: key.peer_keys.clone(),
+            plain: given(key.plain),
+            ephemeral_lifetime: ephemeral.ephemeral_lifetime,
+            device: device.clone(),
+            mechanisms: mechanisms.clone(),
+            max_overhead: max_overhead.clone(),
+            packet: packet.clone(),
+            kernel_tcp: no_kernel_tcp.then_some(false),
+            ..HopSettings::default()
+        };
+        Settings { hop, ..Settings::default() }.over(own)
+    }
+
+    /// As [`RoleArgs::placed`].
+    pub(crate) fn placed(&self, failure: Failure, own: Settings) -> Failure {
+        self.role.placed(failure, self.over(own))
+    }
+
+    /// As [`RoleArgs::over_file`].
+    pub(crate) fn over_file(&self, own: Settings) -> Result<Settings, Failure> {
+        self.role.over_file(self.over(own))
+    }
+}
+
+/// Checks the options common to both sides of a hop: at the start, at a reload and in `brisk check`.
 pub(crate) fn check(settings: &Settings) -> Result<(), Failure> {
-    let Settings { hop, admin: AdminSettings { listen, token_file }, .. } = settings;
+    let Settings { hop, admin, .. } = settings;
     protection(hop)?;
     mechanisms(hop)?;
+    check_admin(admin)
+}
+
+/// Checks that the admin listener may be opened.
+pub(crate) fn check_admin(AdminSettings { listen, token_file }: &AdminSettings) -> Result<(), Failure> {
     let Some(listen) = *listen else { return Ok(()) };
     let about = if token_file.is_some() { "admin.token_file" } else { "admin.listen" };
     Admin::check(listen, token_file.as_deref()).map_err(|error| Failure::failed(error).about(about))

@@ -21,6 +21,7 @@ mod demo;
 mod device_args;
 mod doctor;
 mod duration;
+mod edge;
 #[cfg(feature = "lab")]
 mod emulate;
 mod failure;
@@ -130,6 +131,8 @@ enum Command {
     Frontend(frontend::Args),
     /// The gateway near the origin: accepts connections of frontends, connects to the origin
     Backend(backend::Args),
+    /// Our TCP towards unmodified clients, the kernel's TCP towards the origin
+    Edge(edge::Args),
     /// Run a command whose connections all go through the gateway, no privileges
     Run(run::Args),
     /// Say what is wrong with a configuration of the gateway
@@ -181,6 +184,7 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
         Command::Script(args) => script::run(args, &common),
         Command::Frontend(args) => frontend::run(args, &common),
         Command::Backend(args) => backend::run(args, &common),
+        Command::Edge(args) => edge::run(args, &common),
         Command::Run(args) => run::run(&args, &common),
         Command::Check(args) => check::run(&args, &common),
         Command::Doctor(args) => doctor::run(&args, &common),

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`frontend`] | [`Frontend`]: accepts clients, opens the hop with their first bytes |
 //! | [`backend`] | [`Backend`]: accepts the hop, connects to the origin |
+//! | [`edge`] | [`Edge`]: accepts clients over our TCP, connects to the origin, without another gateway |
 //! | [`hop`] | what is said between them: key, messages, records |
 //! | [`upstream`] | the backends of a frontend: which one is asked, which are alive |
 //! | `warm` | connections to a backend that are open before they are needed |
@@ -45,6 +46,7 @@ pub mod allow;
 pub mod backend;
 pub mod client_hello;
 pub mod doctor;
+pub mod edge;
 mod end;
 pub mod entrance;
 mod exchanges;
@@ -82,6 +84,7 @@ pub use access::{Access, Role};
 pub use admin::{Admin, Shown};
 pub use allow::Allow;
 pub use backend::{Backend, BackendConfig, BackendControl};
+pub use edge::{Edge, EdgeConfig, EdgeControl};
 pub use end::End;
 pub use entrance::Entrance;
 pub use first_bytes::Speaker;

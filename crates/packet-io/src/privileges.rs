@@ -88,10 +88,17 @@ impl OpenError {
 
     /// The kernel did not give away a port that a packet device needs.
     pub(crate) fn guard(subject: &str, served: Option<std::net::SocketAddr>, source: io::Error) -> Self {
-        let port = served.map_or_else(|| "61056 to 65535".to_owned(), |served| served.port().to_string());
+        let not_ours = source.raw_os_error() == Some(libc::EADDRNOTAVAIL);
+        let port = match served {
+            None => "61056 to 65535".to_owned(),
+            Some(served) if not_ours => format!("{} of {}", served.port(), served.ip()),
+            Some(served) => served.port().to_string(),
+        };
         let remedy = match source.raw_os_error() {
             Some(libc::EACCES) => "ports below 1024 need CAP_NET_BIND_SERVICE; choose a higher one",
-            Some(libc::EADDRNOTAVAIL) => "this address is not one of this host",
+            Some(libc::EADDRNOTAVAIL) => {
+                "this address is not one of this host; `ip address` shows those that are"
+            }
             _ if source.kind() == io::ErrorKind::AddrInUse => {
                 "another program has it; end it or choose another"
             }

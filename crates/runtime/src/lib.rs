@@ -56,6 +56,7 @@ pub use brisk_packet_io::{DeviceSpec, inherited::inherited_listener};
 pub use brisk_tcp::config::{CongestionAlgorithm, FastOpenConfig};
 pub use brisk_tcp::connection::ConnStats;
 pub use brisk_tcp::fast_open::{self, FastOpenConnect, FastOpenListen, FastOpenOutcome, KeySource};
+pub use brisk_tcp::path::PathMemoryConfig;
 pub use brisk_tcp::stored::ImportError;
 pub use brisk_tcp::{ConnectConfig, ListenConfig, TcpConfig};
 pub use cores::Cores;

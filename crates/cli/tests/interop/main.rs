@@ -18,6 +18,7 @@
 //! | `moves` | the gateway pair while addresses change |
 //! | `readme` | the commands of the README for a gateway pair, as they are pasted |
 //! | `packet` | both roles on the host's own addresses; the gateway pair where UDP is blocked |
+//! | `edge` | kernel clients, `brisk edge` on the host's own address, nginx |
 //! | `xdp` | both roles on the host's own addresses through AF_XDP, beside the kernel's services |
 //!
 //! Needs root, or `unshare -Urnm sh -c 'mount -t tmpfs tmpfs /run && cargo test -p brisk --test interop'`. A
@@ -29,6 +30,7 @@ mod machine;
 
 mod bench;
 mod capture;
+mod edge;
 mod farm;
 mod fast_open;
 mod gateway;

@@ -161,7 +161,7 @@ pub(crate) fn ethernet() -> (Namespace, Namespace) {
     (near, far)
 }
 
-fn has_interface(host: &Namespace, name: &str) -> bool {
+pub(crate) fn has_interface(host: &Namespace, name: &str) -> bool {
     let output = host.command("ip").args(["link", "show", name]).output().expect("ip starts");
     output.status.success()
 }

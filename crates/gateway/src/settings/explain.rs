@@ -54,7 +54,7 @@ pub(super) fn permitted_values(key: &str) -> &'static str {
         "backends" => "[[backends]] above each one, and its keys below",
         "listener" => "[[listener]] above each one, and its keys below",
         _ => {
-            "[frontend], [[backends]], [[listener]], [backend], [[frontends]], [hop], [limits] or [admin], and their keys below"
+            "[frontend], [[backends]], [[listener]], [backend], [edge], [[frontends]], [hop], [limits] or [admin], and their keys below"
         }
     }
 }

@@ -72,7 +72,8 @@ impl Settings {
 
 /// The first key whose value is out of its range.
 fn out_of_range(settings: &Settings) -> Option<String> {
-    let Settings { frontend, peers, listeners: _, backend, frontends, hop, limits, admin: _ } = settings;
+    let Settings { frontend, peers, listeners: _, backend, edge: _, frontends, hop, limits, admin: _ } =
+        settings;
     let second = Duration::from_secs(1);
     let out = |time: Option<Duration>, least: Duration, most: Duration| {
         time.is_some_and(|time| time < least || time > most)

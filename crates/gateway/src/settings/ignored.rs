@@ -1,6 +1,6 @@
 //! Settings without effect, because another setting switches off their subject.
 
-use super::{Fallback, Settings};
+use super::{BackendSettings, EdgeSettings, Fallback, FrontendSettings, ListenerSettings, Settings};
 
 /// A key that has no effect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -14,8 +14,19 @@ pub struct Ignored {
 impl Settings {
     /// Returns the settings without effect.
     pub fn ignored(&self) -> Vec<Ignored> {
-        let Settings { frontend, peers: _, listeners, backend: _, frontends, hop, limits: _, admin } = self;
-        let no_plain_listener = frontend.listen.is_none() && !listeners.is_empty();
+        let Settings { frontend, peers: _, listeners, backend, edge, frontends, hop, limits: _, admin } =
+            self;
+        let is_edge = *edge != EdgeSettings::default()
+            && *backend == BackendSettings::default()
+            && *frontend == FrontendSettings::default();
+        let of_a_pair = hop.key_file.is_some()
+            || hop.peer_keys.is_some()
+            || hop.plain.is_some()
+            || hop.max_overhead.is_some();
+        let is_direct = |listener: &ListenerSettings| {
+            listener.direct.is_some() || listener.routes.iter().any(|route| route.direct.is_some())
+        };
+        let no_plain_listener = frontend.listen.is_none() && !listeners.is_empty() && !is_edge;
         let direct = frontend.fallback == Some(Fallback::Direct);
         let is_proxy = frontend.socks5 == Some(true) || frontend.connect == Some(true);
         let planner = |word: &str| matches!(word.trim(), "all" | "planner" | "planner=on");
@@ -60,7 +71,17 @@ impl Settings {
                  (backend.send_proxy)",
             ),
             (
-                hop.max_overhead.is_some() && without_planner,
+                is_edge && of_a_pair,
+                "hop",
+                "an edge has no other gateway: key_file, peer_keys, plain and max_overhead have no effect",
+            ),
+            (
+                is_edge && listeners.iter().any(is_direct),
+                "listener",
+                "direct has no effect on an edge, which always connects to the origin itself",
+            ),
+            (
+                hop.max_overhead.is_some() && without_planner && !is_edge,
                 "hop.max_overhead",
                 "max_overhead has no effect: it is the limit of the planner, which mechanisms does not name",
             ),
@@ -118,6 +139,9 @@ mod tests {
         assert_eq!(ignored("[hop]\ndevice = 'tun:x'\nkernel_tcp = true"), ["hop.kernel_tcp"]);
         assert!(ignored("[hop]\ndevice = 'tun:x'\nkernel_tcp = false").is_empty());
         assert!(ignored("[hop]\nkernel_tcp = true\nephemeral_lifetime = '1s'").is_empty());
+        let edge = "[edge]\nlisten = ':1'\n[[listener]]\nlisten = ':2'\norigin = 'a'\n";
+        assert_eq!(ignored(edge), [""; 0]);
+        assert_eq!(ignored(&format!("{edge}direct = 'a:1'\n[hop]\nplain = true")), ["hop", "listener"]);
         assert_eq!(ignored("[hop]\nplain = true\nephemeral_lifetime = '1s'"), ["hop.ephemeral_lifetime"]);
     }
 }

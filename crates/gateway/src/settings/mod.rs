@@ -52,11 +52,13 @@ pub struct Settings {
     /// The backends of a frontend.
     #[serde(rename = "backends")]
     pub peers: Vec<PeerSettings>,
-    /// Where clients of a frontend connect, beside `frontend.listen`.
+    /// Where clients of a frontend or an edge connect, beside its `listen`.
     #[serde(rename = "listener")]
     pub listeners: Vec<ListenerSettings>,
     /// The side near the origin.
     pub backend: BackendSettings,
+    /// The side near the origin without another gateway.
+    pub edge: EdgeSettings,
     /// The limits that a backend sets frontends which have keys of their own.
     pub frontends: Vec<FrontendLimitSettings>,
     /// The hop between them.
@@ -190,6 +192,23 @@ pub struct BackendSettings {
     pub replay_tolerance: Option<Duration>,
 }
 
+/// `[edge]`.
+#[derive(Clone, PartialEq, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct EdgeSettings {
+    /// Where clients connect.
+    #[serde(deserialize_with = "values::listen")]
+    pub listen: Option<SocketAddr>,
+    /// The origin.
+    #[serde(deserialize_with = "values::host_and_port")]
+    pub to: Option<String>,
+    /// Origins of `[[listener]]` and its routes by name.
+    pub origins: Option<Origins>,
+    /// The PROXY header for the origin.
+    #[serde(deserialize_with = "values::proxy_version")]
+    pub send_proxy: Option<ProxyVersion>,
+}
+
 /// `[[frontends]]`.
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -313,6 +332,7 @@ lay!(FrontendSettings {
     send_proxy,
 });
 lay!(BackendSettings { listen, to, origins, allow, as_client, send_proxy, replay_tolerance });
+lay!(EdgeSettings { listen, to, origins, send_proxy });
 lay!(HopSettings {
     key_file,
     peer_keys,
@@ -350,12 +370,13 @@ impl Settings {
     /// These where they say something, `under` where they do not.
     #[must_use]
     pub fn over(self, under: Settings) -> Settings {
-        let Settings { frontend, peers, listeners, backend, frontends, hop, limits, admin } = self;
+        let Settings { frontend, peers, listeners, backend, edge, frontends, hop, limits, admin } = self;
         Settings {
             frontend: frontend.over(under.frontend),
             listeners: if listeners.is_empty() { under.listeners } else { listeners },
             peers: if peers.is_empty() { under.peers } else { peers },
             backend: backend.over(under.backend),
+            edge: edge.over(under.edge),
             frontends: if frontends.is_empty() { under.frontends } else { frontends },
             hop: hop.over(under.hop),
             limits: limits.over(under.limits),
@@ -366,7 +387,7 @@ impl Settings {
     /// The keys in which these differ from `before`, as `SECTION.KEY`; `backends` for all of the backends,
     /// `listener` for all listeners, `frontends` for all limits of frontends.
     pub fn changed(&self, before: &Settings) -> Vec<Change> {
-        let Settings { frontend, peers, listeners, backend, frontends, hop, limits, admin } = self;
+        let Settings { frontend, peers, listeners, backend, edge, frontends, hop, limits, admin } = self;
         let mut changes = frontend.changed(&before.frontend, "frontend");
         if *peers != before.peers {
             changes.push(Change::of("backends".to_owned(), &before.peers, peers));
@@ -375,6 +396,7 @@ impl Settings {
             changes.push(Change::of("listener".to_owned(), &before.listeners, listeners));
         }
         changes.extend(backend.changed(&before.backend, "backend"));
+        changes.extend(edge.changed(&before.edge, "edge"));
         if *frontends != before.frontends {
             changes.push(Change::of("frontends".to_owned(), &before.frontends, frontends));
         }
