@@ -102,7 +102,7 @@ impl Connection {
     ) -> io::Result<(Connection, usize)> {
         let now = shared.clock.now();
         shared.act(|inner| {
-            inner.check_driver()?;
+            inner.check_open()?;
             inner.hear(now);
             inner.loops |= inner.stack.config().addresses.contains(&remote.ip().to_canonical());
             let (id, taken) =

@@ -390,7 +390,7 @@ impl Driver {
         if self.woken.len() > known {
             self.readers.begin(now);
         }
-        if inner.loops && self.outgoing.own.is_empty() {
+        if inner.loops && self.outgoing.own != inner.stack.config().addresses {
             self.outgoing.own.clone_from(&inner.stack.config().addresses);
         }
         if self.readers.all_wait {
@@ -414,7 +414,7 @@ impl Driver {
             self.due = inner.stack.next_timeout();
             self.readers.first = self.readers.first.filter(|_| stack_has_more);
         }
-        let is_needed = !idle || inner.has_handles();
+        let is_needed = (!idle || inner.has_handles()) && !inner.closed;
         drop(inner);
         self.woken.drain(..).for_each(Waker::wake);
         // A received packet may have been handed over to another queue.
@@ -475,6 +475,7 @@ impl Future for Driver {
 impl Drop for Driver {
     fn drop(&mut self) {
         self.shared.end(match std::thread::panicking() {
+            false if self.shared.lock().closed => Ended::Closed,
             false => Ended::Runtime,
             // The stack is only ever touched under the lock, and the device mostly outside.
             true if self.shared.is_poisoned() => Ended::Defect,

@@ -4,7 +4,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use brisk_device::steering::{SteeredDevice, Steering};
 use brisk_device::{Counters, Device};
@@ -15,6 +15,7 @@ use brisk_tcp::stack::StackStats;
 use brisk_tcp::{ConnectConfig, Stack, StackConfig, TcpConfig};
 use brisk_wire::MAX_SUPER_LEN;
 use tokio::runtime::Handle;
+use tokio::time::timeout;
 
 use crate::clock::{Clock, GRANULARITY};
 use crate::connection::Connection;
@@ -26,6 +27,9 @@ use crate::shards::Shards;
 use crate::shared::{Inner, Shared};
 use crate::stream::TcpStream;
 use crate::waiters::wait;
+
+/// How long a closed endpoint waits for its device to take the last packets.
+const LAST_MOMENT: Duration = Duration::from_secs(1);
 
 /// A TCP host of its own: addresses, connections and listeners on one device.
 ///
@@ -39,7 +43,6 @@ use crate::waiters::wait;
 #[derive(Debug)]
 pub struct Endpoint {
     shards: Arc<Shards>,
-    addresses: Arc<[IpAddr]>,
     tcp: Arc<TcpConfig>,
 }
 
@@ -101,7 +104,7 @@ impl Endpoint {
         config: &ConnectConfig,
     ) -> io::Result<(TcpStream, usize)> {
         config.tcp.validate().map_err(error::config)?;
-        let shared = self.shards.opener(config.local, remote, &self.addresses);
+        let shared = self.shards.opener(config.local, remote);
         let (connection, taken) = Connection::open(shared, remote, data, config)?;
         Ok((TcpStream::new(connection), taken))
     }
@@ -155,8 +158,45 @@ impl Endpoint {
     }
 
     /// The addresses of this host. Empty if it answers to every address.
-    pub fn addresses(&self) -> &[IpAddr] {
-        &self.addresses
+    pub fn addresses(&self) -> Vec<IpAddr> {
+        self.shards.ask(|stack, _| stack.config().addresses.clone())
+    }
+
+    /// Adds an address of the host; false if it is one already. The packets for it must reach the device.
+    pub fn add_address(&self, address: IpAddr) -> bool {
+        self.shards.act(|stack, _| stack.add_address(address)).fold(false, |any, added| any | added)
+    }
+
+    /// Removes an address of the host, and aborts the connections that use it; false if it is none. A
+    /// listener on this address alone gets no more connections.
+    pub fn remove_address(&self, address: IpAddr) -> bool {
+        self.shards.act(|stack, now| stack.remove_address(address, now)).fold(false, |any, gone| any | gone)
+    }
+
+    /// Changes the largest IP packet, bytes: at most what the device carries. Existing connections send no
+    /// packet above it from now on; after an increase only new connections send larger ones.
+    ///
+    /// # Errors
+    /// `InvalidInput` below 576.
+    pub fn set_mtu(&self, mtu: u16) -> io::Result<()> {
+        self.shards
+            .act(|stack, now| stack.set_mtu(mtu, now))
+            .collect::<Result<(), _>>()
+            .map_err(error::config)
+    }
+
+    /// Closes the endpoint: listeners at once, connections for writing after what was written. Connections
+    /// that their peers have not closed too after `deadline` are aborted with a reset. Then the device is
+    /// closed, and every handle reports `NotConnected`. Returns how many connections were aborted.
+    ///
+    /// Connections in TIME-WAIT are not waited for. A device that takes no packets for a second after the
+    /// deadline is left to its driver.
+    pub async fn close(&self, deadline: Duration) -> usize {
+        self.shards.iter().for_each(|shared| shared.begin_close());
+        let _ = timeout(deadline, self.wait_idle()).await;
+        let aborted = self.shards.iter().map(|shared| shared.finish_close()).sum();
+        let _ = timeout(LAST_MOMENT, self.wait_while(|inner| inner.check_driver().is_ok())).await;
+        aborted
     }
 
     /// The settings of connections that ask for no others.
@@ -182,11 +222,15 @@ impl Endpoint {
     /// Waits until nothing is left to be delivered: no connection but those in TIME-WAIT. Put a time limit
     /// around it before a program ends, so that what it wrote last still leaves.
     pub async fn wait_idle(&self) {
+        self.wait_while(|inner| !inner.is_idle() && inner.check_driver().is_ok()).await;
+    }
+
+    async fn wait_while(&self, is_busy: impl Fn(&Inner) -> bool) {
         let poll = |cx: &mut Context<'_>, waiter| {
             let mut all = Poll::Ready(());
             for shared in self.shards.iter() {
                 let mut inner = shared.lock();
-                if !inner.is_idle() && inner.check_driver().is_ok() {
+                if is_busy(&inner) {
                     inner.idle().add(waiter, cx);
                     all = Poll::Pending;
                 }
@@ -210,7 +254,7 @@ impl Endpoint {
 impl Clone for Endpoint {
     fn clone(&self) -> Endpoint {
         self.shards.iter().for_each(|shared| shared.lock().add_handle());
-        Endpoint { shards: self.shards.clone(), addresses: self.addresses.clone(), tcp: self.tcp.clone() }
+        Endpoint { shards: self.shards.clone(), tcp: self.tcp.clone() }
     }
 }
 
@@ -349,7 +393,6 @@ impl Builder {
     pub fn build(mut self) -> io::Result<Endpoint> {
         self.tcp.validate().map_err(error::config)?;
         self.fit_to_device();
-        let addresses = self.stack.addresses.as_slice().into();
         let seed = self.seed.map_or_else(os_entropy, Ok)?;
         let several = self.queues.len() > 1;
         let steering = several.then(|| Steering::new(self.queues.len(), derived(seed, 0)));
@@ -377,7 +420,7 @@ impl Builder {
             let _entered = core.enter();
             core.spawn(Driver::new(shared.clone(), queue));
         }
-        Ok(Endpoint { shards: Arc::new(Shards::new(all, steering)), addresses, tcp: Arc::new(self.tcp) })
+        Ok(Endpoint { shards: Arc::new(Shards::new(all, steering)), tcp: Arc::new(self.tcp) })
     }
 
     /// Gives the stack the limits of its device; the queues of a device are alike.

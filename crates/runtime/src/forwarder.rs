@@ -54,7 +54,7 @@ impl Forwarder {
         let share = max_pending.max(1).div_ceil(shards.count());
         for (index, shared) in shards.iter().enumerate() {
             let mut inner = shared.lock();
-            inner.check_driver()?;
+            inner.check_open()?;
             // All stacks of an endpoint have one or none has.
             if index == 0 && inner.forwarder.is_some() {
                 return Err(io::Error::new(io::ErrorKind::AddrInUse, "the endpoint has a forwarder already"));
@@ -90,7 +90,7 @@ impl Forwarder {
                 let (endpoint, shared) = (self.endpoint.clone(), shared.clone());
                 return Poll::Ready(Ok(ConnectRequest { endpoint, shared, request, decided: false }));
             }
-            inner.check_driver()?;
+            inner.check_open()?;
             if let Some(waiting) = &mut inner.forwarder {
                 waiting.add(waiter, cx);
             }
@@ -166,7 +166,7 @@ impl ConnectRequest {
         let ConnectRequest { shared, request, .. } = self;
         let now = shared.clock.now();
         let connection = shared.act(|inner| {
-            inner.check_driver()?;
+            inner.check_open()?;
             let id = inner.stack.accept_request(request, tcp, now).map_err(error::request)?;
             io::Result::Ok(Connection::register(shared, inner, id, request.tuple.remote))
         })?;

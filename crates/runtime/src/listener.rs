@@ -64,7 +64,7 @@ impl TcpListener {
         let (mut at, mut parts) = (local, Vec::new());
         for shared in shards.iter() {
             let part = shared.act(|inner| {
-                inner.check_driver()?;
+                inner.check_open()?;
                 let id = inner.stack.listen(at, config.clone()).map_err(error::listen)?;
                 inner.acceptors(id);
                 inner.add_handle();
@@ -88,7 +88,7 @@ impl TcpListener {
     /// The next connection and the address of its peer. Cancel-safe.
     ///
     /// # Errors
-    /// If the endpoint's device has failed.
+    /// If the endpoint's device has failed, or the endpoint was closed.
     pub async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         wait(|cx, waiter| self.poll_accept_as(waiter, cx), |waiter| self.leave(waiter)).await
     }
@@ -168,7 +168,7 @@ impl Part {
         if let Some((id, remote)) = inner.stack.accept(self.id) {
             return Poll::Ready(Ok((self.hand_out(inner, id, remote), remote)));
         }
-        inner.check_driver()?;
+        inner.check_open()?;
         inner.acceptors(self.id).add(waiter, cx);
         Poll::Pending
     }

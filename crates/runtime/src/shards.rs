@@ -57,6 +57,14 @@ impl Shards {
         }
     }
 
+    /// Acts on each stack, and wakes its driver to send what that caused.
+    pub(crate) fn act<T>(&self, action: impl Fn(&mut Stack, Instant) -> T) -> impl Iterator<Item = T> {
+        self.all.iter().map(move |shared| {
+            let now = shared.clock.now();
+            shared.act(|inner| action(&mut inner.stack, now))
+        })
+    }
+
     /// As [`Shards::tell`], until one refuses.
     pub(crate) fn try_tell<E>(
         &self,
@@ -75,19 +83,19 @@ impl Shards {
     }
 
     /// Returns the stack that opens a connection: the one whose share contains the requested port, else the
-    /// one of the calling core, else each in turn. `addresses` are those of the host.
-    pub(crate) fn opener(
-        &self,
-        wanted: Option<SocketAddr>,
-        remote: SocketAddr,
-        addresses: &[IpAddr],
-    ) -> &Arc<Shared> {
+    /// one of the calling core, else each in turn.
+    pub(crate) fn opener(&self, wanted: Option<SocketAddr>, remote: SocketAddr) -> &Arc<Shared> {
         let index = match (&self.steering, wanted.filter(|wanted| wanted.port() != 0)) {
             (None, _) => 0,
             (Some(steering), Some(wanted)) => {
                 let FourTuple { local, remote } = FourTuple::new(wanted, remote);
-                let first = || addresses.iter().find(|own| own.is_ipv4() == remote.is_ipv4()).copied();
-                let ip = if local.ip().is_unspecified() { first() } else { None };
+                let first = |addresses: &[IpAddr]| {
+                    addresses.iter().find(|own| own.is_ipv4() == remote.is_ipv4()).copied()
+                };
+                let ip = match local.ip().is_unspecified() {
+                    true => first(&self.all[0].lock().stack.config().addresses),
+                    false => None,
+                };
                 steering.queue_of(SocketAddr::new(ip.unwrap_or(local.ip()), local.port()), remote)
             }
             (Some(_), None) => Cores::current().unwrap_or_else(|| self.next.fetch_add(1, Ordering::Relaxed)),

@@ -44,6 +44,10 @@ pub(crate) struct Inner {
     /// Endpoints, listeners and connections that the application holds.
     handles: usize,
     ended: Option<Ended>,
+    /// The endpoint is being closed: nothing new begins.
+    closing: bool,
+    /// The driver ends as soon as it has sent what there is.
+    pub(crate) closed: bool,
     /// With the other stacks of the endpoint, if there are any.
     exchange: Option<Exchange>,
     /// The stack has connected to an address of its own.
@@ -73,6 +77,8 @@ pub(crate) enum Ended {
     Device(io::ErrorKind, String),
     /// The tokio runtime that the driver ran on was shut down.
     Runtime,
+    /// The program closed the endpoint.
+    Closed,
     /// The driver panicked in the stack.
     Defect,
     /// The driver panicked in the device.
@@ -92,6 +98,8 @@ impl Shared {
             driver_awake: false,
             handles: 0,
             ended: None,
+            closing: false,
+            closed: false,
             exchange,
             loops: false,
             deferred: VecDeque::new(),
@@ -126,16 +134,43 @@ impl Shared {
         result
     }
 
-    /// The driver is gone: every waiting task hears of it. If that was not because nobody needs this stack
-    /// any more, so do those of its siblings: a host of which a part is deaf would fail some connections
-    /// without a word.
+    /// The driver is gone: every waiting task hears of it. If the stack was still needed, so do those of its
+    /// siblings: a host of which a part is deaf would fail some connections without a word. The drivers of a
+    /// closed endpoint end by themselves.
     pub(crate) fn end(&self, ended: Ended) {
         let is_needed = self.lock().has_handles();
         self.end_alone(ended.clone());
-        if is_needed {
+        if is_needed && !matches!(ended, Ended::Closed) {
             let siblings = self.siblings.get().into_iter().flatten().filter_map(Weak::upgrade);
             siblings.for_each(|sibling| sibling.end_alone(ended.clone()));
         }
+    }
+
+    /// Closes the listeners, and every connection for writing.
+    pub(crate) fn begin_close(&self) {
+        let (now, mut woken) = (self.clock.now(), Vec::new());
+        self.act(|inner| {
+            inner.closing = true;
+            inner.stack.close_all(now);
+            for acceptors in inner.listeners.values_mut() {
+                acceptors.take_into(&mut woken);
+            }
+            if let Some(waiting) = &mut inner.forwarder {
+                waiting.take_into(&mut woken);
+            }
+        });
+        woken.into_iter().for_each(Waker::wake);
+    }
+
+    /// Aborts what is left, and ends the driver; answers how many connections that were.
+    pub(crate) fn finish_close(&self) -> usize {
+        let now = self.clock.now();
+        self.act(|inner| {
+            inner.closed = true;
+            let left = inner.stack.connections().saturating_sub(inner.stack.time_waits());
+            inner.stack.abort_all(now);
+            left
+        })
     }
 
     fn end_alone(&self, ended: Ended) {
@@ -158,6 +193,10 @@ impl Shared {
     }
 }
 
+fn endpoint_closed() -> io::Error {
+    io::Error::new(io::ErrorKind::NotConnected, "the endpoint was closed")
+}
+
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Shared").field("clock", &self.clock).finish_non_exhaustive()
@@ -173,11 +212,18 @@ impl Inner {
             Some(Ended::Runtime) => {
                 Err(io::Error::other("the tokio runtime that this endpoint ran on was shut down"))
             }
+            Some(Ended::Closed) => Err(endpoint_closed()),
             Some(Ended::Defect) => {
                 Err(io::Error::other("the stack panicked, which is a defect: please report it"))
             }
             Some(Ended::DevicePanicked) => Err(io::Error::other("the device panicked")),
         }
+    }
+
+    /// Errs if nothing new can begin: connections, listeners, requests.
+    pub(crate) fn check_open(&self) -> io::Result<()> {
+        self.check_driver()?;
+        if self.closing { Err(endpoint_closed()) } else { Ok(()) }
     }
 
     pub(crate) fn waiting(&mut self, id: ConnId) -> &mut Waiting {

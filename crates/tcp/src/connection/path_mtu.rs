@@ -9,8 +9,8 @@
 
 use alloc::vec::Vec;
 
-use crate::connection::Connection;
 use crate::connection::decision::Choice;
+use crate::connection::{Connection, State};
 use crate::outcome::{AckOutcome, CongestionState, LossCause, LossOutcome, Origin};
 use crate::send::budget::Budget;
 use crate::time::Instant;
@@ -95,6 +95,18 @@ impl Connection {
         let range = self.tx.scoreboard.next_lost(size)?;
         let large = range.len() > self.tx.mss() && range.len() <= budget.of(Origin::Retransmit);
         large.then(|| self.again_as_probe(range))
+    }
+
+    /// The device takes packets of at most `mtu` bytes from now on.
+    pub(crate) fn limit_mtu(&mut self, mtu: u16) {
+        if !self.tx.mtu.limit(mtu) {
+            return;
+        }
+        if self.opens_fast() && self.state == State::SynSent {
+            self.on_syn_too_big();
+        } else {
+            self.shrink_segments();
+        }
     }
 
     /// The MSS shrank: what is outstanding in larger segments is lost and is sent again in smaller

@@ -163,6 +163,19 @@ impl PathMtu {
         self.mtu = self.mtu.min(self.local);
     }
 
+    /// The device takes packets of at most `mtu` bytes from now on. Returns true if the MTU shrank.
+    pub(crate) fn limit(&mut self, mtu: u16) -> bool {
+        let (mtu, before) = (u32::from(mtu), self.mtu);
+        self.device = self.device.min(mtu);
+        self.cap(mtu.saturating_sub(self.headers).max(FLOOR_MSS));
+        if let Some(search) = &mut self.search
+            && search.probe.is_some_and(|probe| probe.size > mtu)
+        {
+            search.probe = None;
+        }
+        self.mtu < before
+    }
+
     /// Payload of a packet of `mtu` bytes.
     pub(crate) fn payload(&self, mtu: u32, options: u32) -> u32 {
         mtu.saturating_sub(self.headers + options).max(1)

@@ -68,6 +68,7 @@ mod events;
 mod fast_open;
 mod half_open;
 mod isn;
+mod lifecycle;
 mod listener;
 mod memory;
 mod open;

@@ -10,6 +10,7 @@ mod handshake;
 mod harness;
 mod hostile;
 mod idle;
+mod lifecycle;
 mod limits;
 mod members;
 mod memory;
