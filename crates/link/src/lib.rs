@@ -70,3 +70,8 @@ pub use rate::RateSpec;
 pub use spec::{DirectionSpec, KEYS, LinkSpec, Mtu, Reorder};
 pub use units::{Rate, Ratio};
 pub use way::Way;
+
+/// The examples of the page that a registry shows.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

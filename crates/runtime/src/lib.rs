@@ -69,3 +69,16 @@ pub use prefix::Prefix;
 pub use socket::TcpSocket;
 pub use stream::split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 pub use stream::{StreamHandle, TcpStream};
+
+/// The code of the guide to the library, as tests.
+#[cfg(doctest)]
+mod guide {
+    #[doc = include_str!("../../../docs/library/first-program.md")]
+    struct FirstProgram;
+    #[doc = include_str!("../../../docs/library/own-device.md")]
+    struct OwnDevice;
+    #[doc = include_str!("../../../docs/library/tunnel.md")]
+    struct Tunnel;
+    #[doc = include_str!("../../../docs/library/testing.md")]
+    struct Testing;
+}

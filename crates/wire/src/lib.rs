@@ -71,3 +71,8 @@ pub use segmentation::{split, split_headers, split_twice};
 pub use seq::SeqNum;
 pub use tcp::{Flags, TcpHeader};
 pub use time::{Duration, Instant};
+
+/// The examples of the page that a registry shows.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
