@@ -1,4 +1,4 @@
-//! The access record: what one connection through the gateway was, told when it closes.
+//! The access record: one connection through the gateway, logged when it closes.
 
 use std::io;
 use std::net::SocketAddr;

@@ -1,7 +1,7 @@
-//! Where a side can be looked at: `/metrics`, `/healthz`, `/readyz`, `/status`.
+//! The admin listener of a side: `/metrics`, `/healthz`, `/readyz`, `/status`.
 //!
-//! A listener of its own, on loopback unless a token protects it. A flood gets no more than `MAX`
-//! connections and a few seconds each.
+//! It has a socket of its own, on loopback unless a token protects it. A flood gets at most `MAX`
+//! connections, each for a few seconds.
 
 use std::convert::Infallible;
 use std::future::Future;

@@ -1,4 +1,4 @@
-//! [`Allow`]: which origins a backend may connect to when a frontend asks for one.
+//! [`Allow`]: the origins that a backend may connect to when a frontend asks for one by address.
 
 use std::fmt;
 use std::net::IpAddr;

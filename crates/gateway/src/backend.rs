@@ -1,5 +1,5 @@
-//! The backend: near the origin. Accepts connections from the frontend over the hop and opens ordinary TCP to
-//! the origin.
+//! The backend, near the origin. It accepts connections from the frontend over the hop and opens ordinary TCP
+//! to the origin.
 
 use std::collections::BTreeMap;
 use std::future::Future;

@@ -1,9 +1,9 @@
 //! The name of the server in a TLS client hello (RFC 6066, section 3), read without a key and without
 //! changing a byte.
 //!
-//! Parsed here, because rustls's `Acceptor` refuses hellos that an origin may take (without
-//! `signature_algorithms`, for example), and `tls-parser` does not put fragments together. With an encrypted
-//! client hello (ECH) the name is the public one.
+//! The hello is parsed here, because rustls's `Acceptor` refuses hellos that an origin may accept (without
+//! `signature_algorithms`, for example), and `tls-parser` does not join fragments. With an encrypted client
+//! hello (ECH) the name is the public one.
 
 /// Longest client hello that is read, bytes, its record headers included. Hellos with post-quantum key shares
 /// have 2 kB.

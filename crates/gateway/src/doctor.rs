@@ -1,6 +1,6 @@
-//! Examining the path to a backend: what `brisk doctor` tells.
+//! The examination of the path to a backend, for `brisk doctor`.
 //!
-//! Everything is seen through connections of the watch ([`crate::upstream`]), which reach no origin.
+//! All measurements use connections of the watch ([`crate::upstream`]), which reach no origin.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! How a connection through the gateway ended, for its access line and the metrics.
+//! The end of a connection through the gateway, for its access line and the metrics.
 
 use std::fmt;
 

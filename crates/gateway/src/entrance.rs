@@ -1,12 +1,12 @@
-//! Where a client wants to go, and who it is: what is read before its first bytes.
+//! The bytes before a client's payload: the origin that the client asks for, and its identity.
 //!
-//! In this order, each only if it is switched on: a PROXY header from a trusted proxy, a SOCKS5 greeting, an
-//! HTTP CONNECT or another request to a proxy (`http`). Where there are users a client has to log in: with a
-//! name and a password of SOCKS5 (RFC 1929), or the Basic scheme of HTTP (RFC 7617); one that speaks neither
-//! is not admitted. SOCKS5 and CONNECT are answered when the backend has taken the connection, with the
-//! protocol's own refusal if it has not. For an origin that a backend has taken before success is answered at
-//! once, so that the client's own first bytes travel with the opening of the hop; if that origin cannot be
-//! reached any more the client sees a reset.
+//! They come in this order, each only if it is switched on: a PROXY header from a trusted proxy; a SOCKS5
+//! greeting; an HTTP CONNECT or another request to a proxy (`http`). If there are users, a client has to log
+//! in with a name and a password of SOCKS5 (RFC 1929), or by the Basic scheme of HTTP (RFC 7617); a client
+//! that speaks neither is not admitted. SOCKS5 and CONNECT are answered when the backend has accepted the
+//! connection, or with the protocol's own refusal if it has not. For an origin that a backend has accepted
+//! before, success is reported at once, so that the client's first bytes travel with the opening of the hop.
+//! If that origin cannot be reached any more, the client is reset.
 
 mod http;
 

@@ -1,8 +1,8 @@
-//! Exchanges on a connection: each lasts from the first byte that a client asks with to the last byte of the
+//! Exchanges on a connection: each lasts from the first byte of a client's request to the last byte of the
 //! answer.
 //!
-//! An answer is known to have ended when the client asks again or the connection ends in order. Protocols
-//! whose client and server speak at the same time have many short exchanges.
+//! An answer has ended when the client sends again, or when the connection ends in order. Protocols whose
+//! client and server send at the same time have many short exchanges.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};

@@ -1,19 +1,20 @@
-//! Predicts which side sends first towards an origin, and so how long to wait for a client's first bytes:
-//! they ride on the opening of the hop (RFC 7413) only if they are there before it is opened.
+//! Predicts which side sends first towards an origin, and so how long to wait for a client's first bytes. The
+//! opening of the hop (RFC 7413) can carry these bytes only if they are there before it starts.
 //!
-//! Browsers connect before they know what to ask for. Where clients speak first, as in HTTP and TLS, waiting
-//! costs nothing, because nobody else says anything; where servers do, as in SMTP, it delays the greeting. So
-//! each origin's habit is learnt from its connections:
+//! Browsers connect before they know what to ask for. If clients send first, as in HTTP and TLS, the wait
+//! costs nothing, because the server sends nothing before. If servers send first, as in SMTP, the wait delays
+//! the greeting. So the habit of each origin is learnt from its connections:
 //!
 //! | habit | wait |
 //! |---|---|
-//! | unknown | what is configured, 5 ms |
-//! | the client speaks first, three times in a row | one round trip of the hop |
-//! | and clients that spoke after that wait | twice as long each time, three times at most |
-//! | the server speaks first, three times in a row | none |
+//! | unknown | the configured time, 5 ms by default |
+//! | the client sent first, three times in a row | one round trip of the hop |
+//! | the same, but clients sent only after that wait | twice as long each time, three times at most |
+//! | the server sent first, three times in a row | none |
 //!
-//! One connection on which the server speaks first ends the second and the third line. After that the client
-//! must speak first twice as often before it is waited for again, and for one round trip at most.
+//! One connection on which the server sends first ends the second and the third row. After that the client
+//! must send first twice as often before the frontend waits for it again, and then for one round trip at
+//! most.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;

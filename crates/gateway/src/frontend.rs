@@ -1,4 +1,4 @@
-//! The frontend: near the users. Accepts ordinary TCP and carries it over the hop to the backend.
+//! The frontend, near the users. It accepts ordinary TCP and carries it over the hop to the backend.
 
 use std::collections::HashMap;
 use std::future::Future;

@@ -1,6 +1,6 @@
-//! The frontends of a backend that have keys of their own: what is counted of each, and what each may use.
+//! The frontends of a backend that have keys of their own: the counters and the limits of each.
 //!
-//! A frontend is known by the label of its key. Labels are configured, so that reports which have them are
+//! The label of its key identifies a frontend. Labels are configured, so the number of reports with labels is
 //! bounded.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,4 +1,4 @@
-//! The last two minutes, second by second: for a page and a terminal that people look at.
+//! The last two minutes, second by second, for the status page and `brisk top`.
 
 use std::collections::VecDeque;
 use std::time::Duration;

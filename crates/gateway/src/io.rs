@@ -1,5 +1,4 @@
-//! The two halves of a connection that is copied, whether a socket of the kernel or the hop, and the buffer
-//! that copying uses.
+//! The two halves of a connection that the relay copies, a kernel socket or the hop, and the relay's buffer.
 
 use std::cell::RefCell;
 use std::io;

@@ -1,5 +1,4 @@
-//! Log lines: one per event, to stderr unless told otherwise, RFC 3339 time in UTC, `key=value` words or
-//! JSON.
+//! Log lines: one per event, to stderr by default, with RFC 3339 time in UTC, as `key=value` words or JSON.
 
 use std::fmt;
 use std::io::{self, Write};

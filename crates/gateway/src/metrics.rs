@@ -1,7 +1,7 @@
-//! Counters of a side: Prometheus metrics, and the last two minutes for people.
+//! Counters of a side: Prometheus metrics, and the last two minutes for the status page.
 //!
 //! Labels are bounded: results, outcomes and directions are fixed sets, backends and frontends are
-//! configured. Nothing is labelled by client.
+//! configured. No label names a client.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,4 @@
-//! [`Network`]: an address or a range of them, for lists of who is trusted.
+//! [`Network`]: an address or a range of addresses, for lists of trusted peers.
 
 use std::fmt;
 use std::net::IpAddr;

@@ -1,8 +1,8 @@
-//! Origins that a backend has under names, and the names by which frontends ask for them.
+//! Named origins of a backend, and the names by which frontends ask for them.
 //!
-//! A name travels in the place of `HOST:PORT` ([`crate::hop::Opening::origin`]) and has no colon, so that
-//! neither is taken for the other. A backend of an older release takes a name for an origin that it does not
-//! allow, and refuses it.
+//! A name takes the place of `HOST:PORT` ([`crate::hop::Opening::origin`]). It has no colon, so it cannot be
+//! mistaken for an address. A backend of an older release treats a name as an origin that it does not allow,
+//! and refuses it.
 
 use std::collections::BTreeMap;
 use std::fmt;

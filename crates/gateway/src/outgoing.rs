@@ -1,14 +1,14 @@
-//! Opening the kernel's TCP to an origin, or to a backend whose path carries nothing else.
+//! Opens the kernel's TCP to an origin, or to a backend whose path carries nothing else.
 //!
-//! The side that closes first waits in TIME-WAIT for a minute, and towards the origin that is us. To find a
-//! free port among many that wait, the kernel tries one after the other: at 300 connections a second to one
-//! address that took two thirds of the machine's processor time. So each connection is offered a few ports
-//! only, those that have been idle for longest: one round through the range takes longer than a TIME-WAIT as
-//! long as there is a free port at all.
+//! The side that closes first waits in TIME-WAIT for a minute; towards the origin this is the gateway. To
+//! find a free port among many that wait, the kernel tries one after the other: at 300 connections a second
+//! to one address this took two thirds of the machine's processor time. So each connection is offered only a
+//! few ports, those that have been idle for longest. One round through the range takes longer than a
+//! TIME-WAIT, as long as a free port exists.
 //!
-//! First bytes for the origin take the acknowledgement of the handshake along (RFC 9293, 3.10.7.3, lets a
-//! SYN-ACK be answered so), which saves a packet; they leave before any wait for the handshake if that
-//! completes at once, as it does within a host.
+//! The acknowledgement of the handshake carries the first bytes for the origin, which saves a packet (RFC
+//! 9293, 3.10.7.3, permits such an answer to a SYN-ACK). If the handshake completes at once, as it does
+//! within a host, they leave before any wait.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};

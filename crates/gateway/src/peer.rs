@@ -2,9 +2,9 @@
 //! losses.
 //!
 //! A frontend measures them on the connection that watches a backend. Each side counts the losses of its own
-//! segments; the losses of the other direction come from the backend: a frontend asks with `QUESTION`, which
-//! earlier releases read as they read any byte, and a backend that understands it answers `UP_WITH_LOSS` and
-//! the losses.
+//! segments, so the losses of the other direction come from the backend. A frontend asks with `QUESTION`,
+//! which earlier releases treat like any byte; a backend that knows it answers with `UP_WITH_LOSS` and the
+//! losses.
 
 use std::io;
 use std::net::IpAddr;

@@ -1,6 +1,6 @@
-//! The `process_*` metrics that Prometheus clients have in common, read from `/proc/self` when somebody asks.
+//! The `process_*` metrics that Prometheus clients have in common, read from `/proc/self` for each request.
 //!
-//! A value that the system does not give is left out.
+//! A value that the system does not provide is left out.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};

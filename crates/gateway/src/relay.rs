@@ -1,9 +1,8 @@
-//! Copying between a kernel socket and the hop, both ways at once.
+//! Copies between a kernel socket and the hop, in both directions at once.
 //!
-//! The end of one direction is carried through as a half close while the other goes on. An error of one side
-//! becomes a reset of the other: what an application sees through the gateway is what it would have seen
-//! without it. That includes a side that fails while nothing can be read from it, because the other side
-//! takes nothing.
+//! The end of one direction becomes a half close, and the other direction continues. An error of one side
+//! becomes a reset of the other, so an application sees the same as without the gateway. This includes a side
+//! that fails while the relay does not read from it because the other side accepts no data.
 
 use std::borrow::Cow;
 use std::future::poll_fn;

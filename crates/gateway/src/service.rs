@@ -1,4 +1,4 @@
-//! Common to frontend, backend and edge: a bounded number of connections, and an end that drains them.
+//! Common parts of frontend and backend: a limit on connections, and a shutdown that drains them.
 
 use std::future::{Future, poll_fn};
 use std::io;

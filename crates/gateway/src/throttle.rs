@@ -1,7 +1,7 @@
-//! A rate that connections share: each pays for what it has carried by waiting before it carries more.
+//! A rate that connections share: after each chunk a connection waits until the chunk is paid for.
 //!
-//! Connections that wait are served in the order in which they came, a chunk each, so that they share the
-//! rate equally.
+//! Waiting connections are served in the order of their arrival, one chunk each, so that they share the rate
+//! equally.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,7 +1,7 @@
-//! How long a connection may do nothing: clients that are slow or silent must not hold their places for ever.
+//! Limits on idle time: slow or silent clients must not hold their places without limit.
 //!
-//! Bytes in either direction count, of either end: who waits for an answer is not idle as long as something
-//! is on its way.
+//! Bytes of either end in either direction count as activity: a client that waits for an answer is not idle
+//! while data is on its way.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;

@@ -1,12 +1,12 @@
 //! Transports of the hop to a backend ([`Way`]), and the memory of which of them work.
 //!
-//! The first is tried alone for [`HEAD_START`] at least. Where it has not come through the handshake by then,
-//! the next one is opened beside it and says **the same** first message. Of a sealed hop the backend acts
-//! once upon that, whichever way it comes ([`crate::hop::replay`]), so that the first answer can be taken and
-//! the other way be dropped. Where a later way won, connections begin with it, and those before it are tried
-//! again after [`AGAIN`]: by the watch each time, so that a path that carries them again is noticed within
-//! three seconds; by connections, which pay for it with a head start, after twice as long each time, up to
-//! [`AGAIN_MOST`].
+//! The first transport is tried alone for at least [`HEAD_START`]. If its handshake has not completed by
+//! then, the next one is opened in parallel with **the same** first message. Over an encrypted hop the
+//! backend acts once on that message, whichever transport delivers it ([`crate::hop::replay`]). So the first
+//! answer is accepted and the other transport dropped. If a later transport won, connections start with it,
+//! and the earlier ones are tried again after [`AGAIN`]. The watch tries them each time, so that it notices
+//! within three seconds when the path carries them again. Connections, which pay a head start for the trial,
+//! try them after twice as long each time, up to [`AGAIN_MOST`].
 
 use std::future::Future;
 use std::pin::pin;

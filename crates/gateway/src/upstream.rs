@@ -1,8 +1,8 @@
-//! The backends of a frontend: which one is asked, and which are alive.
+//! The backends of a frontend: the choice among them, and whether each is up.
 //!
-//! Each backend is watched over a connection of its own: a record goes there every quarter of a second and
-//! one comes back. A backend that is silent for longer than it can be, to every other connection too, or that
-//! resets the watch, is down within a second, and up again with its next answer. A draining backend gets no
+//! A separate connection watches each backend: every quarter of a second a record goes there and one comes
+//! back. A backend is down within a second if it resets the watch, or if it is silent for longer than
+//! possible, also on all other connections. It is up again with its next answer. A draining backend gets no
 //! new connections. A backend without a watch counts as up. The transports are in `transport.rs`.
 
 use std::future::Future;

@@ -1,7 +1,7 @@
-//! The users who may use a frontend as a proxy: names and passwords from a file that is for its owner alone.
+//! The users of a frontend as a proxy: names and passwords from a file that only its owner may read.
 //!
-//! The file has a line for each, `NAME:PASSWORD`; empty lines and lines that begin with `#` say nothing. A
-//! name may have several lines, so that a password is changed without a failure. In memory there are digests
+//! The file has a line `NAME:PASSWORD` for each user. Empty lines and lines that begin with `#` are ignored.
+//! A name may have several lines, so that a password can be changed without a failure. Memory holds digests
 //! only.
 
 use std::io;

@@ -1,10 +1,10 @@
-//! Connections to a backend that are open before anybody needs them, for where requests do not ride on the
-//! SYN: its Fast Open or ours is off, or the path does not carry it. A request then costs the same round trip
-//! as with Fast Open.
+//! Connections to a backend that are opened in advance, for the case that the SYN cannot carry requests: Fast
+//! Open is off on a side, or the path does not carry it. A request then costs the same round trip as with
+//! Fast Open.
 //!
 //! A backend waits a few seconds for the first message, so a connection is usable for less than that, and a
-//! pool of [`KEPT`] is renewed all the time. An unused connection is reset; the backend does not log
-//! connections without data.
+//! pool of [`KEPT`] connections is renewed all the time. An unused connection is reset; the backend does not
+//! log connections without data.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};

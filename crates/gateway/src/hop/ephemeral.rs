@@ -1,19 +1,19 @@
-//! Ephemeral key pairs that serve for a while.
+//! Ephemeral key pairs that serve for a limited time.
 //!
-//! A new key pair with its shared secret costs more than all other cryptography of a short request. So a
-//! gateway keeps its pair for some seconds, and with it the secrets that it shares. The public key given to
-//! Noise is still new for each connection and on each side, because a nonce belongs to it:
+//! A new key pair and its shared secret cost more than all other cryptography of a short request. So a
+//! gateway keeps its pair for some seconds, and the secrets that it shares as well. The public key given to
+//! Noise is still new for each connection and on each side, because it contains a nonce:
 //!
 //! ```text
 //! 24 bytes  nonce, from the system's randomness, for this connection
-//! 32 bytes  public key of X25519, for a while
+//! 32 bytes  public key of X25519, for the lifetime of the pair
 //! ```
 //!
-//! Noise forbids to use an ephemeral key twice, because keys would be used twice: all that tells two
-//! connections apart comes from it. With a shared key all of the public key goes into the chaining key
-//! (section 9.2, `MixKey(e.public_key)`), on the way there and on the way back, before anything is sealed; so
-//! each nonce makes all keys new, those of an answer to a message that is repeated too. Patterns without a
-//! shared key do not do that: they make a pair for each connection.
+//! Noise forbids a second use of an ephemeral key, because the keys of both connections would be equal: all
+//! that distinguishes two connections comes from it. With a shared key all of the public key goes into the
+//! chaining key (section 9.2, `MixKey(e.public_key)`), in both directions, before anything is encrypted. So
+//! each nonce makes all keys new, also those of an answer to a repeated message. Patterns without a shared
+//! key do not do this: they create a pair for each connection.
 //!
 //! The price: an attacker who takes over a gateway and has the shared key can read traffic that was recorded
 //! within the life of its present pair. So a pair is erased when its time is over, whether the next one is

@@ -2,18 +2,19 @@
 //!
 //! ```text
 //! NNpsk0, one key on both sides      IK, a pair of keys on each
-//! -> psk, e                          -> e, es, s, ss     the opening and the client's first bytes, sealed
+//! -> psk, e                          -> e, es, s, ss     the opening and the client's first bytes, encrypted
 //! <- e, ee                           <- e, ee, se        the verdict of the backend
 //! ```
 //!
-//! With one key, `e` is either a key pair of this connection alone, or one that serves for a while, with a
-//! nonce ([`ephemeral`]); the two are protocols of their own, and the backend says in its answers whether it
-//! takes the second.
+//! With one key, `e` is either a key pair of this connection alone, or one that serves for a limited time,
+//! with a nonce ([`ephemeral`]). These are two protocols, and the backend says in its answers whether it
+//! accepts the second.
 //!
-//! A wrong key, a changed byte and a message of somebody else are all one thing: [`HandshakeError::NotOurs`].
-//! Only a pair that is not on the backend's list is told apart, for the log. Which key of a ring fits is
-//! found by trying; checking one costs two hashes and a seal, no elliptic curve, so that a flood of garbage
-//! is cheap to refuse. With pairs it costs one multiplication on the curve for each pair of the backend.
+//! A wrong key, a changed byte and a message from another program give the same error,
+//! [`HandshakeError::NotOurs`]. Only a pair that is not on the backend's list has an error of its own, for
+//! the log. A backend tries the keys of its ring one by one. A check costs two hashes and a seal, but no
+//! elliptic curve, so that a flood of garbage is cheap to refuse. With pairs it costs one multiplication on
+//! the curve for each pair of the backend.
 
 use std::sync::{Arc, LazyLock};
 

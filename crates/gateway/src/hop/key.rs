@@ -1,9 +1,9 @@
-//! The key of a hop that both gateways hold: 32 random bytes that both gateways hold, as 64 hexadecimal
-//! digits in a file of their own.
+//! The key of a hop: 32 random bytes that both gateways hold, as 64 hexadecimal digits in a file of their
+//! own.
 //!
-//! The file has a line per key, the newest first. A frontend speaks with the first; a backend accepts all of
-//! them. So a key is changed without a failure: the new one goes first into the file of the backend, then
-//! into those of the frontends, and at last the old one is taken out.
+//! The file has a key on each line, the newest first. A frontend uses the first; a backend accepts all of
+//! them. So a key is changed without a failure: put the new key first into the files of the backends, then
+//! into those of the frontends, and at last remove the old key.
 
 use std::fmt;
 use std::io;

@@ -1,4 +1,4 @@
-//! Transport of a connection of the hop: our TCP, or the kernel's where a path carries nothing else.
+//! Transport of a connection of the hop: brisk's TCP, or the kernel's if the path carries nothing else.
 
 use std::io;
 use std::net::IpAddr;

@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! 1 byte    version, 4 bits (1) | purpose, 4 bits
-//! 14 bytes  the run of the backend that it is for, and when in it the message was made
+//! 14 bytes  the run of the backend that the message is for, and its time within that run
 //! 1 byte    the client's addresses: 0, 4 or 6
 //!           source address and port, destination address and port
-//! 1 byte    length of the origin that is asked for; 0: the backend's own
+//! 1 byte    length of the requested origin; 0: the backend's own
 //!           HOST:PORT
 //! the rest  the client's first bytes
 //! ```

@@ -1,11 +1,11 @@
 //! Static keys: each gateway has a pair of its own, and the other side holds the public half.
 //!
-//! It is the alternative to one key that both hold: nothing secret leaves a host, and a frontend is shut out
-//! by taking its line from the backend's list. The own pair stands in the key file, as `private:` and 64
-//! hexadecimal digits, the newest first; the public keys of the other side in a file of their own, as
-//! `public:` and 64 digits, a line each. A frontend speaks with its newest pair to the first public key; a
-//! backend answers with whichever pair is meant to every key that it has. The text behind a public key is its
-//! label, by which a backend names the frontend in its reports; several keys may have the same one.
+//! This is the alternative to one key that both hold: nothing secret leaves a host, and an operator excludes
+//! a frontend by removing its line from the backend's list. The own pair is in the key file, as `private:`
+//! and 64 hexadecimal digits, the newest first. The public keys of the other side are in a file of their own,
+//! as `public:` and 64 digits on each line. A frontend uses its newest pair and the first public key; a
+//! backend answers every listed key with the pair that the message was made for. Text after a public key is
+//! its label, the name of the frontend in the backend's reports; several keys may have the same label.
 
 use std::collections::BTreeSet;
 use std::fmt;

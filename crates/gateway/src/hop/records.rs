@@ -1,9 +1,9 @@
-//! Records: the sealed pieces that a direction of the hop is made of, once both messages are through.
+//! Records: the encrypted pieces of each direction of the hop, after both messages.
 //!
-//! A record can be opened only when all of it is there. One that spans many segments would hold back what has
-//! arrived of it until a lost segment has been repaired, so the first flight is cut to the size of a segment;
-//! from then on records grow, and fall back to a segment after a pause. The seal costs 18 bytes each: 1.3 %
-//! of a segment, 0.1 % of a long record.
+//! A record can be opened only when all of it is there. While a segment is lost, a record of many segments
+//! would hold back all that has arrived of it. So the first flight is cut to the size of a segment; then
+//! records grow, and return to the size of a segment after a pause. Each record costs 18 bytes: 1.3 % of a
+//! segment, 0.1 % of a long record.
 
 use std::time::{Duration, Instant};
 

@@ -1,14 +1,14 @@
-//! Which first message is fresh.
+//! Detects replayed first messages.
 //!
-//! The first message is sealed under a key that does not change, so somebody who has recorded it, or a
-//! network that repeats the SYN that carried it, can present it again. The backend remembers the messages it
-//! has acted upon for as long as their stamp makes them acceptable, and does not act upon one again. The
-//! stamp names the run of the backend that the message is for, so that neither another backend nor this one
-//! after a restart takes it.
+//! The first message is encrypted with a key that does not change. So an attacker who has recorded it, or a
+//! network that repeats its SYN, can present it again. The backend remembers the messages that it has acted
+//! on for as long as their stamp makes them acceptable, and does not act on one again. The stamp names the
+//! run of the backend that the message is for, so neither another backend nor this one after a restart
+//! accepts it.
 //!
-//! In doubt (the frontend has not heard of this run yet, the message was long on its way, the table is full)
-//! the backend does not refuse: it asks the frontend to confirm, which costs a round trip and which only the
-//! holder of the message's secret can do. A repetition is never fresh.
+//! If the backend cannot tell whether a message is new (the frontend does not know this run yet, the message
+//! was long on its way, the table is full), it does not refuse the message. It asks the frontend to confirm,
+//! which costs a round trip and needs the secret of the message. A repetition is never accepted as new.
 
 use super::stamp::Stamp;
 use std::collections::{HashSet, VecDeque};

@@ -1,8 +1,7 @@
-//! Which run of a backend a first message is for, and when in that run it was made.
+//! The stamp of a first message: the run of the backend that it is for, and its time within that run.
 //!
-//! A backend tells both in each answer: a random number that names the run, and how long it lasts. The
-//! frontend counts on from there. Neither side asks what time it is, so a clock that is wrong or is set does
-//! no harm.
+//! A backend sends both in each answer: a random number that names the run, and the age of the run. The
+//! frontend counts on from there. Neither side reads a wall clock, so a wrong or changed clock does no harm.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;

@@ -1,8 +1,8 @@
 //! A line after both handshake messages, as a stream of payload bytes.
 //!
-//! Over a plain hop the bytes of the line are the payload. Over a sealed one they are records, and the end of
-//! a direction is an empty one: a line that ends without it is an error, because whoever sits on the path can
-//! end a TCP connection.
+//! Over a plain hop the bytes of the line are the payload. Over an encrypted hop they are records, and the
+//! end of a direction is an empty record. A line that ends without it is an error, because an attacker on the
+//! path can end a TCP connection.
 
 use std::cell::RefCell;
 use std::future::poll_fn;

@@ -1,4 +1,4 @@
-//! Errors of the parser in the words of an operator: the key, its value, and the remedy.
+//! Errors of the parser in an operator's words: the key, its value, and the remedy.
 
 use std::ops::Range;
 

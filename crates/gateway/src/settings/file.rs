@@ -1,4 +1,4 @@
-//! Reading settings from a file, and saying in one line what is wrong with it.
+//! Reads settings from a file, and reports an error in one line.
 
 use std::io;
 use std::path::Path;

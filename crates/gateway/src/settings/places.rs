@@ -1,5 +1,4 @@
-//! Where the keys and values of a configuration stand in its text, so that what is wrong with one is said
-//! with its line.
+//! The positions of keys and values in the text of a configuration, so that an error names its line.
 
 use std::ops::Range;
 

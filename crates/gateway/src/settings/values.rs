@@ -1,4 +1,4 @@
-//! Values of settings that are written as texts.
+//! Parses values of settings that are written as texts.
 
 use std::fmt::Display;
 use std::net::{Ipv6Addr, SocketAddr};

@@ -1,9 +1,9 @@
 //! Handshakes of released versions, with the present code on either side of them.
 //!
-//! `tests/released/VERSION.txt` holds what a version said, with keys and randomness that are known: for each
+//! `tests/released/VERSION.txt` records the messages of a version, with known keys and randomness: for each
 //! kind of key the first message, the answer and a record in each direction. The present code must read them,
 //! and write the same bytes. A release adds a file (`RELEASED=VERSION cargo test -p brisk-gateway --lib
-//! released` writes it); none is ever changed.
+//! released` writes it); existing files are never changed.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
