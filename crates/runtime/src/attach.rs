@@ -1,11 +1,10 @@
-//! Opening the device that a user named: `--device`, `--addr`, `--gateway`.
+//! Opens the device that a user named: `--device`, `--addr`, `--gateway`.
 //!
-//! A TUN device is created if need be, switched on, and gets an address for the kernel's side: the gateway if
-//! there is one, else the first other address of each network. So `--device tun:brisk0 --addr 10.7.0.2/24` is
-//! all it takes for the kernel, as `10.7.0.1`, to reach the stack. On a `udp:` device the stack has a fixed
-//! address, peers are named by their UDP address and port, and a service is told apart by its UDP port:
-//! inside, all services use [`UDP_SERVICE_PORT`]. On a `packet:` or `xdp:` device the stack has the addresses
-//! of the interface.
+//! A TUN device is created if it does not exist, switched on, and gets an address for the kernel's side: the
+//! gateway if there is one, otherwise the first other address of each network. So `--device tun:brisk0 --addr
+//! 10.7.0.2/24` suffices for the kernel, as `10.7.0.1`, to reach the stack. On a `udp:` device the stack has
+//! a fixed address. The UDP address and port name a peer, and the UDP port a service: inside, all services
+//! use [`UDP_SERVICE_PORT`]. On a `packet:` or `xdp:` device the stack has the addresses of the interface.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

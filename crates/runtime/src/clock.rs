@@ -1,7 +1,7 @@
-//! The one clock of a runtime: tokio's monotonic clock, in the microseconds that the core counts in.
+//! The only clock of a runtime: tokio's monotonic clock, in the microseconds of the core.
 //!
-//! The core cannot name a clock (see `brisk_tcp::time`); this is where its `Instant`s come from. Built on
-//! tokio's clock so that a test with paused time drives the stacks too, over devices in memory (see `timer`).
+//! The core cannot read a clock (see `brisk_tcp::time`); this module creates its `Instant`s. It uses tokio's
+//! clock, so a test with paused time also drives the stacks, over devices in memory (see `timer`).
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! One connection as its handles see it: the operations that a whole stream and its two halves share.
 //!
-//! Reading and writing spend the task's cooperative budget, as tokio's own sockets do, so that a task with
-//! endless data to move does not keep the driver from running.
+//! Reading and writing spend the task's cooperative budget, as tokio's own sockets do. So a task with endless
+//! data to move does not prevent the driver from running.
 
 use std::io;
 use std::net::SocketAddr;

@@ -1,9 +1,9 @@
-//! [`Cores`]: a thread with a tokio runtime of its own for each core, so that nothing of a connection
+//! [`Cores`]: a thread with a tokio runtime of its own for each core, so that no part of a connection
 //! crosses between them.
 //!
-//! A runtime with several threads moves tasks to whichever thread has nothing to do; for work of some
-//! microseconds a packet that costs more than it brings. Here a stack, those who serve its connections and
-//! their timers stay on one thread.
+//! A runtime with several threads moves tasks to any idle thread. For work of some microseconds per packet
+//! this costs more than it gains. Here a stack, the tasks that serve its connections, and their timers stay
+//! on one thread.
 
 use std::cell::Cell;
 use std::io;

@@ -1,12 +1,12 @@
-//! The driver: the one task that moves packets between a stack and its device.
+//! The driver: the task that moves packets between a stack and its device.
 //!
-//! A round is the one of `brisk_tcp::stack`: packets in, timers that are due, events to waiting tasks,
-//! packets out; then sleep until the device is readable, a handle did something, or the next timer. Woken
-//! tasks have a turn before any transmission that can wait: see [`READERS_TURN`]. The device is called
-//! outside the lock, except for super-packets that it takes from where their payload lies. Packets to an
-//! address of the stack itself do not reach it: they arrive in the next round. If the device returns
-//! `WouldBlock`, the packets wait here and the stack is not asked for more: writes of applications then fill
-//! the send buffers, and the back-pressure reaches them.
+//! A round is that of `brisk_tcp::stack`: packets in, due timers, events to waiting tasks, packets out. Then
+//! the driver sleeps until the device is readable, a handle has acted, or a timer is due. Woken tasks have a
+//! turn before any transmission that can wait: see [`READERS_TURN`]. The device is called outside the lock,
+//! except for super-packets whose payload it reads in place. Packets to an address of the stack itself do not
+//! reach the device: they arrive in the next round. If the device returns `WouldBlock`, the packets wait here
+//! and the driver does not ask the stack for more. Writes of applications then fill the send buffers, and the
+//! back-pressure reaches them.
 
 use std::collections::VecDeque;
 use std::future::Future;

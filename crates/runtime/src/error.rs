@@ -1,7 +1,7 @@
 //! Errors of the core as `std::io::Error`s, with the kinds that programs written for sockets expect.
 //!
-//! The reason stays inside: `error.get_ref()` is the core's own error, whose text says whose fault it was,
-//! and [`close_reason`] finds the [`CloseReason`] again.
+//! The reason stays inside. `error.get_ref()` is the core's own error, whose text names the end at fault, and
+//! [`close_reason`] returns the [`CloseReason`].
 
 use std::io;
 

@@ -1,4 +1,4 @@
-//! Channels over which the stacks of an endpoint pass on what they learn of paths.
+//! Channels over which the stacks of an endpoint exchange what they learn about paths.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 

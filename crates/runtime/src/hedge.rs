@@ -1,16 +1,17 @@
-//! [`HedgedStream`]: a request over Fast Open that does not wait for a path which swallows what follows.
+//! [`HedgedStream`]: a request over Fast Open, with a second connection in case the path drops all later
+//! packets.
 //!
-//! There are paths that let a SYN with data pass, and its SYN-ACK, and then nothing more of this connection.
-//! The request counts as delivered, so TCP has nothing to send again, and silence is what a slow server looks
-//! like. Only a second connection helps, and only if it starts before anybody can know that it is needed:
-//! half a round trip behind the SYN, 50 ms at least. It is plain, and it sends the request once its own
-//! handshake is through (1.5 round trips after the SYN), if nothing has come back on the first by then.
-//! Whichever is answered first stays, the other one is reset.
+//! Some paths pass a SYN with data and its SYN-ACK, and then drop every packet of the connection. The request
+//! counts as delivered, so TCP has nothing to send again, and the silence looks like a slow server. Only a
+//! second connection helps, and only if it starts before its need is known: half a round trip after the SYN,
+//! and at least 50 ms. It is plain, and sends the request when its own handshake is complete (1.5 round trips
+//! after the SYN), if the first connection has brought no data by then. The connection that is answered first
+//! stays, and the other one is reset.
 //!
-//! So a path that works costs a SYN, a SYN-ACK and a reset, on the first request to a destination; one that
-//! does not costs half a round trip instead of the request. A server that takes longer than half a round trip
-//! to answer that first request gets it **twice**, which is no more than Fast Open itself asks of a request:
-//! that a second delivery does no harm.
+//! So a path that works costs a SYN, a SYN-ACK and a reset, on the first request to a destination. On a path
+//! that does not work, the request is half a round trip late instead of lost. A server that takes longer than
+//! half a round trip to answer that first request gets it **twice**. Fast Open itself has the same
+//! requirement: a second delivery of the request must do no harm.
 
 use std::future::Future;
 use std::io;

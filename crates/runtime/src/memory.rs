@@ -1,8 +1,8 @@
 //! Two endpoints joined by an emulated link, in memory and in real time: for tests and examples, without
 //! privileges.
 //!
-//! The link is `brisk_link`'s, the same that the simulator and the emulator use; here it runs on tokio's
-//! timers, which fire to the millisecond. Under tokio's paused clock it runs as fast as the machine allows.
+//! The link is that of `brisk_link`, as in the simulator and the emulator. Here it runs on tokio's timers,
+//! which fire to the millisecond. Under tokio's paused clock it runs as fast as the machine permits.
 
 use std::future::Future;
 use std::io;

@@ -1,9 +1,9 @@
-//! State that the handles of an endpoint and its driver share: the stack and who waits for it, behind one
-//! lock.
+//! State that the handles of an endpoint and its driver share: the stack and the tasks that wait for it,
+//! behind one lock.
 //!
-//! Handles act on the stack directly, under the lock and without awaiting, and then wake the driver, which
-//! alone touches the device and the timer. Tasks are woken after the lock is let go. State per connection is
-//! bounded by the stack's `max_connections`.
+//! Handles act on the stack directly, under the lock and without awaiting, and then wake the driver. Only the
+//! driver uses the device and the timer. Tasks are woken after the lock is released. The stack's
+//! `max_connections` bounds the state of connections.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;

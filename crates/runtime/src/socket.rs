@@ -1,4 +1,4 @@
-//! [`TcpSocket`]: a connection or listener in the making, as `tokio::net::TcpSocket`.
+//! [`TcpSocket`]: a connection or listener before it is opened, as `tokio::net::TcpSocket`.
 
 use std::io;
 use std::net::SocketAddr;

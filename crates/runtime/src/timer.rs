@@ -1,10 +1,10 @@
 //! The one timer of a driver.
 //!
-//! Of tokio's timers the system hears when a thread begins to wait, as the longest time that it may, and a
-//! deadline a millisecond ahead, which a connection on a short path nearly always has, makes it set its clock
-//! twice for each wait. Where packets come from a descriptor of the system, the timer is one of the system's
-//! too: it is set once and lies there until it fires, however often the thread waits meanwhile. Devices in
-//! memory have tokio's, which a test may stop.
+//! When a thread begins to wait, tokio passes its next deadline to the system as the limit of the wait. A
+//! connection on a short path nearly always has a deadline within a millisecond, and such a limit makes the
+//! system set its clock twice for each wait. So if packets come from a descriptor of the system, the timer is
+//! one of the system's too: it is set once and stays until it fires, however often the thread waits. Devices
+//! in memory use tokio's timer, which a test may stop.
 
 use std::io;
 use std::pin::Pin;

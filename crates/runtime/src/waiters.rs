@@ -1,7 +1,8 @@
 //! Tasks that wait for something, each with a place of its own.
 //!
-//! A task that polls again takes its old place, whatever its waker looks like: [`Waker::will_wake`] may say
-//! no for two wakers of the same task, so that places told apart by it fill up with one task.
+//! A task that polls again takes its old place, whatever its waker looks like. [`Waker::will_wake`] may
+//! return false for two wakers of the same task, so with places identified by wakers one task could fill all
+//! of them.
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,7 +1,7 @@
 //! Configuration of a stack and of its connections.
 //!
-//! The defaults are the Linux profile: what a peer sees of a default brisk connection is what it
-//! would see of Linux. Off is the absence of a thing.
+//! The defaults are the Linux profile: a default brisk connection looks to its peer like a connection of
+//! Linux. A mechanism is off if its value is absent.
 
 use alloc::string::ToString;
 use alloc::vec::Vec;

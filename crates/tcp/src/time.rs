@@ -1,9 +1,8 @@
-//! Time as the core sees it: instants that the driver hands in.
+//! Time in the core: instants that the driver passes in.
 //!
-//! The core cannot name a clock. Every call that needs to know the time takes `now: Instant`, in
-//! microseconds since an origin that the driver chose; the simulator hands in virtual time, the
-//! runtime a monotonic clock. The type itself lives in `brisk-wire`, the one crate that the core,
-//! the link models and the devices all see.
+//! The core cannot read a clock. Every call that needs the time takes `now: Instant`, in microseconds since
+//! an origin that the driver chose. The simulator passes virtual time, the runtime a monotonic clock. The
+//! type is in `brisk-wire`, which the core, the link models and the devices all use.
 
 use core::ops::{Add, Div, Mul};
 

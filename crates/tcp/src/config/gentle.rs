@@ -1,7 +1,7 @@
 //! Configuration of Corrective and Proactive (Gentle Aggression sections 5 and 6).
 //!
-//! Both are negotiated by one option on SYN and SYN-ACK; a connection whose configuration names neither
-//! sends no such option and ignores it.
+//! One option on SYN and SYN-ACK negotiates both. A connection whose configuration has neither sends no such
+//! option and ignores it.
 
 use alloc::string::{String, ToString};
 

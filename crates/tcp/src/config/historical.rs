@@ -1,4 +1,4 @@
-//! The TCP of 2012, with which the authors of Gentle Aggression compared, and Reactive as they had it.
+//! The TCP of 2012, with which the authors of Gentle Aggression compared, and their form of Reactive.
 
 use super::{LossDetection, MechanismConfig, PrrBound, Reactive, TcpConfig};
 use crate::time::Duration;

@@ -1,4 +1,4 @@
-//! How a loss is found, and what is done about one at the tail: today's ways and those of the paper's years.
+//! Loss detection, and the treatment of a loss at the tail: today's methods and those of the paper's time.
 
 #[cfg(feature = "historical")]
 use super::historical::{PaperConfig, Rfc6675Config};

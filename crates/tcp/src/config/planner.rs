@@ -1,4 +1,4 @@
-//! The one knob of the planner, and what it may use.
+//! The knob of the planner, and the means that it may use.
 
 use alloc::string::ToString;
 

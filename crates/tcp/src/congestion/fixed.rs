@@ -1,4 +1,4 @@
-//! A window that never changes, for tests and for laboratory links whose capacity is known.
+//! A window that never changes, for tests and for laboratory links with a known capacity.
 
 use super::CongestionController;
 use super::sample::{AckSample, CongestionEvent, RtoEvent};

@@ -1,9 +1,9 @@
-//! Congestion control: who owns the window.
+//! Congestion control.
 //!
-//! A [`CongestionController`] receives reports of what was sent, delivered and lost ([`sample`]) and returns
-//! a window and, if it paces, a rate. It also sets the window during recovery, while `send/recovery.rs`
-//! decides when recovery begins and ends. The loss-based controllers share [`loss_based::LossBased`], which
-//! runs Proportional Rate Reduction in recovery.
+//! A [`CongestionController`] receives reports of sent, delivered and lost data ([`sample`]) and returns a
+//! window and, if it paces, a rate. It also sets the window during recovery, while `send/recovery.rs` decides
+//! when recovery begins and ends. The loss-based controllers share [`loss_based::LossBased`], which runs
+//! Proportional Rate Reduction in recovery.
 
 use alloc::boxed::Box;
 use core::fmt::Debug;

@@ -1,7 +1,7 @@
-//! Packets that the stack itself answers with: resets, SYN cookies, acknowledgements in TIME-WAIT.
+//! Packets with which the stack itself answers: resets, SYN cookies, acknowledgements in TIME-WAIT.
 //!
-//! They belong to no connection, so nothing would send them again: they wait as finished packets in a
-//! short queue. If the device is so slow that the queue fills, further answers are dropped and counted.
+//! They belong to no connection, so no timer would send them again. They wait as finished packets in a short
+//! queue. If the device is so slow that the queue fills, further answers are dropped and counted.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;

@@ -1,4 +1,4 @@
-//! The application hands in what is to be sent, and takes what has arrived.
+//! Reads and writes of the application.
 
 use bytes::Bytes;
 

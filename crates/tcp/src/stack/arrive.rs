@@ -1,7 +1,7 @@
-//! A packet comes in: whose is it?
+//! Finds the owner of a packet that arrives.
 //!
-//! The packet is parsed, its ends are checked, and it goes to a connection, to a TIME-WAIT, to a listener or
-//! to nobody. An unprocessed packet comes back with the reason for its refusal.
+//! The packet is parsed, its addresses and ports are checked, and it goes to a connection, a TIME-WAIT, a
+//! listener, or to none of them. An unprocessed packet comes back with the reason for its refusal.
 
 use core::net::{IpAddr, SocketAddr};
 

@@ -1,8 +1,8 @@
-//! Limits on answers that an attacker can provoke: challenge ACKs and resets, host-wide.
+//! Limits on answers that an attacker can provoke: challenge ACKs and resets, for the whole host.
 //!
-//! RFC 5961 section 7 limits challenge ACKs. A fixed limit is itself a side channel: who exhausts it
-//! learns whether somebody else's packet was challenged too (CVE-2016-5696). The budget of every
-//! second is therefore drawn again, uniformly from half to one and a half times the limit.
+//! RFC 5961 section 7 limits challenge ACKs. A fixed limit is itself a side channel: an attacker who exhausts
+//! it learns if another host's packet was challenged too (CVE-2016-5696). So the limit of each second is
+//! drawn again, uniformly from half to one and a half times the configured one.
 
 use crate::keys::{Chance, Purpose};
 use crate::time::{Duration, Instant};

@@ -1,8 +1,8 @@
-//! Which connection a packet belongs to.
+//! Finds the connection of a packet.
 //!
-//! One hash table from four-tuples to connections and TIME-WAIT entries. The hash is keyed by the seed of the
-//! stack: nobody outside can choose four-tuples that fall into one bucket. Part of the hash is kept, so that
-//! the table grows without a look at the connections.
+//! One hash table leads from four-tuples to connections and TIME-WAIT entries. The seed of the stack keys the
+//! hash, so others cannot choose four-tuples that fall into one bucket. Part of the hash is stored, so that
+//! the table grows without access to the connections.
 
 use core::cell::Cell;
 use core::hash::BuildHasher;

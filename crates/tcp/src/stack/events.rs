@@ -1,7 +1,8 @@
-//! Events that the application has still to hear, each once.
+//! Events that the application has not read yet, each once.
 //!
-//! A connection that becomes readable a thousand times before anybody looks is told of once: the queue
-//! holds at most one event of a kind per connection and one per listener, which bounds it.
+//! If a connection becomes readable a thousand times before the application reads its events, there is one
+//! event. The queue holds at most one event of each kind per connection and one per listener, which bounds
+//! it.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;

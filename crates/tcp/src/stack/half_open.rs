@@ -1,10 +1,10 @@
-//! Half-open connections in a few bytes (what Linux calls a request socket).
+//! Half-open connections in a few bytes (Linux has a request socket for this).
 //!
-//! Of a connection that has only answered a SYN nothing is known but that SYN, when it came, and when the
-//! answer was sent and repeated. So the newest half-open connections are kept as they are
-//! ([`StackConfig::warm_half_open`](crate::config::StackConfig)), and the others as those facts. When
-//! anything happens to one of these, it is made again by the calls that made it first, at the same times, and
-//! goes on as if it had never been away: the packets are the same either way.
+//! A connection that has only answered a SYN is determined by that SYN, its time of arrival, and the times at
+//! which the answer was sent and repeated. So the newest half-open connections are kept whole
+//! ([`StackConfig::warm_half_open`](crate::config::StackConfig)), and the others as those facts. When an
+//! event concerns one of these, it is rebuilt by the calls that created it, at the same times, and continues:
+//! the packets are the same as for a connection that was kept whole.
 //!
 //! Another event before the end of the handshake (a segment that does not complete it, an ICMP error) makes
 //! the connection a whole one from then on; so does a mechanism on it, or data on its SYN.

@@ -1,10 +1,9 @@
 //! Initial sequence numbers and timestamp offsets (RFC 6528, RFC 7323 section 5.4).
 //!
-//! `ISS = clock / 4 us + SipHash-2-4(key, four-tuple)`: to an outsider unpredictable, to the same pair
-//! of ends increasing, so that a new connection over an old four-tuple starts above the old one. The
-//! timestamp offset is a hash of the four-tuple as well: connections tell nothing about one another,
-//! while a new incarnation continues the clock of the old, which is what lets it replace a TIME-WAIT
-//! (RFC 6191).
+//! `ISS = clock / 4 us + SipHash-2-4(key, four-tuple)`. Others cannot predict it; for the same pair of ends
+//! it increases, so a new connection over an old four-tuple starts above the old one. The timestamp offset is
+//! a hash of the four-tuple too. So connections reveal nothing about one another, while a new connection on
+//! an old four-tuple continues the clock of the old one, which lets it replace a TIME-WAIT (RFC 6191).
 
 use core::hash::{Hash, Hasher};
 

@@ -1,8 +1,8 @@
-//! The reset that answers a segment for nobody (RFC 9293 section 3.5.2 and 3.10.7.1).
+//! The reset that answers a segment without a connection (RFC 9293 section 3.5.2 and 3.10.7.1).
 //!
-//! Nothing is known of the peer but the segment: the reset is made acceptable to it by taking its own
-//! numbers. A reset is never answered. How many may leave per second is limited, so that a flood of
-//! forged segments is not answered by a flood of resets to whom the sources were stolen from.
+//! The stack knows nothing of the peer except the segment, so the reset takes its numbers from the segment to
+//! be acceptable. A reset is never answered. The number of resets per second is limited, so that a flood of
+//! segments with forged sources does not become a flood of resets to these sources.
 
 use brisk_wire::{Flags, IpMeta, Segment, SeqNum, TcpHeader};
 

@@ -1,7 +1,7 @@
-//! The slots of connections: taken in, retired, freed.
+//! The slots of connections: occupied, retired, freed.
 //!
-//! A connection that is over makes way: its four-tuple goes to TIME-WAIT or is free, and its slot is free as
-//! soon as the application has let go.
+//! When a connection is closed, its four-tuple goes to TIME-WAIT or is free, and its slot is free as soon as
+//! the application has released it.
 
 use alloc::boxed::Box;
 

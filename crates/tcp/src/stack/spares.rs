@@ -1,8 +1,8 @@
-//! Storage of buffers that were emptied, for those that fill next.
+//! Storage of emptied buffers, for the next buffers that fill.
 //!
-//! Short connections need the same few pieces of storage one after another, which are too large for the fast
-//! lists of most allocators; what the last one has left is in the cache besides. Large storage of receive
-//! buffers, which the allocator would give back to the system and ask for again, is kept for those that
+//! Short connections need the same few blocks of storage one after another, which are too large for the fast
+//! lists of most allocators; a block that was just used is also still in the cache. Large storage of receive
+//! buffers, which the allocator would return to the system and request again, is kept for connections that
 //! receive in bulk.
 
 use alloc::collections::VecDeque;

@@ -1,8 +1,8 @@
 //! TIME-WAIT in a few bytes (RFC 9293 section 3.3.2, RFC 6191, RFC 1337).
 //!
-//! A connection that has closed both ways leaves its numbers here for twice the maximum segment
-//! lifetime: the peer's last FIN may come again and must be acknowledged, and old duplicates must not
-//! find a new connection. The entry is judged here; the stack acts.
+//! A connection that has closed both ways leaves its numbers here for twice the maximum segment lifetime. In
+//! that time the peer's last FIN may come again and must be acknowledged, and old duplicates must not reach a
+//! new connection. This module decides about a segment; the stack acts.
 
 use brisk_wire::{Flags, SeqNum};
 

@@ -1,8 +1,8 @@
-//! Which losses show congestion, and the answer to them.
+//! The losses that show congestion, and the response to them.
 //!
 //! The draft calls a loss ratio above 2 % congestion. A flight of fewer than 50 segments exceeds that with a
 //! single random loss, and so does every flight on a path that loses 2 % at random. Here a ratio must also be
-//! *excess*: more losses than the random loss of this path, learned as it goes, makes plausible
+//! *excess*: more losses than the random loss of this path, learnt over time, makes plausible
 //! ([`crate::evidence`]).
 
 use super::super::sample::{LostPacket, RateSample};
