@@ -3,8 +3,8 @@
 //!
 //! `cargo run -p brisk-runtime --example two_endpoints`
 
-use brisk_link::LinkSpec;
-use brisk_runtime::{TcpListener, memory};
+use brisk_runtime::TcpListener;
+use brisk_runtime::memory::{self, LinkSpec};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 #[tokio::main(flavor = "current_thread")]

@@ -5,9 +5,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+pub use brisk_wire::Options;
+
 use brisk_tcp::TcpConfig;
 use brisk_tcp::stack::Request;
-use brisk_wire::Options;
+
 use tokio::task::coop::poll_proceed;
 
 use crate::connection::Connection;

@@ -53,10 +53,12 @@ mod waiters;
 pub use brisk_device::{self as device, Counters, Device};
 #[cfg(all(feature = "packet-io", target_os = "linux"))]
 pub use brisk_packet_io::{DeviceSpec, inherited::inherited_listener};
-pub use brisk_tcp::config::{CongestionAlgorithm, FastOpenConfig};
+pub use brisk_tcp::config::{CongestionAlgorithm, FastOpenConfig, KeepaliveConfig, SynCookies};
 pub use brisk_tcp::connection::ConnStats;
+pub use brisk_tcp::error::CloseReason;
 pub use brisk_tcp::fast_open::{self, FastOpenConnect, FastOpenListen, FastOpenOutcome, KeySource};
-pub use brisk_tcp::path::PathMemoryConfig;
+pub use brisk_tcp::path::{PathFacts, PathMemoryConfig};
+pub use brisk_tcp::stack::StackStats;
 pub use brisk_tcp::stored::ImportError;
 pub use brisk_tcp::{ConnectConfig, ListenConfig, TcpConfig};
 pub use cores::Cores;

@@ -11,8 +11,10 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
+pub use brisk_link::LinkSpec;
+
 use brisk_device::{Capabilities, ChecksumState, Counters, Device, RxMeta, TxMeta};
-use brisk_link::{Direction, Link, LinkSpec};
+use brisk_link::{Direction, Link};
 use brisk_tcp::time::Instant;
 use brisk_wire::ChecksumFill;
 use tokio::time::Sleep;

@@ -14,8 +14,8 @@ use brisk_device::{Capabilities, ChecksumState, Device, RxMeta, TxMeta};
 use brisk_runtime::endpoint::Builder;
 use brisk_runtime::fast_open::ReplayWindow;
 use brisk_runtime::{
-    ConnectConfig, Cores, Endpoint, FastOpenConnect, FastOpenListen, FastOpenOutcome, ListenConfig,
-    TcpListener, TcpSocket, TcpStream,
+    ConnectConfig, Cores, Endpoint, FastOpenConnect, FastOpenListen, FastOpenOutcome, Forwarder,
+    ListenConfig, TcpListener, TcpSocket, TcpStream,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
@@ -427,6 +427,40 @@ async fn tcp_in_udp_between_two_hosts_with_two_stacks_each() {
         let error = AttachConfig::new(DeviceSpec::Udp { bind: local }).open().map(drop).unwrap_err();
         assert!(error.to_string().contains("in use"), "{error}");
     }
+}
+
+#[tokio::test]
+async fn one_forwarder_serves_all_stacks_and_closing_ends_all_of_them() {
+    let cores = Cores::start(TWO).unwrap();
+    let ([client, server], _) = cable([1, 2]);
+    let client = builder(client, CLIENT, 1).build().unwrap();
+    let server = builder(server, SERVER, 2).any_address().cores(&cores).build().unwrap();
+    let forwarder = Forwarder::bind(&server, 64).unwrap();
+    assert_eq!(Forwarder::bind(&server, 64).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+    let mut connecting = JoinSet::new();
+    for port in 1..=40 {
+        let client = client.clone();
+        connecting.spawn(async move { client.connect(SocketAddr::new([203, 0, 113, 9].into(), port)).await });
+    }
+    let mut accepted = Vec::new();
+    while accepted.len() < 40 {
+        let request = timeout(LIMIT, forwarder.request()).await.unwrap().unwrap();
+        accepted.push(timeout(LIMIT, request.accept()).await.unwrap().unwrap());
+    }
+    let mut streams: Vec<_> = timeout(LIMIT, connecting.join_all()).await.unwrap();
+    let waiting = tokio::spawn(async move { forwarder.request().await.map(drop) });
+    tokio::task::yield_now().await;
+    assert_eq!(timeout(LIMIT, server.close(Duration::from_millis(50))).await.unwrap(), 40);
+    assert!(timeout(LIMIT, waiting).await.unwrap().unwrap().is_err());
+    for stream in &mut streams {
+        let read = timeout(LIMIT, stream.as_mut().unwrap().read(&mut [0])).await.unwrap();
+        assert!(matches!(read, Ok(0) | Err(_)), "{read:?}");
+    }
+    for mut stream in accepted {
+        let error = timeout(LIMIT, stream.read_u8()).await.unwrap().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionAborted);
+    }
+    timeout(LIMIT, client.wait_idle()).await.unwrap();
 }
 
 #[tokio::test]
