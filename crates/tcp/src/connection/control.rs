@@ -1,4 +1,4 @@
-//! Small things a connection owes: segments that are not data, and events for the application.
+//! Segments without data that a connection has to send, and events for the application.
 
 use arrayvec::ArrayVec;
 use brisk_wire::SeqNum;

@@ -1,4 +1,4 @@
-//! The next segment to send, as a value that says all that building it and accounting for it need.
+//! The next segment to send, as a value with all that the build and the accounting need.
 
 use brisk_wire::Gentle;
 

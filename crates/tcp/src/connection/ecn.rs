@@ -1,9 +1,9 @@
 //! Explicit congestion notification (RFC 3168).
 //!
-//! Both ends say in the handshake that they can; from then on new data is sent ECT(0), a CE mark is
-//! echoed with ECE until the peer answers CWR, and an ECE is answered by one window reduction per
-//! window and CWR on the next new data segment. Retransmissions, pure acknowledgements, probes and
-//! redundancy are never ECT (RFC 3168 section 6.1.4 and 6.1.5).
+//! Both ends agree in the handshake. From then on new data is sent ECT(0). The receiver echoes a CE mark with
+//! ECE until the peer answers CWR. The sender answers ECE with one window reduction per window, and with CWR
+//! on the next new data segment. Retransmissions, pure acknowledgements, probes and redundancy are never ECT
+//! (RFC 3168 section 6.1.4 and 6.1.5).
 
 use brisk_wire::{Ecn, Flags};
 

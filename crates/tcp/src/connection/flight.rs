@@ -1,9 +1,9 @@
-//! Watches the flights of a connection for the memory of its path and for the congestion controller: what
-//! each carried and lost, and how fast its acknowledgements came.
+//! Watches the flights of a connection for the path memory and for the congestion controller: the volume and
+//! the losses of each, and the rate of its acknowledgements.
 //!
-//! A flight is the data that leaves before the first acknowledgement of what left with it arrives: a round
-//! trip of data. It is reported when all of it has been acknowledged, and what that means for the path is
-//! judged there ([`crate::path::PathVolume`]).
+//! A flight is all data that leaves before the acknowledgement of its first segment arrives: a round trip of
+//! data. It is reported when all of it has been acknowledged; the path memory decides what the report means
+//! ([`crate::path::PathVolume`]).
 
 use crate::congestion::sample::Train;
 use crate::connection::Connection;

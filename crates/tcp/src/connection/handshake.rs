@@ -1,6 +1,6 @@
 //! Opening a connection: SYN-SENT and SYN-RECEIVED (RFC 9293 sections 3.5 and 3.10.7.3). [`Handshake`] owns
-//! what both ends begin with and agree on, and what becomes of our SYN or SYN-ACK. The words of a SYN-ACK
-//! about Fast Open alone are in [`crate::connection::fast_open`].
+//! the initial values of both ends and their agreement, and the state of our SYN or SYN-ACK. The part of a
+//! SYN-ACK that concerns Fast Open is in [`crate::connection::fast_open`].
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;

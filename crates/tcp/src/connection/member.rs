@@ -1,8 +1,8 @@
-//! A connection as a member of its path: what the stack lends it for a call, and what it reads of it
-//! afterwards.
+//! A connection as a member of its path: the parts that the stack lends it for a call, and the values that
+//! the stack reads afterwards.
 //!
-//! Loss detection, retransmission and timers stay the connection's own. The window, the rate, the delivery
-//! rate and the response to losses are those of the path (`stack/controllers.rs`).
+//! Each connection keeps its own loss detection, retransmission and timers. The window, the rate, the
+//! delivery rate and the response to losses are those of the path (`stack/controllers.rs`).
 
 use crate::config::PrrBound;
 use crate::congestion::Controller;

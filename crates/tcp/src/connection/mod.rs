@@ -1,12 +1,12 @@
-//! One connection: this module only wires the parts together.
+//! One connection: this module only connects the parts.
 //!
 //! An arriving segment runs through `arrive` (the steps of RFC 9293 section 3.10.7). A leaving segment is
 //! chosen in `transmit`, written in `segment` and accounted for in `account`. `handshake` opens the
-//! connection, `timer` handles deadlines, and `application` holds the methods that the program calls. The
-//! parts themselves (queue, scoreboard, RACK, assembler, ...) live in `send` and `receive`; they take values
-//! and return values.
+//! connection, `timer` handles deadlines, and `application` has the methods that the program calls. The parts
+//! themselves (queue, scoreboard, RACK, assembler, ...) are in `send` and `receive`; they take values and
+//! return values.
 //!
-//! Data may ride on a SYN and may be sent from SYN-RECEIVED (Fast Open), so sender and receiver exist
+//! A SYN may carry data, and data may be sent from SYN-RECEIVED (Fast Open), so sender and receiver exist
 //! from the first segment on, in every state.
 
 use alloc::boxed::Box;

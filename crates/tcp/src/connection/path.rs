@@ -1,22 +1,22 @@
 //! Exchange between a connection and the memory of its path ([`crate::path`]).
 //!
-//! Always: how large packets may be. If the configuration asks for it: the variation of the round-trip
-//! time, the slow-start threshold, a larger initial window, and timers of the handshake that know how long
-//! the path is.
+//! A connection always uses the path's maximum packet size. If the configuration says so, it also uses the
+//! variation of the round-trip time, the slow-start threshold, a larger initial window, and handshake timers
+//! that follow the path's round-trip time.
 //!
 //! **The window** ([`PathStart`](crate::config::PathStart)). RFC 9040 lets connections share what they know
-//! of a path; RFC 6928 allows ten segments where nothing is known. A window beyond ten is remembered to be
-//! carried ([`PathVolume`](crate::path::PathVolume)), or the configuration says so. In both cases careful
-//! resume (draft-ietf-tsvwg-careful-resume) bounds it:
+//! of a path; RFC 6928 permits ten segments on an unknown path. A window beyond ten is one that the path is
+//! remembered to carry ([`PathVolume`](crate::path::PathVolume)), or one that the configuration sets. In both
+//! cases careful resume (draft-ietf-tsvwg-careful-resume) bounds it:
 //!
-//! - the connection asks for it when ten segments hold it up; all connections of a path that ask have
-//!   together what one flight has carried, and more as flights next to each other arrive whole;
-//! - it is not used before the handshake has shown that the client is there;
-//! - the round-trip time must be alike: at least half of the remembered one, and without a queue;
-//! - nothing of the handshake may have been lost;
-//! - it leaves at the rate of the path, if that is known, else within a round trip behind the first ten;
+//! - the connection asks for it when ten segments are not enough; all connections of a path that ask share
+//!   the volume of one flight, and more if simultaneous flights arrive whole;
+//! - it is not used before the handshake has shown that the client exists;
+//! - the round-trip time must be similar: at least half of the remembered one, and without a queue;
+//! - no packet of the handshake may have been lost;
+//! - it leaves at the rate of the path, if that is known, otherwise within a round trip after the first ten;
 //! - the window does not grow until all of it has arrived;
-//! - more loss than chance explains takes it back to half of what has arrived.
+//! - more loss than chance explains reduces it to half of the data that has arrived.
 
 use brisk_wire::SeqNum;
 

@@ -1,4 +1,4 @@
-//! A segment, from the choice to its bytes. Nothing is decided and nothing changes here.
+//! A segment, from the choice to its bytes. This module decides nothing and changes no state.
 
 use alloc::vec;
 use alloc::vec::Vec;

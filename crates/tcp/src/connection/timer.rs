@@ -1,7 +1,7 @@
-//! Time passes: which deadline is next, and what happens at each.
+//! The next deadline, and the action at each.
 //!
-//! Every part owns its deadline; none shares a slot with another. When several expire at one instant
-//! the order is parity, reordering timer, probe timer, retransmission timer, the rest.
+//! Every part owns its deadline; no two share a timer. When several expire at one instant, the order is
+//! parity, reordering timer, probe timer, retransmission timer, all others.
 
 use crate::congestion::sample::{CongestionCause, CongestionEvent, RtoEvent};
 use crate::connection::control::Control;

@@ -1,18 +1,17 @@
-//! The client's side: what is remembered of servers and paths, and what follows from it (TCP Fast Open,
+//! The client's side: its memory of servers and paths, and the decisions that follow from it (TCP Fast Open,
 //! CoNEXT 2011, sections 3.2 and 4.1; RFC 7413 sections 3.1 and 4.1.3).
 //!
-//! For every pair of addresses the cache keeps the latest cookie; round-trip time and MSS belong to the
-//! memory of paths ([`crate::path`]) and come as [`PathFacts`]. Beside that it remembers failure, in three
-//! sizes, because the remedy must not be larger than the trouble:
+//! For every pair of addresses the cache has the latest cookie; round-trip time and MSS belong to the memory
+//! of paths ([`crate::path`]) and come as [`PathFacts`]. It also remembers failures, in three scopes, so that
+//! a reaction is not larger than its cause:
 //!
-//! - a SYN with data (or with the option) was swallowed: after the second time this destination and port
-//!   is left alone, 240 s and doubling;
-//! - the server answered but did not take the data, three times in ten minutes: SYNs carry the cookie and
-//!   no data for 60 s and doubling, so that a server that recovers is noticed. That is what a client
-//!   behind a changing address sees; no time is lost, only bytes;
-//! - the path let the data pass and then nothing more, to two destinations: Fast Open is off on this
-//!   attachment to the network, one hour and doubling. One destination alone proves nothing: it may have
-//!   crashed.
+//! - A SYN with data (or with the option) was dropped. After the second time the client uses no Fast Open to
+//!   this destination and port, for 240 s and doubling.
+//! - The server answered but did not accept the data, three times in ten minutes. SYNs carry the cookie and
+//!   no data for 60 s and doubling, so that the client notices a server that recovers. A client whose address
+//!   changes sees this; it costs bytes and no time.
+//! - The path passed the data and then nothing more, to two destinations. Fast Open is off on this attachment
+//!   to the network, for one hour and doubling. One destination alone proves nothing: it may have crashed.
 
 use alloc::collections::VecDeque;
 use alloc::format;

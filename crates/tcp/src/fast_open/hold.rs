@@ -1,9 +1,10 @@
 //! Memory of a closed connection that its SYN opened (TCP Fast Open, CoNEXT 2011, section 3.5).
 //!
-//! A server that closes last leaves LAST-ACK and knows nothing any more. If the network then delivers the
-//! SYN with data a second time, the cookie is still good and the request would be processed again. For
-//! twice the maximum segment lifetime a held entry tells such a duplicate from a new connection over the
-//! same ends (by RFC 6191). It is a mitigation: later, or at another server, nobody remembers.
+//! A server that closes last leaves LAST-ACK without any state. If the network then delivers the SYN with
+//! data a second time, the cookie is still valid and the request would be processed again. For twice the
+//! maximum segment lifetime a held entry distinguishes such a duplicate from a new connection with the same
+//! addresses and ports (by RFC 6191). It is a mitigation: later, or at another server, the duplicate is
+//! accepted.
 
 use alloc::collections::VecDeque;
 

@@ -1,7 +1,7 @@
 //! Outcome of Fast Open on a connection.
 //!
-//! [`SynAckClass`] is what the first SYN-ACK showed, in full; [`FastOpenOutcome`] is what an operator
-//! wants to know: did it save the round trip, and if not, who prevented it.
+//! [`SynAckClass`] is the full result in the first SYN-ACK. [`FastOpenOutcome`] is for operators: it says if
+//! Fast Open saved the round trip, and if not, why.
 
 use brisk_wire::FastOpen;
 

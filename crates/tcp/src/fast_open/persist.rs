@@ -8,9 +8,9 @@
 //! end 3 9f0a6c1de2b47533
 //! ```
 //!
-//! The frame is that of [`crate::stored`]. The text holds cookies, so whoever stores it lets nobody else
-//! read it. One-time cookies are not written: a copy would be spent twice. Round-trip times and MSS are
-//! not here: they belong to the memory of paths.
+//! The frame is that of [`crate::stored`]. The text has cookies, so a program must store it where others
+//! cannot read it. One-time cookies are not written, because a copy would be used twice. Round-trip times and
+//! MSS belong to the memory of paths and are not written here.
 
 use alloc::format;
 use alloc::string::{String, ToString};

@@ -1,20 +1,20 @@
-//! SYNs whose data was taken, remembered so that a copy is not taken again (RFC 7413 section 6.1).
+//! SYNs whose data was accepted, remembered so that a copy is not accepted again (RFC 7413 section 6.1).
 //!
 //! A copy of a SYN is recognised while its connection lives, and for a minute after by the hold of section
-//! 3.5 of the paper ([`super::hold`]), but the hold knows only connections that this side closed last. The
-//! window remembers every SYN whose data was taken, for a configured time: by client address, port of the
+//! 3.5 of the paper ([`super::hold`]); but the hold knows only connections that this side closed last. The
+//! window remembers every SYN whose data was accepted, for a configured time, by client address, port of the
 //! listener, initial sequence number and data. The client's port is left out, so that a copy from another
-//! port is known too.
+//! port is recognised too.
 //!
-//! It forgets nothing before its time: when it is full, SYNs are ordinary ones until there is room again. A
-//! known SYN opens an ordinary handshake, which an old duplicate never completes. Entries are keyed hashes; a
-//! collision costs the second SYN a round trip.
+//! The window forgets nothing before its time. When it is full, SYNs count as ones without Fast Open until
+//! there is space again. A known SYN opens an ordinary handshake, which an old duplicate never completes.
+//! Entries are keyed hashes; a collision costs the second SYN a round trip.
 //!
-//! Where several stacks share the addresses of a host, a copy may come to another one; their driver lets them
+//! If several stacks share the addresses of a host, a copy may come to another stack; their driver lets them
 //! share the window ([`ReplayMemory`]).
 //!
-//! A restart forgets everything: with keys drawn at the start the old cookies are worthless then, with
-//! configured keys a SYN from before can be taken once more.
+//! A restart forgets everything. If the keys are drawn at the start, the old cookies are then worthless; with
+//! configured keys an earlier SYN can be accepted once more.
 
 use alloc::collections::VecDeque;
 use core::fmt;

@@ -1,13 +1,13 @@
-//! The server's side: which SYNs open a connection at once, and what bounds them (TCP Fast Open, CoNEXT
-//! 2011, sections 3.4 and 3.5; RFC 7413 section 5).
+//! The server's side: which SYNs open a connection at once, and the limits (TCP Fast Open, CoNEXT 2011,
+//! sections 3.4 and 3.5; RFC 7413 section 5).
 //!
-//! A SYN with a good cookie makes a connection before its sender has proved that it still hears us. Three
-//! bounds limit an attacker with good cookies: a listener holds so many connections in this state, each
-//! client address so many of them, and the stack so many bytes of their data. Beyond that a SYN is an
-//! ordinary SYN.
+//! A SYN with a valid cookie opens a connection before its sender has proved that it still receives our
+//! packets. Three limits hold for an attacker with valid cookies: the connections in this state of a
+//! listener, those of each client address, and the bytes of their data in the whole stack. Beyond these
+//! limits a SYN counts as one without Fast Open.
 //!
-//! A reset in this state frees the connection but not its place: who floods with the addresses of others
-//! is answered by their resets, and would otherwise have the places back at once. The place is free after
+//! A reset in this state frees the connection but not its place. An attacker who floods with forged addresses
+//! causes resets from their hosts, and would otherwise regain the places at once. The place is free after
 //! [`ServerLimits::rst_penalty`].
 
 use alloc::collections::VecDeque;

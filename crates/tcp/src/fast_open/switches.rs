@@ -1,7 +1,7 @@
 //! Host-wide switches of Fast Open, in the bits of Linux's `net.ipv4.tcp_fastopen`.
 //!
-//! An application asks for Fast Open at every connection and listener; the host's bits are above that, so
-//! that an operator can switch it off, or on, without the applications.
+//! An application requests Fast Open for each connection and listener. The host's bits have precedence, so
+//! that an operator can switch it off, or on, without a change to the applications.
 
 use super::{FastOpenConnect, FastOpenListen};
 

@@ -1,9 +1,8 @@
 //! The byte on SYN and SYN-ACK that negotiates Corrective, Proactive, both or neither.
 //!
-//! The active side offers, the passive side answers and never offers on its own. In profile F2 an
-//! answer has a bit of its own, so that a host which copies unknown options into its SYN-ACK is not
-//! taken for one that agrees; in F1 an answer is the offer, and such a host is told apart only by what
-//! follows.
+//! The active side offers; the passive side answers and never offers. In profile F2 an answer has a bit of
+//! its own, which a host that copies unknown options into its SYN-ACK does not set. In F1 an answer is equal
+//! to the offer, and only later segments reveal such a host.
 
 use brisk_wire::gentle::{
     CAP_ANSWER, CAP_PROACTIVE, CAP_VERSION_F1, CAP_VERSION_F2, CAP_VERSION_MASK, ENCODING_NONE,

@@ -1,20 +1,19 @@
-//! Memory of destinations that do not take the option of Corrective and Proactive.
+//! Memory of destinations that do not accept the option of Corrective and Proactive.
 //!
-//! A SYN that is swallowed tells that the path dislikes something about it, not what. If it had this
-//! option and that of Fast Open, both are under suspicion and neither is blamed: the next connections
-//! carry one of the two each, in turn, and the one that is swallowed alone is blamed by its own rule.
-//! When both have passed alone they go together once more; if that is swallowed too it is their
-//! combination that does not pass, and this option stays away for a day. So a culprit is found within
-//! two connections, and the innocent one is not lost on the way.
+//! A dropped SYN shows that the path rejects something in it, but not what. If the SYN had this option and
+//! that of Fast Open, the cause is not known yet: the next connections carry one of the two each, in turn,
+//! and the option that is dropped alone is treated by its own rule. When both have passed alone, they are
+//! sent together once more. If that SYN is dropped too, their combination does not pass, and this option is
+//! left out for a day. So the cause is found within two connections, and the other option stays in use.
 //!
-//! Blame for this option: after the second swallowed SYN in a row it stays away for an hour, doubled each
-//! time. A device that removes the option from later segments, or rewrites payload, keeps it away for a day.
+//! The rule for this option: after the second dropped SYN in a row it is left out for an hour, doubled each
+//! time. A device that removes the option from later segments, or rewrites payload, stops it for a day.
 //! [`crate::fast_open::client`] remembers failures of Fast Open alone.
 //!
-//! A lost packet looks the same. Of a path that loses 2 % each way a SYN goes unanswered in 4 of 100
-//! connections, and two in a row after some 600: by the rule for strangers a busy client would do without
-//! the option for most of the time, on just the paths for which it is made. So a destination that has let
-//! the option pass before is known not to mind it, and more is needed to change that opinion.
+//! A random loss looks the same. On a path that loses 2 % in each direction a SYN stays unanswered in 4 of
+//! 100 connections, and two in a row after some 600. By the rule above a busy client would do without the
+//! option most of the time, on exactly the paths for which it is made. So for a destination that has passed
+//! the option before, more dropped SYNs are needed.
 
 use crate::four_tuple::KeyedHash;
 use crate::lru::Lru;

@@ -1,10 +1,10 @@
-//! The planner: what redundancy a flight gets. A pure function of what is about to be sent, what is known
-//! of the path, what the connection may use and what may be spent.
+//! The planner: the redundancy of a flight, as a pure function of the flight, the known losses of the path,
+//! the means of the connection and the allowance.
 //!
-//! It weighs every way of protecting the flight that fits the allowance by the time that the flight is
-//! expected to be late, and takes the least, if that is worth its bytes. Losses follow a chain of two
-//! states (Gilbert): a packet behind a lost one is lost with probability `1 - 1/burst`, and a pause ends a
-//! burst. Loss that a full queue causes is never answered with more packets.
+//! It computes the expected delay for every way of protecting the flight that fits the allowance, and takes
+//! the way with the smallest delay, if the gain is worth its bytes. Losses follow a chain of two states
+//! (Gilbert): a packet after a lost one is lost with probability `1 - 1/burst`, and a pause ends a burst.
+//! Losses in a full queue get no redundancy.
 //!
 //! Constants of time are in thousandths of a round trip, expected delays in millionths, probabilities in
 //! units of 1e-9; all are integers.

@@ -1,9 +1,9 @@
-//! How a repaired loss is told and answered: R_SUCC, R_ACK, R_FAIL and STOP.
+//! The report of a repaired loss and its answer: R_SUCC, R_ACK, R_FAIL and STOP.
 //!
-//! The end that repaired a loss sets R_SUCC on everything it sends until the other end, which has then
-//! reduced its window, answers R_ACK: like the ECN-Echo of RFC 3168, once per round trip. In F2 each
-//! episode has a parity, an alternating bit: a repeated R_SUCC causes no second reduction, and a stale
-//! R_ACK ends no later episode. Corrective and Proactive share one state.
+//! The end that repaired a loss sets R_SUCC on every segment until the other end has reduced its window and
+//! answers R_ACK: like the ECN-Echo of RFC 3168, once per round trip. In F2 each episode has a parity, an
+//! alternating bit: a repeated R_SUCC causes no second reduction, and a stale R_ACK ends no later episode.
+//! Corrective and Proactive share one state.
 
 use brisk_wire::gentle::{A_PAR, R_ACK, R_SUCC, S_PAR, STOP};
 use brisk_wire::{Gentle, SeqNum};

@@ -1,10 +1,10 @@
-//! How much one flight of a path carries, and how fast.
+//! The volume that one flight of a path carries, and its rate.
 //!
-//! A flight is the data of one round trip of a connection. Its report is judged as a whole: losses that
-//! chance explains say nothing about the volume, losses behind a standing queue say something if they recur,
-//! and more losses than chance explains lower what is remembered. The rate follows from the spacing of
-//! acknowledgements (a train), since a flight that ends before the first acknowledgement arrives measures
-//! only volume per round trip.
+//! A flight is the data of one round trip of a connection. Its report is judged as a whole. Losses that
+//! chance explains do not change the volume. Losses behind a standing queue lower it if they recur, and more
+//! losses than chance explains lower it at once. The rate follows from the spacing of acknowledgements (a
+//! train), because a flight that ends before the first acknowledgement arrives measures only volume per round
+//! trip.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;

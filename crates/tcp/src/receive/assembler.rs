@@ -1,9 +1,9 @@
-//! Reassembly (RFC 9293 section 3.10.7.4): what a segment adds to the stream.
+//! Reassembly (RFC 9293 section 3.10.7.4): the data that a segment adds to the stream.
 //!
-//! The assembler knows RCV.NXT, which ranges above it have arrived, and where the FIN is. It holds
-//! no bytes: those lie in the [queue](super::queue) at their final place. For every segment it says
-//! what the acknowledgement must know of it: did the left edge move, was a hole filled, what of it
-//! had arrived before (RFC 2883), and which SACK block contains it now (RFC 2018).
+//! The assembler knows RCV.NXT, the ranges above it that have arrived, and the place of the FIN. It has no
+//! bytes: those are in the [queue](super::queue) at their final place. For every segment it returns what the
+//! acknowledgement needs: if the left edge moved, if a hole was filled, which part had arrived before (RFC
+//! 2883), and which SACK block contains the segment now (RFC 2018).
 
 use brisk_wire::SeqNum;
 

@@ -1,10 +1,10 @@
-//! The receiving half of a connection: what arrives becomes a stream, acknowledgements and a window.
+//! The receiving half of a connection: turns arrivals into a stream, acknowledgements and a window.
 //!
-//! Six parts that do not know each other; the connection hands values from one to the next:
+//! It has six parts that do not know each other; the connection passes values from one to the next:
 //!
-//! 1. [`timestamps`] judges the timestamp (PAWS) and keeps what must be echoed;
-//! 2. [`window`] judges whether the segment lies in the window;
-//! 3. [`assembler`] says what the segment adds to the stream, as an [`assembler::Arrival`];
+//! 1. [`timestamps`] checks the timestamp (PAWS) and keeps the value to echo;
+//! 2. [`window`] decides if the segment lies in the window;
+//! 3. [`assembler`] returns the data that the segment adds, as an [`assembler::Arrival`];
 //! 4. [`queue`] stores the bytes until the application reads them;
 //! 5. [`sack`] turns arrivals into the SACK blocks of the next acknowledgement;
 //! 6. [`ack`] decides when that acknowledgement leaves.

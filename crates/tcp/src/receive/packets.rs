@@ -1,9 +1,9 @@
 //! Long runs of payload that stay in the packets that brought them, so that the only copy is the one to the
 //! application.
 //!
-//! A driver that hands in packets by reference ([`Stack::on_packet_shared`](crate::Stack::on_packet_shared))
-//! lends each of them for the time in which it is processed; what is in order and long enough is kept, as a
-//! slice of it.
+//! A driver that passes packets by reference ([`Stack::on_packet_shared`](crate::Stack::on_packet_shared))
+//! lends each packet while it is processed. Payload that is in order and long enough is kept, as a slice of
+//! the packet.
 
 use alloc::collections::VecDeque;
 

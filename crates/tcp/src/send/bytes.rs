@@ -1,5 +1,5 @@
-//! The bytes of the send queue. Written data was copied into a ring; a long run that the application gave
-//! away lies where it is, in a buffer with a reference count, and is never copied.
+//! The bytes of the send queue. Written data was copied into a ring. A long run whose ownership the
+//! application handed over stays in its buffer, which has a reference count, and is never copied.
 
 use alloc::collections::VecDeque;
 use core::ops::Range;

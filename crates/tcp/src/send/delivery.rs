@@ -1,5 +1,5 @@
-//! Delivery rate (draft-ietf-ccwg-bbr section 4.1): how fast the path delivers, measured over what was
-//! delivered between the sending of a segment and its acknowledgement.
+//! Delivery rate (draft-ietf-ccwg-bbr section 4.1): the rate at which the path delivers, measured over the
+//! data delivered between the sending of a segment and its acknowledgement.
 //!
 //! A transmission is identified by its time and its end, which only grow, so that records of the scoreboard
 //! find the snapshot of their last transmission without an index of their own. A super-segment is one

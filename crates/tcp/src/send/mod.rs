@@ -1,7 +1,7 @@
-//! The sender: what was written, what was sent, what became of it, and when to send again.
+//! The sender: written data, sent data and its fate, and the time to send again.
 //!
-//! Each file is one idea with its own state and, where it has one, its own deadline. None knows the
-//! others; the connection hands values from one to the next (see [`crate::outcome`]).
+//! Each file is one idea with its own state and, if it has one, its own deadline. No file knows the others;
+//! the connection passes values from one to the next (see [`crate::outcome`]).
 
 pub(crate) mod budget;
 pub(crate) mod bytes;

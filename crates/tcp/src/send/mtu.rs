@@ -1,5 +1,5 @@
-//! Path MTU discovery: by ICMP (RFC 1191, RFC 8201) and by probing with larger segments of the
-//! application's own data (RFC 4821), which also finds paths that swallow large packets silently.
+//! Path MTU discovery: by ICMP (RFC 1191, RFC 8201) and by probing with larger segments of the application's
+//! own data (RFC 4821), which also finds paths that drop large packets silently.
 
 use alloc::boxed::Box;
 

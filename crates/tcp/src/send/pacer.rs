@@ -1,7 +1,7 @@
-//! Pacing: transmissions spread over the round trip instead of leaving in bursts.
+//! Pacing: spreads transmissions over the round trip instead of sending bursts.
 //!
-//! A bucket fills at `percent * cwnd / srtt`; its size, the quantum, is what one wake-up sends: about
-//! a millisecond of data as in Linux, so that super-segments stay large at high rates. The first ten
+//! A bucket fills at `percent * cwnd / srtt`. Its size, the quantum, is the data that one wake-up sends:
+//! about a millisecond of data as in Linux, so that super-segments stay large at high rates. The first ten
 //! segments of a connection are not paced (an initial window is meant to leave at once).
 
 use alloc::boxed::Box;

@@ -1,7 +1,8 @@
-//! How much may be in flight and at which rate it leaves: the parts that connections of a path can share.
+//! The bytes that may be in flight and the rate at which they leave: the parts that connections of a path can
+//! share.
 //!
-//! A connection has a [`RateControl`] of its own, or is a *member* of a path. The stack lends a member that
-//! of the path for each call; [`Others`] says then what the other members have in flight.
+//! A connection has a [`RateControl`] of its own, or is a *member* of a path. The stack lends the path's to a
+//! member for each call; [`Others`] then has the bytes that the other members have in flight.
 
 use alloc::boxed::Box;
 

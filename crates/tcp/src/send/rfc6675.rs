@@ -2,9 +2,9 @@
 //! forward acknowledgement (FACK, Mathis and Mahdavi 1996) and early retransmit (RFC 5827), also in the
 //! relaxed form that Gentle Aggression's Table 1 needs.
 //!
-//! It is the baseline that the paper compared with, and what its probes feed. The threshold is dynamic:
-//! it rises to the longest reordering that was seen. A retransmission that is lost is not noticed; that
-//! is what the retransmission timer is for here.
+//! It is the baseline of the paper, and it evaluates the answers to the paper's probes. The threshold is
+//! dynamic: it rises to the longest observed reordering. It does not detect a lost retransmission; the
+//! retransmission timer does.
 
 use brisk_wire::SeqNum;
 

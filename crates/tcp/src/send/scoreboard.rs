@@ -1,11 +1,11 @@
-//! The scoreboard: a record per sent segment, and what acknowledgements say of it (RFC 2018,
-//! RFC 2883, RFC 6675 section 3).
+//! The scoreboard: a record for each sent segment, updated by acknowledgements (RFC 2018, RFC 2883, RFC 6675
+//! section 3).
 //!
 //! Records lie back to back from SND.UNA to SND.NXT, ordered by sequence number. Sacked, lost and
-//! retransmitted segments are kept a second time, as sets of ranges and in order of transmission, so that an
-//! acknowledgement costs what it newly touches plus a binary search, whatever is outstanding. It is the only
-//! place that sees a raw DSACK: it knows the retransmissions and their reasons, and reports whose duplicate
-//! it was.
+//! retransmitted segments are stored a second time, as sets of ranges and in order of transmission, so that
+//! an acknowledgement costs only the records that it changes and a binary search, however much is
+//! outstanding. The scoreboard is the only place that sees a raw DSACK: it knows the retransmissions and
+//! their reasons, and reports which of them the duplicate belongs to.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;

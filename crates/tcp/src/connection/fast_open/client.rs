@@ -1,5 +1,5 @@
-//! The client of Fast Open on one connection: what its SYN carries, what the SYN-ACK says of it, and the
-//! signs that a path passes nothing behind such a SYN (RFC 7413 section 4.2).
+//! The client of Fast Open on one connection: the content of its SYN, the result in the SYN-ACK, and the
+//! signs that a path passes nothing after such a SYN (RFC 7413 section 4.2).
 
 use alloc::vec::Vec;
 

@@ -1,9 +1,9 @@
-//! Fast Open on one connection: what its SYN or SYN-ACK carries, and what follows from the answer
-//! (RFC 7413 section 4.2). Decisions about cookies and limits are in [`crate::fast_open`].
+//! Fast Open on one connection: the content of its SYN or SYN-ACK, and the effects of the answer (RFC 7413
+//! section 4.2). Decisions about cookies and limits are in [`crate::fast_open`].
 //!
-//! The data of a SYN lies in the send queue like any other. If the SYN-ACK does not acknowledge it, it was
-//! never sent as far as anybody else is concerned: the scoreboard is wound back, and it leaves with the
-//! acknowledgement, as new data and without any reaction of congestion control.
+//! The data of a SYN is in the send queue like any other data. If the SYN-ACK does not acknowledge it, it
+//! counts as never sent: the scoreboard is reset, and the data leaves with the acknowledgement, as new data
+//! and without a response of congestion control.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;

@@ -1,5 +1,5 @@
-//! The server of Fast Open on one connection: what its SYN-ACK says and what may leave and arrive before the
-//! handshake is complete (RFC 7413 section 4.2).
+//! The server of Fast Open on one connection: the content of its SYN-ACK, and the segments that may leave and
+//! arrive before the handshake is complete (RFC 7413 section 4.2).
 
 use brisk_wire::{Cookie, FastOpen, SeqNum};
 

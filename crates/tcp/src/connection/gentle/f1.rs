@@ -1,10 +1,9 @@
 //! Corrective's profile F1: the paper's placement, for the laboratory.
 //!
-//! Parity stands where the data stands that it covers, so that a segment whose option was removed on the
-//! way cannot be told from data by its place. Therefore the option is on every segment, a segment with
-//! payload and without it is discarded, both ends switch off then, and the one that found out takes
-//! payload again only from a peer that has seen it switch off: everything that left before carries an
-//! older echo.
+//! Parity has the sequence number of the data that it covers. So a segment whose option was removed on the
+//! way looks like data. Therefore the option is on every segment, and an end discards a segment with payload
+//! and without the option. Then both ends switch F1 off. The end that discarded the segment accepts payload
+//! again only from a peer that has seen the end of F1: every earlier segment carries an older echo.
 
 use brisk_wire::Flags;
 

@@ -1,10 +1,10 @@
-//! Corrective and Proactive on one connection: what SYN and SYN-ACK agree on, the option of every later
-//! segment, and what the option of an arriving segment means (Gentle Aggression sections 5 and 6).
+//! Corrective and Proactive on one connection: the agreement of SYN and SYN-ACK, the option on every later
+//! segment, and the meaning of the option on an arriving segment (Gentle Aggression sections 5 and 6).
 //!
-//! The parts are in [`crate::mechanism`]; this file connects them. Without a mechanism that speaks the
-//! option, a connection sends none and ignores those of the peer, with one exception: where the
-//! handshake has shown one, a segment whose payload may be parity is dropped, since parity taken for data
-//! would corrupt the stream.
+//! The parts are in [`crate::mechanism`]; this file connects them. Without a mechanism that uses the option,
+//! a connection sends none and ignores those of the peer, with one exception. If the handshake has shown an
+//! option, a segment whose payload may be parity is dropped, because parity taken as data would corrupt the
+//! stream.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;

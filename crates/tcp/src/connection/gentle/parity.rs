@@ -1,5 +1,5 @@
-//! Corrective, the sending half on one connection: what is encoded, when parity leaves, and what the
-//! peer's answers and their absence mean for loss detection and for parity itself (Gentle Aggression
+//! Corrective, the sending half on one connection: the encoded data, the time of its parity, and the effect
+//! of the peer's answers, or of their absence, on loss detection and on parity itself (Gentle Aggression
 //! section 5). The groups are the [encoder](crate::mechanism::corrective::encoder)'s.
 
 use brisk_wire::gentle::{ENC, FIN_END};

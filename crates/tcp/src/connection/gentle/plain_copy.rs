@@ -1,18 +1,18 @@
 //! Copies of a SYN and of a SYN-ACK.
 //!
-//! **Of a SYN with data**: insurance on a path that has not proven yet that it takes such SYNs.
+//! **Of a SYN with data**: insurance on a path that has not yet been seen to pass such SYNs.
 //!
-//! A path that swallows SYNs with data (about 6 % did when the paper was written, section 4.1) costs the time
-//! until the plain SYN follows: 1.5 round trips with the paper's timer, and that as often as it takes to
-//! learn it. The copy goes out while the answer is still under way: no data, no cookie, the same sequence
-//! number. If the first SYN arrived, the server sees a repeated SYN and answers it again, which tells the
-//! client nothing new; if not, the copy opens the connection, half a round trip late instead of one and a
-//! half. It costs two small packets, and only until the path has taken data once: the memory of the client
-//! knows ([`Plan::untried`](crate::fast_open::client::Plan)).
+//! A path that drops SYNs with data (about 6 % did when the paper was written, section 4.1) delays the
+//! connection until the plain SYN follows: by 1.5 round trips with the paper's timer, on each connection
+//! until the client has learnt it. The copy leaves while the answer is still under way, with no data, no
+//! cookie and the same sequence number. If the first SYN arrived, the server sees a repeated SYN and answers
+//! it again, which changes nothing at the client. If not, the copy opens the connection, half a round trip
+//! late instead of one and a half. It costs two small packets, and only until the path has passed data once,
+//! which the memory of the client records ([`Plan::untried`](crate::fast_open::client::Plan)).
 //!
-//! The copy is no retransmission: the option and the data are still on offer, nothing falls back, and the
-//! timer of the SYN begins again with it. Which of the two SYNs an answer belongs to is told by the echoed
-//! timestamp, or by its time; a round-trip time is taken from the echo alone (Karn's algorithm).
+//! The copy is no retransmission: option and data are still offered, no mechanism falls back, and the timer
+//! of the SYN starts again with it. The echoed timestamp, or the time of an answer, shows which of the two
+//! SYNs it belongs to; only an echo gives a round-trip time (Karn's algorithm).
 
 //! **Of every SYN and SYN-ACK** ([`HandshakeCopies`](crate::config::HandshakeCopies)): insurance against
 //! loss, which costs a handshake more than anything else (Gentle Aggression section 8.4.1). The copy of a SYN

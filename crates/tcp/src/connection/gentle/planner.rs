@@ -1,9 +1,9 @@
-//! The planner on one connection: the input that it gives to [`crate::mechanism::plan`], and the use of the
-//! plan that it gets.
+//! The planner on one connection: its input for [`crate::mechanism::plan`], and the use of the resulting
+//! plan.
 //!
-//! A plan is made when a flight begins: when there is data to send and what was planned before has left.
-//! It sets how the encoder groups what follows, which segments the copier names, and how small segments are;
-//! its cost bounds the redundancy until the next plan (`redundancy_percent`, if set, adds to it).
+//! A plan is made when a flight begins: when there is data to send and the flight of the last plan has left.
+//! It determines the groups of the encoder, the segments that the copier selects, and the size of segments.
+//! Its cost limits the redundancy until the next plan (`redundancy_percent`, if set, adds to it).
 
 use brisk_wire::SeqNum;
 

@@ -1,10 +1,10 @@
-//! Reactive as published: Algorithm 1 of *Reducing Web Latency: the Virtue of Gentle Aggression*
-//! (section 4.1) with its detection of losses that the probe itself repaired (section 4.2).
+//! Reactive as published: Algorithm 1 of *Reducing Web Latency: the Virtue of Gentle Aggression* (section
+//! 4.1) with its detection of losses that the probe itself repaired (section 4.2).
 //!
-//! Where the current form asks whether anything is in flight, this one asks whether the sender is stuck:
-//! in state Open and with nothing that it could send. Up to two probes may follow one another. A loss
-//! that a probe repaired shows as a duplicate that never came: of N retransmitted probes N must be
-//! reported as needless before the next flight is acknowledged.
+//! The current form tests if data is in flight; this one tests if the sender is stuck: in state Open and
+//! without anything that it could send. Up to two probes may follow one another. A loss that a probe repaired
+//! shows as a duplicate that does not come: of N retransmitted probes N must be reported as unnecessary
+//! before the next flight is acknowledged.
 
 use brisk_wire::SeqNum;
 

@@ -1,8 +1,8 @@
-//! CRC-32C (Castagnoli) of bytes that lie in several pieces.
+//! CRC-32C (Castagnoli) of bytes in several pieces.
 //!
-//! Processors have an instruction for it, several times as fast as tables. Only std can ask a processor
-//! whether it has that, so the crate that uses it is behind the feature `hardware-crc`; without the feature
-//! tables do the same.
+//! Processors have an instruction for it, which is several times as fast as tables. Only std can detect the
+//! instruction, so the crate that uses it is behind the feature `hardware-crc`; without the feature tables
+//! compute the CRC.
 
 /// The checksum of `bytes` behind those of which it is `crc`; that of nothing is 0.
 #[cfg(feature = "hardware-crc")]

@@ -1,14 +1,14 @@
-//! The decoder: a parity segment arrives, and out come the lost bytes or a verdict on why not.
+//! The decoder: takes a parity segment and returns the lost bytes, or the reason why it cannot.
 //!
-//! It knows nothing of the connection: it reads what has arrived through [`Held`] and answers with an
-//! [`Outcome`]; the connection feeds rebuilt bytes to the assembler, acknowledges and signals. A parity
-//! segment is never data: whatever happens here, its payload goes no further.
+//! It does not know the connection. It reads the arrived bytes through [`Held`] and returns an [`Outcome`];
+//! the connection feeds rebuilt bytes to the assembler, acknowledges and reports. A parity segment is never
+//! data: its payload is never delivered.
 //!
-//! In profile F2 nothing is delivered unless the CRC-32C that the sender computed over its own copy of
-//! the whole range matches the bytes that arrived together with those that were rebuilt. With the XOR
-//! codes the checksum does not say where the range lies. Bytes of it that arrived do; if none did, it is
-//! repaired only where it follows what has arrived, so that a range which a device on the path moved
-//! does not fill a hole that it does not belong to.
+//! In profile F2 the CRC-32C that the sender computed over its own copy of the whole range must match the
+//! arrived and the rebuilt bytes together; otherwise nothing is delivered. With the XOR codes the checksum
+//! does not cover the position of the range. Bytes of the range that have arrived fix the position. If none
+//! have, the range is repaired only if it follows data that has arrived, so that a range that a device on the
+//! path has moved does not fill the wrong hole.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;

@@ -1,9 +1,9 @@
-//! The receiver's memory of the stream for repairs: bytes that arrived in order stay readable after the
-//! application took them, as a prefix of the ring that they were received in, so that nothing is copied.
+//! The receiver's memory of the stream for repairs. Bytes that arrived in order stay readable after the
+//! application has read them, at the front of the ring in which they were received, so nothing is copied.
 //!
-//! [`Reception`] shows the decoder all that is held: the prefix, what the application has not read yet,
-//! and what waits behind a gap. [`History`] says for how long the prefix is kept: not on an idle
-//! connection, not under memory pressure. The memory counts for the stack's bound, not for the window.
+//! [`Reception`] shows the decoder all held bytes: the prefix, the bytes that the application has not read
+//! yet, and those above a gap. [`History`] decides for how long the prefix is kept: not on an idle
+//! connection, and not when memory is short. The memory counts for the stack's bound, not for the window.
 
 use brisk_wire::SeqNum;
 

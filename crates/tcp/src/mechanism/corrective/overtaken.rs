@@ -1,10 +1,10 @@
-//! Repairs whose original may only have been overtaken: parity can leave right behind the data, and then a
-//! packet that is a little late looks like one that was lost.
+//! Repairs whose original may only have been overtaken: if parity leaves right after the data, a packet that
+//! is a little late looks like a lost one.
 //!
-//! As RACK has it (RFC 8985 section 6.2 step 4) there is no tolerance before reordering was seen: the first
-//! repair is reported at once, and if its original comes after all, the DSACK lets the sender take its
-//! reduction back. From then on a repair is reported only when its original has not come within the
-//! reordering window, which grows by its own length whenever it proves too short.
+//! As in RACK (RFC 8985 section 6.2 step 4) there is no tolerance before reordering was seen. The first
+//! repair is reported at once, and if its original arrives later, the DSACK lets the sender undo its
+//! reduction. After that a repair is reported only if its original has not arrived within the reordering
+//! window, which grows by its own length whenever it proves too short.
 
 use alloc::collections::VecDeque;
 

@@ -1,9 +1,9 @@
-//! Whether a queue stands on the path: parity that joins it delays the data of everybody who shares it, and
-//! insures mostly against what that queue drops.
+//! Detects a queue that stands on the path. Parity that joins such a queue delays the data of all flows in
+//! it, and mostly protects against drops by that queue.
 //!
-//! The measure is the smallest sample of a whole round trip: the queue that a burst makes of itself is gone
-//! within one, so that some segment finds none; where a queue stands, no segment does (the idea of CoDel, RFC
-//! 8289 section 3.2, with the round trip for the interval).
+//! The measure is the smallest sample of a whole round trip. The queue that a burst causes itself is gone
+//! within one, so some segment finds no queue. If a queue stands, every segment finds it (the idea of CoDel,
+//! RFC 8289 section 3.2, with the round trip as the interval).
 
 use brisk_wire::SeqNum;
 

@@ -1,8 +1,8 @@
-//! The parity segments that left last: what the answers of the peer are judged by.
+//! The last parity segments that were sent, with which the answers of the peer are compared.
 //!
-//! A report of a failure must name the end of one of them, else it is forged; a DSACK of the place where
-//! one stood shows that somebody removed its option; and a segment that one of them covers is not declared
-//! lost before its answer could have come.
+//! A report of a failure must name the end of one of them, otherwise it is forged. A DSACK of the place of
+//! one shows that a device removed its option. A segment that one of them covers is not declared lost before
+//! its answer could have come.
 
 use arrayvec::ArrayVec;
 use brisk_wire::SeqNum;

@@ -1,5 +1,4 @@
-//! The brake of Proactive: on a path that loses a large share of what is sent, sending everything twice
-//! is part of the trouble.
+//! The brake of Proactive: on a path that loses a large share of the segments, copies make the losses worse.
 
 use alloc::collections::VecDeque;
 

@@ -1,8 +1,8 @@
-//! The sending side of Proactive: which segments leave twice, and when the second instance does.
+//! The sending side of Proactive: the segments that leave twice, and the time of the copy.
 //!
-//! A copy is identical to its original but for the mark, the IP identification and the checksums, so the
-//! header of the original is kept until the copy leaves. Copies take nothing from the congestion window
-//! and leave no trace on the scoreboard but "this was sent twice"; pacing counts them.
+//! A copy is identical to its original except for the mark, the IP identification and the checksums, so the
+//! header of the original is kept until the copy leaves. Copies use no congestion window and leave no trace
+//! on the scoreboard except that the data was sent twice; pacing counts them.
 
 use alloc::collections::VecDeque;
 

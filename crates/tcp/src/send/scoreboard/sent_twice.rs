@@ -1,4 +1,4 @@
-//! Data that was sent twice, so that a report of a duplicate (RFC 2883) can be put down to its cause.
+//! Data that was sent twice, so that the cause of a reported duplicate (RFC 2883) can be found.
 
 use super::Scoreboard;
 use crate::outcome::DsackOf;
