@@ -1,5 +1,5 @@
-//! The edge: near the origin, without another gateway. Accepts clients over our TCP, which they need not know
-//! of, and opens ordinary TCP to the origin.
+//! The edge, near the origin, without another gateway. It accepts clients over brisk's TCP, which needs no
+//! change of the clients, and opens ordinary TCP to the origin.
 
 use std::future::{Future, poll_fn, ready};
 use std::io;

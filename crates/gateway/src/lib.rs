@@ -1,40 +1,40 @@
-//! The gateway pair: ordinary TCP on both outsides, brisk's TCP on the hop between.
+//! The gateway pair: ordinary TCP to clients and origin, brisk's TCP on the hop between the gateways.
 //!
 //! ```text
 //! client --kernel TCP--> Frontend ==brisk TCP, the long or lossy hop==> Backend --kernel TCP--> origin
 //! ```
 //!
-//! | module | what it is |
+//! | module | content |
 //! |---|---|
 //! | [`frontend`] | [`Frontend`]: accepts clients, opens the hop with their first bytes |
 //! | [`backend`] | [`Backend`]: accepts the hop, connects to the origin |
-//! | [`edge`] | [`Edge`]: accepts clients over our TCP, connects to the origin, without another gateway |
-//! | [`hop`] | what is said between them: key, messages, records |
-//! | [`upstream`] | the backends of a frontend: which one is asked, which are alive |
+//! | [`edge`] | [`Edge`]: accepts clients over brisk's TCP, connects to the origin, without another gateway |
+//! | [`hop`] | the protocol between them: key, messages, records |
+//! | [`upstream`] | the backends of a frontend: the choice among them, and their health |
 //! | `warm` | connections to a backend that are open before they are needed |
-//! | `transport` | what carries the hop to a backend: our TCP in UDP or by itself, or the kernel's |
+//! | `transport` | transports of the hop to a backend: brisk's TCP with or without UDP, or the kernel's TCP |
 //! | `outgoing` | the kernel's TCP to an origin |
-//! | [`entrance`] | who a client is and where it wants to go: PROXY, SOCKS5, CONNECT, redirected |
-//! | [`users`] | who may use a frontend as a proxy |
-//! | [`first_bytes`] | who speaks first, and how long a client's first bytes are waited for |
+//! | [`entrance`] | identity of a client and its requested origin: PROXY, SOCKS5, CONNECT, redirection |
+//! | [`users`] | users of a frontend as a proxy |
+//! | [`first_bytes`] | which side sends first, and the wait for a client's first bytes |
 //! | [`proxy`] | the PROXY protocol |
-//! | [`allow`], [`network`] | who may ask for which origin, who is trusted |
-//! | [`listen`], [`listeners`] | where clients connect |
+//! | [`allow`], [`network`] | permitted origins; trusted networks |
+//! | [`listen`], [`listeners`] | addresses and ports where clients connect |
 //! | [`routes`], [`client_hello`] | origins by the name of a TLS server |
 //! | [`origins`] | origins with names |
-//! | [`relay`] | copying both ways; half closes and resets are carried through |
+//! | [`relay`] | copies in both directions; passes on half closes and resets |
 //! | `throttle` | a rate that connections share |
-//! | `exchanges`, `traffic` | how long requests take, and what they cost, on the path to a backend |
-//! | [`timeouts`] | how long a connection may do nothing |
-//! | [`service`] | what both sides share: limits, draining |
+//! | `exchanges`, `traffic` | duration of requests and their bytes, on the path to a backend |
+//! | [`timeouts`] | limits on idle time of a connection |
+//! | [`service`] | common parts of both sides: limits, draining |
 //! | [`settings`] | the configuration as an operator writes it |
-//! | [`metrics`], [`history`] | what is counted |
-//! | `frontends`, `sums` | what a backend counts of each frontend, and in sum |
+//! | [`metrics`], [`history`] | counters |
+//! | `frontends`, `sums` | a backend's counters of each frontend, and their sums |
 //! | `process` | metrics of the process |
-//! | [`admin`], [`status`] | where it can be looked at |
+//! | [`admin`], [`status`] | the admin listener and its status object |
 //! | [`access`] | the record of one connection |
 //! | [`peer`] | reports about a peer and the path to it |
-//! | [`doctor`] | what the path to a backend is like |
+//! | [`doctor`] | examination of the path to a backend |
 //! | [`log`] | log lines |
 //!
 //! Any TCP payload passes. The hop is encrypted and authenticated by a key that both sides hold.

@@ -1,10 +1,10 @@
-//! The protocol between frontend and backend: who may speak, what the first message says, how bytes are
-//! sealed.
+//! The protocol between frontend and backend: authentication, the content of the first message, and the
+//! encryption of the bytes.
 //!
 //! ```text
 //! frontend                                   backend
-//!   | first message: stamp, client, request    |    rides on the SYN once there is a Fast Open cookie
-//!   |----------------------------------------->|    looked at: key, replay; then the origin is opened
+//!   | first message: stamp, client, request    |    carried by the SYN if there is a Fast Open cookie
+//!   |----------------------------------------->|    checks: key, replay; then connects to the origin
 //!   |          second message: go, or confirm  |    leaves with the origin's first bytes, or after 5 ms
 //!   |<-----------------------------------------|
 //!   | records ...                  records ... |
@@ -18,22 +18,22 @@
 //! theirs. With a pair of keys on each side ([`pairs`]) the pattern is `IK`, and the first message is sealed
 //! to the backend's public key.
 //!
-//! | file | what it is |
+//! | file | content |
 //! |---|---|
-//! | [`key`] | the key, its file, several keys while it is changed |
+//! | [`key`] | the key, its file, several keys during a change |
 //! | [`pairs`] | the alternative: a pair of keys on each side |
-//! | [`opening`] | what the first message says |
+//! | [`opening`] | content of the first message |
 //! | [`handshake`] | the two messages |
 //! | [`ephemeral`] | key pairs that serve for more than one connection |
 //! | `dial`, `answer` | exchanging the messages: the frontend's part, the backend's part |
-//! | [`records`] | what follows them: records that begin at the size of a segment |
-//! | [`stamp`] | which run of the backend a message is for |
-//! | [`replay`] | which first message is fresh |
-//! | [`mod@line`] | what carries the hop: our TCP, or the kernel's where a path carries nothing else |
-//! | [`stream`] | a sealed line as a stream |
+//! | [`records`] | records, which follow the messages and start at the size of a segment |
+//! | [`stamp`] | the run of the backend that a message is for |
+//! | [`replay`] | detection of replayed first messages |
+//! | [`mod@line`] | transport of the hop: brisk's TCP, or the kernel's if the path carries nothing else |
+//! | [`stream`] | an encrypted line as a stream |
 //!
 //! Each message and each record has its length, two bytes, in front of it. The end of a direction is an empty
-//! record: a hop that just ends was cut by somebody else.
+//! record: if a hop ends without it, an attacker or a failure has cut it.
 
 use std::collections::BTreeSet;
 use std::path::Path;

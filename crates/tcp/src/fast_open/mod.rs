@@ -1,4 +1,4 @@
-//! TCP Fast Open: a request that rides on the SYN (TCP Fast Open, CoNEXT 2011; RFC 7413).
+//! TCP Fast Open: a SYN that carries a request (TCP Fast Open, CoNEXT 2011; RFC 7413).
 //!
 //! ```text
 //! client                                server            the first time
@@ -21,16 +21,16 @@
 //! without Fast Open fails because of it. The price: a request may be delivered **more than once**, which is
 //! why both ends must ask for it.
 //!
-//! | file | what it decides |
+//! | file | decision |
 //! |---|---|
-//! | [`cookie`] | whether a cookie is good: keys, their rotation, the codes |
+//! | [`cookie`] | the validity of a cookie: keys, their rotation, the codes |
 //! | `one_time` | the same for cookies that open one connection each |
-//! | [`server`] | which SYNs open a connection at once, and how many may |
-//! | [`hold`] | which SYN is an old duplicate after its connection has closed |
-//! | [`replay`] | which SYN brings data that was taken before |
-//! | [`client`] | what the first SYN carries, and what is learnt from the answer |
-//! | [`outcome`] | what the answer means |
-//! | `switches` | what the host allows, in Linux's bits |
+//! | [`server`] | the SYNs that open a connection at once, and their number |
+//! | [`hold`] | old duplicates of a SYN after its connection has closed |
+//! | [`replay`] | SYNs whose data was accepted before |
+//! | [`client`] | the content of the first SYN, and the conclusions from the answer |
+//! | [`outcome`] | the meaning of the answer |
+//! | `switches` | the permissions of the host, in Linux's bits |
 //! | `persist` | the cache as text that survives a restart |
 //!
 //! The parts know no connections (`server` uses `cookie`, `one_time` and `replay`; `client` uses `outcome`);

@@ -6,29 +6,29 @@
 //! [`Stack::next_timeout`]. Four kinds of methods: commands, `on_*` (something happened), `poll_*`
 //! (drain until `None`) and questions.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
-//! | `drive` | what the driver calls: packets in and out, events, timers |
+//! | `drive` | calls of the driver: packets in and out, events, timers |
 //! | `arrive` | a packet comes in: to a connection, a TIME-WAIT, a listener or nobody; ICMP errors |
 //! | `demux` | the table of four-tuples |
 //! | `open`, `ports`, `isn` | active opens: address, port (RFC 6056), sequence number (RFC 6528) |
 //! | `listener`, `syn_cookie` | passive opens: half-open, accept queue, cookies (RFC 4987) |
-//! | `after` | what follows when a call has changed a connection |
-//! | `ready` | which connections may have something to send, and how soon it must leave |
+//! | `after` | processing after a call has changed a connection |
+//! | `ready` | connections that may have something to send, and their urgency |
 //! | `slot` | connections taken in, retired and freed |
 //! | `memory` | bounds on the memory of all connections together, and its release |
 //! | `spares` | storage of emptied buffers and places of connections that are over, used again |
 //! | `fast_open`, `path` | the memories of the stack: cookies, keys and limits; facts of paths |
-//! | `controllers` | what connections between the same two addresses share |
+//! | `controllers` | the controller that connections between the same two addresses share |
 //! | `half_open` | half-open connections in a few bytes |
 //! | `time_wait` | TIME-WAIT in a few bytes (RFC 6191, RFC 1337) |
-//! | `reset`, `challenge`, `answers` | what the stack itself answers, and how often (RFC 5961) |
-//! | `deadlines` | who wakes next |
-//! | `events`, `stats` | what the application hears; what is counted |
+//! | `reset`, `challenge`, `answers` | answers of the stack itself, and their limits (RFC 5961) |
+//! | `deadlines` | the next deadlines |
+//! | `events`, `stats` | events for the application; counters |
 //! | `application` | reads and writes of the application |
-//! | `renew` | a stack made again in the storage of an old one |
+//! | `renew` | a new stack in the storage of an old one |
 //! | `share` | the part of one stack among several of the same host |
-//! | `places` | where half-open connections and TIME-WAITs are kept |
+//! | `places` | storage of half-open connections and TIME-WAITs |
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};

@@ -1,18 +1,18 @@
 //! Corrective (Gentle Aggression section 5): a parity segment, sent a quarter of a round trip after the
 //! data, from which the receiver rebuilds what the path lost. `docs/wire` specifies the wire.
 //!
-//! | file | idea |
+//! | file | content |
 //! |---|---|
 //! | `gf256` | the field in which the parities are computed |
 //! | `crc32c` | the checksum that proves a repair |
-//! | `code` | which bytes a parity covers, the parity, the checksum: shared by both ends |
-//! | `encoder` | which segments make a group, and when its parity leaves |
-//! | `queue` | whether a queue stands on the path |
-//! | `ring` | the parity that left last, by which answers are judged |
-//! | `history` | bytes that stay readable after the application took them |
+//! | `code` | the bytes that a parity covers, the parity, the checksum: shared by both ends |
+//! | `encoder` | the segments of a group, and the time of its parity |
+//! | `queue` | detection of a queue that stands on the path |
+//! | `ring` | the last parity segments, with which answers are compared |
+//! | `history` | bytes that stay readable after the application has read them |
 //! | `repair` | solving the equations of the parities for the lost bytes |
 //! | `overtaken` | repairs whose original may only be late, and when they are reported |
-//! | `decoder` | a parity segment in, the lost bytes or a verdict out |
+//! | `decoder` | from a parity segment to the lost bytes, or to the reason of a failure |
 
 pub mod code;
 mod crc32c;
