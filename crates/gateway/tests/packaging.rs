@@ -7,6 +7,9 @@ use std::process::Command;
 
 use brisk_gateway::{MechanismState, Metrics, Settings};
 
+const EXAMPLES: [&str; 3] =
+    ["packaging/examples/frontend.toml", "packaging/examples/backend.toml", "packaging/examples/edge.toml"];
+
 fn read(path: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path);
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
@@ -25,7 +28,7 @@ fn uncommented(text: &str) -> String {
 
 #[test]
 fn the_examples_are_good_with_and_without_their_comments() {
-    for example in ["packaging/examples/frontend.toml", "packaging/examples/backend.toml"] {
+    for example in EXAMPLES {
         let text = read(example);
         for text in [text.clone(), uncommented(&text)] {
             if let Err(error) = Settings::parse(&text, example) {
@@ -49,7 +52,7 @@ fn nothing_that_is_packaged_bypasses_the_encryption_unasked() {
 #[test]
 fn every_key_of_the_examples_is_in_the_handbook() {
     let handbook = read("docs/operating/settings.md");
-    for example in ["packaging/examples/frontend.toml", "packaging/examples/backend.toml"] {
+    for example in EXAMPLES {
         for line in uncommented(&read(example)).lines() {
             let Some((key, _)) = line.split_once(" = ").filter(|(key, _)| !key.contains(['#', ' '])) else {
                 continue;
@@ -61,7 +64,7 @@ fn every_key_of_the_examples_is_in_the_handbook() {
 
 #[test]
 fn every_key_says_what_to_write_behind_it() {
-    for example in ["packaging/examples/frontend.toml", "packaging/examples/backend.toml"] {
+    for example in EXAMPLES {
         let text = uncommented(&read(example));
         for (n, line) in text.lines().enumerate() {
             let Some((key, _)) = line.split_once(" = ").filter(|(key, _)| !key.contains(['#', ' '])) else {
