@@ -9,7 +9,6 @@ pub use brisk_wire::Options;
 
 use brisk_tcp::TcpConfig;
 use brisk_tcp::stack::Request;
-
 use tokio::task::coop::poll_proceed;
 
 use crate::connection::Connection;
