@@ -17,6 +17,10 @@ use crate::failure::Failure;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How often the name of a backend that is down, or that was not found, is looked up.
 pub(crate) const AGAIN: Duration = Duration::from_secs(2);
+/// The pause between two look-ups at least, when clients wait for them.
+pub(crate) const PAUSE: Duration = Duration::from_millis(250);
+/// How long clients wait while the names of backends that are down are looked up again.
+pub(crate) const HOLD: Duration = Duration::from_secs(3);
 /// How often those of the others are.
 pub(crate) const RENEWAL: Duration = Duration::from_secs(30);
 

@@ -20,7 +20,7 @@ use brisk_runtime::attach::{AttachConfig, Attached, Queues};
 use brisk_runtime::{Cores, DeviceSpec, Endpoint, FastOpenConnect};
 
 use crate::Common;
-use crate::addresses::{AGAIN, Addresses, RENEWAL, is_address, names};
+use crate::addresses::{AGAIN, Addresses, HOLD, PAUSE, RENEWAL, is_address, names};
 use crate::confine::{Confined, confine};
 use crate::duration::parse_duration;
 use crate::failure::Failure;
@@ -241,11 +241,12 @@ struct Reloadable {
 
 impl Reloadable {
     /// Looks up again what was not found, or does not answer where it was found; everything from time to
-    /// time. Never ends.
+    /// time, and when a client waits for a backend. Never ends.
     async fn look_up_again(&self) -> Infallible {
         let mut renewed = Instant::now();
         loop {
-            tokio::time::sleep(AGAIN).await;
+            tokio::time::sleep(PAUSE).await;
+            let is_wanted = tokio::time::timeout(AGAIN - PAUSE, self.control.look_up_wanted()).await.is_ok();
             let is_time = renewed.elapsed() >= RENEWAL;
             if is_time {
                 renewed = Instant::now();
@@ -255,7 +256,7 @@ impl Reloadable {
                 let (settings, addresses) = &*self.now.lock().await;
                 let is_due = |name: &String| {
                     let is_used = addresses.of(name).is_some();
-                    !is_address(name) && (is_time || !is_used || down.contains(name))
+                    !is_address(name) && (is_time || is_wanted || !is_used || down.contains(name))
                 };
                 names(&settings.peers).filter(is_due).collect()
             };
@@ -585,6 +586,7 @@ pub(crate) fn configured(
         },
         watch: frontend.watch.unwrap_or(true),
         direct: direct(frontend)?,
+        hold: if names(&settings.peers).all(|name| is_address(&name)) { usual.hold } else { HOLD },
         service: hop_args::service(&settings.limits, log, metrics),
         ..usual
     })

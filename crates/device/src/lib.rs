@@ -112,6 +112,16 @@ pub trait Device: Send {
     /// Takes in what another queue of this device answered to [`way_back`](Device::way_back).
     fn learn_way_back(&mut self, _way: WayBack) {}
 
+    /// Sends packets for the peer at `from` to the peer at `to` from now on, because the peer has moved. Only
+    /// devices that name peers themselves do so.
+    fn redirect(&mut self, _from: IpAddr, _to: IpAddr) {}
+
+    /// Forgets that the peer at `from` has moved.
+    fn forget_redirect(&mut self, _from: IpAddr) {}
+
+    /// Hands over a packet that this queue has received and whose stack serves another queue.
+    fn hand_over(&mut self, _packet: Vec<u8>, _meta: RxMeta) {}
+
     /// Asks the kernel to bring every packet to the queue whose stack it is for, of all queues of this
     /// device; said to the first of them.
     ///

@@ -8,6 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use brisk_packet_io::udp::UdpDevice;
 use brisk_runtime::attach::Attached;
 use brisk_runtime::fast_open::ReplayWindow;
 use brisk_runtime::{Endpoint, FastOpenListen, ListenConfig, TcpConfig, TcpListener};
@@ -31,6 +32,7 @@ use crate::outgoing;
 use crate::peer;
 use crate::proxy::ProxyVersion;
 use crate::relay::{Carry, OriginRequest, carry};
+use crate::roaming::{Moved, Roaming, Secret};
 use crate::service::{
     Arrived, BACKLOG, Door, Listening, Phase, ServiceConfig, Serving, Summary, accept_failed, first_bytes,
     hop_tcp, on_each, reached, serve_until,
@@ -169,7 +171,13 @@ impl Backend {
         let run = Run::begin(tolerance, config.ephemeral_lifetime)?;
         let rejections = RateLimit::new(Duration::from_secs(1));
         let current = Mutex::new(Arc::new(config));
-        let shared = Arc::new(Shared { current, endpoint: endpoint.clone(), run, rejections });
+        let shared = Arc::new(Shared {
+            current,
+            endpoint: endpoint.clone(),
+            run,
+            roaming: Roaming::default(),
+            rejections,
+        });
         Ok(Backend { shared, listeners, local, kernel })
     }
 
@@ -283,6 +291,7 @@ struct Shared {
     /// The stack of the hop.
     endpoint: Endpoint,
     run: Run,
+    roaming: Roaming,
     rejections: RateLimit,
 }
 
@@ -309,7 +318,7 @@ async fn serve(
     access.end = match asked.opening.purpose {
         Purpose::Watch => {
             // A frontend that has gone asks no more; that is all there is to say about it.
-            let _ = answer_watch(&shared, asked, &mut signal).await;
+            let _ = answer_watch(&shared, asked, peer, &mut signal).await;
             return None;
         }
         Purpose::Carry => {
@@ -336,6 +345,31 @@ async fn hear(mut line: Line, config: &BackendConfig, run: &Run) -> Result<Asked
 impl Shared {
     fn config(&self) -> Arc<BackendConfig> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The address of a frontend as the stack has it, if its connections can follow it to another one: peers
+    /// of TCP in UDP, and under a key, without which anybody could say to be this frontend.
+    fn followed(&self, (local, remote): (IpAddr, IpAddr)) -> Option<IpAddr> {
+        let config = self.config();
+        let is_udp =
+            matches!(config.attached, Some(Attached::Udp { .. })) && local == UdpDevice::local_inner();
+        (is_udp && !matches!(config.hop, Hop::Plain)).then_some(remote)
+    }
+
+    /// A frontend has told its secret, from the address `inside` of the stack.
+    fn register(
+        &self,
+        secret: Secret,
+        frontend: Option<Arc<str>>,
+        inside: IpAddr,
+        peer: SocketAddr,
+    ) -> Option<Moved> {
+        let moved = self.roaming.register(&self.endpoint, secret, frontend.clone(), (inside, peer))?;
+        let mut fields =
+            vec![("peer", Value::Text(peer.to_string())), ("before", Value::Text(moved.before.to_string()))];
+        fields.extend(frontend.map(|frontend| ("frontend", Value::Text(frontend.to_string()))));
+        self.config().service.log.line(Level::Info, "moved", &fields);
+        Some(moved)
     }
 
     /// Lost segments of a million on the path to a frontend, on whichever of the stacks it is.
@@ -458,7 +492,13 @@ async fn carry_on(
 }
 
 /// Answers a frontend that asks whether this side lives, for as long as it asks.
-async fn answer_watch(shared: &Shared, asked: Asked, signal: &mut watch::Receiver<Phase>) -> io::Result<()> {
+async fn answer_watch(
+    shared: &Shared,
+    asked: Asked,
+    peer: SocketAddr,
+    signal: &mut watch::Receiver<Phase>,
+) -> io::Result<()> {
+    let frontend = asked.frontend.clone();
     let mut hop = asked.tell(Verdict::Go, &shared.run).await.map_err(io::Error::other)?;
     let ends = hop.line().ends();
     hop.split().1.flush().await?;
@@ -469,6 +509,11 @@ async fn answer_watch(shared: &Shared, asked: Asked, signal: &mut watch::Receive
             () = reached(Phase::Draining, signal) => return peer::say_draining(&mut write).await,
             question = tokio::time::timeout(WATCH_SILENCE, read.read_u8()) => question??,
         };
+        if let (peer::REGISTER, Some(remote)) = (question, ends.and_then(|ends| shared.followed(ends))) {
+            let register = |secret| shared.register(secret, frontend.clone(), remote, peer);
+            peer::take_registration(&mut read, &mut write, register).await?;
+            continue;
+        }
         let loss = || ends.and_then(|(local, remote)| shared.loss(local, remote));
         let segment = if question == peer::FULL { hop.line().segment() } else { 0 };
         peer::answer(&mut hop.split().1, question, loss, segment).await?;

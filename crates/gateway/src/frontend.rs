@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use brisk_runtime::{Endpoint, FastOpenConnect, TcpConfig};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
 use crate::access::{Access, Role};
@@ -37,6 +37,9 @@ use crate::service::{
 };
 use crate::transport::{Fate, Way};
 use crate::upstream::{BackendSpec, Dialling, Health, Upstream, Upstreams};
+
+/// How often a client that is held looks whether a backend is there.
+const HELD: Duration = Duration::from_millis(100);
 
 /// Configuration of a frontend.
 #[derive(Clone, Debug)]
@@ -77,6 +80,10 @@ pub struct FrontendConfig {
     /// named. A client that named its origin itself is taken there; those of a listener with an origin of its
     /// own go where that says. Default `None`: they are reset.
     pub direct: Option<Direct>,
+    /// How long a client is held while no backend is up and there is no direct way: their addresses may be
+    /// looked up again meanwhile ([`FrontendControl::look_up_wanted`]). Nothing of what it has sent is
+    /// delivered before. Default 0: clients are refused at once.
+    pub hold: Duration,
     /// Limits and reports.
     pub service: ServiceConfig,
 }
@@ -103,6 +110,7 @@ impl FrontendConfig {
             entrance: Entrance::default(),
             watch: false,
             direct: None,
+            hold: Duration::ZERO,
             service: ServiceConfig::default(),
         }
     }
@@ -150,7 +158,9 @@ impl Frontend {
         let own = Arc::new(Ephemerals::new(config.ephemeral_lifetime));
         let current = Current::new(config, endpoint, own, upstreams, Arc::default());
         let current = Mutex::new(Arc::new(current));
-        Ok(Frontend { shared: Arc::new(Shared { current, sockets, watches: Mutex::default() }) })
+        Ok(Frontend {
+            shared: Arc::new(Shared { current, sockets, watches: Mutex::default(), look_up: Notify::new() }),
+        })
     }
 
     /// The address and port at which [`FrontendConfig::listen`] is.
@@ -236,12 +246,13 @@ impl Door for FrontDoor {
 
     fn serve(&self, arrived: Arrived<Client>, signal: watch::Receiver<Phase>) -> Serving {
         let Arrived { guest: (client, peer, listen), core } = arrived;
-        let shared = self.shared.current();
+        let shared = self.shared.clone();
         Box::pin(async move {
             let client = if core.is_some() { adopt(client).ok()? } else { client };
+            let current = shared.current();
             // A listener that a reload has just removed takes nobody.
-            let entry = shared.entry(listen)?;
-            serve(shared, entry, client, peer, signal).await
+            let entry = current.entry(listen)?;
+            serve(&shared, current, entry, client, peer, signal).await
         })
     }
 }
@@ -265,6 +276,11 @@ impl FrontendControl {
     /// The backends, to look at.
     pub fn upstreams(&self) -> Arc<Upstreams> {
         self.0.current().upstreams.clone()
+    }
+
+    /// Resolves when a client waits because no backend is up: another look at their names may help it.
+    pub async fn look_up_wanted(&self) {
+        self.0.look_up.notified().await;
     }
 
     /// Where clients connect, with the ports that the kernel chose.
@@ -326,6 +342,8 @@ struct Shared {
     /// Where clients connect; `None` once no more are accepted.
     sockets: watch::Sender<Option<Sockets>>,
     watches: Mutex<JoinSet<()>>,
+    /// A client waits for a backend.
+    look_up: Notify,
 }
 
 impl Shared {
@@ -345,6 +363,41 @@ impl Shared {
             let (upstream, dialling) = (upstream.clone(), current.dialling.clone());
             let log = current.config.service.log.clone();
             watches.spawn(async move { upstream.watch(&dialling, &log).await });
+        }
+    }
+}
+
+type Routed = Result<(HopStream, Option<(Fate, Way)>), Unrouted>;
+
+impl Shared {
+    /// The connection for a client, and the settings with which it was made. A client that no backend takes
+    /// is held for a while and taken to the backends of then.
+    async fn route(
+        &self,
+        mut current: Arc<Current>,
+        admitted: &Admitted,
+        client: &TcpStream,
+        signal: &mut watch::Receiver<Phase>,
+        access: &mut Access,
+    ) -> (Arc<Current>, Routed) {
+        let began = Instant::now();
+        loop {
+            let is_held = admitted.direct.is_none() && began.elapsed() < current.config.hold;
+            // A backend that is down may get a request all the same, and then nobody else may get it.
+            if !is_held || !current.upstreams.all_down() {
+                let routed = current.route(admitted, client, signal, access).await;
+                if !is_held || !matches!(&routed, Err(unrouted) if unrouted.may_wait) {
+                    return (current, routed);
+                }
+            }
+            self.look_up.notify_one();
+            tokio::select! {
+                () = tokio::time::sleep(HELD) => {}
+                error = failed(client) => {
+                    return (current, Err(Unrouted::of(End::ClientFailed(error.to_string()))));
+                }
+            }
+            current = self.current();
         }
     }
 }
@@ -436,7 +489,8 @@ impl Current {
 }
 
 async fn serve(
-    shared: Arc<Current>,
+    frontend: &Shared,
+    mut shared: Arc<Current>,
     entry: Arc<Entry>,
     mut client: TcpStream,
     peer: SocketAddr,
@@ -457,7 +511,8 @@ async fn serve(
     access.client = Some(admitted.addresses.source).filter(|source| *source != plain(peer));
     let asked_at = (!admitted.first.is_empty()).then(Instant::now);
     // State for opening the hop is not held while the connection lives.
-    let routed = Box::pin(shared.route(&admitted, &client, &mut signal, &mut access)).await;
+    let routed;
+    (shared, routed) = Box::pin(frontend.route(shared, &admitted, &client, &mut signal, &mut access)).await;
     let (first, awaits) = (admitted.first.len(), admitted.awaits);
     let asked = admitted.origin.is_some();
     drop(admitted);
@@ -505,7 +560,7 @@ async fn serve(
             };
             carry(client, hop, with, &mut access).await
         }
-        Err(Unrouted { end, forbidden }) => {
+        Err(Unrouted { end, forbidden, .. }) => {
             let told = match awaits {
                 Some(reply) => reply.refuse(&mut client, forbidden).await.is_ok(),
                 None => false,
@@ -591,7 +646,7 @@ impl Current {
         client: &TcpStream,
         signal: &mut watch::Receiver<Phase>,
         access: &mut Access,
-    ) -> Result<(HopStream, Option<(Fate, Way)>), Unrouted> {
+    ) -> Routed {
         let mut cause: Option<Cause> = None;
         let mut undelivered = true;
         if admitted.direct.is_none() || self.upstreams.any_up() {
@@ -637,9 +692,13 @@ impl Current {
             }
             (_, Some(cause)) => {
                 access.route = Some(cause.backend.clone());
-                Err(cause.into())
+                let may_wait = undelivered && !cause.was_told();
+                Err(Unrouted { may_wait, ..cause.into() })
             }
-            (_, None) => Err(Unrouted::of(End::HopUnreachable("there is no backend".to_owned()))),
+            (_, None) => {
+                let end = End::HopUnreachable("there is no backend".to_owned());
+                Err(Unrouted { may_wait: true, ..Unrouted::of(end) })
+            }
         }
     }
 
@@ -661,6 +720,9 @@ impl Current {
             })),
         };
         let log = &self.config.service.log;
+        if opened.as_ref().is_err_and(Refused::is_refused) {
+            upstream.on_refused();
+        }
         let good = matches!(opened, Ok(_) | Err(Refused::Told(_)));
         upstream.outcome(good, self.config.watch, log);
         opened.map_err(|refused| Attempt {
@@ -740,7 +802,7 @@ impl From<Cause> for Unrouted {
             (None, true) => End::HopUnreachable(format!("no backend is up ({backend}: {why})")),
             (None, false) => End::HopUnreachable(why),
         };
-        Unrouted { end, forbidden: verdict == Some(Verdict::Forbidden) }
+        Unrouted { end, forbidden: verdict == Some(Verdict::Forbidden), may_wait: false }
     }
 }
 
@@ -749,11 +811,13 @@ struct Unrouted {
     end: End,
     /// By a rule of the backend.
     forbidden: bool,
+    /// No backend has answered, and none can have got anything.
+    may_wait: bool,
 }
 
 impl Unrouted {
     fn of(end: End) -> Unrouted {
-        Unrouted { end, forbidden: false }
+        Unrouted { end, forbidden: false, may_wait: false }
     }
 }
 

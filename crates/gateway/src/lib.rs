@@ -33,6 +33,7 @@
 //! | `process` | metrics of the process |
 //! | [`admin`], [`status`] | the admin listener and its status object |
 //! | [`access`] | the record of one connection |
+//! | `roaming` | frontends whose address changes while they have connections |
 //! | [`peer`] | reports about a peer and the path to it |
 //! | [`doctor`] | examination of the path to a backend |
 //! | [`log`] | log lines |
@@ -67,6 +68,7 @@ pub mod peer;
 mod process;
 pub mod proxy;
 pub mod relay;
+mod roaming;
 pub mod routes;
 pub mod service;
 pub mod settings;

@@ -17,11 +17,14 @@ use brisk_tcp::mechanism::{GentleOff, GentleOutcome};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use crate::log::{Level, Log, Value};
+use crate::roaming::{Moved, Secret};
 
 /// Asks whether the backend lives and what it loses towards this side.
 const QUESTION: u8 = 1;
 /// Asks for a full segment.
 pub(crate) const FULL: u8 = 2;
+/// Asks whether the backend follows frontends whose address changes.
+pub(crate) const REGISTER: u8 = 4;
 /// Asks whether the backend lives, and no more.
 const PLAIN: u8 = 0;
 /// The backend lives.
@@ -32,6 +35,14 @@ const DRAINING: u8 = 1;
 const UP_WITH_LOSS: u8 = 2;
 /// The backend lives; two bytes with a length and as many more follow, a full segment of it.
 const UP_FULL: u8 = 3;
+
+/// The backend follows: the frontend is to send its secret, and the answer to that is `UP` or one of the
+/// next two.
+const FOLLOWS: u8 = 4;
+/// The frontend has another port.
+const MOVED_PORT: u8 = 5;
+/// The frontend has another address.
+const MOVED_PATH: u8 = 6;
 
 /// Whether parity and copies may be sent on connections with a peer: both sides have to agree in the
 /// handshake.
@@ -223,6 +234,58 @@ pub(crate) async fn ask(
     }
 }
 
+/// The result of a registration with a backend.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Registered {
+    /// The backend is of an earlier release or drains, or its stack does not name peers by their addresses
+    /// outside.
+    Refused,
+    /// The backend will follow.
+    Known,
+    /// The address of this side has changed since it registered last; true if more than the port has.
+    Moved(bool),
+}
+
+/// Tells the backend the secret by which it knows this frontend at another address ([`crate::roaming`]).
+pub(crate) async fn register(
+    read: &mut (impl AsyncRead + Unpin),
+    write: &mut (impl AsyncWrite + Unpin),
+    secret: &Secret,
+) -> io::Result<Registered> {
+    write.write_all(&[REGISTER]).await?;
+    write.flush().await?;
+    if read.read_u8().await? != FOLLOWS {
+        return Ok(Registered::Refused);
+    }
+    write.write_all(&secret.0).await?;
+    write.flush().await?;
+    Ok(match read.read_u8().await? {
+        UP => Registered::Known,
+        MOVED_PORT => Registered::Moved(false),
+        MOVED_PATH => Registered::Moved(true),
+        _ => Registered::Refused,
+    })
+}
+
+/// Answers a frontend that registers: reads its secret and answers with what `register` makes of it.
+pub(crate) async fn take_registration(
+    read: &mut (impl AsyncRead + Unpin),
+    write: &mut (impl AsyncWrite + Unpin),
+    register: impl FnOnce(Secret) -> Option<Moved>,
+) -> io::Result<()> {
+    write.write_all(&[FOLLOWS]).await?;
+    write.flush().await?;
+    let mut secret = [0; 32];
+    read.read_exact(&mut secret).await?;
+    let answer = match register(Secret(secret)) {
+        None => UP,
+        Some(Moved { is_other_path: false, .. }) => MOVED_PORT,
+        Some(Moved { is_other_path: true, .. }) => MOVED_PATH,
+    };
+    write.write_all(&[answer]).await?;
+    write.flush().await
+}
+
 /// Sends more bytes than a `segment` of this side has and lets the backend send a full one, twice, behind the
 /// answers. Returns the payload of the backend's segments, first and last; `None` if the backend is of an
 /// earlier release, which sends none.
@@ -327,6 +390,37 @@ mod tests {
             let (mut read, mut write) = tokio::io::split(&mut near);
             let asked = async { ask_full(&mut read, &mut write).await.unwrap() };
             assert_eq!(tokio::join!(asked, backend).0, knows.then_some(1400));
+        }
+    }
+
+    #[tokio::test]
+    async fn frontend_registers_with_a_backend_that_follows_and_no_other() {
+        let moved = |is_other_path| Moved { before: "192.0.2.1:1".parse().unwrap(), is_other_path };
+        for (known, expected) in [
+            (Some(None), Registered::Known),
+            (Some(Some(moved(false))), Registered::Moved(false)),
+            (Some(Some(moved(true))), Registered::Moved(true)),
+            (None, Registered::Refused),
+        ] {
+            let (mut near, mut far) = tokio::io::duplex(64);
+            let backend = async {
+                let question = far.read_u8().await.unwrap();
+                assert_eq!(question, REGISTER);
+                let (mut read, mut write) = tokio::io::split(&mut far);
+                match known {
+                    Some(outcome) => take_registration(&mut read, &mut write, |secret| {
+                        assert_eq!(secret, Secret([7; 32]));
+                        outcome
+                    })
+                    .await
+                    .unwrap(),
+                    // An earlier release answers a question that it does not know as it answers any.
+                    None => answer(&mut write, question, || None, 1400).await.unwrap(),
+                }
+            };
+            let (mut read, mut write) = tokio::io::split(&mut near);
+            let asked = async { register(&mut read, &mut write, &Secret([7; 32])).await.unwrap() };
+            assert_eq!(tokio::join!(asked, backend).0, expected);
         }
     }
 

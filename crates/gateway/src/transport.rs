@@ -209,8 +209,8 @@ fn is_lost(way: Way, before: &Told, now: &Told) -> bool {
 }
 
 /// The answer of whichever comes first. `next` begins if `this` has not said that it is `connected` after
-/// `head_start`; if one fails the other is waited for. If both do, what is answered is the one that may have
-/// delivered something.
+/// `head_start`, or is refused before it has delivered anything; if one fails the other is waited for. If
+/// both do, what is answered is the one that may have delivered something.
 pub(crate) async fn first_of<T>(
     this: impl Future<Output = Result<T, Refused>>,
     mut connected: watch::Receiver<bool>,
@@ -225,7 +225,10 @@ pub(crate) async fn first_of<T>(
         }
     };
     tokio::select! {
-        answered = &mut this => return answered,
+        answered = &mut this => return match answered {
+            Err(refused) if refused.is_refused() => next.await,
+            answered => answered,
+        },
         () = silent => {}
     }
     let (first, other) = tokio::select! {
@@ -275,6 +278,18 @@ mod tests {
         // The origin takes long, the path is fine.
         assert_eq!(race(after(5000, Ok("ours")), true, ready(Ok("kernel"))).await.unwrap(), "ours");
         assert_eq!(race(after(500, Ok("ours")), false, after(200, Ok("kernel"))).await.unwrap(), "ours");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn transport_that_is_refused_leaves_it_to_the_next_at_once() {
+        let begin = tokio::time::Instant::now();
+        let refused = || after(40, failed(io::ErrorKind::ConnectionRefused));
+        assert_eq!(race(refused(), false, ready(Ok("kernel"))).await.unwrap(), "kernel");
+        assert_eq!(begin.elapsed(), Duration::from_millis(40));
+        assert!(race(refused(), false, refused()).await.unwrap_err().delivered_nothing());
+        // A reset may come from a backend that has read the message.
+        let reset = after(40, failed(io::ErrorKind::ConnectionReset));
+        assert!(!race(reset, false, ready(Ok("kernel"))).await.unwrap_err().delivered_nothing());
     }
 
     #[tokio::test(start_paused = true)]

@@ -23,7 +23,8 @@ use crate::hop::stream::HopStream;
 use crate::hop::{BackendClock, Ephemerals, Hop, Opening, Purpose};
 use crate::log::{Level, Log, Value};
 use crate::outgoing;
-use crate::peer::{self, Answer, PathReport, Peer, Redundancy};
+use crate::peer::{self, Answer, PathReport, Peer, Redundancy, Registered};
+use crate::roaming::{self, Secret};
 use crate::traffic::Traffic;
 use crate::transport::{Fate, Fates, HEAD_START, Memory, Trials, Way, Ways, first_of};
 use crate::warm::Warm;
@@ -125,9 +126,14 @@ pub struct Upstream {
     warm: Warm,
     fates: Fates,
     peer: Peer,
+    /// The secret by which the backend knows this frontend at another address; `None` if the system has no
+    /// randomness.
+    secret: Option<Secret>,
     changed: Notify,
     /// It is watched, and will be up or down soon.
     watched: AtomicBool,
+    /// A connection was refused: the watch says so at once.
+    refused: Notify,
     /// Smoothed round trip of the watch, microseconds; 0: none yet.
     round_trip: AtomicU64,
     /// Connections that it was asked for.
@@ -152,8 +158,10 @@ impl Upstream {
             warm: Warm::default(),
             fates: Fates::default(),
             peer: Peer::default(),
+            secret: roaming::secret(),
             changed: Notify::new(),
             watched: AtomicBool::new(false),
+            refused: Notify::new(),
             round_trip: AtomicU64::new(0),
             asked: AtomicU64::new(0),
             failures: AtomicU32::new(0),
@@ -443,7 +451,11 @@ impl Upstream {
 
     async fn watch_life(&self, dialling: &Dialling, log: &Log) {
         loop {
-            let (answered, ended) = self.converse(dialling, log).await;
+            let (answered, ended) = tokio::select! {
+                biased;
+                ended = self.converse(dialling, log) => ended,
+                () = self.refused.notified() => (true, Some("a connection was refused".to_owned())),
+            };
             let Some(ended) = ended else { continue };
             // One that drains listens no more, and serves the connections that it has.
             let drained = self.health() == Health::Draining;
@@ -515,6 +527,14 @@ impl Upstream {
         log.line(level, "transport", &fields);
     }
 
+    /// Nobody listened at the backend's port when a connection was opened there. Where there is a watch, the
+    /// backend is down, unless it drains: then it listens no more, and serves the connections that it has.
+    pub(crate) fn on_refused(&self) {
+        if matches!(self.health(), Health::Up | Health::Unknown) {
+            self.refused.notify_waiters();
+        }
+    }
+
     /// Returns the path state for a connection that begins now.
     pub(crate) fn fate(&self) -> Fate {
         self.fates.begin()
@@ -542,10 +562,23 @@ impl Upstream {
             Some(Err(refused)) => return (false, Some(refused.to_string())),
             None => return (false, Some("no answer".to_owned())),
         };
+        let (mut follows, mut has_registered) =
+            (false, way != Way::Usual || matches!(dialling.hop, Hop::Plain));
         loop {
             let asked = Instant::now();
             let (mut read, mut write) = hop.split();
-            let answer = self.unless_silent(self.patience(), peer::ask(&mut read, &mut write)).await;
+            let question = peer::ask(&mut read, &mut write);
+            let answer = if follows {
+                match tokio::time::timeout(self.patience(), question).await {
+                    Ok(answer) => Some(answer),
+                    // The backend answers others and not this connection: the address of this side may have
+                    // changed, and a new watch tells the backend.
+                    Err(_) if self.answered_within(self.patience()) => return (true, None),
+                    Err(_) => None,
+                }
+            } else {
+                self.unless_silent(self.patience(), question).await
+            };
             let loss = match answer {
                 Some(Ok(Answer::Up(loss))) => {
                     self.set(Health::Up, "it answers", log);
@@ -564,8 +597,37 @@ impl Upstream {
             if way != self.way() {
                 return (true, None);
             }
+            if !has_registered {
+                has_registered = true;
+                follows = match self.register(&mut hop, dialling).await {
+                    Some(Ok(registered)) => registered != Registered::Refused,
+                    Some(Err(error)) => return (true, Some(error.to_string())),
+                    None => return (true, None),
+                };
+            }
             tokio::time::sleep(ASK).await;
         }
+    }
+
+    /// Tells the backend who this frontend is, so that its connections go on from another address; `None` if
+    /// the backend is silent.
+    async fn register(&self, hop: &mut HopStream, dialling: &Dialling) -> Option<io::Result<Registered>> {
+        let Some(secret) = self.secret else { return Some(Ok(Registered::Refused)) };
+        let ends = hop.line().ends();
+        let (mut read, mut write) = hop.split();
+        let telling = peer::register(&mut read, &mut write, &secret);
+        let registered = tokio::time::timeout(2 * self.patience(), telling).await.ok()?;
+        if let (Ok(Registered::Moved(is_other_path)), Some((_, remote))) = (&registered, ends) {
+            dialling.endpoint.change_path(remote, *is_other_path);
+            dialling.log.line(Level::Info, "moved", &[("backend", Value::Text(self.spec.name.clone()))]);
+        }
+        Some(registered)
+    }
+
+    /// True if the backend has answered a connection other than the watch so lately.
+    fn answered_within(&self, span: Duration) -> bool {
+        let answered = *self.answered.lock().unwrap_or_else(PoisonError::into_inner);
+        answered.is_some_and(|at| at.elapsed() < span)
     }
 
     /// How long an answer of the watch may take.
@@ -682,6 +744,11 @@ impl Upstreams {
     pub(crate) fn saved_by_first_bytes(&self, dialling: &Dialling) -> Option<Duration> {
         let asked = self.iter().filter(|upstream| can_be_asked(upstream));
         asked.filter_map(|upstream| upstream.rides(dialling)).min()
+    }
+
+    /// True if every backend is down.
+    pub(crate) fn all_down(&self) -> bool {
+        self.iter().all(|upstream| upstream.health() == Health::Down)
     }
 
     /// True if one can be asked.

@@ -1,6 +1,7 @@
 //! `sendmsg` and `recvmsg` with control messages as bytes, which no safe interface hands through.
 
 use std::io::{self, IoSlice};
+use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use socket2::SockAddr;
@@ -88,6 +89,31 @@ pub fn receive(fd: BorrowedFd<'_>, data: &mut [u8], control: &mut [u8], flags: i
     let len = unsafe { libc::recvmsg(fd.as_raw_fd(), &mut header, flags) };
     let len = usize::try_from(len).map_err(|_| io::Error::last_os_error())?;
     Ok(Received { len, control_len: header.msg_controllen as usize, flags: header.msg_flags })
+}
+
+/// Takes an error from the queue of a socket: the bytes of what it is about that fit into `data`, where that
+/// was sent to, and how many bytes of `control` tell the error.
+pub(crate) fn receive_error(
+    fd: BorrowedFd<'_>,
+    data: &mut [u8],
+    control: &mut [u8],
+) -> io::Result<(usize, Option<SocketAddr>, usize)> {
+    let mut part = libc::iovec { iov_base: data.as_mut_ptr().cast(), iov_len: data.len() };
+    // SAFETY: the header points to buffers that outlive the call and are as large as it says; the kernel
+    // writes the name and its length.
+    let ((len, control_len), to) = unsafe {
+        SockAddr::try_init(|name, name_len| {
+            let mut header: libc::msghdr = std::mem::zeroed();
+            (header.msg_name, header.msg_namelen) = (name.cast(), *name_len);
+            (header.msg_iov, header.msg_iovlen) = (&mut part, 1);
+            (header.msg_control, header.msg_controllen) = (control.as_mut_ptr().cast(), control.len() as _);
+            let len = libc::recvmsg(fd.as_raw_fd(), &mut header, libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT);
+            let len = usize::try_from(len).map_err(|_| io::Error::last_os_error())?;
+            *name_len = header.msg_namelen;
+            Ok((len, header.msg_controllen as usize))
+        })
+    }?;
+    Ok((len, to.as_socket(), control_len))
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@
 //! [`UdpOptions::path_mtu`] swallows full segments: lower it there.
 
 mod batch;
+mod errors;
 pub mod layout;
 pub mod peers;
 mod queues;
@@ -75,6 +76,8 @@ pub struct UdpDevice {
     copies: Assembly,
     counters: Counters,
     urgent_cleared: u64,
+    /// Errors about datagrams wait in the socket's queue.
+    has_errors: bool,
 }
 
 /// Chains of datagrams that one system call may bring.
@@ -122,6 +125,7 @@ impl UdpDevice {
         sockopt::wish_for_buffers(socket.as_fd(), options.buffer_bytes);
         // Nobody asks when a datagram came.
         let _ = sockopt::set(socket.as_fd(), libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &0i32.to_ne_bytes());
+        errors::enable(socket.as_fd(), local.is_ipv6());
         let path_mtu = options.path_mtu.clamp(576, MAX_SUPER);
         Ok(UdpDevice {
             reactor: Reactor::default(),
@@ -138,6 +142,7 @@ impl UdpDevice {
             copies: Assembly::default(),
             counters: Counters::default(),
             urgent_cleared: 0,
+            has_errors: false,
         })
     }
 
@@ -177,6 +182,7 @@ impl UdpDevice {
                     self.peers.forget_source(batch.route.outer);
                 }
                 Step::WithoutSegmentation => {}
+                Step::AfterError => self.has_errors = true,
                 Step::Refused(bytes) => {
                     batch.advance(bytes);
                     self.counters.send_refused += 1;
@@ -195,6 +201,8 @@ enum Step {
     WithoutSource,
     /// Nothing was sent; once more, one datagram at a time.
     WithoutSegmentation,
+    /// Nothing was sent; once more, now that an error about an earlier datagram is reported.
+    AfterError,
     Refused(usize),
     /// Nothing was left to send.
     Done,
@@ -222,6 +230,7 @@ fn transmit_step(
     match reactor.write(|| state.try_send(UdpSockRef::from(socket), &transmit)) {
         Ok(()) => Ok(Step::Went(len)),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(error),
+        Err(error) if errors::is_pending(&error) => Ok(Step::AfterError),
         Err(error) => match error.raw_os_error() {
             Some(libc::EBADF | libc::ENOTSOCK) => Err(error),
             Some(code) if transmit.src_ip.is_some() && is_about_source(code) => Ok(Step::WithoutSource),
@@ -258,8 +267,11 @@ impl Device for UdpDevice {
             let (chains, drained) = match self.read(&mut metas, budget - count) {
                 Ok(read) => read,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                // An ICMP error about an earlier datagram, which the kernel reports once: no news to TCP.
-                Err(error) if is_unreachable(&error) => continue,
+                // An ICMP error about an earlier datagram, which the kernel reports once in this way.
+                Err(error) if is_unreachable(&error) => {
+                    self.has_errors = true;
+                    continue;
+                }
                 Err(error) => return Err(error),
             };
             let mut arrival = Arrival {
@@ -277,6 +289,9 @@ impl Device for UdpDevice {
             if drained {
                 break;
             }
+        }
+        if self.has_errors {
+            count += self.take_errors(sink);
         }
         Ok(count)
     }
@@ -325,6 +340,18 @@ impl Device for UdpDevice {
     fn learn_way_back(&mut self, WayBack { outer, from }: WayBack) {
         // Only a collision of hashes is refused, and then the peer that is known keeps the way.
         let _ = self.peers.heard(Route { outer, from });
+    }
+
+    fn redirect(&mut self, from: IpAddr, to: IpAddr) {
+        if let (IpAddr::V6(from), IpAddr::V6(to)) = (from, to) {
+            self.peers.redirect(from, to);
+        }
+    }
+
+    fn forget_redirect(&mut self, from: IpAddr) {
+        if let IpAddr::V6(from) = from {
+            self.peers.forget_redirect(from);
+        }
     }
 
     fn spread(&mut self, steering: &Steering) -> io::Result<()> {

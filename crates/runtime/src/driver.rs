@@ -23,7 +23,7 @@ use brisk_tcp::time::{Duration, Instant};
 use brisk_wire::ChecksumCheck;
 
 use crate::clock::GRANULARITY;
-use crate::shared::{Ended, Shared};
+use crate::shared::{Ended, PeerMove, Shared};
 use crate::timer::Timer;
 
 /// Packets taken from the device in one round.
@@ -372,6 +372,12 @@ impl Driver {
         }
         let known = self.woken.len();
         inner.driver_runs(cx.waker(), now);
+        for moved in inner.moves.drain(..) {
+            match moved {
+                PeerMove::To { from, to } => self.device.redirect(from, to),
+                PeerMove::Forgotten(from) => self.device.forget_redirect(from),
+            }
+        }
         self.outgoing.bytes = 0;
         let mut received = 0;
         if readable {
@@ -497,6 +503,7 @@ fn destination(packet: &[u8]) -> Option<IpAddr> {
 /// lock is held for each packet by itself, so that a device may use its own endpoint.
 fn receive(device: &mut dyn Device, shared: &Shared, now: Instant) -> io::Result<usize> {
     let (mut packets, mut bytes) = (0, 0);
+    let mut strays = Vec::new();
     while packets < RECEIVE_BUDGET && bytes < ROUND_BYTES {
         let count = device.receive_shared(RECEIVE_STEP, &mut |packet, buffer, meta| {
             bytes += packet.len();
@@ -505,13 +512,25 @@ fn receive(device: &mut dyn Device, shared: &Shared, now: Instant) -> io::Result
                 Some(buffer) => stack.on_packet_shared(buffer, rx(meta), now),
                 None => stack.on_packet(packet, rx(meta), now),
             }
+            if let Some(source) = stack.take_stray() {
+                strays.extend(from_source(packet, source).map(|packet| (packet, meta)));
+            }
         })?;
+        strays.drain(..).for_each(|(packet, meta)| device.hand_over(packet, meta));
         packets += count;
         if count < RECEIVE_STEP {
             break;
         }
     }
     Ok(bytes)
+}
+
+/// The packet with another source address; `None` if it is not of that family.
+fn from_source(packet: &[u8], source: IpAddr) -> Option<Vec<u8>> {
+    let IpAddr::V6(source) = source else { return None };
+    let mut packet = packet.to_vec();
+    packet.get_mut(8..24)?.copy_from_slice(&source.octets());
+    Some(packet)
 }
 
 fn tx(transmit: &Transmit) -> TxMeta {

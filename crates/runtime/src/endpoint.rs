@@ -24,7 +24,7 @@ use crate::driver::Driver;
 use crate::error;
 use crate::exchange::Exchange;
 use crate::shards::Shards;
-use crate::shared::{Inner, Shared};
+use crate::shared::{Inner, PeerMove, Shared};
 use crate::stream::TcpStream;
 use crate::waiters::wait;
 
@@ -157,6 +157,38 @@ impl Endpoint {
         self.shards.try_tell(|stack, now| stack.import_paths(text, now))
     }
 
+    /// The peer at `address` reports when it moves ([`Endpoint::move_peer`]).
+    pub fn expect_moves(&self, address: IpAddr) {
+        self.shards.tell(|stack, _| stack.expect_moves(address));
+    }
+
+    /// The peer whose address on this device was `from` is at `to` now: its connections go on. The caller has
+    /// authenticated it and has heard it from there. `is_other_path`: more has changed than its port, so that
+    /// the path is to be learnt again.
+    pub fn move_peer(&self, from: IpAddr, to: IpAddr, is_other_path: bool) {
+        let moved = self.shards.act(|inner, now| {
+            inner.stack.move_peer(from, to, is_other_path, now);
+            inner.moves.push(PeerMove::To { from, to });
+        });
+        moved.for_each(drop);
+    }
+
+    /// This host has moved: connections to the peer at `address` send what was lost again, and learn the path
+    /// again if it is another one.
+    pub fn change_path(&self, address: IpAddr, is_other_path: bool) {
+        let changed = self.shards.act(|inner, now| inner.stack.change_path(address, is_other_path, now));
+        changed.for_each(drop);
+    }
+
+    /// Forgets an address that a peer has left, with the connections that still have it.
+    pub fn forget_peer(&self, address: IpAddr) {
+        let forgotten = self.shards.act(|inner, _| {
+            inner.stack.forget_peer(address);
+            inner.moves.push(PeerMove::Forgotten(address));
+        });
+        forgotten.for_each(drop);
+    }
+
     /// The addresses of this host. Empty if it answers to every address.
     pub fn addresses(&self) -> Vec<IpAddr> {
         self.shards.ask(|stack, _| stack.config().addresses.clone())
@@ -164,13 +196,15 @@ impl Endpoint {
 
     /// Adds an address of the host; false if it is one already. The packets for it must reach the device.
     pub fn add_address(&self, address: IpAddr) -> bool {
-        self.shards.act(|stack, _| stack.add_address(address)).fold(false, |any, added| any | added)
+        self.shards.act(|inner, _| inner.stack.add_address(address)).fold(false, |any, added| any | added)
     }
 
     /// Removes an address of the host, and aborts the connections that use it; false if it is none. A
     /// listener on this address alone gets no more connections.
     pub fn remove_address(&self, address: IpAddr) -> bool {
-        self.shards.act(|stack, now| stack.remove_address(address, now)).fold(false, |any, gone| any | gone)
+        self.shards
+            .act(|inner, now| inner.stack.remove_address(address, now))
+            .fold(false, |any, gone| any | gone)
     }
 
     /// Changes the largest IP packet, bytes: at most what the device carries. Existing connections send no
@@ -180,7 +214,7 @@ impl Endpoint {
     /// `InvalidInput` below 576.
     pub fn set_mtu(&self, mtu: u16) -> io::Result<()> {
         self.shards
-            .act(|stack, now| stack.set_mtu(mtu, now))
+            .act(|inner, now| inner.stack.set_mtu(mtu, now))
             .collect::<Result<(), _>>()
             .map_err(error::config)
     }

@@ -58,10 +58,10 @@ impl Shards {
     }
 
     /// Acts on each stack, and wakes its driver to send what that caused.
-    pub(crate) fn act<T>(&self, action: impl Fn(&mut Stack, Instant) -> T) -> impl Iterator<Item = T> {
+    pub(crate) fn act<T>(&self, action: impl Fn(&mut Inner, Instant) -> T) -> impl Iterator<Item = T> {
         self.all.iter().map(move |shared| {
             let now = shared.clock.now();
-            shared.act(|inner| action(&mut inner.stack, now))
+            shared.act(|inner| action(inner, now))
         })
     }
 

@@ -8,6 +8,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::io;
+use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::Waker;
 
@@ -50,6 +51,8 @@ pub(crate) struct Inner {
     pub(crate) closed: bool,
     /// With the other stacks of the endpoint, if there are any.
     exchange: Option<Exchange>,
+    /// Moves of peers that the device has not heard of.
+    pub(crate) moves: Vec<PeerMove>,
     /// The stack has connected to an address of its own.
     pub(crate) loops: bool,
     /// Connections that somebody waits for although their SYN waits for the first write, and when it leaves
@@ -60,6 +63,15 @@ pub(crate) struct Inner {
 /// How long a SYN still waits for the first write once somebody waits for the connection: an HTTP client
 /// reads before it writes, and both in the same turn of its task.
 const FIRST_WRITE: Duration = Duration::from_millis(10);
+
+/// A change of a device's knowledge of a peer that moves.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum PeerMove {
+    /// Packets for one address go to another.
+    To { from: IpAddr, to: IpAddr },
+    /// The address leads to nobody who moved.
+    Forgotten(IpAddr),
+}
 
 /// Tasks that wait for a connection, and its events so far.
 #[derive(Default)]
@@ -101,6 +113,7 @@ impl Shared {
             closing: false,
             closed: false,
             exchange,
+            moves: Vec::new(),
             loops: false,
             deferred: VecDeque::new(),
         };

@@ -1,6 +1,7 @@
 //! One queue of a device for one of several stacks.
 
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -92,7 +93,7 @@ impl SteeredDevice {
     }
 
     /// Puts what was read for others into their mailboxes.
-    fn hand_over(&mut self) {
+    fn hand_over_astray(&mut self) {
         for (to, mut handed) in std::mem::take(&mut self.astray) {
             handed.way_back = self.queue.way_back(&handed.packet);
             match self.mailboxes.get(to).map(|mailbox| mailbox.put(handed)) {
@@ -141,7 +142,7 @@ impl Device for SteeredDevice {
             Some(_) | None => sink(packet, shared, meta),
         });
         if !self.astray.is_empty() {
-            self.hand_over();
+            self.hand_over_astray();
         }
         received.map(|count| mailed + count)
     }
@@ -184,6 +185,22 @@ impl Device for SteeredDevice {
 
     fn learn_way_back(&mut self, way: WayBack) {
         self.queue.learn_way_back(way);
+    }
+
+    fn redirect(&mut self, from: IpAddr, to: IpAddr) {
+        self.queue.redirect(from, to);
+    }
+
+    fn forget_redirect(&mut self, from: IpAddr) {
+        self.queue.forget_redirect(from);
+    }
+
+    fn hand_over(&mut self, packet: Vec<u8>, meta: RxMeta) {
+        let to = self.steering.queue_of_packet(&packet).filter(|to| *to != self.index);
+        if let Some(to) = to {
+            self.astray.push((to, Handed { packet, meta, way_back: None }));
+            self.hand_over_astray();
+        }
     }
 }
 

@@ -42,6 +42,11 @@ pub(crate) enum Refused {
 }
 
 impl Refused {
+    /// Nobody listens there.
+    pub(crate) fn is_refused(&self) -> bool {
+        matches!(self, Refused::Line(error) if error.kind() == io::ErrorKind::ConnectionRefused)
+    }
+
     /// No origin can have got anything: the same may be asked of somebody else.
     pub(crate) fn delivered_nothing(&self) -> bool {
         match self {

@@ -13,6 +13,10 @@
 //! for IPv6 a table remembers it, bounded, forgetting whoever was silent longest. The peers' own idea of
 //! their addresses differs from ours (NAT), and nothing depends on it: no address is part of a datagram. Fast
 //! Open cookies are bound to the inner address, so to the outer address and port.
+//!
+//! A peer that moves to another outer address keeps its inner addresses while it has connections with them
+//! ([`Peers::redirect`]). A peer that is then heard at the outer address that it has left gets another inner
+//! address of the form for IPv6, with the number of such peers in the hash.
 
 use std::collections::HashMap;
 use std::hash::Hasher;
@@ -32,6 +36,11 @@ pub const LOCAL_INNER: Ipv6Addr = Ipv6Addr::new(0xFD62, 0x7269, 0x736B, 0, 0, 0,
 
 /// Peers that a table remembers at least.
 const PEERS: usize = 65_536;
+
+/// Inner addresses of peers that have moved.
+const MAX_REDIRECTS: usize = 16_384;
+/// Peers that have left an outer address and still have connections.
+const MAX_MOVED_AWAY: u64 = 15;
 
 /// IPv6 peers that this process itself named through [`inner_address`], before any of them was heard.
 static NAMED: LazyLock<Mutex<Recent<SocketAddr>>> = LazyLock::new(|| Mutex::new(Recent::new(PEERS)));
@@ -74,17 +83,31 @@ fn inner_of(outer: SocketAddr) -> Ipv6Addr {
             let (high, low) = (u16::from_be_bytes([o0, o1]), u16::from_be_bytes([o2, o3]));
             Ipv6Addr::new(a, b, c, FROM_V4, v4.port(), 0, high, low)
         }
-        SocketAddr::V6(v6) => {
-            // The key is of no secret: it keeps this use of the hash apart from others.
-            let mut hasher = SipHasher24::new_with_keys(u64::from_be_bytes(*b"briskudp"), 1);
-            hasher.write(&v6.ip().octets());
-            hasher.write(&v6.port().to_be_bytes());
-            hasher.write(&v6.scope_id().to_be_bytes());
-            let hash = hasher.finish().to_be_bytes();
-            let group = |i: usize| u16::from_be_bytes([hash[i], hash[i + 1]]);
-            Ipv6Addr::new(a, b, c, FROM_V6, group(0), group(2), group(4), group(6))
-        }
+        SocketAddr::V6(v6) => hashed(v6, 1),
     }
+}
+
+/// The inner address of the peer that is heard at `outer` after `moved` others have left that address.
+fn inner_after(outer: SocketAddr, moved: u64) -> Ipv6Addr {
+    match (outer, moved) {
+        (_, 0) => inner_of(outer),
+        (SocketAddr::V4(v4), _) => {
+            hashed(SocketAddrV6::new(v4.ip().to_ipv6_mapped(), v4.port(), 0, 0), 1 + moved)
+        }
+        (SocketAddr::V6(v6), _) => hashed(v6, 1 + moved),
+    }
+}
+
+fn hashed(v6: SocketAddrV6, number: u64) -> Ipv6Addr {
+    let [a, b, c] = PREFIX;
+    // The key is of no secret: it keeps this use of the hash apart from others.
+    let mut hasher = SipHasher24::new_with_keys(u64::from_be_bytes(*b"briskudp"), number);
+    hasher.write(&v6.ip().octets());
+    hasher.write(&v6.port().to_be_bytes());
+    hasher.write(&v6.scope_id().to_be_bytes());
+    let hash = hasher.finish().to_be_bytes();
+    let group = |i: usize| u16::from_be_bytes([hash[i], hash[i + 1]]);
+    Ipv6Addr::new(a, b, c, FROM_V6, group(0), group(2), group(4), group(6))
 }
 
 /// Inverts [`inner_of`] where that can be.
@@ -108,42 +131,72 @@ pub(super) struct Route {
 
 /// The peers that one device has heard.
 #[derive(Debug)]
-pub(super) struct Peers(Recent<Route>);
+pub(super) struct Peers {
+    heard: Recent<Route>,
+    /// Inner addresses of peers that have moved, and where such a peer is now.
+    moved: HashMap<Ipv6Addr, Ipv6Addr>,
+}
 
 impl Peers {
     pub(super) fn new() -> Peers {
-        Peers(Recent::new(PEERS))
+        Peers { heard: Recent::new(PEERS), moved: HashMap::new() }
+    }
+
+    /// The inner address of the peer that is at `outer` now; `None` if more than [`MAX_MOVED_AWAY`] have left
+    /// it.
+    pub(super) fn name(&self, outer: SocketAddr) -> Option<Ipv6Addr> {
+        if self.moved.is_empty() {
+            return Some(inner_of(outer));
+        }
+        let mut names = (0..=MAX_MOVED_AWAY).map(|moved| inner_after(outer, moved));
+        names.find(|name| !self.moved.contains_key(name))
     }
 
     /// The inner address of a peer that was just heard. `None` if another living peer has the same one, which
     /// for IPv6 peers happens by a collision of hashes: the first keeps it.
     pub(super) fn heard(&mut self, route: Route) -> Option<Ipv6Addr> {
-        let inner = inner_of(route.outer);
-        match self.0.find(inner) {
+        let inner = self.name(route.outer)?;
+        match self.heard.find(inner) {
             Some(known) if known.outer != route.outer => return None,
             Some(known) => *known = route,
-            None => self.0.insert(inner, route),
+            None => self.heard.insert(inner, route),
         }
         Some(inner)
     }
 
     /// The way to the peer with this inner address; `None` if there never was one or it is forgotten.
     pub(super) fn route(&mut self, inner: Ipv6Addr) -> Option<Route> {
-        if let Some(route) = self.0.find(inner) {
+        let inner = self.moved.get(&inner).copied().unwrap_or(inner);
+        if let Some(route) = self.heard.find(inner) {
             return Some(*route);
         }
         let outer = outer_of(inner)
             .or_else(|| NAMED.lock().unwrap_or_else(PoisonError::into_inner).find(inner).copied())?;
         let route = Route { outer, from: None };
-        self.0.insert(inner, route);
+        self.heard.insert(inner, route);
         Some(route)
     }
 
     /// Lets the kernel choose our address towards this peer again.
     pub(super) fn forget_source(&mut self, outer: SocketAddr) {
-        if let Some(route) = self.0.find(inner_of(outer)) {
+        if let Some(route) = self.name(outer).and_then(|name| self.heard.find(name)) {
             route.from = None;
         }
+    }
+
+    /// The peer that had the inner address `from` is where `to` is.
+    pub(super) fn redirect(&mut self, from: Ipv6Addr, to: Ipv6Addr) {
+        if from == to || self.moved.len() >= MAX_REDIRECTS {
+            return;
+        }
+        self.moved.remove(&to);
+        self.moved.values_mut().filter(|at| **at == from).for_each(|at| *at = to);
+        self.moved.insert(from, to);
+    }
+
+    /// Nothing more is sent for the inner address `from`, which may name another peer again.
+    pub(super) fn forget_redirect(&mut self, from: Ipv6Addr) {
+        self.moved.remove(&from);
     }
 }
 
@@ -230,8 +283,39 @@ mod tests {
         let mut peers = Peers::new();
         let first: SocketAddr = "[2001:db8::9]:1".parse().unwrap();
         let second: SocketAddr = "[2001:db8::9]:2".parse().unwrap();
-        peers.0.insert(inner_of(second), Route { outer: first, from: None });
+        peers.heard.insert(inner_of(second), Route { outer: first, from: None });
         assert_eq!(peers.heard(Route { outer: second, from: None }), None);
+    }
+
+    #[test]
+    fn moved_peer_keeps_its_name_and_its_old_place_gets_another() {
+        for address in ["192.0.2.1", "[2001:db8::1]"] {
+            let [first, second, third] =
+                [1, 2, 3].map(|port| canonical(format!("{address}:{port}").parse().unwrap()));
+            let mut peers = Peers::new();
+            let route = |outer| Route { outer, from: None };
+            let [before, after] = [first, second].map(|outer| peers.heard(route(outer)).unwrap());
+            peers.redirect(before, after);
+            assert_eq!(peers.route(before), Some(route(second)));
+            // Another peer at the address that it has left, or the same one again.
+            let other = peers.heard(route(first)).unwrap();
+            assert!(other != before && other != after);
+            assert_eq!(peers.route(other), Some(route(first)));
+            let last = peers.heard(route(third)).unwrap();
+            peers.redirect(after, last);
+            assert_eq!([before, after].map(|name| peers.route(name)), [Some(route(third)); 2]);
+            peers.forget_redirect(before);
+            assert_eq!(peers.heard(route(first)), Some(before));
+        }
+    }
+
+    #[test]
+    fn redirects_are_bounded() {
+        let mut peers = Peers::new();
+        for n in 0..2 * MAX_REDIRECTS as u128 {
+            peers.redirect(Ipv6Addr::from(n), LOCAL_INNER);
+        }
+        assert_eq!(peers.moved.len(), MAX_REDIRECTS);
     }
 
     #[test]

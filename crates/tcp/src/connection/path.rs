@@ -31,6 +31,7 @@ use crate::path::{
     HandshakeResult, LossCount, MtuReport, PathFacts, PathReport, PathRtt, PathVolume, REPORT_INTERVAL,
     StartRequest,
 };
+use crate::send::rtt::RttEstimator;
 use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant};
 
@@ -332,6 +333,30 @@ impl Connection {
         self.end_trust();
         let window = self.tx.mss().min(self.tx.rate.congestion.cwnd());
         self.tx.rate.congestion.start(window, None);
+    }
+
+    /// The address of one side has changed. Data sent since then is lost, and goes out again at once, with
+    /// the initial window. If the path is another one, its round-trip time is unknown too (RFC 9000 section
+    /// 9.4: "an endpoint MUST immediately reset the congestion controller and round-trip time estimator");
+    /// the caller has taken the connection out of a path that it shared.
+    pub(crate) fn on_path_change(&mut self, is_other_path: bool, now: Instant) {
+        if self.closed.is_some() || self.is_opening() {
+            return;
+        }
+        self.end_trust();
+        self.tx.rate = self.fresh_rate(now);
+        if let Some(snapshots) = &mut self.tx.snapshots {
+            **snapshots = Default::default();
+        }
+        self.tx.decline_sharing();
+        if is_other_path {
+            self.path.known = PathFacts::default();
+            self.tx.rtt = RttEstimator::new(&self.config.rto, self.tx.rtt.granularity().into());
+        }
+        self.tx.rto.reset_backoff();
+        if !self.tx.scoreboard.is_empty() {
+            self.tx.rto.fire_at(now);
+        }
     }
 
     /// The handshake is complete. If it gave no round-trip time, the remembered one has to do.

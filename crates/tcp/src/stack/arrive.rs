@@ -12,6 +12,7 @@ use brisk_wire::{
 use super::demux::{Demux, Target};
 use super::half_open::{HalfOpen, HalfOpenTable};
 use super::listener::Listener;
+use super::moves::Earlier;
 use super::slot::{Phase, Slot, with_env};
 use super::stats::Refusal;
 use super::time_wait::{TimeWaitEntry, TimeWaitTable, TimeWaitVerdict};
@@ -67,7 +68,7 @@ impl Stack {
         now: Instant,
     ) -> Result<(), Refusal> {
         let Segment { ip, tcp, .. } = segment;
-        let tuple = FourTuple {
+        let mut tuple = FourTuple {
             local: SocketAddr::new(ip.dst, tcp.dst_port),
             remote: SocketAddr::new(ip.src, tcp.src_port),
         };
@@ -82,7 +83,18 @@ impl Stack {
             ecn: ip.ecn,
             segment_size: segment_size.map_or(segment.payload.len(), usize::from),
         };
-        match self.owner_of(&tuple, now) {
+        let mut owner = self.owner_of(&tuple, now);
+        if owner.is_none() {
+            match self.find_moved(&tuple, tcp.flags) {
+                Earlier::Here(earlier) => {
+                    tuple = earlier;
+                    owner = self.owner_of(&tuple, now);
+                }
+                Earlier::Elsewhere => return Ok(()),
+                Earlier::Nobody => {}
+            }
+        }
+        match owner {
             Some(Target::Connection(slot)) => {
                 let id = self.slots.key_at(slot).ok_or(Refusal::NoListener)?;
                 self.on_segment(id, &arrived, wire_len, now)
@@ -303,7 +315,8 @@ impl Stack {
         now: Instant,
     ) -> Result<(), Refusal> {
         let (ip, tcp) = reset::reset_for(segment).ok_or(Refusal::StrayReset)?;
-        if self.resets.allows(now) {
+        let is_withheld = self.withholds_reset(segment.ip.src, segment.tcp.flags, now);
+        if !is_withheld && self.resets.allows(now) {
             self.stats.resets_sent += 1;
             self.answer(&ip, &tcp);
         } else {

@@ -26,6 +26,7 @@
 //! | `deadlines` | the next deadlines |
 //! | `events`, `stats` | events for the application; counters |
 //! | `application` | reads and writes of the application |
+//! | `moves` | peers whose address changes while they have connections |
 //! | `renew` | a new stack in the storage of an old one |
 //! | `share` | the part of one stack among several of the same host |
 //! | `places` | storage of half-open connections and TIME-WAITs |
@@ -71,6 +72,7 @@ mod isn;
 mod lifecycle;
 mod listener;
 mod memory;
+mod moves;
 mod open;
 mod path;
 mod places;
@@ -108,6 +110,7 @@ use half_open::HalfOpenTable;
 use isn::SecretSource;
 use listener::Listener;
 use memory::Idle;
+use moves::Moves;
 use ports::Ports;
 use ready::Ready;
 use request::Requests;
@@ -206,6 +209,7 @@ pub struct Stack {
     /// The controllers that connections between the same addresses share.
     controllers: Controllers,
     share: Share,
+    moves: Moves,
 }
 
 /// Life.
@@ -254,6 +258,7 @@ impl Stack {
             allowances: Allowances::default(),
             controllers: Controllers::default(),
             share: Share::default(),
+            moves: Moves::default(),
             config,
         })
     }

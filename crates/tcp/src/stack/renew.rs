@@ -8,6 +8,7 @@ use alloc::collections::VecDeque;
 
 use super::challenge::AnswerLimit;
 use super::isn::SecretSource;
+use super::moves::Moves;
 use super::reset::RESETS_PER_SECOND;
 use super::syn_cookie::CookieJar;
 use super::{Allowances, Answers, Share, Stack, StackStats};
@@ -64,7 +65,8 @@ impl Stack {
     /// Forgets and counts from nothing.
     fn renew_memories(&mut self, config: &StackConfig, seed: u64) {
         let hash = KeyedHash::new(seed);
-        let Stack { demux, fast_open, gentle_memory, paths, allowances, controllers, share, .. } = self;
+        let Stack { demux, fast_open, gentle_memory, paths, allowances, controllers, share, moves, .. } =
+            self;
         demux.renew(hash.clone());
         fast_open.renew(config, seed, &hash);
         gentle_memory.renew(config.path.entries, hash.clone());
@@ -72,6 +74,7 @@ impl Stack {
         *allowances = Allowances::default();
         controllers.clear();
         *share = Share::default();
+        *moves = Moves::default();
         let Stack { stats, clock, memory, repair_memory, repair_memory_swept, latest_tcp, .. } = self;
         *stats = StackStats::default();
         *clock = Instant::ZERO;

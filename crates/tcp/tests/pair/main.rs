@@ -14,6 +14,7 @@ mod lifecycle;
 mod limits;
 mod members;
 mod memory;
+mod moves;
 mod mtu;
 mod path;
 mod planner;

@@ -1,0 +1,200 @@
+//! Frontends whose address changes while they have connections.
+//!
+//! Our TCP knows a peer by its address. A frontend that has got another one, or another port at its NAT,
+//! opens a new watch from there and repeats over it the secret that it has told before. The backend then
+//! knows that the peer at the new address is the one that had the old one, and connections that are open go
+//! on ([`Endpoint::move_peer`]).
+//!
+//! The secret is 32 random bytes for one backend and one run of a frontend. It travels in sealed records
+//! only, behind a handshake that no recording can repeat, so that nobody but the frontend can move it. The
+//! handshakes of TCP and of the tunnel prove that the frontend hears what is sent to the new address: nothing
+//! is sent there before. A tunnel without keys has no such proof, and its frontends stay where they are.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use brisk_runtime::Endpoint;
+
+/// The secret of a frontend.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Secret(pub(crate) [u8; 32]);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
+/// Makes a secret; `None` if the system has no randomness.
+pub(crate) fn secret() -> Option<Secret> {
+    let mut secret = [0; 32];
+    let filled = rustix::rand::getrandom(&mut secret, rustix::rand::GetRandomFlags::empty());
+    filled.is_ok_and(|filled| filled == secret.len()).then_some(Secret(secret))
+}
+
+/// Frontends that are known; beyond these the one that was heard first is forgotten.
+const MAX_FRONTENDS: usize = 1024;
+/// Earlier addresses of a frontend whose connections still go on.
+const MAX_EARLIER: usize = 4;
+
+/// The frontends of a backend by their secrets.
+#[derive(Debug, Default)]
+pub(crate) struct Roaming(Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    frontends: BTreeMap<Secret, Whereabouts>,
+    /// Counts registrations.
+    turn: u64,
+}
+
+/// The present address of a frontend, and earlier ones.
+#[derive(Debug)]
+struct Whereabouts {
+    /// The label of its key.
+    frontend: Option<Arc<str>>,
+    /// Its address as the stack has it.
+    at: IpAddr,
+    /// Its address outside.
+    outside: SocketAddr,
+    /// The addresses that it had before as the stack has them, the last one last.
+    earlier: VecDeque<IpAddr>,
+    heard: u64,
+}
+
+/// A frontend has another address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Moved {
+    pub(crate) before: SocketAddr,
+    /// More has changed than the port.
+    pub(crate) is_other_path: bool,
+}
+
+/// The changes of a registration for the stack.
+#[derive(PartialEq, Eq, Debug, Default)]
+struct Change {
+    moved: Option<(IpAddr, Moved)>,
+    forgotten: Vec<IpAddr>,
+}
+
+impl Roaming {
+    /// The frontend with this secret and this key is at `at`, which is `outside` for others. Returns its
+    /// earlier address if it has moved; its connections go on then.
+    pub(crate) fn register(
+        &self,
+        endpoint: &Endpoint,
+        secret: Secret,
+        frontend: Option<Arc<str>>,
+        (at, outside): (IpAddr, SocketAddr),
+    ) -> Option<Moved> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Change { moved, forgotten } = known.register(secret, frontend, at, outside);
+        forgotten.into_iter().for_each(|address| endpoint.forget_peer(address));
+        match moved {
+            Some((before, moved)) => endpoint.move_peer(before, at, moved.is_other_path),
+            None => endpoint.expect_moves(at),
+        }
+        moved.map(|(_, moved)| moved)
+    }
+}
+
+impl Known {
+    fn register(
+        &mut self,
+        secret: Secret,
+        frontend: Option<Arc<str>>,
+        at: IpAddr,
+        outside: SocketAddr,
+    ) -> Change {
+        let (mut change, heard) = (Change::default(), self.turn);
+        self.turn += 1;
+        match self.frontends.get_mut(&secret) {
+            Some(known) if known.frontend == frontend => {
+                known.heard = heard;
+                if known.at != at {
+                    let is_other_path = known.outside.ip() != outside.ip();
+                    change.moved = Some((known.at, Moved { before: known.outside, is_other_path }));
+                    known.earlier.push_back(known.at);
+                    (known.at, known.outside) = (at, outside);
+                    if known.earlier.len() > MAX_EARLIER {
+                        change.forgotten.extend(known.earlier.pop_front());
+                    }
+                }
+            }
+            // The secret of another frontend is no secret.
+            Some(_) => {}
+            None => {
+                let earlier = VecDeque::new();
+                self.frontends.insert(secret, Whereabouts { frontend, at, outside, earlier, heard });
+                self.forget_oldest(&mut change);
+            }
+        }
+        change
+    }
+
+    fn forget_oldest(&mut self, change: &mut Change) {
+        if self.frontends.len() <= MAX_FRONTENDS {
+            return;
+        }
+        let oldest = self.frontends.iter().min_by_key(|(_, known)| known.heard).map(|(secret, _)| *secret);
+        if let Some(gone) = oldest.and_then(|secret| self.frontends.remove(&secret)) {
+            let is_shared = self.frontends.values().any(|known| known.at == gone.at);
+            change.forgotten.extend(gone.earlier);
+            change.forgotten.extend(Some(gone.at).filter(|_| !is_shared));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(last: u8) -> IpAddr {
+        [10, 0, 0, last].into()
+    }
+
+    fn register(known: &mut Known, secret: u8, label: &str, inside: u8, outside: &str) -> Change {
+        known.register(Secret([secret; 32]), Some(label.into()), at(inside), outside.parse().unwrap())
+    }
+
+    #[test]
+    fn frontend_that_is_heard_elsewhere_has_moved() {
+        let mut known = Known::default();
+        for _ in 0..2 {
+            assert_eq!(register(&mut known, 1, "a", 1, "192.0.2.1:1"), Change::default());
+        }
+        let moved = |before: &str, is_other_path| Moved { before: before.parse().unwrap(), is_other_path };
+        let change = register(&mut known, 1, "a", 2, "192.0.2.1:2");
+        assert_eq!(change.moved, Some((at(1), moved("192.0.2.1:1", false))));
+        let change = register(&mut known, 1, "a", 3, "192.0.2.9:2");
+        assert_eq!(change.moved, Some((at(2), moved("192.0.2.1:2", true))));
+        assert!(change.forgotten.is_empty());
+        let forgotten: Vec<_> =
+            (4..9).flat_map(|n| register(&mut known, 1, "a", n, "192.0.2.9:3").forgotten).collect();
+        assert_eq!(forgotten, [1, 2, 3].map(at), "four earlier addresses are kept");
+    }
+
+    #[test]
+    fn frontend_with_another_key_does_not_move_this_one() {
+        let mut known = Known::default();
+        register(&mut known, 1, "a", 1, "192.0.2.1:1");
+        assert_eq!(register(&mut known, 1, "b", 2, "192.0.2.2:1"), Change::default());
+        assert!(register(&mut known, 1, "a", 3, "192.0.2.3:1").moved.is_some());
+    }
+
+    #[test]
+    fn frontends_beyond_the_limit_displace_the_one_heard_first() {
+        let mut known = Known::default();
+        let mut registered = |n: usize| {
+            let mut secret = [0; 32];
+            secret[..8].copy_from_slice(&n.to_be_bytes());
+            let inside = IpAddr::from((n as u32).to_be_bytes());
+            known.register(Secret(secret), None, inside, SocketAddr::new(inside, 1)).forgotten
+        };
+        assert!((0..MAX_FRONTENDS).all(|n| registered(n).is_empty()));
+        registered(0);
+        assert_eq!(registered(MAX_FRONTENDS), [IpAddr::from([0, 0, 0, 1])]);
+    }
+}

@@ -1,0 +1,171 @@
+//! ICMP errors about datagrams, as errors about the segments in them.
+//!
+//! The kernel queues an error with the datagram that it is about (`IP_RECVERR`). A host on which nobody has
+//! the port tells so in one round trip, and a connection that is being opened there ends at once, as it does
+//! with a reset. The stack judges what an error is worth by the sequence number in the datagram (RFC 5927).
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use brisk_device::{ChecksumState, RxMeta, SharedSink};
+use brisk_wire::{IcmpKind, emit_icmp};
+
+use super::layout::HEADER_LEN;
+use super::peers::{LOCAL_INNER, canonical};
+use super::{UdpDevice, is_unreachable};
+use crate::{message, sockopt};
+
+/// Errors taken from the queue in one go.
+const BATCH: usize = 16;
+/// Bytes of control messages: the error with the address of its sender, and what the socket wants to know of
+/// each datagram.
+const CONTROL: usize = 256;
+/// `SO_EE_ORIGIN_ICMP` and `SO_EE_ORIGIN_ICMP6` of linux/errqueue.h.
+const ICMP: u8 = 2;
+const ICMPV6: u8 = 3;
+
+/// Asks the kernel to queue errors. Without it none are heard.
+pub(super) fn enable(fd: BorrowedFd<'_>, v6: bool) {
+    let on = 1i32.to_ne_bytes();
+    let _ = sockopt::set(fd, libc::IPPROTO_IP, libc::IP_RECVERR, &on);
+    if v6 {
+        let _ = sockopt::set(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVERR, &on);
+    }
+}
+
+/// True if a call failed with an error about an earlier datagram, which is now in the queue.
+pub(super) fn is_pending(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::ECONNREFUSED)
+}
+
+impl UdpDevice {
+    /// Hands the stack the errors that are queued. Returns how many packets that were.
+    pub(super) fn take_errors(&mut self, sink: &mut SharedSink<'_>) -> usize {
+        self.has_errors = false;
+        let (mut count, mut control) = (0, [0; CONTROL]);
+        for _ in 0..BATCH {
+            let mut head = [0; HEADER_LEN];
+            let taken = message::receive_error(self.socket.as_fd(), &mut head, &mut control);
+            let (len, to, control_len) = match taken {
+                Ok(taken) => taken,
+                // The error of the socket, which the queue has as well.
+                Err(error) if is_unreachable(&error) => continue,
+                Err(_) => return count,
+            };
+            let is_whole = len == HEADER_LEN && head[0] >> 4 >= 5;
+            let kind = control.get(..control_len).and_then(port_unreachable);
+            let peer = to.and_then(|to| self.peers.name(canonical(to)));
+            let (Some(kind), Some(peer), true) = (kind, peer, is_whole) else { continue };
+            let mut error = Vec::new();
+            emit_icmp(IpAddr::V6(peer), &quoted(&head, peer.octets()), kind, &mut error);
+            if !error.is_empty() {
+                sink(&error, None, RxMeta { checksum: ChecksumState::Verify, segment_size: None });
+                count += 1;
+            }
+        }
+        // There may be more.
+        self.has_errors = true;
+        count
+    }
+}
+
+/// The packet that the stack has sent to `peer` as a datagram with this head, without its options and data.
+fn quoted(head: &[u8; HEADER_LEN], peer: [u8; 16]) -> Vec<u8> {
+    let [_, flags, w0, w1, q0, q1, q2, q3, a0, a1, a2, a3, s0, s1, d0, d1] = *head;
+    let mut packet = vec![0x60, 0, 0, 0, 0, 20, 6, 64];
+    packet.extend(LOCAL_INNER.octets());
+    packet.extend(peer);
+    packet.extend([s0, s1, d0, d1, q0, q1, q2, q3, a0, a1, a2, a3, 5 << 4, flags, w0, w1, 0, 0, 0, 0]);
+    packet
+}
+
+/// The kind of the error that one of these control messages tells (`sock_extended_err` of linux/errqueue.h),
+/// if it is that nobody has the port.
+fn port_unreachable(mut control: &[u8]) -> Option<IcmpKind> {
+    const WORD: usize = size_of::<usize>();
+    while let Some((len, rest)) = control.split_first_chunk::<WORD>() {
+        let len = usize::from_ne_bytes(*len);
+        let value = rest.get(..len.checked_sub(WORD)?)?;
+        let (level, value) = value.split_first_chunk::<4>()?;
+        let (kind, value) = value.split_first_chunk::<4>()?;
+        // Error number, origin, type and code.
+        if let [_, _, _, _, origin, icmp_type, code, ..] = *value {
+            let is_error = matches!(
+                (i32::from_ne_bytes(*level), i32::from_ne_bytes(*kind)),
+                (libc::IPPROTO_IP, libc::IP_RECVERR) | (libc::IPPROTO_IPV6, libc::IPV6_RECVERR)
+            );
+            // A socket of both families is told of IPv4 in a message of IPv6.
+            let is_it = is_error && matches!((origin, icmp_type, code), (ICMP, 3, 3) | (ICMPV6, 1, 4));
+            if is_it {
+                return Some(IcmpKind::PortUnreachable);
+            }
+        }
+        control = control.get(len.next_multiple_of(WORD)..).unwrap_or_default();
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use super::*;
+    use crate::testing::Tcp;
+    use crate::udp::inner_address;
+    use crate::udp::tests::{device, to};
+    use brisk_device::{Device, TxMeta};
+
+    /// The errors that a device bound to `bind` hears about two segments to a port of `host` that nobody has.
+    async fn heard(bind: &str, host: &str) -> Vec<brisk_wire::IcmpError> {
+        let mut near = device(bind);
+        let gone = std::net::UdpSocket::bind(SocketAddr::new(host.parse().unwrap(), 0)).unwrap();
+        let peer = inner_address(gone.local_addr().unwrap());
+        drop(gone);
+        let mut errors = Vec::new();
+        for seq in [100, 200] {
+            let packet = Tcp { seq, ports: (5000, 80), payload: vec![7; 300], ..to(peer) };
+            near.send(&packet.packet(), TxMeta::default()).unwrap();
+            near.flush().unwrap();
+            let readable = std::future::poll_fn(|cx| near.poll_readable(cx));
+            tokio::time::timeout(std::time::Duration::from_secs(10), readable)
+                .await
+                .expect("an error")
+                .unwrap();
+            near.receive(64, &mut |packet, _| {
+                let parsed = brisk_wire::parse(packet, brisk_wire::ChecksumCheck::Verify);
+                let Ok(brisk_wire::Packet::Icmp(error)) = parsed else { panic!("{parsed:?}") };
+                assert_eq!(error.dst, SocketAddr::new(peer, 80));
+                errors.push(error);
+            })
+            .unwrap();
+        }
+        assert_eq!(near.counters().send_refused, 0);
+        errors
+    }
+
+    #[tokio::test]
+    async fn port_that_nobody_has_is_reported_with_the_sequence_number() {
+        for (bind, host) in
+            [("127.0.0.1:0", "127.0.0.1"), ("[::1]:0", "::1"), ("[::]:0", "127.0.0.1"), ("[::]:0", "::1")]
+        {
+            let errors = heard(bind, host).await;
+            let seqs: Vec<u32> = errors.iter().map(|error| error.seq.0).collect();
+            assert_eq!(seqs, [100, 200], "{bind} {host}");
+            assert!(errors.iter().all(|error| error.kind == IcmpKind::PortUnreachable));
+        }
+    }
+
+    #[tokio::test]
+    async fn pending_error_does_not_lose_what_is_sent_to_others() {
+        let (mut near, mut far) = (device("127.0.0.1:0"), device("127.0.0.1:0"));
+        let gone = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let (nobody, peer) = (inner_address(gone.local_addr().unwrap()), inner_address(far.local_addr()));
+        drop(gone);
+        near.send(&to(nobody).packet(), TxMeta::default()).unwrap();
+        near.flush().unwrap();
+        near.send(&to(peer).packet(), TxMeta::default()).unwrap();
+        near.flush().unwrap();
+        assert_eq!(crate::udp::tests::receive(&mut far, 1).await.len(), 1);
+    }
+}

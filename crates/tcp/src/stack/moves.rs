@@ -1,0 +1,180 @@
+//! Peers whose address changes while they have connections.
+//!
+//! A connection keeps the four-tuple that it began with; the device sends what is for an earlier address of a
+//! peer to the present one. Segments of such a connection arrive from the present address, where new
+//! connections of the peer begin too: what belongs to nobody there belongs to an earlier address. The caller
+//! has authenticated the peer and validated its path before [`Stack::move_peer`] (RFC 9000 sections 8.2 and
+//! 9); nothing that arrives moves an address by itself.
+//!
+//! Between the change and its report, a reset would end connections that are about to be found again. Unknown
+//! segments from addresses that no peer has reported are therefore not answered for [`PATIENCE`], once a peer
+//! has said that it reports its moves ([`Stack::expect_moves`]).
+
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::vec::Vec;
+use core::net::{IpAddr, SocketAddr};
+
+use brisk_wire::Flags;
+
+use super::Stack;
+use crate::conn_id::ConnId;
+use crate::connection::Connection;
+use crate::four_tuple::FourTuple;
+use crate::time::{Duration, Instant};
+
+/// How long unknown segments from an address wait for the report of a move.
+const PATIENCE: Duration = Duration::from_secs(4);
+/// Addresses whose unknown segments wait at one time. A reset answers those of further ones.
+const MAX_WAITING: usize = 1024;
+/// Peers that are known, and earlier addresses.
+const MAX_PEERS: usize = 16_384;
+/// Earlier addresses of one peer that still have connections.
+const MAX_EARLIER: usize = 8;
+
+/// The moves of peers.
+#[derive(Debug, Default)]
+pub(super) struct Moves {
+    /// The address that a peer had before, by the one that it had next.
+    earlier: BTreeMap<IpAddr, IpAddr>,
+    /// Present addresses of peers that report their moves.
+    known: BTreeSet<IpAddr>,
+    /// Addresses whose unknown segments are not answered, and since when; the first comes first.
+    waiting: VecDeque<(IpAddr, Instant)>,
+    /// The earlier address of the sender of the last packet, which another stack of the host serves.
+    stray: Option<IpAddr>,
+}
+
+/// The owner of a segment from a peer that has moved.
+pub(super) enum Earlier {
+    /// This stack has a connection with the earlier address.
+    Here(FourTuple),
+    /// Another stack of the host may have one.
+    Elsewhere,
+    Nobody,
+}
+
+impl Moves {
+    /// The addresses that the peer at `address` had before, the last one first.
+    fn before(&self, address: IpAddr) -> impl Iterator<Item = IpAddr> {
+        let first = self.earlier.get(&address).copied();
+        core::iter::successors(first, |address| self.earlier.get(address).copied()).take(MAX_EARLIER)
+    }
+
+    /// True if an unknown segment from this address may be one of a peer that has moved and has not reported
+    /// it yet.
+    fn is_awaited(&mut self, address: IpAddr, now: Instant) -> bool {
+        if self.known.is_empty() || self.known.contains(&address) {
+            return false;
+        }
+        let is_over = |since: Instant| now.saturating_since(since) >= PATIENCE;
+        match self.waiting.iter().find(|(waiting, _)| *waiting == address) {
+            Some((_, since)) => !is_over(*since),
+            None => {
+                // An address that waited in vain is remembered as long again: its segments are answered
+                // meanwhile.
+                while self
+                    .waiting
+                    .front()
+                    .is_some_and(|(_, since)| now.saturating_since(*since) >= PATIENCE * 2)
+                {
+                    self.waiting.pop_front();
+                }
+                let has_room = self.waiting.len() < MAX_WAITING;
+                if has_room {
+                    self.waiting.push_back((address, now));
+                }
+                has_room
+            }
+        }
+    }
+}
+
+/// Peers that move.
+impl Stack {
+    /// The peer at `address` reports when it moves ([`Stack::move_peer`]).
+    pub fn expect_moves(&mut self, address: IpAddr) {
+        let Moves { known, waiting, .. } = &mut self.moves;
+        if known.len() < MAX_PEERS {
+            known.insert(address);
+        }
+        waiting.retain(|(waiting, _)| *waiting != address);
+    }
+
+    /// The peer whose address was `from` has the address `to` now: its connections go on. `is_other_path`:
+    /// more has changed than the port behind which it is, so that the round-trip time is unknown (RFC 9000
+    /// section 9.4).
+    pub fn move_peer(&mut self, from: IpAddr, to: IpAddr, is_other_path: bool, now: Instant) {
+        self.clock = self.clock.max(now);
+        if from != to && self.moves.earlier.len() < MAX_PEERS {
+            self.moves.known.remove(&from);
+            self.expect_moves(to);
+            self.moves.earlier.insert(to, from);
+            let earlier: Vec<IpAddr> = self.moves.before(to).collect();
+            self.go_on_from(&earlier, is_other_path, now);
+        }
+    }
+
+    /// The path to the peer at `address` has changed, though its address has not: this host has moved.
+    pub fn change_path(&mut self, address: IpAddr, is_other_path: bool, now: Instant) {
+        self.clock = self.clock.max(now);
+        self.go_on_from(&[address], is_other_path, now);
+    }
+
+    /// Forgets an address that a peer had: no connection is looked for there any more.
+    pub fn forget_peer(&mut self, address: IpAddr) {
+        self.moves.known.remove(&address);
+        self.moves.earlier.remove(&address);
+        self.moves.earlier.retain(|_, before| *before != address);
+    }
+
+    /// If the last packet is for another stack of the host: its source address there. It has an earlier
+    /// address of a peer that has moved, and is to be handed in with that as its source.
+    #[inline]
+    pub fn take_stray(&mut self) -> Option<IpAddr> {
+        self.moves.stray.take()
+    }
+
+    fn go_on_from(&mut self, addresses: &[IpAddr], is_other_path: bool, now: Instant) {
+        let is_of = |connection: &Connection| addresses.contains(&connection.tuple().remote.ip());
+        let all = self.slots.iter::<ConnId>();
+        let ids: Vec<ConnId> = all.filter(|(_, slot)| is_of(&slot.connection)).map(|(id, _)| id).collect();
+        for id in ids {
+            self.leave_path(id, now);
+            let Some(slot) = self.slots.at_mut(id) else { continue };
+            slot.half_open = None;
+            let ((), aftermath) =
+                slot.connection.act(now, |connection| connection.on_path_change(is_other_path, now));
+            self.after(id, aftermath, now);
+        }
+    }
+
+    /// Looks for the owner of a segment that has none at the address from which it came.
+    pub(super) fn find_moved(&mut self, tuple: &FourTuple, flags: Flags) -> Earlier {
+        // A new connection begins at the present address.
+        if self.moves.earlier.is_empty() || flags.contains(Flags::SYN) && !flags.contains(Flags::ACK) {
+            return Earlier::Nobody;
+        }
+        let found = self.moves.before(tuple.remote.ip()).find_map(|before| {
+            let remote = SocketAddr::new(before, tuple.remote.port());
+            let earlier = FourTuple { local: tuple.local, remote };
+            match self.share.has(&earlier) {
+                true => self.owners().of(&earlier).map(|_| Ok(earlier)),
+                false => Some(Err(before)),
+            }
+        });
+        match found {
+            Some(Ok(earlier)) => Earlier::Here(earlier),
+            Some(Err(before)) => {
+                self.moves.stray = Some(before);
+                Earlier::Elsewhere
+            }
+            None => Earlier::Nobody,
+        }
+    }
+
+    /// True if no reset may answer an unknown segment from this address, because its connection may be about
+    /// to move.
+    pub(super) fn withholds_reset(&mut self, address: IpAddr, flags: Flags, now: Instant) -> bool {
+        !flags.contains(Flags::SYN) && self.moves.is_awaited(address, now)
+    }
+}

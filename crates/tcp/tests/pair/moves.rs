@@ -1,0 +1,191 @@
+//! A peer whose address changes while it has connections.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use brisk_tcp::config::{ConnectConfig, ListenConfig};
+use brisk_tcp::{ConnId, ListenerId};
+use brisk_wire::Flags;
+
+use crate::harness::{A, B, Pair, packet, pattern};
+
+const MOVED: [u8; 4] = [10, 0, 0, 3];
+
+/// A pair with a connection from A, of which the packets come from another address once `moved` is set. The
+/// device at B sends what is for the first address there, from when `follows` is set.
+struct Moving {
+    pair: Pair,
+    listener: ListenerId,
+    at_a: ConnId,
+    at_b: ConnId,
+    moved: Arc<AtomicBool>,
+    follows: Arc<AtomicBool>,
+}
+
+fn moving() -> Moving {
+    let mut pair = Pair::new(1);
+    let listener = pair.listen(B, 80, ListenConfig::default());
+    let (at_a, at_b) = pair.established_at(listener, &ConnectConfig::default());
+    let (moved, follows) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
+    let (is_moved, is_followed) = (moved.clone(), follows.clone());
+    pair.mangle = Some(Box::new(move |from, segment| {
+        if !is_moved.load(Ordering::Relaxed) {
+            return None;
+        }
+        let (mut src, mut dst) = (segment.ip.src, segment.ip.dst);
+        if from == A {
+            src = MOVED.into();
+        } else if dst == A.ip() && !is_followed.load(Ordering::Relaxed) {
+            return Some(Vec::new());
+        } else {
+            dst = A.ip();
+        }
+        let ends = [(src, segment.tcp.src_port), (dst, segment.tcp.dst_port)].map(SocketAddr::from);
+        Some(vec![packet(ends[0], ends[1], &segment.tcp, segment.payload)])
+    }));
+    Moving { pair, listener, at_a, at_b, moved, follows }
+}
+
+impl Moving {
+    fn known(&mut self) {
+        self.pair.b.expect_moves(A.ip());
+    }
+
+    /// The address has changed, and nobody has reported it.
+    fn change(&mut self) {
+        self.moved.store(true, Ordering::Relaxed);
+    }
+
+    fn report(&mut self, is_other_path: bool) {
+        self.follows.store(true, Ordering::Relaxed);
+        let now = self.pair.now;
+        self.pair.b.move_peer(A.ip(), MOVED.into(), is_other_path, now);
+    }
+
+    /// The bytes that one end reads until `len` bytes have come.
+    fn received(&mut self, from_b: bool, len: usize) -> Vec<u8> {
+        let (side, id) = if from_b { (A, self.at_a) } else { (B, self.at_b) };
+        let mut got = Vec::new();
+        self.pair.run_until(Duration::from_secs(30), |pair| {
+            got.extend(pair.read(side, id).expect("open").expect("not at its end"));
+            got.len() >= len
+        });
+        got
+    }
+}
+
+#[test]
+fn connection_of_a_peer_that_moves_goes_on_in_both_directions() {
+    for is_other_path in [false, true] {
+        let mut moving = moving();
+        moving.known();
+        let data = pattern(60_000);
+        moving.pair.write(B, moving.at_b, &data).expect("open");
+        moving.pair.run_ms(15);
+        moving.change();
+        // Acknowledgements of A come now from an address that B does not know: no reset answers it.
+        moving.pair.run_ms(1000);
+        assert_eq!(moving.pair.count(B, Flags::RST), 0);
+        moving.report(is_other_path);
+        assert!(moving.received(true, data.len()) == data, "{is_other_path}");
+        moving.pair.write(A, moving.at_a, &data).expect("open");
+        assert!(moving.received(false, data.len()) == data, "{is_other_path}");
+        assert_eq!(moving.pair.count(B, Flags::RST), 0);
+    }
+}
+
+#[test]
+fn report_of_a_move_sends_at_once_what_was_lost() {
+    let mut moving = moving();
+    moving.known();
+    moving.pair.run_ms(50);
+    moving.change();
+    moving.pair.write(B, moving.at_b, &pattern(1000)).expect("open");
+    moving.pair.run_ms(3000);
+    moving.report(false);
+    // The backoff had grown to more than a second.
+    moving.pair.run_ms(25);
+    let got = moving.pair.read(A, moving.at_a).expect("open").expect("not at its end");
+    assert_eq!(got.len(), 1000);
+}
+
+#[test]
+fn moved_connection_begins_with_the_initial_window() {
+    for is_other_path in [false, true] {
+        let mut moving = moving();
+        moving.known();
+        let (a, b) = (moving.at_a, moving.at_b);
+        moving.pair.transfer(B, b, a, &pattern(500_000), Duration::from_secs(30));
+        moving.pair.run_ms(100);
+        let before = moving.pair.b.conn_stats(b).expect("open");
+        assert!(before.cwnd > 20 * before.mss && before.srtt.is_some());
+        moving.change();
+        moving.report(is_other_path);
+        let after = moving.pair.b.conn_stats(b).expect("open");
+        assert!(after.cwnd <= 10 * after.mss, "{after:?}");
+        assert_eq!(after.srtt.is_none(), is_other_path, "another path has another round-trip time");
+    }
+}
+
+#[test]
+fn new_connections_of_a_moved_peer_are_apart_from_the_old_ones() {
+    let mut moving = moving();
+    moving.known();
+    moving.change();
+    let second = moving.pair.connect_with(A, 80, &ConnectConfig::default());
+    moving.pair.run_ms(100);
+    let (accepted, peer) = moving.pair.b.accept(moving.listener).expect("a handshake from the new address");
+    assert_eq!(peer.ip(), IpAddr::from(MOVED));
+    moving.report(false);
+    moving.pair.write(A, second, &pattern(1000)).expect("open");
+    moving.pair.write(A, moving.at_a, &pattern(2000)).expect("open");
+    moving.pair.run_ms(2000);
+    assert_eq!(moving.pair.read(B, accepted).expect("open").expect("data").len(), 1000);
+    assert_eq!(moving.received(false, 2000).len(), 2000);
+}
+
+#[test]
+fn unknown_segments_are_answered_where_no_peer_reports_moves() {
+    let mut moving = moving();
+    moving.change();
+    moving.follows.store(true, Ordering::Relaxed);
+    moving.pair.write(A, moving.at_a, &pattern(10)).expect("open");
+    moving.pair.run_ms(1000);
+    assert_eq!(moving.pair.count(B, Flags::RST), 1);
+}
+
+#[test]
+fn unreported_moves_are_answered_by_a_reset_after_a_while() {
+    let mut moving = moving();
+    moving.known();
+    moving.change();
+    moving.pair.write(A, moving.at_a, &pattern(10)).expect("open");
+    moving.pair.run_ms(2000);
+    assert_eq!(moving.pair.count(B, Flags::RST), 0);
+    moving.pair.run_ms(8000);
+    assert!(moving.pair.count(B, Flags::RST) > 0);
+}
+
+#[test]
+fn nobody_but_the_report_moves_a_connection() {
+    let mut moving = moving();
+    moving.known();
+    moving.change();
+    moving.pair.write(A, moving.at_a, &pattern(10)).expect("open");
+    moving.pair.run_ms(3000);
+    assert_eq!(moving.pair.read(B, moving.at_b).expect("open").map(|data| data.len()), Some(0));
+}
+
+#[test]
+fn forgotten_address_leads_to_no_connection_any_more() {
+    let mut moving = moving();
+    moving.known();
+    moving.change();
+    moving.report(false);
+    moving.pair.b.forget_peer(A.ip());
+    moving.pair.write(A, moving.at_a, &pattern(10)).expect("open");
+    moving.pair.run_ms(500);
+    assert_eq!(moving.pair.count(B, Flags::RST), 1, "the peer is known: it is answered at once");
+}
