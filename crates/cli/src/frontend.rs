@@ -583,6 +583,7 @@ pub(crate) fn configured(
             connect: frontend.connect.unwrap_or(false),
             users: users(frontend)?,
             transparent: frontend.transparent.unwrap_or(false),
+            ..Entrance::default()
         },
         watch: frontend.watch.unwrap_or(true),
         direct: direct(frontend)?,

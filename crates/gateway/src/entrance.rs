@@ -17,11 +17,13 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::time::Instant;
 
 use crate::client_hello::{self, Hello};
 use crate::end::End;
 use crate::hop::opening::{ClientAddresses, plain};
 use crate::io::CHUNK;
+use crate::logins::FailedLogins;
 use crate::network::Network;
 use crate::outgoing::Direct;
 use crate::proxy::{self, Parsed};
@@ -40,6 +42,8 @@ pub struct Entrance {
     /// The users whom SOCKS5 clients and those of the HTTP proxy have to be among. Default `None`: everybody
     /// is served.
     pub users: Option<Users>,
+    /// Logins that have failed. Default none.
+    pub failed_logins: FailedLogins,
     /// The origin is where the client wanted to go before a firewall rule sent it here (REDIRECT or TPROXY).
     /// Default off.
     pub transparent: bool,
@@ -97,6 +101,8 @@ impl From<Denied> for End {
 const NO_LOGIN: &str = "no user name and password";
 /// The client has named a user that there is not, or with another password.
 const WRONG_LOGIN: &str = "wrong user name or password";
+/// Logins from the network of the client have failed too often.
+const TOO_MANY: &str = "too many failed logins";
 
 /// How a client is told whether it has the connection that it asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -159,7 +165,15 @@ impl Entrance {
         }
         let (mut origin, mut awaits, mut user) = (None, None, None);
         if self.socks5 || self.connect {
-            match self.asked(client, &mut first).await? {
+            let guesser = addresses.source.ip();
+            if self.users.is_some() && self.failed_logins.refuses(guesser, Instant::now()) {
+                return Err(Denied::Unauthorized(TOO_MANY));
+            }
+            let asked = self.asked(client, &mut first).await;
+            if matches!(asked, Err(Denied::Unauthorized(WRONG_LOGIN))) {
+                self.failed_logins.failed(guesser, Instant::now());
+            }
+            match asked? {
                 Some(asked) => (origin, awaits, user) = (Some(asked.origin), asked.awaits, asked.user),
                 None if self.users.is_some() => return Err(Denied::Unauthorized(NO_LOGIN)),
                 None => {}
@@ -560,5 +574,23 @@ mod tests {
             () = slow => unreachable!("it goes on for ever"),
         };
         assert_eq!(end, End::TimedOut(Timeout::Header), "a byte every now and then is not enough");
+    }
+
+    #[tokio::test]
+    async fn client_that_guesses_is_refused_before_it_says_anything() {
+        let entrance = for_alice();
+        let login = |password: &[u8]| {
+            [&[5, 1, PASSWORD, 1, 5][..], b"alice", &[password.len() as u8], password].concat()
+        };
+        for _ in 0..10 {
+            let (client, answer) = admitted(entrance.clone(), &login(b"guess")).await;
+            assert_eq!(client.unwrap_err(), End::Unauthorized(WRONG_LOGIN));
+            assert_eq!(answer, [5, PASSWORD, 1, 1]);
+        }
+        for password in [&b"guess"[..], b"secret"] {
+            let (client, answer) = admitted(entrance.clone(), &login(password)).await;
+            assert_eq!(client.unwrap_err(), End::Unauthorized(TOO_MANY));
+            assert!(answer.is_empty());
+        }
     }
 }

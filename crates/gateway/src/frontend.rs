@@ -319,7 +319,8 @@ impl FrontendControl {
     pub fn reload(&self, config: FrontendConfig) -> io::Result<()> {
         let before = self.0.current();
         let FrontendConfig { packet, service, .. } = before.config.clone();
-        let config = FrontendConfig { packet, service, ..config };
+        let mut config = FrontendConfig { packet, service, ..config };
+        config.entrance.failed_logins = before.config.entrance.failed_logins.clone();
         let sockets = match &*self.0.sockets.borrow() {
             Some(sockets) => Some(sockets.renewed(&config.addresses(), &config.service.cores)?),
             None => None,

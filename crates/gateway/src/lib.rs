@@ -34,6 +34,7 @@
 //! | [`admin`], [`status`] | the admin listener and its status object |
 //! | [`access`] | the record of one connection |
 //! | `roaming` | frontends whose address changes while they have connections |
+//! | `logins` | failed logins of clients |
 //! | [`peer`] | reports about a peer and the path to it |
 //! | [`doctor`] | examination of the path to a backend |
 //! | [`log`] | log lines |
@@ -60,6 +61,7 @@ mod io;
 pub mod listen;
 pub mod listeners;
 pub mod log;
+mod logins;
 pub mod metrics;
 pub mod network;
 pub mod origins;
@@ -96,6 +98,7 @@ pub use hop::{Hop, HopKey, KeyRing};
 pub use listen::Listen;
 pub use listeners::Listener;
 pub use log::{Log, LogFormat};
+pub use logins::FailedLogins;
 pub use metrics::{MechanismState, Metrics};
 pub use network::Network;
 pub use origins::{NamedOrigin, OriginName, Origins};
