@@ -456,10 +456,16 @@ impl Connection {
         self.on_hard_error(reason);
     }
 
-    /// RFC 5927 section 5.2 and RFC 5461: a hard error ends a connection that is being opened; one
-    /// that is open treats it as soft and leaves the verdict to its timers.
+    /// RFC 5927 section 5.2 and RFC 5461: a hard error ends a connection that is being opened. A connection
+    /// that is open treats it as soft and leaves the verdict to its timers, and so does one that has
+    /// delivered data of the SYN (as Linux does with Fast Open).
     fn on_hard_error(&mut self, reason: CloseReason) {
-        if matches!(self.state, State::SynSent | State::SynReceived) {
+        let is_opening = match self.state {
+            State::SynSent => true,
+            State::SynReceived => !self.syn_data_taken,
+            _ => false,
+        };
+        if is_opening {
             self.outbox.clear();
             self.end(reason);
         }

@@ -29,7 +29,9 @@ use brisk_tcp::fast_open::{
     OffReason, ReplayWindow, ServerLimits, SynAckClass,
 };
 use brisk_tcp::{ConnId, Event, ListenerId};
-use brisk_wire::{Cookie, FastOpen, Flags, Instant, Options, Segment, SeqNum, TcpHeader, Timestamps};
+use brisk_wire::{
+    Cookie, FastOpen, Flags, IcmpKind, Instant, Options, Segment, SeqNum, TcpHeader, Timestamps, emit_icmp,
+};
 
 use crate::harness::{A, B, Pair, Seen, Side, packet, pattern, stack_config, syn};
 use played::{Peer, Played, bare};
@@ -158,4 +160,26 @@ fn lose_first(side: Side, flags: Flags) -> impl FnMut(Side, &Segment<'_>) -> boo
         let this = from == side && segment.tcp.flags.without(Flags::PSH) == flags;
         this && !core::mem::replace(&mut lost, true)
     }
+}
+
+#[test]
+fn icmp_error_does_not_end_a_connection_that_delivered_syn_data() {
+    let mut world = World::known(FastOpenListen::default());
+    world.pair.tap = Some(Box::new(|from, _| from == B));
+    let at_a = world.open(&asking(), b"request");
+    world.until(60);
+    let at_b = world.accept();
+    assert_eq!(world.pair.b.state(at_b), Some(State::SynReceived));
+    let tcp = world.pair.last(B).tcp.clone();
+    let offending = packet(B.addr(tcp.src_port), A.addr(tcp.dst_port), &tcp, &[0; 8]);
+    let mut error = Vec::new();
+    emit_icmp([10, 0, 0, 254].into(), &offending, IcmpKind::PortUnreachable, &mut error);
+    world.pair.inject(B, &error);
+    assert_eq!(world.pair.b.stats().icmp_believed, 1);
+    world.pair.tap = None;
+    world.until(2000);
+    assert_eq!(world.pair.b.state(at_b), Some(State::Established));
+    world.pair.write(B, at_b, b"response").expect("open");
+    world.until(2200);
+    assert_eq!(world.read(A, at_a), b"response");
 }
