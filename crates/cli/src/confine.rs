@@ -2,7 +2,7 @@
 //! the right to get new ones, and the right to write to the file system or execute from it.
 //!
 //! All of it belongs to threads and goes on to those that they make: [`confine`] is called while there is
-//! only one.
+//! only one, so before the first line of the log, which starts the log's thread.
 
 use brisk_gateway::Settings;
 use brisk_gateway::log::{Level, Log, Value};

@@ -133,8 +133,8 @@ impl Args {
 pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
     let log = service::log(common);
     let settings = args.settings()?;
-    hop_args::tell_ignored(&settings, &log);
     let confined = confine(&settings);
+    hop_args::tell_ignored(&settings, &log);
     let limits = settings.limits.clone();
     service::run_on_one_thread(async move {
         let cores = service::gateway_cores(&limits)?;

@@ -7,6 +7,7 @@
 
 use std::process::ExitCode;
 
+use brisk_gateway::log::flush_stderr;
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 
 mod addresses;
@@ -160,7 +161,9 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    match usage::parse().map(dispatch) {
+    let ended = usage::parse().map(dispatch);
+    flush_stderr();
+    match ended {
         Ok(Ok(())) => ExitCode::SUCCESS,
         Ok(Err(failure)) => failure.report(),
         Err(nothing_to_run) => nothing_to_run,

@@ -22,7 +22,7 @@ use std::process::{Child, Command, ExitStatus};
 use std::sync::Arc;
 use std::time::Duration;
 
-use brisk_gateway::log::{Level, Log};
+use brisk_gateway::log::{Level, Log, flush_stderr};
 use brisk_gateway::settings::{FrontendSettings, PeerSettings, name_and_port};
 use brisk_gateway::{Frontend, FrontendConfig, Metrics, ServiceConfig, Settings};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
@@ -155,7 +155,10 @@ fn wait(child: &mut Child) -> Result<ExitStatus, Failure> {
 fn status(ended: ExitStatus) -> Result<(), Failure> {
     match ended.code().or(ended.signal().map(|signal| 128 + signal)).unwrap_or(1) {
         0 => Ok(()),
-        code => std::process::exit(code),
+        code => {
+            flush_stderr();
+            std::process::exit(code)
+        }
     }
 }
 

@@ -1,9 +1,13 @@
 //! Log lines: one per event, to stderr by default, with RFC 3339 time in UTC, as `key=value` words or JSON.
 
+mod queue;
+
 use std::fmt;
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
+
+use queue::Queue;
 
 /// The two ways to write a line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -42,18 +46,34 @@ pub enum Value {
 pub struct Log {
     format: LogFormat,
     least: Level,
-    out: Arc<Mutex<dyn Write + Send>>,
+    out: Out,
+}
+
+#[derive(Clone)]
+enum Out {
+    /// Through [`STDERR`].
+    Stderr,
+    Writer(Arc<Mutex<dyn Write + Send>>),
+}
+
+/// Lines of the process for stderr.
+static STDERR: Queue = Queue::new();
+
+/// Waits until stderr has taken every line, for half a second at most: before the process ends.
+pub fn flush_stderr() {
+    STDERR.flush(Duration::from_millis(500));
 }
 
 impl Log {
-    /// To stderr; lines that matter less than `least` are left out.
+    /// To stderr, which may be a pipe that nobody reads: a thread of the process writes the lines. Lines that
+    /// matter less than `least` are left out.
     pub fn stderr(format: LogFormat, least: Level) -> Log {
-        Log::to(io::stderr(), format, least)
+        Log { format, least, out: Out::Stderr }
     }
 
-    /// To any writer.
+    /// To a writer that never blocks.
     pub fn to(out: impl Write + Send + 'static, format: LogFormat, least: Level) -> Log {
-        Log { format, least, out: Arc::new(Mutex::new(out)) }
+        Log { format, least, out: Out::Writer(Arc::new(Mutex::new(out))) }
     }
 
     /// To nowhere.
@@ -72,8 +92,13 @@ impl Log {
             return;
         }
         let line = render(self.format, SystemTime::now(), level, event, fields);
-        let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
-        let _ = out.write_all(line.as_bytes());
+        match &self.out {
+            Out::Stderr => STDERR.put(&line, self.format, io::stderr()),
+            Out::Writer(out) => {
+                let mut out = out.lock().unwrap_or_else(PoisonError::into_inner);
+                let _ = out.write_all(line.as_bytes());
+            }
+        }
     }
 }
 
