@@ -45,7 +45,7 @@ fn failed_fetch_gives_one_line_and_its_status() {
     let unreachable = ["--connect-timeout", "300ms"];
     for (url, words, status, says) in [
         (format!("{url}nothing"), &[][..], 1, "404 Not Found"),
-        ("http://127.0.0.1:9/".to_owned(), &unreachable[..], 1, "no answer within 300ms"),
+        ("http://127.0.0.1:9/".to_owned(), &unreachable[..], 1, "connection refused by the peer"),
         ("https://127.0.0.1/".to_owned(), &[][..], 2, "write http://"),
     ] {
         let failed = get(&url, words);
