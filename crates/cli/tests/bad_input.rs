@@ -269,12 +269,10 @@ fn an_admin_listener_that_cannot_be_is_told_before_anything_has_started() {
 
 #[test]
 fn a_peer_that_does_not_answer_is_given_up_in_time() {
-    let words = ["get", "http://127.0.0.1:9/", "--device", "udp:127.0.0.1:0", "--connect-timeout", "200ms"];
-    refused(
-        &words,
-        FAILED,
-        &["http://127.0.0.1:9/", "no answer within 200ms", "check address, port and device"],
-    );
+    let silent = std::net::UdpSocket::bind("127.0.0.1:0").expect("a free port");
+    let url = format!("http://{}/", silent.local_addr().expect("bound"));
+    let words = ["get", &url, "--device", "udp:127.0.0.1:0", "--connect-timeout", "200ms"];
+    refused(&words, FAILED, &[&url, "no answer within 200ms", "check address, port and device"]);
     let words = ["get", "http://name.invalid/", "--device", "udp:127.0.0.1:0"];
     refused(&words, FAILED, &["name.invalid", "check the name"]);
 }
