@@ -2,8 +2,10 @@
 //! the losses of each, and the rate of its acknowledgements.
 //!
 //! A flight is all data that leaves before the acknowledgement of its first segment arrives: a round trip of
-//! data. It is reported when all of it has been acknowledged; the path memory decides what the report means
-//! ([`crate::path::PathVolume`]).
+//! data. It is reported as soon as each of its segments has arrived or is known to be lost; the path memory
+//! decides what the report means ([`crate::path::PathVolume`]).
+
+use brisk_wire::SeqNum;
 
 use crate::congestion::sample::Train;
 use crate::connection::Connection;
@@ -37,6 +39,8 @@ pub(crate) struct FlightWatch {
     waited: Duration,
     recent: RecentRtts,
     finished: Option<FlightReport>,
+    /// Data before this belongs to flights that have been judged.
+    judged: Option<SeqNum>,
 }
 
 /// The flight that is being acknowledged.
@@ -111,15 +115,16 @@ impl Connection {
         if self.flights.is_none() && ack.delivered_bytes == 0 {
             return;
         }
-        let (una, nxt, mss) = (self.tx.scoreboard.una(), self.tx.scoreboard.nxt(), self.tx.mss());
+        let nxt = self.tx.scoreboard.nxt();
         let watch = self.flights.get_or_insert_default();
         if let Some(rtt) = ack.rtt {
             watch.recent.push(rtt);
         }
         if watch.round.is_none()
-            && let Some(first) = ack.delivered.first()
+            && let Some(first) = ack.delivered.iter().find(|segment| !segment.retransmitted)
         {
-            watch.round = Some(Round::new(SeqRange::new(ack.una_before, nxt), first.sent_at, now, before));
+            let start = watch.judged.map_or(ack.una_before, |judged| judged.max(ack.una_before));
+            watch.round = Some(Round::new(SeqRange::new(start, nxt), first.sent_at, now, before));
         }
         let Some(round) = &mut watch.round else { return };
         if let Some(rtt) = ack.rtt {
@@ -136,9 +141,17 @@ impl Connection {
         if let Some(sent_at) = newest {
             round.train.on_ack(now, sent_at, bytes);
         }
-        if una.lt(round.range.end) {
+        self.conclude_flight(now);
+    }
+
+    /// Reports the flight if the fate of each of its segments is known.
+    pub(crate) fn conclude_flight(&mut self, now: Instant) {
+        let Some(round) = self.flights.as_ref().and_then(|watch| watch.round.as_ref()) else { return };
+        let end = round.range.end;
+        if self.tx.scoreboard.originals().next().is_some_and(|original| original.range.start.lt(end)) {
             return;
         }
+        let (una, nxt, mss) = (self.tx.scoreboard.una(), self.tx.scoreboard.nxt(), self.tx.mss());
         let (waited, least_rtt) = (self.waited(), self.least_rtt());
         let Some(round) = self.flights.as_mut().and_then(|watch| watch.round.take()) else { return };
         let train = round.train.rate(mss);
@@ -147,7 +160,7 @@ impl Connection {
         }
         let losses = self.all_losses();
         let lost = losses.since(round.before);
-        let granted = if self.is_on_trust() { 0 } else { self.take_granted() };
+        let granted = if self.is_on_trust_behind(end) { 0 } else { self.take_granted() };
         let segments = round.range.len().div_ceil(mss);
         let report = FlightReport {
             began: round.began,
@@ -171,9 +184,10 @@ impl Connection {
         if let Some(watch) = &mut self.flights {
             watch.waited = waited;
             watch.finished = Some(report).filter(|_| has_memory && is_news);
-            let next = una.lt(nxt).then_some(SeqRange::new(una, nxt));
+            watch.judged = Some(end);
+            let next = end.lt(nxt).then_some(SeqRange::new(end, nxt));
             watch.round = next.map(|range| Round::new(range, round.acked, now, losses));
-            if watch.round.is_none() && watch.finished.is_none() {
+            if una.ge(nxt) && watch.finished.is_none() {
                 self.flights = None;
             }
         }
@@ -246,7 +260,7 @@ impl Connection {
     pub(crate) fn take_flight_report(&mut self) -> Option<FlightReport> {
         let watch = self.flights.as_mut()?;
         let report = watch.finished.take();
-        if watch.round.is_none() {
+        if watch.round.is_none() && self.tx.scoreboard.is_empty() {
             self.flights = None;
         }
         report

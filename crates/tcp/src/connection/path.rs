@@ -105,8 +105,8 @@ enum Start {
     Over,
     /// The connection may ask for one.
     Open,
-    /// It is under way; it is over when everything before this has arrived.
-    OnTrust(SeqNum),
+    /// `window` bytes are under way; it is over when everything before `end` has arrived.
+    OnTrust { end: SeqNum, window: u32 },
 }
 
 /// Beginning.
@@ -211,8 +211,8 @@ impl Connection {
         match self.path.start {
             Start::Over => false,
             Start::Open => self.is_held_at_start(),
-            Start::OnTrust(end) => {
-                let nothing_arrived = self.tx.scoreboard.una() + self.path.granted == end;
+            Start::OnTrust { end, window } => {
+                let nothing_arrived = self.tx.scoreboard.una() + window == end;
                 nothing_arrived && self.is_held_at_start() && self.offered() > self.path.asked
             }
         }
@@ -288,7 +288,7 @@ impl Connection {
             None => (per_round, free),
         };
         let at_once = if self.is_on_trust() { 0 } else { at_once };
-        self.path.start = Start::OnTrust(self.tx.scoreboard.una() + window);
+        self.path.start = Start::OnTrust { end: self.tx.scoreboard.una() + window, window };
         self.path.granted = window;
         self.path.before_trust = self.all_losses();
         self.tx.last_sent = now;
@@ -311,9 +311,14 @@ impl Connection {
         core::mem::take(&mut self.path.granted)
     }
 
+    /// True while a part of what is sent on trust lies behind `end`.
+    pub(crate) fn is_on_trust_behind(&self, end: SeqNum) -> bool {
+        matches!(self.path.start, Start::OnTrust { end: trusted, .. } if end.lt(trusted))
+    }
+
     /// True while the window may not grow: what was sent on trust has not arrived.
     pub(crate) fn is_on_trust(&self) -> bool {
-        matches!(self.path.start, Start::OnTrust(_))
+        matches!(self.path.start, Start::OnTrust { .. })
     }
 
     /// Our SYN or SYN-ACK is acknowledged, after it had to be sent again more than once: the first flight is
@@ -368,7 +373,7 @@ impl Connection {
 
     /// SND.UNA advanced: did all that was sent on trust arrive?
     pub(crate) fn confirm_path(&mut self) {
-        if let Start::OnTrust(end) = self.path.start
+        if let Start::OnTrust { end, .. } = self.path.start
             && self.tx.scoreboard.una().ge(end)
         {
             self.end_trust();
@@ -379,12 +384,12 @@ impl Connection {
     /// of the new threshold if more was lost of what was sent on trust than chance explains, or others keep a
     /// queue (safe retreat of careful resume).
     pub(crate) fn retreat(&mut self) -> Option<u32> {
-        let Start::OnTrust(end) = self.path.start else { return None };
+        let Start::OnTrust { end, window } = self.path.start else { return None };
         self.end_trust();
         let LossCount { sent, lost, .. } = self.all_losses().since(self.path.before_trust);
         let known = self.path.known.loss.unwrap_or_default();
-        let delivered = self.path.granted.saturating_sub(end.since(self.tx.scoreboard.una()))
-            + self.tx.scoreboard.sacked_bytes();
+        let delivered =
+            window.saturating_sub(end.since(self.tx.scoreboard.una())) + self.tx.scoreboard.sacked_bytes();
         let is_excess = self.tx.recovery.state() == CongestionState::Loss
             || self.sees_queue()
             || LossHistory::from(known).is_excess(sent, lost);

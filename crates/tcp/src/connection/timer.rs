@@ -117,6 +117,7 @@ impl Connection {
             }
             self.tx.follow_rate(now);
         }
+        self.conclude_flight(now);
     }
 
     /// RFC 6298 section 5.4 to 5.7.

@@ -5,7 +5,7 @@ use brisk_wire::{Options, SackBlock};
 
 use super::reactive::{ISS, P, Tail, rack_tlp, segment, setting};
 use super::*;
-use crate::config::{MtuProbing, Reactive, ThinStreamConfig};
+use crate::config::{MtuProbing, PathStart, Reactive, ThinStreamConfig};
 use crate::event::{Probe, UndoCause};
 use crate::outcome::CongestionState;
 
@@ -117,6 +117,28 @@ fn a_lost_retransmission_is_noticed_without_a_timeout() {
     let counters = tail.counters();
     assert_eq!((counters.timeouts, counters.recoveries, counters.lost_again_bytes), (0, 1, u64::from(P)));
     assert_eq!(tail.world.read_all(S).len() as u32, 30 * P);
+}
+
+#[test]
+fn a_flight_is_reported_before_its_losses_are_repaired() {
+    // RTT 100 ms: the second of eight is declared lost at 100 ms, and its repair arrives at 200 ms. The last
+    // of eight is repeated by the probe.
+    for (lost, known) in [(2, 130), (8, 750)] {
+        let lose: fn(usize, usize) -> bool =
+            if lost == 2 { |who, n| who == C && n == 2 } else { |who, n| who == C && n == 8 };
+        let config = TcpConfig { path_start: Some(PathStart::default()), ..rack_tlp() };
+        let mut tail = Tail::new(config, 8, lose);
+        tail.until(90);
+        assert!(!tail.world.end(C).owes_flight_report());
+        tail.until(known);
+        let report = tail.world.end(C).take_flight_report().expect(if lost == 2 { "hole" } else { "tail" });
+        assert_eq!((report.bytes, report.segments), (8 * P, 8), "{report:?}");
+        if lost == 2 {
+            assert_eq!(report.lost, 1);
+        }
+        tail.until(3_000);
+        assert_eq!(tail.world.end(C).take_flight_report(), None, "a repair is no flight");
+    }
 }
 
 #[test]
