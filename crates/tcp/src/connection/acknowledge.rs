@@ -154,7 +154,11 @@ impl Connection {
         if report.is_some_and(|report| report.repaired) {
             let by = self.with_gentle(|gentle, parts| gentle.on_masked_loss(parts));
             let signal = CongestionSignal { ack: ack.ack, by, reaction: Reaction::Proportional };
+            let answered = self.counters.masked_losses;
             self.answer_masked_loss(signal, ack.undelivered_before, now);
+            if self.counters.masked_losses == answered {
+                self.count_unanswered_repair();
+            }
         }
     }
 

@@ -79,7 +79,7 @@ pub(crate) struct OnPath {
 struct Losses {
     /// Where the last run of lost segments ended.
     lost_to: Option<SeqNum>,
-    /// Segments that parity repaired, and runs of them, beyond the first of each report.
+    /// Repaired segments, and runs of them, beyond those that are counted as masked losses.
     repaired: (u64, u64),
     /// Repaired segments whose originals came after all.
     refuted: u64,
@@ -527,25 +527,33 @@ impl Connection {
         }
     }
 
-    /// The peer repaired something with parity: what this acknowledgement covers and lies below what was
-    /// `reported` by SACK before it was missing there. Above that it may just as well have arrived without an
+    /// The peer reports repairs by parity: of what this acknowledgement covers, that was missing which lies
+    /// below what SACK had `reported` before. Above that it may just as well have arrived without an
     /// acknowledgement of its own, because that was lost or because a receiver answers what it takes in at a
-    /// time by one; the episode counts as one loss then.
-    pub(crate) fn count_repaired(&mut self, ack: &AckOutcome, reported: Option<SeqNum>) {
+    /// time by one. `is_first`: the report begins with it, which counts as one masked loss.
+    pub(crate) fn count_repaired(&mut self, ack: &AckOutcome, reported: Option<SeqNum>, is_first: bool) {
         let was_hole = |segment: &&Delivered| {
             let covered = segment.range.end.le(ack.ack) && !segment.retransmitted;
             covered && reported.is_some_and(|reported| segment.range.end.le(reported))
         };
-        let (mut segments, mut runs, mut end) = (0, 0, None);
+        let (mut segments, mut runs, mut end) = (0u64, 0u64, None);
         for segment in ack.delivered.iter().filter(was_hole).take(PARITIES_MAX as usize) {
             segments += 1;
             runs += u64::from(end != Some(segment.range.start));
             end = Some(segment.range.end);
         }
-        if segments > 1 {
-            self.path.losses.repaired.0 += segments - 1;
-            self.path.losses.repaired.1 += runs.saturating_sub(1);
+        let counted = u64::from(is_first);
+        if segments > counted {
+            self.path.losses.repaired.0 += segments - counted;
+            self.path.losses.repaired.1 += runs.saturating_sub(counted);
         }
+    }
+
+    /// The peer repaired something, and the window has been reduced for an earlier loss of the same window: it
+    /// is not among the masked losses.
+    pub(crate) fn count_unanswered_repair(&mut self) {
+        self.path.losses.repaired.0 += 1;
+        self.path.losses.repaired.1 += 1;
     }
 
     /// The original of a repaired segment came after all: it had only been overtaken.
@@ -621,11 +629,17 @@ mod tests {
         let mut ack = client.tx.scoreboard.on_ack(una, &SackBlocks::default(), info);
         ack.ack = seq(6);
         ack.delivered = (0..6).map(delivered).collect();
-        client.count_repaired(&ack, None);
+        client.count_repaired(&ack, None, true);
         assert_eq!(client.path.losses.repaired, (0, 0), "one loss, which is counted as a masked one");
         // Holes at 0, 2 and 3; what lies above 4 was not reported before.
         ack.delivered = [0, 2, 3, 5].map(delivered).into_iter().collect();
-        client.count_repaired(&ack, Some(seq(5)));
+        client.count_repaired(&ack, Some(seq(5)), true);
         assert_eq!(client.path.losses.repaired, (2, 1), "two losses more, in one run more");
+        client.count_repaired(&ack, Some(seq(5)), false);
+        assert_eq!(
+            client.path.losses.repaired,
+            (5, 3),
+            "a later part of the same report: no loss of it is counted"
+        );
     }
 }

@@ -688,7 +688,7 @@ impl Connection {
         let (report, may_have_repaired) =
             self.with_gentle(|gentle, parts| gentle.on_ack(segment, ack, reported, probe, parts, now))?;
         if may_have_repaired {
-            self.count_repaired(ack, reported);
+            self.count_repaired(ack, reported, report.repaired);
         }
         Some(report)
     }

@@ -481,11 +481,14 @@ impl Gentle {
             self.note_refutable(report, ack, reported, parts);
         }
         let mut may_have_repaired = false;
-        if let Some(tx) = self.parity_tx().filter(|_| report.repaired) {
-            tx.encoder.on_success();
-            if ack.delivered_bytes > 0 {
-                may_have_repaired = tx.expects_reports();
-                tx.ring.on_repaired(&span_of(ack));
+        if let Some(tx) = self.parity_tx().filter(|_| report.reported) {
+            let delivers = ack.delivered_bytes > 0;
+            may_have_repaired = delivers && tx.expects_reports();
+            if report.repaired {
+                tx.encoder.on_success();
+                if delivers {
+                    tx.ring.on_repaired(&span_of(ack));
+                }
             }
         }
         if report.stop {
