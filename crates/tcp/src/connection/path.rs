@@ -267,7 +267,7 @@ impl Connection {
     /// has under way without a queue, if it is known how fast it is, else [`UNMEASURED_WINDOW`].
     fn remembered_window(&self, volume: &PathVolume, known: &PathFacts) -> u32 {
         let of_path = |segments| initial_window(segments, self.tx.mss());
-        let rate = volume.rate.unwrap_or(0);
+        let rate = volume.rate.filter(|_| volume.is_rate_limited).unwrap_or(0);
         let holds = u128::from(rate) * known.least_rtt.unwrap_or_default().as_micros() / 1_000_000;
         let holds = u32::try_from(holds).unwrap_or(u32::MAX).max(of_path(UNMEASURED_WINDOW));
         let most = self.config.path_start.map_or(0, |start| of_path(start.max_window));

@@ -110,6 +110,8 @@ pub(super) struct Volume {
     brake: Duration,
     is_suspended: bool,
     trains: ArrayVec<Train, FLIGHTS>,
+    /// The path has set the rate of a train.
+    is_measured: bool,
     dose: Dose,
     dose_until: Instant,
     grants: VecDeque<Grant>,
@@ -164,7 +166,8 @@ struct Grant {
 impl Volume {
     /// The volume from a file: `carried` bytes, believed `until` then.
     pub(super) fn stored(carried: u32, until: Instant, train: Option<Train>) -> Volume {
-        Volume { carried, until, trains: train.into_iter().collect(), ..Volume::default() }
+        let is_measured = train.is_some_and(|train| train.is_limited);
+        Volume { carried, until, trains: train.into_iter().collect(), is_measured, ..Volume::default() }
     }
 
     /// Returns the volume and the rate for a start; `None` if it has the standard window only.
@@ -179,6 +182,8 @@ impl Volume {
             return None;
         }
         let (rate, is_rate_limited) = match self.rate() {
+            // The last flights reached the rate at which they left: the path may have become faster.
+            Some(Train { rate, is_limited: false }) if self.is_measured => (Some(rate + rate / 4), true),
             Some(Train { rate, is_limited }) => (Some(rate), is_limited),
             None => (None, false),
         };
@@ -199,7 +204,7 @@ impl Volume {
     /// Bytes that the path has under way without a queue, if that is known, and none of the last 16 flights
     /// saw a queue.
     fn holds(&self, least_rtt: Option<Duration>) -> Option<u32> {
-        let (rate, rtt) = self.rate().zip(least_rtt)?;
+        let (rate, rtt) = self.rate().filter(|_| self.is_measured).zip(least_rtt)?;
         let is_quiet = !self.latest(4).any(|verdict| *verdict == Verdict::Excess);
         let bytes = u128::from(rate.rate) * rtt.as_micros() / 1_000_000;
         (is_quiet && self.queued == 0).then(|| u32::try_from(bytes).unwrap_or(u32::MAX))
@@ -321,6 +326,7 @@ impl Volume {
                 self.trains.remove(0);
             }
             self.trains.push(train);
+            self.is_measured |= train.is_limited;
         }
         self.give_back(flight.granted);
         let is_queued = self.is_queued_by_others(flight);
@@ -599,13 +605,14 @@ mod tests {
 
     #[test]
     fn half_of_what_the_path_holds_is_tried() {
-        // 125 kB at 100 ms, whether the path has set the rate or a flight has reached it.
-        for is_limited in [true, false] {
+        // 125 kB at 100 ms, whether the path set the rate of the last flight or of one before it.
+        for flights in [1, 12] {
             let mut volume = Volume::default();
-            let train = Some(Train { rate: 1_250_000, is_limited });
-            for second in 0..2 {
-                let flight = FlightReport { train, ..flight(20, 0, second) };
-                volume.on_flight(&flight, &LossHistory::default(), LIFETIME, at(second));
+            let train = Some(Train { rate: 1_250_000, is_limited: true });
+            for second in 0..flights {
+                let train = Some(Train { rate: 1_250_000, is_limited: second == 0 });
+                let flight = FlightReport { train, ..flight(20, 0, 0) };
+                volume.on_flight(&flight, &LossHistory::default(), LIFETIME, at(0));
             }
             let start = |volume: &Volume, rtt| {
                 let start = volume.start(Some(Duration::from_millis(rtt)), LIFETIME, at(1));
