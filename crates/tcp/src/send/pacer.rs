@@ -154,15 +154,17 @@ impl Pacer {
 
     /// Bytes that may leave now; `u32::MAX` if nothing is paced (yet).
     pub(crate) fn budget(&self, now: Instant) -> u32 {
-        let Some(bucket) = self.bucket.as_ref().filter(|_| self.segments >= UNPACED_SEGMENTS) else {
-            return u32::MAX;
-        };
+        let Some(bucket) = &self.bucket else { return u32::MAX };
         let over = |spread| matches!(spread, Spread::Until(until) if until <= now);
         let spread_over = bucket.only_spreads() && bucket.spread.is_some_and(over);
         if bucket.rate.is_none() || spread_over {
             return u32::MAX;
         }
-        u32::try_from(bucket.level_at(self.mss, now).max(0) / BYTE).unwrap_or(u32::MAX)
+        match UNPACED_SEGMENTS.saturating_sub(self.segments) {
+            0 => u32::try_from(bucket.level_at(self.mss, now).max(0) / BYTE).unwrap_or(u32::MAX),
+            // Of a long run only these.
+            unpaced => unpaced * self.mss,
+        }
     }
 
     /// `bytes` left, whatever their origin.
@@ -278,8 +280,8 @@ mod tests {
     fn an_initial_window_leaves_at_once() {
         let mut pacer = Pacer::new(Some(PacingConfig::default()));
         pacer.update(10 * MSS, Some(RTT), true, MSS, us(0));
-        for _ in 0..10 {
-            assert_eq!(pacer.budget(us(0)), u32::MAX);
+        for left in (1..=10).rev() {
+            assert_eq!(pacer.budget(us(0)), left * MSS, "of a run of many segments, these");
             pacer.on_sent(MSS, us(0));
         }
         assert_eq!(pacer.budget(us(0)), 2 * MSS, "from here on a quantum at a time");
