@@ -549,8 +549,8 @@ impl Connection {
         }
     }
 
-    /// The peer repaired something, and the window has been reduced for an earlier loss of the same window: it
-    /// is not among the masked losses.
+    /// The peer repaired something, and the window has been reduced for an earlier loss of the same flight:
+    /// this one is not among the masked losses.
     pub(crate) fn count_unanswered_repair(&mut self) {
         self.path.losses.repaired.0 += 1;
         self.path.losses.repaired.1 += 1;
