@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use brisk_tcp::ConnId;
-use brisk_tcp::config::{ConnectConfig, ListenConfig, PlannerConfig, TcpConfig};
+use brisk_tcp::config::{ConnectConfig, ListenConfig, PacingConfig, PlannerConfig, TcpConfig};
 
 use crate::harness::{A, B, Pair, pattern};
 
@@ -66,4 +66,29 @@ fn flights_in_turn_spend_the_whole_allowance() {
     let allowance = u64::from(BURST) + sent * u64::from(PERCENT) / 100;
     assert!(spent <= allowance, "{spent} bytes of {allowance}");
     assert!(spent + 2 * (SEGMENT as u64 + 100) >= allowance, "{spent} bytes of {allowance}");
+}
+
+/// Pacing holds the parity of the first piece back until the second one is planned.
+#[test]
+fn a_plan_leaves_the_one_before_what_it_has_not_spent() {
+    let mut tcp = TcpConfig {
+        handshake_copies: None,
+        initial_window: 64,
+        pacing: Some(PacingConfig::default()),
+        nodelay: true,
+        ..TcpConfig::planned(50)
+    };
+    tcp.mechanisms.planner =
+        Some(PlannerConfig { max_overhead: 50, burst: BURST, assumed_loss: 100_000, form: None });
+    let mut pair = Pair::new(1);
+    let listener = pair.listen(B, 80, ListenConfig { tcp: tcp.clone(), ..ListenConfig::default() });
+    let (id, _) = pair.established_at(listener, &ConnectConfig { tcp, ..ConnectConfig::default() });
+    for piece in [29_900, 30_100] {
+        pair.write(A, id, &pattern(piece)).expect("taken");
+        pair.run(Duration::from_micros(10));
+    }
+    pair.run(Duration::from_secs(2));
+    let parity = pair.a.conn_stats(id).expect("there").counters.parity;
+    assert!(parity.sent >= 8, "{parity:?}");
+    assert_eq!(parity.unsent_state, 0, "all that was planned has left");
 }

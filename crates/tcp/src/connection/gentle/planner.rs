@@ -118,10 +118,15 @@ impl Connection {
     /// Returns the IP bytes that are planned and may still leave: the copy of a SYN or SYN-ACK, and
     /// redundancy of a flight that is not acknowledged.
     fn planned_redundancy(&self) -> u32 {
+        let flight = self.unacknowledged_flight();
+        flight.map_or(0, |_| self.tx.redundancy()).saturating_add(self.waiting_syn_copy())
+    }
+
+    /// Returns the last planned flight while something of it is not acknowledged.
+    fn unacknowledged_flight(&self) -> Option<Planned> {
         let una = self.tx.scoreboard.una();
         let flight = self.gentle.planner.as_ref().and_then(|planner| planner.flight);
-        let under_way = flight.filter(|flight| self.closed.is_none() && una.lt(flight.range.end));
-        under_way.map_or(0, |_| self.tx.redundancy()).saturating_add(self.waiting_syn_copy())
+        flight.filter(|flight| self.closed.is_none() && una.lt(flight.range.end))
     }
 
     /// Returns a change of the reservation in the ledger of the destination: bytes reserved since a time that
@@ -198,13 +203,15 @@ impl Connection {
         let losses = self.expected_losses();
         let means = self.means();
         let earned = self.earned_by(&flight);
+        // Pacing may hold redundancy of the flight before back.
+        let owed = self.unacknowledged_flight().map_or(0, |last| self.tx.redundancy().min(last.plan.cost));
         let Some(planner) = &mut self.gentle.planner else { return };
         let plan = match planner.config.form {
             Some(form) => form.weigh(&flight, &losses),
             None => plan::plan(&flight, &losses, &means, planner.allowance.saturating_add(earned)),
         };
         planner.flight = Some(Planned { range: SeqRange::with_len(nxt, flight.bytes), plan });
-        self.follow(&plan);
+        self.follow(&plan, owed);
         self.counters.planned += 1;
         self.counters.planned_protected += u64::from(plan.protection != Protection::Nothing);
         self.probe(Probe::Planned { flight, losses, plan });
@@ -256,14 +263,14 @@ impl Connection {
         Means { parity: self.planned_parity(), copies: self.sends_copies() }
     }
 
-    /// Sets the mechanisms as the plan says.
-    fn follow(&mut self, plan: &Plan) {
+    /// Sets the mechanisms as the plan says. `owed`: bytes that the plan before may still spend.
+    fn follow(&mut self, plan: &Plan, owed: u32) {
         let (parities, group, pause) = match plan.protection {
             Protection::Parity { parities, group, pause } => (parities, group, pause),
             Protection::Nothing | Protection::Copies { .. } => (0, 2, false),
         };
         self.plan_parity(parities, group, pause);
-        self.tx.allow_redundancy(plan.cost);
+        self.tx.allow_redundancy(plan.cost.saturating_add(owed));
     }
 
     /// True if segments of the flight that is under way are copied.
