@@ -295,6 +295,7 @@ impl Connection {
         LossOutcome { newly_lost, lost_again: 0, cause: Some(cause) }
     }
 
+    /// Enters RACK's verdict on the scoreboard, and counts what is newly lost.
     pub(crate) fn mark_lost(&mut self, verdict: RackVerdict, cause: LossCause, now: Instant) -> LossOutcome {
         // Mostly nothing is.
         if verdict.lost.is_empty() {

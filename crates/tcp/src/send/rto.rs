@@ -57,7 +57,7 @@ impl Rto {
     }
 
     /// The timer fired: stops it and backs off. RFC 6298 5.5: "The host MUST set RTO <- RTO * 2".
-    /// The caller starts it again with what it retransmits (5.6).
+    /// The caller starts it again (5.6).
     pub(crate) fn on_expire(&mut self) {
         self.deadline = None;
         self.backoffs = self.backoffs.saturating_add(1);
