@@ -15,7 +15,7 @@
 //! Open cookies are bound to the inner address, so to the outer address and port.
 //!
 //! A peer that moves to another outer address keeps its inner addresses while it has connections with them
-//! ([`Peers::redirect`]). A peer that is then heard at the outer address that it has left gets another inner
+//! (`Peers::redirect`). A peer that is then heard at the outer address that it has left gets another inner
 //! address of the form for IPv6, with the number of such peers in the hash.
 
 use std::collections::HashMap;
