@@ -204,6 +204,7 @@ impl Stack {
     }
 
     /// Holds a SYN if this stack forwards. `None`: it does not.
+    #[cold]
     pub(super) fn hold_request(
         &mut self,
         tuple: FourTuple,
