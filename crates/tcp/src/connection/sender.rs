@@ -363,8 +363,8 @@ impl Sender {
         if nxt.lt(end) { end.since(nxt.max(self.queue.start())) } else { 0 }
     }
 
-    /// True if what an acknowledgement lets go should leave before the next one of a batch is taken in: during
-    /// a reduction, and while the window is small.
+    /// True if what an acknowledgement lets go should leave before the next one of a batch is taken in:
+    /// during a reduction, and while the window is small.
     ///
     /// If the batch ends with the sign of a loss, what the acknowledgements before it had let go would be
     /// lost to PRR, and with a small window that is a round trip in which nothing is sent but the
