@@ -1,10 +1,10 @@
 //! The volume that one flight of a path carries, and its rate.
 //!
 //! A flight is the data of one round trip of a connection. Its report is judged as a whole. Losses that
-//! chance explains do not change the volume. Losses behind a standing queue lower it if they recur, and more
-//! losses than chance explains lower it at once. The rate follows from the spacing of acknowledgements (a
-//! train), because a flight that ends before the first acknowledgement arrives measures only volume per round
-//! trip.
+//! chance explains do not change the volume. Losses behind a standing queue, and more losses than chance
+//! explains, lower it if they recur; more than twice as many lower it at once. The rate follows from the
+//! spacing of acknowledgements (a train), because a flight that ends before the first acknowledgement arrives
+//! measures only volume per round trip.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -87,9 +87,10 @@ enum Verdict {
 pub struct PathVolume {
     /// Bytes that a flight may begin with.
     pub bytes: u32,
-    /// Bytes per second that the path delivers, if known.
+    /// Bytes per second with which a start is paced, if known: the rate of the path, or a quarter more after
+    /// flights that reached the rate at which they left.
     pub rate: Option<u64>,
-    /// True if the path itself set that rate; else it is a lower bound.
+    /// True if the path itself has set the rate of a flight; else `rate` is a lower bound.
     pub is_rate_limited: bool,
 }
 
