@@ -306,6 +306,7 @@ impl PathMemory {
     }
 
     /// Takes in what a connection tells.
+    #[inline]
     pub(crate) fn on_report(&mut self, ends: Ends, report: &PathReport, now: Instant) {
         let PathMemory { config, paths, .. } = self;
         let Some((_, path)) = paths.touch_or_insert(ends, Path::default) else { return };

@@ -68,7 +68,7 @@ impl Stack {
         now: Instant,
     ) -> Result<(), Refusal> {
         let Segment { ip, tcp, .. } = segment;
-        let mut tuple = FourTuple {
+        let tuple = FourTuple {
             local: SocketAddr::new(ip.dst, tcp.dst_port),
             remote: SocketAddr::new(ip.src, tcp.src_port),
         };
@@ -83,17 +83,14 @@ impl Stack {
             ecn: ip.ecn,
             segment_size: segment_size.map_or(segment.payload.len(), usize::from),
         };
-        let mut owner = self.owner_of(&tuple, now);
-        if owner.is_none() {
-            match self.find_moved(&tuple, tcp.flags) {
-                Earlier::Here(earlier) => {
-                    tuple = earlier;
-                    owner = self.owner_of(&tuple, now);
-                }
+        let owner = match self.owner_of(&tuple, now) {
+            None => match self.find_moved(&tuple, tcp.flags) {
+                Earlier::Here(earlier) => self.owner_of(&earlier, now),
                 Earlier::Elsewhere => return Ok(()),
-                Earlier::Nobody => {}
-            }
-        }
+                Earlier::Nobody => None,
+            },
+            owner => owner,
+        };
         match owner {
             Some(Target::Connection(slot)) => {
                 let id = self.slots.key_at(slot).ok_or(Refusal::NoListener)?;
@@ -126,6 +123,7 @@ impl Stack {
 
     /// Whose a segment is. A connection that should send before it takes it in has sent, and may have ended
     /// with that.
+    #[inline(always)]
     fn owner_of(&mut self, tuple: &FourTuple, now: Instant) -> Option<Target> {
         // A connection to itself hears nothing.
         if tuple.is_loop() {

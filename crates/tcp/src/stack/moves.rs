@@ -149,7 +149,6 @@ impl Stack {
     }
 
     /// Looks for the owner of a segment that has none at the address from which it came.
-    #[cold]
     pub(super) fn find_moved(&mut self, tuple: &FourTuple, flags: Flags) -> Earlier {
         // A new connection begins at the present address.
         if self.moves.earlier.is_empty() || flags.contains(Flags::SYN) && !flags.contains(Flags::ACK) {

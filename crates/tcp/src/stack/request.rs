@@ -204,7 +204,6 @@ impl Stack {
     }
 
     /// Holds a SYN if this stack forwards. `None`: it does not.
-    #[cold]
     pub(super) fn hold_request(
         &mut self,
         tuple: FourTuple,
