@@ -21,8 +21,8 @@ use crate::cookie_keys::CookieKeyArgs;
 use crate::failure::Failure;
 use crate::frontend::{hop_name, lock, started};
 use crate::hop_args::{self, SharedArgs};
-use crate::operation::{self, Operation, Reloaded, Side};
-use crate::service::{self, Stop};
+use crate::operation::{Opened, Operation, Reloaded, Side};
+use crate::service;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -79,10 +79,7 @@ impl Args {
 
     /// The flags over the file, if a backend can start so.
     fn settings(&self) -> Result<Settings, Failure> {
-        let own = self.own();
-        let settings = self.shared.over_file(own.clone())?;
-        check(&settings).map_err(|failure| self.shared.placed(failure, own))?;
-        Ok(settings)
+        self.shared.checked(self.own(), check)
     }
 }
 
@@ -92,11 +89,8 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
     let settings = args.settings()?;
     let confined = confine(&settings);
     hop_args::tell_ignored(&settings, &log);
-    let limits = settings.limits.clone();
     service::run_on_one_thread(async move {
-        let cores = service::gateway_cores(&limits)?;
-        let stop = Stop::on_signals()?;
-        let admin = operation::admin(&settings.admin)?;
+        let Opened { cores, stop, admin } = Opened::by(&settings)?;
         let listen = listen(&settings.backend)?;
         let queues = Queues::UpTo(cores.count());
         let (builder, attached) = AttachConfig { queues, ..attach(&settings, listen)? }.open()?;

@@ -22,8 +22,8 @@ use crate::cookie_keys::CookieKeyArgs;
 use crate::failure::Failure;
 use crate::frontend::{check_listeners, listener, listeners, lock, started};
 use crate::hop_args::{self, RoleArgs};
-use crate::operation::{self, Operation, Reloaded, Side};
-use crate::service::{self, Stop};
+use crate::operation::{Opened, Operation, Reloaded, Side};
+use crate::service;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -86,10 +86,7 @@ impl Args {
 
     /// The flags over the file, if an edge can start so.
     fn settings(&self) -> Result<Settings, Failure> {
-        let own = self.own();
-        let settings = self.role.over_file(own.clone())?;
-        check(&settings).map_err(|failure| self.role.placed(failure, own))?;
-        Ok(settings)
+        self.role.checked(self.own(), check)
     }
 }
 
@@ -99,11 +96,8 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
     let settings = args.settings()?;
     let confined = confine(&settings);
     hop_args::tell_ignored(&settings, &log);
-    let limits = settings.limits.clone();
     service::run_on_one_thread(async move {
-        let cores = service::gateway_cores(&limits)?;
-        let stop = Stop::on_signals()?;
-        let admin = operation::admin(&settings.admin)?;
+        let Opened { cores, stop, admin } = Opened::by(&settings)?;
         let places = open(&settings, &cores)?;
         let metrics = Arc::<Metrics>::default();
         let usual = configured(&settings, &log, &metrics)?;

@@ -25,8 +25,8 @@ use crate::confine::{Confined, confine};
 use crate::duration::parse_duration;
 use crate::failure::Failure;
 use crate::hop_args::{self, SharedArgs};
-use crate::operation::{self, Operation, Reloaded, Side};
-use crate::service::{self, Stop};
+use crate::operation::{Opened, Operation, Reloaded, Side};
+use crate::service;
 use crate::systemd;
 
 const EXAMPLES: &str = "\
@@ -122,10 +122,7 @@ impl Args {
 
     /// The flags over the file, if a frontend can start so.
     fn settings(&self) -> Result<Settings, Failure> {
-        let own = self.own();
-        let settings = self.shared.over_file(own.clone())?;
-        check(&settings).map_err(|failure| self.shared.placed(failure, own))?;
-        Ok(settings)
+        self.shared.checked(self.own(), check)
     }
 }
 
@@ -135,11 +132,8 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
     let settings = args.settings()?;
     let confined = confine(&settings);
     hop_args::tell_ignored(&settings, &log);
-    let limits = settings.limits.clone();
     service::run_on_one_thread(async move {
-        let cores = service::gateway_cores(&limits)?;
-        let stop = Stop::on_signals()?;
-        let admin = operation::admin(&settings.admin)?;
+        let Opened { cores, stop, admin } = Opened::by(&settings)?;
         let handed = handed(&settings, systemd::addresses()?)?;
         let read = settings.clone();
         let settings = with_listen(settings, handed);

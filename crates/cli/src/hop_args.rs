@@ -185,7 +185,7 @@ impl RoleArgs {
 
     /// A failure of these flags and the ones in `own` over the file: with its line, if it is about something
     /// in there.
-    pub(crate) fn placed(&self, failure: Failure, own: Settings) -> Failure {
+    fn placed(&self, failure: Failure, own: Settings) -> Failure {
         let (Some(path), Some(key)) = (&self.config, failure.about) else { return failure };
         let by_flags = self.settings().over(own).changed(&Settings::default());
         match by_flags.iter().any(|given| given.key == key) {
@@ -211,6 +211,18 @@ impl RoleArgs {
             }
         }
     }
+
+    /// As [`RoleArgs::over_file`], if a program can start with them. A failure that `check` finds in the file
+    /// names the file.
+    pub(crate) fn checked(
+        &self,
+        own: Settings,
+        check: impl FnOnce(&Settings) -> Result<(), Failure>,
+    ) -> Result<Settings, Failure> {
+        let settings = self.over_file(own.clone())?;
+        check(&settings).map_err(|failure| self.placed(failure, own))?;
+        Ok(settings)
+    }
 }
 
 impl SharedArgs {
@@ -233,9 +245,13 @@ impl SharedArgs {
         Settings { hop, ..Settings::default() }.over(own)
     }
 
-    /// As [`RoleArgs::placed`].
-    pub(crate) fn placed(&self, failure: Failure, own: Settings) -> Failure {
-        self.role.placed(failure, self.over(own))
+    /// As [`RoleArgs::checked`].
+    pub(crate) fn checked(
+        &self,
+        own: Settings,
+        check: impl FnOnce(&Settings) -> Result<(), Failure>,
+    ) -> Result<Settings, Failure> {
+        self.role.checked(self.over(own), check)
     }
 
     /// As [`RoleArgs::over_file`].

@@ -9,10 +9,12 @@ use brisk_gateway::admin::Admin;
 use brisk_gateway::log::{Level, Log, Value};
 use brisk_gateway::settings::{AdminSettings, Change};
 use brisk_gateway::{Facts, FrontendControl, Hop, Metrics, Settings, Shown, Status};
+use brisk_runtime::Cores;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 
 use crate::failure::Failure;
+use crate::service::{self, Stop};
 use crate::systemd;
 
 /// Labels of keys that the line about their change names.
@@ -95,10 +97,25 @@ pub(crate) struct Operation {
     tasks: JoinSet<()>,
 }
 
-/// The admin listener, if there is to be one: opened before a side says that it has started.
-pub(crate) fn admin(settings: &AdminSettings) -> Result<Option<Admin>, Failure> {
-    let Some(listen) = settings.listen else { return Ok(None) };
-    Admin::bind(listen, settings.token_file.as_deref()).map(Some).map_err(Failure::failed)
+/// What a frontend, a backend or an edge opens first.
+pub(crate) struct Opened {
+    /// The cores that its limits give it.
+    pub(crate) cores: Cores,
+    /// The end by a signal.
+    pub(crate) stop: Stop,
+    /// The admin listener, if there is to be one: opened before a side says that it has started.
+    pub(crate) admin: Option<Admin>,
+}
+
+impl Opened {
+    /// Opens these on the runtime that they are for.
+    pub(crate) fn by(settings: &Settings) -> Result<Opened, Failure> {
+        let cores = service::gateway_cores(&settings.limits)?;
+        let stop = Stop::on_signals()?;
+        let AdminSettings { listen, token_file } = &settings.admin;
+        let admin = listen.map(|listen| Admin::bind(listen, token_file.as_deref()));
+        Ok(Opened { cores, stop, admin: admin.transpose().map_err(Failure::failed)? })
+    }
 }
 
 impl Operation {
