@@ -10,24 +10,18 @@ use std::time::Duration;
 use brisk_gateway::{
     Backend, BackendConfig, Frontend, FrontendConfig, Hop, HopKey, KeyRing, Log, ServiceConfig,
 };
-use brisk_runtime::attach::{AttachConfig, Attached, Queues};
-use brisk_runtime::{Cores, Endpoint};
+use brisk_runtime::Cores;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
+use super::host;
+
 /// Connections that are open when the NAT moves.
 const OPEN: usize = 24;
 /// Longer than any of this takes, also beside other work.
 const LIMIT: Duration = Duration::from_secs(60);
-
-fn host(cores: &Cores) -> (Endpoint, Attached) {
-    let queues = Queues::Exactly(cores.count());
-    let attach = AttachConfig { queues, ..AttachConfig::new("udp:127.0.0.1:0".parse().unwrap()) };
-    let (builder, attached) = attach.open().unwrap();
-    (builder.cores(cores).build().unwrap(), attached)
-}
 
 async fn socket() -> UdpSocket {
     UdpSocket::bind("127.0.0.1:0").await.unwrap()

@@ -1,5 +1,7 @@
 //! A gateway pair on two cores, each with a stack of its own, over TCP in UDP.
 
+mod roaming;
+
 use std::collections::HashSet;
 use std::io;
 use std::net::SocketAddr;
