@@ -215,13 +215,23 @@ impl World {
     fn adjust(&mut self, decisions: &mut Decisions<'_>) {
         let Some(index) = self.handle(decisions) else { return };
         let (id, stack) = (self.connections[index], &mut self.host.stack);
+        let conn = stack.conn_mut(id);
         match decisions.below(4) {
-            0 => stack.set_nodelay(id, decisions.one_in(2)),
-            1 => stack.set_cork(id, decisions.one_in(2)),
-            2 => stack.set_keepalive(id, configs::keepalive(decisions)),
+            0 => {
+                let nodelay = decisions.one_in(2);
+                conn.map(|mut conn| conn.set_nodelay(nodelay));
+            }
+            1 => {
+                let cork = decisions.one_in(2);
+                conn.map(|mut conn| conn.set_cork(cork));
+            }
+            2 => {
+                let keepalive = configs::keepalive(decisions);
+                conn.map(|mut conn| conn.set_keepalive(keepalive));
+            }
             _ => {
                 let seconds = decisions.pick(&[None, Some(0), Some(1), Some(600)]);
-                stack.set_user_timeout(id, seconds.map(Duration::from_secs));
+                conn.map(|mut conn| conn.set_user_timeout(seconds.map(Duration::from_secs)));
             }
         }
     }

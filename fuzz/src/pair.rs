@@ -217,10 +217,15 @@ impl Pair {
     fn adjust(&mut self, side: usize, decisions: &mut Decisions<'_>) {
         let index = decisions.below(MAX_CONNECTIONS);
         if let Some(id) = self.streams.get(index).and_then(|stream| stream.ids[side]) {
+            let conn = self.hosts[side].stack.conn_mut(id);
             match decisions.below(3) {
-                0 => self.hosts[side].stack.set_nodelay(id, decisions.one_in(2)),
-                1 => self.hosts[side].stack.set_cork(id, true),
-                _ => self.hosts[side].stack.set_cork(id, false),
+                0 => {
+                    let nodelay = decisions.one_in(2);
+                    conn.map(|mut conn| conn.set_nodelay(nodelay));
+                }
+                choice => {
+                    conn.map(|mut conn| conn.set_cork(choice == 1));
+                }
             }
         }
     }
@@ -358,7 +363,9 @@ impl Pair {
             for side in [0, 1] {
                 if let Some(id) = stream.ids[side] {
                     let host = &mut self.hosts[side];
-                    host.stack.set_cork(id, false);
+                    if let Some(mut conn) = host.stack.conn_mut(id) {
+                        conn.set_cork(false);
+                    }
                     let _ = host.stack.shutdown(id, host.now);
                 }
             }

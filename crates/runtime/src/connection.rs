@@ -12,6 +12,7 @@ use std::task::{Context, Poll, Waker, ready};
 use brisk_tcp::config::{ConnectConfig, KeepaliveConfig};
 use brisk_tcp::connection::ConnStats;
 use brisk_tcp::error::{CloseReason, ReadError, WriteError};
+use brisk_tcp::stack::ConnMut;
 use brisk_tcp::time::{Duration, Instant};
 use brisk_tcp::{ConnId, Stack};
 use bytes::Bytes;
@@ -418,16 +419,21 @@ impl Connection {
         self.reset_on_drop.store(reset, Ordering::Relaxed);
     }
 
+    /// Changes an option of the connection, unless the stack has forgotten it.
+    fn change(&self, change: impl FnOnce(&mut ConnMut<'_>)) {
+        self.shared.act(|inner| inner.stack.conn_mut(self.id).as_mut().map(change));
+    }
+
     pub(crate) fn set_nodelay(&self, nodelay: bool) {
-        self.shared.act(|inner| inner.stack.set_nodelay(self.id, nodelay));
+        self.change(|conn| conn.set_nodelay(nodelay));
     }
 
     pub(crate) fn set_keepalive(&self, keepalive: Option<KeepaliveConfig>) {
-        self.shared.act(|inner| inner.stack.set_keepalive(self.id, keepalive));
+        self.change(|conn| conn.set_keepalive(keepalive));
     }
 
     pub(crate) fn set_user_timeout(&self, timeout: Option<Duration>) {
-        self.shared.act(|inner| inner.stack.set_user_timeout(self.id, timeout));
+        self.change(|conn| conn.set_user_timeout(timeout));
     }
 
     pub(crate) fn hedge_wait(&self) -> Option<Duration> {

@@ -7,6 +7,7 @@ use crate::settings::{LINEAR_TIMEOUTS, Settings, retransmissions_in};
 use brisk_tcp::Stack;
 use brisk_tcp::config::{BufferConfig, PacingConfig, UrgentPolicy};
 use brisk_tcp::fast_open::{CookieKey, KeySource};
+use brisk_tcp::stack::ConnMut;
 use brisk_wire::Instant;
 
 use crate::errno::{Answer, Errno};
@@ -180,8 +181,8 @@ fn set_pacing_rate(socket: &mut Socket, stack: &mut Stack, value: &[u8]) -> Answ
     };
     let max_rate = (rate != u64::MAX).then_some(rate.max(1));
     socket.tcp.pacing = max_rate.map(|_| PacingConfig { max_rate, ..PacingConfig::default() });
-    if let Some(id) = socket.conn() {
-        stack.set_pacing(id, socket.tcp.pacing);
+    if let Some(mut conn) = open_conn(socket, stack) {
+        conn.set_pacing(socket.tcp.pacing);
     }
     keep(socket, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, value);
     Ok(())
@@ -205,9 +206,14 @@ fn keep(socket: &mut Socket, level: i32, name: i32, value: &[u8]) {
 
 fn apply_keepalive(socket: &mut Socket, stack: &mut Stack) {
     socket.tcp.keepalive = socket.tcp.keepalive.map(|_| socket.options.keepalive);
-    if let Some(id) = socket.conn() {
-        stack.set_keepalive(id, socket.tcp.keepalive);
+    if let Some(mut conn) = open_conn(socket, stack) {
+        conn.set_keepalive(socket.tcp.keepalive);
     }
+}
+
+/// The options of the socket's connection, if it has one.
+fn open_conn<'a>(socket: &Socket, stack: &'a mut Stack) -> Option<ConnMut<'a>> {
+    socket.conn().and_then(|id| stack.conn_mut(id))
 }
 
 /// A value within Linux's range for it.
@@ -236,15 +242,18 @@ fn set_tcp(
     {
         return Ok(());
     }
-    let conn = socket.conn();
     match name {
         libc::TCP_NODELAY => {
             socket.tcp.nodelay = number != 0;
-            conn.into_iter().for_each(|id| stack.set_nodelay(id, number != 0));
+            if let Some(mut conn) = open_conn(socket, stack) {
+                conn.set_nodelay(number != 0);
+            }
         }
         libc::TCP_CORK => {
             socket.options.cork = number != 0;
-            conn.into_iter().for_each(|id| stack.set_cork(id, number != 0));
+            if let Some(mut conn) = open_conn(socket, stack) {
+                conn.set_cork(number != 0);
+            }
         }
         TCP_NOTSENT_LOWAT => {
             socket.options.notsent_lowat = (number != 0 && number != -1).then_some(number as u32);
@@ -291,8 +300,8 @@ fn set_window_clamp(socket: &mut Socket, stack: &mut Stack, number: i32) -> Answ
         bytes => Some(bytes.max(MIN_CLAMP) as u32),
     };
     socket.tcp.window.clamp = clamp;
-    if let Some(id) = socket.conn() {
-        stack.set_window_rules(id, socket.tcp.window);
+    if let Some(mut conn) = open_conn(socket, stack) {
+        conn.set_window_rules(socket.tcp.window);
     }
     keep(socket, libc::SOL_TCP, libc::TCP_WINDOW_CLAMP, &clamp.unwrap_or(0).to_ne_bytes());
     Ok(())
@@ -306,7 +315,6 @@ fn set_tcp_limits(
     name: i32,
     number: i32,
 ) -> Answer<bool> {
-    let conn = socket.conn();
     let secs = |number: i32| Duration::from_secs(number as u64);
     match name {
         libc::TCP_MAXSEG => {
@@ -323,29 +331,39 @@ fn set_tcp_limits(
                 if number == 0 { settings.tcp.fin_wait_2_timeout } else { secs(number.clamp(0, 120)) };
             socket.tcp.fin_wait_2_timeout = limit;
             keep(socket, libc::SOL_TCP, name, &number.max(-1).to_ne_bytes());
-            conn.into_iter().for_each(|id| stack.set_fin_wait_2_timeout(id, limit));
+            if let Some(mut conn) = open_conn(socket, stack) {
+                conn.set_fin_wait_2_timeout(limit);
+            }
         }
         libc::TCP_USER_TIMEOUT => {
             let millis = within(number, 0..=i32::MAX)? as u64;
             let limit = (millis > 0).then(|| Duration::from_millis(millis));
             socket.tcp.user_timeout = limit;
-            conn.into_iter().for_each(|id| stack.set_user_timeout(id, limit));
+            if let Some(mut conn) = open_conn(socket, stack) {
+                conn.set_user_timeout(limit);
+            }
         }
         libc::TCP_KEEPIDLE => socket.options.keepalive.idle = secs(within(number, 1..=32767)?),
         libc::TCP_KEEPINTVL => socket.options.keepalive.interval = secs(within(number, 1..=32767)?),
         libc::TCP_KEEPCNT => socket.options.keepalive.count = within(number, 1..=127)? as u32,
         TCP_RTO_MAX_MS => {
             socket.tcp.rto.max = Duration::from_millis(within(number, 1000..=120_000)? as u64);
-            conn.into_iter().for_each(|id| stack.set_rto(id, socket.tcp.rto));
+            if let Some(mut conn) = open_conn(socket, stack) {
+                conn.set_rto(socket.tcp.rto);
+            }
         }
         TCP_RTO_MIN_US => {
             let least = Duration::from_micros(within(number, TWO_TICKS_US..=200_000)? as u64);
             (socket.tcp.rto.min, socket.tcp.rto.var_floor) = (least, least);
-            conn.into_iter().for_each(|id| stack.set_rto(id, socket.tcp.rto));
+            if let Some(mut conn) = open_conn(socket, stack) {
+                conn.set_rto(socket.tcp.rto);
+            }
         }
         TCP_DELACK_MAX_US => {
             socket.tcp.delack_max = Duration::from_micros(within(number, TWO_TICKS_US..=200_000)? as u64);
-            conn.into_iter().for_each(|id| stack.set_delack_max(id, socket.tcp.delack_max));
+            if let Some(mut conn) = open_conn(socket, stack) {
+                conn.set_delack_max(socket.tcp.delack_max);
+            }
         }
         _ => return Ok(false),
     }
@@ -410,16 +428,16 @@ fn set_fast_open_key(socket: &mut Socket, value: &[u8]) -> Answer<()> {
 
 fn set_traffic_class(socket: &mut Socket, stack: &mut Stack, class: i32) {
     socket.tcp.dscp = (class >> 2) as u8 & 63;
-    if let Some(id) = socket.conn() {
-        stack.set_dscp(id, socket.tcp.dscp);
+    if let Some(mut conn) = open_conn(socket, stack) {
+        conn.set_dscp(socket.tcp.dscp);
     }
 }
 
 /// -1 stands for the system's.
 fn set_hop_limit(socket: &mut Socket, stack: &mut Stack, hops: i32) -> Answer<()> {
     socket.tcp.hop_limit = if hops == -1 { 64 } else { within(hops, 1..=255)? as u8 };
-    if let Some(id) = socket.conn() {
-        stack.set_hop_limit(id, socket.tcp.hop_limit);
+    if let Some(mut conn) = open_conn(socket, stack) {
+        conn.set_hop_limit(socket.tcp.hop_limit);
     }
     Ok(())
 }

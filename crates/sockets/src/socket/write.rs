@@ -52,7 +52,9 @@ impl Socket {
         if sending.blocked && !self.is_writable(stack) {
             return Ok(false);
         }
-        stack.set_more(id, sending.flags & libc::MSG_MORE != 0);
+        if let Some(mut conn) = stack.conn_mut(id) {
+            conn.set_more(sending.flags & libc::MSG_MORE != 0);
+        }
         while sending.done < sending.data.len() && self.has_room(stack) {
             let rest = &sending.data[sending.done..];
             let taken = self.push(rest, sending.flags, stack, now)?;

@@ -25,7 +25,7 @@
 //! | `reset`, `challenge`, `answers` | answers of the stack itself, and their limits (RFC 5961) |
 //! | `deadlines` | the next deadlines |
 //! | `events`, `stats` | events for the application; counters |
-//! | `application` | reads and writes of the application |
+//! | `application`, `conn_mut` | reads and writes of the application; options of an open connection |
 //! | `moves` | peers whose address changes while they have connections |
 //! | `renew` | a new stack in the storage of an old one |
 //! | `share` | the part of one stack among several of the same host |
@@ -40,10 +40,7 @@ use core::net::SocketAddr;
 use brisk_wire::ChecksumCheck;
 use bytes::Bytes;
 
-use crate::config::{
-    ConnectConfig, KeepaliveConfig, ListenConfig, PacingConfig, RtoConfig, StackConfig, TcpConfig,
-    WindowRules,
-};
+use crate::config::{ConnectConfig, ListenConfig, StackConfig, TcpConfig};
 use crate::connection::{ConnInfo, ConnStats, Host, State};
 use crate::error::{ConfigError, ConnectError, ListenError, WriteError};
 use crate::event::Probe;
@@ -61,6 +58,7 @@ mod answers;
 mod application;
 mod arrive;
 mod challenge;
+mod conn_mut;
 mod controllers;
 mod deadlines;
 mod demux;
@@ -90,6 +88,7 @@ mod time_wait;
 
 pub use crate::conn_id::{ConnId, ListenerId};
 pub use crate::four_tuple::FourTuple;
+pub use conn_mut::ConnMut;
 pub use controllers::SharedPath;
 pub use request::Request;
 pub use share::Lesson;
@@ -346,12 +345,6 @@ impl Stack {
         }
     }
 
-    /// More is about to be written: a partial segment waits for it, but no longer than until something is
-    /// acknowledged (Linux: MSG_MORE).
-    pub fn set_more(&mut self, id: ConnId, more: bool) {
-        self.act(id, self.clock, |connection| connection.set_more(more));
-    }
-
     /// Ends the connection at once with a reset. The handle stays valid until [`Stack::release`].
     pub fn abort(&mut self, id: ConnId, now: Instant) {
         self.act(id, now, |connection| connection.abort());
@@ -370,78 +363,25 @@ impl Stack {
         }
     }
 
-    /// Switches Nagle's algorithm off (`true`) or on.
-    pub fn set_nodelay(&mut self, id: ConnId, nodelay: bool) {
-        self.act(id, self.clock, |connection| connection.set_nodelay(nodelay));
-    }
-
-    /// Holds back segments that are not full (`true`), or lets them go.
-    pub fn set_cork(&mut self, id: ConnId, cork: bool) {
-        self.act(id, self.clock, |connection| connection.set_cork(cork));
-    }
-
-    /// Changes the DSCP of what is sent from now on. 0..=63.
-    pub fn set_dscp(&mut self, id: ConnId, dscp: u8) {
-        if let Some(slot) = self.owned_mut(id) {
-            slot.connection.set_dscp(dscp);
-        }
-    }
-
-    /// Changes the IP hop limit of what is sent from now on. 1..=255.
-    pub fn set_hop_limit(&mut self, id: ConnId, hops: u8) {
-        if let Some(slot) = self.owned_mut(id) {
-            slot.connection.set_hop_limit(hops);
-        }
-    }
-
-    /// Changes what bounds the receive window. The scale stays as the SYN had it.
-    pub fn set_window_rules(&mut self, id: ConnId, rules: WindowRules) {
-        if let Some(slot) = self.owned_mut(id) {
-            slot.connection.set_window_rules(rules);
-        }
-    }
-
-    /// Changes the pacing, or ends it.
-    pub fn set_pacing(&mut self, id: ConnId, pacing: Option<PacingConfig>) {
-        self.act(id, self.clock, |connection| connection.set_pacing(pacing));
+    /// Returns the options of a connection; `None` if the handle names none of the application's.
+    ///
+    /// ```
+    /// # use brisk_tcp::{ConnectConfig, Stack, StackConfig, time::Instant};
+    /// # let config = StackConfig { addresses: vec!["10.0.0.1".parse()?], ..StackConfig::default() };
+    /// # let mut stack = Stack::new(config, 1)?;
+    /// let id = stack.connect("10.0.0.2:80".parse()?, &ConnectConfig::default(), Instant::ZERO)?;
+    /// let mut conn = stack.conn_mut(id).expect("the connection is ours");
+    /// conn.set_nodelay(true);
+    /// conn.set_dscp(46);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn conn_mut(&mut self, id: ConnId) -> Option<ConnMut<'_>> {
+        ConnMut::of(self, id)
     }
 
     /// Lets a SYN go that waits for the first write ([`crate::fast_open::FastOpenConnect::defer`]).
     pub fn send_deferred_syn(&mut self, id: ConnId, now: Instant) {
         self.act(id, now, |connection| connection.send_deferred_syn());
-    }
-
-    /// Changes or ends keepalive. Silence is counted from the latest time that the stack was told.
-    pub fn set_keepalive(&mut self, id: ConnId, keepalive: Option<KeepaliveConfig>) {
-        let clock = self.clock;
-        self.act(id, clock, |connection| connection.set_keepalive(keepalive, clock));
-    }
-
-    /// Changes how long FIN-WAIT-2 lasts once nobody reads any more (TCP_LINGER2). A wait that has begun goes
-    /// on as it began.
-    pub fn set_fin_wait_2_timeout(&mut self, id: ConnId, timeout: Duration) {
-        if let Some(slot) = self.owned_mut(id) {
-            slot.connection.set_fin_wait_2_timeout(timeout);
-        }
-    }
-
-    /// Changes the bounds of the retransmission timeout. A timer that runs keeps its deadline.
-    pub fn set_rto(&mut self, id: ConnId, rto: RtoConfig) {
-        if let Some(slot) = self.owned_mut(id) {
-            slot.connection.set_rto(rto);
-        }
-    }
-
-    /// Sets the longest delay of an acknowledgement.
-    pub fn set_delack_max(&mut self, id: ConnId, longest: Duration) {
-        if let Some(slot) = self.owned_mut(id) {
-            slot.connection.set_delack_max(longest);
-        }
-    }
-
-    /// Changes or removes the user timeout.
-    pub fn set_user_timeout(&mut self, id: ConnId, timeout: Option<Duration>) {
-        self.act(id, self.clock, |connection| connection.set_user_timeout(timeout));
     }
 }
 

@@ -187,7 +187,7 @@ proptest! {
             .map(|plan| {
                 let (writer, reader) = pair.established_at(listener, &connect);
                 // A reset that is lost is not sent again: a side that only reads learns of it by asking.
-                pair.b.set_keepalive(reader, Some(KeepaliveConfig { idle: minute, interval: minute, count: 9 }));
+                pair.b.conn_mut(reader).expect("it is open").set_keepalive(Some(KeepaliveConfig { idle: minute, interval: minute, count: 9 }));
                 let (data, received) = (pattern(plan.total), Vec::new());
                 let (writer, reader) = (Some(writer), Some(reader));
                 Flow {

@@ -60,7 +60,7 @@ fn keepalive_finds_a_dead_peer() {
     let (at_a, at_b) = pair.established();
     let keepalive =
         KeepaliveConfig { idle: Duration::from_secs(10), interval: Duration::from_secs(2), count: 3 };
-    pair.a.set_keepalive(at_a, Some(keepalive));
+    pair.a.conn_mut(at_a).expect("it is open").set_keepalive(Some(keepalive));
     pair.run(Duration::from_secs(60));
     assert_eq!(pair.a.state(at_a), Some(State::Established), "answered probes keep it alive");
     assert!(pair.seen.len() > 3);
@@ -79,8 +79,8 @@ fn probes_that_cross_are_both_answered() {
     let (at_a, at_b) = pair.established();
     let second = Duration::from_secs(1);
     let keepalive = KeepaliveConfig { idle: second, interval: second, count: 3 };
-    pair.a.set_keepalive(at_a, Some(keepalive));
-    pair.b.set_keepalive(at_b, Some(keepalive));
+    pair.a.conn_mut(at_a).expect("it is open").set_keepalive(Some(keepalive));
+    pair.b.conn_mut(at_b).expect("it is open").set_keepalive(Some(keepalive));
     let mut packet = Vec::new();
     // A wire without delay, on which both timers fire at the same time.
     for now in (1..20).map(|round| pair.now + second * round) {
@@ -106,7 +106,10 @@ fn keepalive_that_is_asked_for_during_the_handshake_begins_after_it() {
     pair.listen(B, 80, ListenConfig::default());
     let at_a = pair.connect(A, 80);
     let idle = Duration::from_secs(10);
-    pair.a.set_keepalive(at_a, Some(KeepaliveConfig { idle, ..KeepaliveConfig::default() }));
+    pair.a
+        .conn_mut(at_a)
+        .expect("it is open")
+        .set_keepalive(Some(KeepaliveConfig { idle, ..KeepaliveConfig::default() }));
     pair.tap = Some(Box::new(|_, _| true));
     pair.run(Duration::from_secs(20));
     assert!(pair.seen.iter().all(|seen| seen.is(A, Flags::SYN)), "no probe before there is a connection");
@@ -139,7 +142,7 @@ fn a_peer_that_vanishes_is_given_up_after_the_retries() {
 fn the_user_timeout_ends_a_connection_whose_data_is_not_acknowledged() {
     let mut pair = Pair::new(1);
     let (at_a, _) = pair.established();
-    pair.a.set_user_timeout(at_a, Some(Duration::from_secs(3)));
+    pair.a.conn_mut(at_a).expect("it is open").set_user_timeout(Some(Duration::from_secs(3)));
     pair.tap = Some(Box::new(|_, _| true));
     pair.write(A, at_a, b"anybody there?").expect("open");
     pair.run(Duration::from_secs(20));

@@ -28,7 +28,7 @@ fn the_dscp_can_be_changed_on_an_open_connection() {
         false
     }));
     for dscp in [0, 46, 63] {
-        pair.a.set_dscp(at_a, dscp);
+        pair.a.conn_mut(at_a).expect("it is open").set_dscp(dscp);
         pair.transfer(A, at_a, at_b, &pattern(100), Duration::from_secs(1));
         assert_eq!(seen.take(), [dscp]);
     }
@@ -183,7 +183,7 @@ fn small_writes_wait_for_nagle_unless_told_not_to() {
         pair.seen.iter().filter(|seen| seen.from == A && seen.len > 0).count() - before
     };
     assert_eq!(small(&mut pair), 2, "the first at once, the others together");
-    pair.a.set_nodelay(at_a, true);
+    pair.a.conn_mut(at_a).expect("it is open").set_nodelay(true);
     assert_eq!(small(&mut pair), 5);
     assert_eq!(pair.b.readable(at_b), 10);
 }
@@ -192,12 +192,12 @@ fn small_writes_wait_for_nagle_unless_told_not_to() {
 fn a_cork_holds_back_what_is_not_full() {
     let mut pair = Pair::new(1);
     let (at_a, at_b) = pair.established();
-    pair.a.set_cork(at_a, true);
+    pair.a.conn_mut(at_a).expect("it is open").set_cork(true);
     pair.write(A, at_a, b"head").expect("open");
     pair.run_ms(100);
     assert_eq!(pair.b.readable(at_b), 0);
     pair.write(A, at_a, b"body").expect("open");
-    pair.a.set_cork(at_a, false);
+    pair.a.conn_mut(at_a).expect("it is open").set_cork(false);
     pair.run_ms(100);
     assert_eq!(pair.read(B, at_b), Ok(Some(b"headbody".to_vec())));
 }
@@ -254,7 +254,7 @@ fn one_lost_segment_costs_one_retransmission_and_no_timeout() {
 /// Returns the segments of `A` on `id`, without handing them to `B`.
 fn segment(pair: &mut Pair, id: ConnId, data: &[u8]) -> Vec<u8> {
     let (now, mut packet) = (pair.now, Vec::new());
-    pair.a.set_nodelay(id, true);
+    pair.a.conn_mut(id).expect("it is open").set_nodelay(true);
     pair.a.write(id, data, now).expect("there is room");
     pair.a.poll_transmit(now, &mut packet).expect("it is sent at once");
     packet

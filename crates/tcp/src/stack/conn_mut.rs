@@ -1,0 +1,118 @@
+//! Options of an open connection.
+
+use super::{ConnId, Stack};
+use crate::config::{KeepaliveConfig, PacingConfig, RtoConfig, WindowRules};
+use crate::connection::Connection;
+use crate::time::Duration;
+
+/// The options of one connection ([`Stack::conn_mut`]).
+///
+/// A change counts from the latest time that the stack was told.
+#[derive(Debug)]
+pub struct ConnMut<'a> {
+    stack: &'a mut Stack,
+    /// Names a connection of the application.
+    id: ConnId,
+}
+
+impl<'a> ConnMut<'a> {
+    pub(super) fn of(stack: &'a mut Stack, id: ConnId) -> Option<Self> {
+        stack.owned_mut(id)?;
+        Some(ConnMut { stack, id })
+    }
+
+    /// More is about to be written: a partial segment waits for it, but no longer than until something is
+    /// acknowledged (Linux: MSG_MORE).
+    pub fn set_more(&mut self, more: bool) {
+        self.act(|connection| connection.set_more(more));
+    }
+
+    /// Switches Nagle's algorithm off (`true`) or on.
+    pub fn set_nodelay(&mut self, nodelay: bool) {
+        self.act(|connection| connection.set_nodelay(nodelay));
+    }
+
+    /// Holds back segments that are not full (`true`), or lets them go.
+    pub fn set_cork(&mut self, cork: bool) {
+        self.act(|connection| connection.set_cork(cork));
+    }
+
+    /// Changes the DSCP of what is sent from now on. 0..=63.
+    pub fn set_dscp(&mut self, dscp: u8) {
+        self.change(|connection| connection.set_dscp(dscp));
+    }
+
+    /// Changes the IP hop limit of what is sent from now on. 1..=255.
+    pub fn set_hop_limit(&mut self, hops: u8) {
+        self.change(|connection| connection.set_hop_limit(hops));
+    }
+
+    /// Changes what bounds the receive window. The scale stays as the SYN had it.
+    pub fn set_window_rules(&mut self, rules: WindowRules) {
+        self.change(|connection| connection.set_window_rules(rules));
+    }
+
+    /// Changes the pacing, or ends it.
+    pub fn set_pacing(&mut self, pacing: Option<PacingConfig>) {
+        self.act(|connection| connection.set_pacing(pacing));
+    }
+
+    /// Changes or ends keepalive. Silence is counted from the latest time that the stack was told.
+    pub fn set_keepalive(&mut self, keepalive: Option<KeepaliveConfig>) {
+        let clock = self.stack.clock;
+        self.act(|connection| connection.set_keepalive(keepalive, clock));
+    }
+
+    /// Changes how long FIN-WAIT-2 lasts once nobody reads any more (TCP_LINGER2). A wait that has begun goes
+    /// on as it began.
+    pub fn set_fin_wait_2_timeout(&mut self, timeout: Duration) {
+        self.change(|connection| connection.set_fin_wait_2_timeout(timeout));
+    }
+
+    /// Changes the bounds of the retransmission timeout. A timer that runs keeps its deadline.
+    pub fn set_rto(&mut self, rto: RtoConfig) {
+        self.change(|connection| connection.set_rto(rto));
+    }
+
+    /// Sets the longest delay of an acknowledgement.
+    pub fn set_delack_max(&mut self, longest: Duration) {
+        self.change(|connection| connection.set_delack_max(longest));
+    }
+
+    /// Changes or removes the user timeout.
+    pub fn set_user_timeout(&mut self, timeout: Option<Duration>) {
+        self.act(|connection| connection.set_user_timeout(timeout));
+    }
+
+    /// Changes the connection where the change may let something be sent or move a timer.
+    fn act(&mut self, change: impl FnOnce(&mut Connection)) {
+        self.stack.act(self.id, self.stack.clock, change);
+    }
+
+    /// Changes the connection where nothing follows at once.
+    fn change(&mut self, change: impl FnOnce(&mut Connection)) {
+        if let Some(slot) = self.stack.owned_mut(self.id) {
+            change(&mut slot.connection);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::time::Instant;
+    use crate::{ConnectConfig, StackConfig};
+
+    #[test]
+    fn options_of_a_released_or_foreign_connection_are_out_of_reach() {
+        let addresses = alloc::vec!["10.0.0.1".parse().unwrap()];
+        let config = StackConfig { addresses, ..StackConfig::default() };
+        let [mut stack, mut other] = [1, 2].map(|seed| Stack::new(config.clone(), seed).unwrap());
+        let remote = "10.0.0.2:80".parse().unwrap();
+        let id = stack.connect(remote, &ConnectConfig::default(), Instant::ZERO).unwrap();
+        assert!(stack.conn_mut(id).is_some());
+        assert!(other.conn_mut(id).is_none());
+        stack.release(id, Instant::ZERO);
+        assert!(stack.conn_mut(id).is_none());
+    }
+}
