@@ -8,10 +8,10 @@
 //! Random loss does not depend on how much is sent at a time; congestion does ([`Dose`]).
 //!
 //! A queue shows in round-trip times: [`shows_queue`] for all of a flight, [`is_queued`] for those around a
-//! loss.
+//! loss. How long a full queue makes a round trip is learned ([`LossTimes`]).
 
 use crate::congestion::hystart::rtt_thresh;
-use crate::time::Duration;
+use crate::time::{Duration, Micros};
 
 /// Weight of the assumption before anything is learned: one lost segment of 100, in runs of 1.3.
 const PRIOR_SEGMENTS: u64 = 100;
@@ -35,6 +35,99 @@ pub(crate) fn shows_queue(seen: Duration, least: Duration) -> bool {
 /// True if so long a round trip speaks of a queue on a path whose round trip is otherwise `min_rtt`.
 pub(crate) fn is_queued(rtt: Duration, min_rtt: Option<Duration>) -> bool {
     min_rtt.is_some_and(|least| rtt >= least + least / 4 + QUEUE_RISE)
+}
+
+/// Round-trip times: their number, sum, and sum of squares, in units of 64 µs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Times {
+    count: u64,
+    sum: u64,
+    squares: u64,
+}
+
+/// A unit of [`Times`], as a power of two of microseconds.
+const TIME_SHIFT: u32 = 6;
+/// Times that are remembered: the sum of so many squares fits 64 bits. Beyond it everything counts half.
+const TIMES_MEMORY: u64 = 1 << 11;
+/// Losses after which their times are compared with all others.
+const TIMED_LOSSES: u64 = 8;
+/// So many standard errors are no chance, although they are looked at after every flight.
+const ERRORS: u128 = 4;
+
+impl Times {
+    fn add(&mut self, rtt: Micros) {
+        let units = u64::from(rtt.0 >> TIME_SHIFT);
+        self.count += 1;
+        self.sum += units;
+        self.squares = self.squares.saturating_add(units * units);
+    }
+
+    fn join(&mut self, other: Times) {
+        self.count += other.count;
+        self.sum += other.sum;
+        self.squares = self.squares.saturating_add(other.squares);
+    }
+
+    /// Lets them count half; the means stay.
+    fn halve(&mut self) {
+        let Times { count, sum, squares } = *self;
+        let left =
+            |total: u64| (total / 2).saturating_sub(if count % 2 == 1 { total / count / 2 } else { 0 });
+        *self = Times { count: count / 2, sum: left(sum), squares: left(squares) };
+    }
+}
+
+/// The round-trip times of a path, and those around its losses. A queue that runs over loses segments when
+/// round trips are long; chance loses them at any time. This tells a short queue, too, which makes no round
+/// trip longer by a quarter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct LossTimes {
+    all: Times,
+    at_losses: Times,
+}
+
+impl LossTimes {
+    pub(crate) fn on_rtt(&mut self, rtt: Micros) {
+        self.all.add(rtt);
+    }
+
+    /// `rtt`: the round-trip time around a loss.
+    pub(crate) fn on_loss(&mut self, rtt: Micros) {
+        self.at_losses.add(rtt);
+    }
+
+    /// Adds those of a flight.
+    pub(crate) fn learn(&mut self, flight: &LossTimes) {
+        self.all.join(flight.all);
+        self.at_losses.join(flight.at_losses);
+        if self.all.count > TIMES_MEMORY {
+            self.all.halve();
+            self.at_losses.halve();
+        }
+    }
+
+    /// Returns the round-trip time from which on a loss is one of a queue, if the losses so far show it: the
+    /// middle between the mean of all and the mean around losses. The latter must be longer by a sixteenth,
+    /// and by more than chance explains.
+    pub(crate) fn queued_from(&self) -> Option<Duration> {
+        let Times { count, sum, squares } = self.all;
+        let losses = self.at_losses.count;
+        if losses < TIMED_LOSSES || count < losses {
+            return None;
+        }
+        let (mean, at_losses) = (sum / count, self.at_losses.sum / losses);
+        let excess = at_losses.checked_sub(mean + mean / 16)?;
+        let variance = (squares / count).saturating_sub(mean * mean);
+        let distance = u128::from(excess + mean / 16);
+        let is_certain = distance * distance * u128::from(losses) > ERRORS * ERRORS * u128::from(variance);
+        is_certain.then(|| Duration::from_micros(((mean + at_losses) / 2) << TIME_SHIFT))
+    }
+
+    /// Returns the mean round-trip time around losses.
+    pub(crate) fn mean_at_losses(&self) -> Option<Duration> {
+        let Times { count, sum, .. } = self.at_losses;
+        sum.checked_div(count).map(|mean| Duration::from_micros(mean << TIME_SHIFT))
+    }
 }
 
 /// Segments sent, those lost to chance, and the runs that these form.
@@ -125,6 +218,44 @@ impl Dose {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const LEAST: u64 = 80;
+
+    /// Times of a path with a queue of up to `queue_ms`. It loses a segment if `is_lost` says so of the
+    /// segment's number and its time in the queue.
+    fn times(queue_ms: u64, segments: u64, is_lost: impl Fn(u64, u64) -> bool) -> LossTimes {
+        let mut times = LossTimes::default();
+        for segment in 0..segments {
+            let waits = segment * 7 % (queue_ms + 1);
+            let rtt = Micros::from_millis(LEAST + waits);
+            let mut flight = LossTimes::default();
+            flight.on_rtt(rtt);
+            if is_lost(segment, waits) {
+                flight.on_loss(rtt);
+            }
+            times.learn(&flight);
+        }
+        times
+    }
+
+    #[test]
+    fn losses_of_a_short_queue_come_when_round_trips_are_long() {
+        let from = |times: LossTimes| times.queued_from().map(|from| from.as_millis());
+        assert_eq!(from(times(24, 1000, |_, waits| waits == 24)), Some(97), "92 in the mean, 104 at losses");
+        assert_eq!(from(times(24, 10_000, |_, waits| waits == 24)), Some(97), "halved several times");
+        assert_eq!(from(times(24, 1000, |segment, _| segment % 51 == 0)), None, "chance");
+        assert_eq!(from(times(24, 170, |_, waits| waits == 24)), None, "too few losses");
+        assert_eq!(from(times(4, 1000, |_, waits| waits == 4)), None, "too short a queue");
+        assert_eq!(from(times(24, 1000, |_, waits| waits == 0)), None, "short round trips");
+    }
+
+    #[test]
+    fn older_round_trips_count_half_and_the_means_stay() {
+        let mut times = times(0, 2048, |segment, _| segment % 293 == 0);
+        assert_eq!((times.at_losses.count, times.mean_at_losses()), (7, Some(Duration::from_millis(80))));
+        times.learn(&LossTimes { all: times.all, at_losses: Times::default() });
+        assert_eq!((times.at_losses.count, times.mean_at_losses()), (3, Some(Duration::from_millis(80))));
+    }
 
     /// U13.
     #[test]

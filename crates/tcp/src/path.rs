@@ -14,6 +14,7 @@
 //! | round-trip time | a longer one at once, a shorter one by an eighth (so does Linux) | `rtt_lifetime` |
 //! | time of a handshake in doubt | until one is certain | `rtt_lifetime` |
 //! | least round-trip time | the least | `rtt_lifetime` since it was seen |
+//! | round-trip time of a full queue | from its losses (`LossTimes`) | the last 2048 samples |
 //! | volume of a flight, its rate | see `path/volume.rs` | `window_lifetime`, half of it after 30 s |
 //! | loss, burst length | counts that decay, without what a queue lost | halved per `loss_half_life` |
 //! | MTU | as path-MTU discovery left it | `mtu_lifetime` (RFC 8201 section 4) |
@@ -108,6 +109,8 @@ pub struct PathFacts {
     pub doubtful_rtt: Option<Duration>,
     /// The least that any connection saw: the path without a queue.
     pub least_rtt: Option<Duration>,
+    /// The round-trip time from which on a loss is one of a queue, if losses have shown it.
+    pub queued_from: Option<Duration>,
     /// Volume and rate of a start beyond the standard window.
     pub volume: Option<PathVolume>,
     /// Loss of what we sent.
@@ -319,7 +322,12 @@ impl PathMemory {
         }
         if let Some(flight) = &report.flight {
             let history = path.losses.history(now, config.loss_half_life);
+            let knew = path.volume.queued_from().is_some();
             path.volume.on_flight(flight, &history, config.window_lifetime, now);
+            if !knew && path.volume.queued_from().is_some() {
+                // Until now they counted as random.
+                path.losses = Losses::default();
+            }
         }
         if report.saw_queue {
             path.volume.on_queue();
@@ -358,6 +366,7 @@ impl Path {
             rtt: Aging::at(self.rtt, now),
             doubtful_rtt: Aging::at(self.doubtful_rtt, now),
             least_rtt: Aging::at(self.least_rtt, now),
+            queued_from: self.volume.queued_from(),
             volume: self.volume.start(Aging::at(self.least_rtt, now), config.window_lifetime, now),
             loss: self.losses.estimate(now, config.loss_half_life),
             mss: self.mss,
@@ -467,6 +476,8 @@ impl LossCount {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::evidence::LossTimes;
+    use alloc::vec::Vec;
 
     fn ms(millis: u64) -> Duration {
         Duration::from_millis(millis)
@@ -585,6 +596,26 @@ mod tests {
         let none = after(&[lost(100, 0, 0)], 2).loss;
         assert_eq!(none, Some(PathLoss { segments: 100, per_million: 0, burst_milli: 0 }));
         assert_eq!(after(&[lost(0, 0, 0)], 2).loss, None);
+    }
+
+    #[test]
+    fn losses_that_counted_as_random_are_forgotten_once_a_queue_explains_them() {
+        let flight = |second| {
+            let mut times = LossTimes::default();
+            (0..20).for_each(|wait| times.on_rtt(Micros::from_millis(80 + wait)));
+            times.on_loss(Micros::from_millis(99));
+            let flight =
+                FlightReport { bytes: 30_000, segments: 20, sent: 20, lost: 1, times, ..Default::default() };
+            PathReport { flight: Some(FlightReport { began: at(second), ..flight }), ..lost(20, 1, 1) }
+        };
+        let reports: Vec<PathReport> = (0..20).map(flight).collect();
+        let before = after(&reports[..7], 7);
+        assert_eq!((before.queued_from, before.loss.map(|loss| loss.per_million)), (None, Some(50_000)));
+        let now = after(&reports[..8], 8);
+        let segments = now.loss.map(|loss| loss.segments);
+        assert_eq!((now.queued_from.map(|from| from.as_millis()), segments), (Some(94), Some(20)));
+        let later = after(&reports, 20);
+        assert_eq!(later.loss.map(|loss| loss.segments), Some(260), "they are forgotten once");
     }
 
     #[test]

@@ -141,6 +141,9 @@ pub struct LostPacket {
     pub delivered: u64,
     /// True if the application limited sending when it was sent.
     pub app_limited: bool,
+    /// True if the path is known to lose segments to a full queue, and the last round trip was as long as
+    /// with one.
+    pub is_queued: bool,
 }
 
 /// Why the window is reduced.

@@ -11,7 +11,7 @@ use crate::congestion::sample::Train;
 use crate::connection::Connection;
 use crate::connection::path::STANDARD_WINDOW;
 use crate::connection::sender::initial_window;
-use crate::evidence::shows_queue;
+use crate::evidence::{LossTimes, shows_queue};
 use crate::outcome::AckOutcome;
 use crate::path::{FlightReport, LossCount};
 use crate::send::rtt::RecentRtts;
@@ -59,6 +59,7 @@ struct Round {
     min_rtt: Option<Micros>,
     rtt_samples: u32,
     train: TrainMeter,
+    times: LossTimes,
 }
 
 /// Acknowledgements of one flight.
@@ -130,6 +131,7 @@ impl Connection {
         if let Some(rtt) = ack.rtt {
             round.min_rtt = Some(round.min_rtt.map_or(rtt, |min| min.min(rtt)));
             round.rtt_samples += 1;
+            round.times.on_rtt(rtt);
         }
         let (mut bytes, mut newest) = (0, None);
         for segment in &ack.delivered {
@@ -174,6 +176,7 @@ impl Connection {
             least_rtt: least_rtt.unwrap_or_default(),
             waited,
             waited_at_loss: round.waited_at_loss,
+            times: round.times,
             has_vanished: false,
             train,
             granted,
@@ -218,6 +221,9 @@ impl Connection {
         if let Some((rtt, least)) = watch.recent.min().zip(least) {
             round.waited_at_loss = round.waited_at_loss.max(Duration::from(rtt).saturating_sub(least));
         }
+        if let Some(rtt) = self.tx.rtt.latest() {
+            round.times.on_loss(rtt);
+        }
         let beyond = round.range.start + standard;
         round.lost_beyond += lost.iter().filter(|range| range.start.ge(beyond)).count() as u32;
     }
@@ -244,6 +250,7 @@ impl Connection {
             least_rtt: self.least_rtt().unwrap_or_default(),
             waited: Duration::ZERO,
             waited_at_loss: Duration::ZERO,
+            times: LossTimes::default(),
             has_vanished: true,
             train: None,
             granted: self.take_granted(),
@@ -269,9 +276,9 @@ impl Connection {
 
 impl Round {
     fn new(range: SeqRange, began: Instant, acked: Instant, before: LossCount) -> Round {
-        let train = TrainMeter::default();
+        let (train, times) = (TrainMeter::default(), LossTimes::default());
         let (lost_beyond, waited_at_loss, min_rtt, rtt_samples) = (0, Duration::ZERO, None, 0);
-        Round { range, began, acked, before, lost_beyond, waited_at_loss, min_rtt, rtt_samples, train }
+        Round { range, began, acked, before, lost_beyond, waited_at_loss, min_rtt, rtt_samples, train, times }
     }
 }
 

@@ -33,7 +33,7 @@ use crate::path::{
 };
 use crate::send::rtt::RttEstimator;
 use crate::seq_ranges::SeqRange;
-use crate::time::{Duration, Instant};
+use crate::time::{Duration, Instant, Micros};
 
 /// Segments with which any connection may begin (RFC 6928).
 pub(crate) const STANDARD_WINDOW: u32 = 10;
@@ -114,6 +114,7 @@ impl Connection {
     /// Takes over the facts of the path; before the first segment leaves.
     pub(crate) fn start_from(&mut self, known: PathFacts, now: Instant) {
         self.path.known = known;
+        self.tx.queued_from = known.queued_from.map(Micros::from);
         if known.mtu.is_some_and(|mtu| self.tx.mtu.recall(mtu, now)) {
             self.path.told_mtu = self.tx.mtu.report();
             self.adopt_mss();
@@ -496,7 +497,8 @@ impl Connection {
         let settled = self.tx.rtt.srtt().filter(|_| self.tx.rtt.samples() >= SAMPLES);
         let queued = self.sees_queue()
             || self.began_in_queue()
-            || settled.is_some_and(|srtt| is_queued(srtt.into(), self.least_rtt()));
+            || settled.is_some_and(|srtt| is_queued(srtt.into(), self.least_rtt()))
+            || self.tx.is_queue_full();
         // The box stays away while there is nothing to count.
         if queued && (lost > 0 || runs > 0) {
             self.path.losses.queued.lost += lost;

@@ -7,7 +7,7 @@ use brisk_wire::SeqNum;
 
 use crate::config::{LossDetection, PrrBound, TcpConfig};
 use crate::congestion::Controller;
-use crate::congestion::sample::ControllerStart;
+use crate::congestion::sample::{ControllerStart, LostPacket};
 use crate::connection::Host;
 use crate::outcome::{AckOutcome, CongestionState, Delivered, LossCause};
 use crate::send::budget::{Budget, Charges};
@@ -87,6 +87,8 @@ pub(crate) struct Sender {
     pub(crate) burst_push: BurstPush,
     /// Pacing is what holds the next segment back.
     pub(crate) paced: bool,
+    /// The round-trip time from which on a loss is one of a full queue, if the path has shown it.
+    pub(crate) queued_from: Option<Micros>,
     /// Bytes of copies and parity that may still be spent; `None`: there is no limit.
     redundancy_left: Option<u32>,
     /// Bytes of copies in flight that count against the congestion window where new data is concerned.
@@ -290,6 +292,7 @@ impl Sender {
             writer_waits: false,
             burst_push: BurstPush::default(),
             paced: false,
+            queued_from: None,
             redundancy_left: config.redundancy_percent.map(|_| 0),
             charged: 0,
             charges: Charges {
@@ -533,8 +536,14 @@ impl Sender {
         }
     }
 
+    /// True if the path loses segments to a full queue, and the last round trip was as long as with one.
+    pub(crate) fn is_queue_full(&self) -> bool {
+        self.rtt.latest().zip(self.queued_from).is_some_and(|(rtt, from)| rtt >= from)
+    }
+
     /// Reports to the controller what has been marked lost, in the order of sending.
     pub(crate) fn report_losses(&mut self, now: Instant) {
+        let is_queued = self.is_queue_full();
         let (Some(delivery), Some(snapshots)) = (&mut self.rate.delivery, &self.snapshots) else { return };
         let mut lost = self.scoreboard.take_lost_log();
         let una = self.scoreboard.una();
@@ -549,7 +558,7 @@ impl Sender {
         });
         for (range, sent_at) in lost {
             if let Some(lost) = delivery.on_lost(snapshots, range, sent_at, now) {
-                self.rate.congestion.on_lost(&lost);
+                self.rate.congestion.on_lost(&LostPacket { is_queued, ..lost });
             }
         }
     }
@@ -557,7 +566,7 @@ impl Sender {
     /// Reports to the controller that the originals are lost of what redundancy has repaired: the holes below
     /// what SACK had `reported` before, or one segment if none was known.
     pub(crate) fn report_repairs(&mut self, ack: &AckOutcome, reported: Option<SeqNum>, now: Instant) {
-        let mss = self.mss();
+        let (mss, is_queued) = (self.mss(), self.is_queue_full());
         let (Some(delivery), Some(snapshots)) = (&mut self.rate.delivery, &self.snapshots) else { return };
         let covered = || ack.delivered.iter().filter(|one| one.range.end.le(ack.ack) && !one.retransmitted);
         let is_hole = |one: &&Delivered| reported.is_some_and(|reported| one.range.end.le(reported));
@@ -565,7 +574,7 @@ impl Sender {
         for one in covered().filter(is_hole).chain(unknown) {
             let range = SeqRange::with_len(one.range.start, one.range.len().min(mss));
             if let Some(lost) = delivery.on_repaired(snapshots, range, one.sent_at, now) {
-                self.rate.congestion.on_lost(&lost);
+                self.rate.congestion.on_lost(&LostPacket { is_queued, ..lost });
             }
         }
     }

@@ -131,6 +131,7 @@ fn none() -> String {
 mod tests {
     use super::super::{FlightReport, HandshakeResult, MtuReport, PathFacts, PathMemoryConfig, PathReport};
     use super::*;
+    use crate::evidence::LossTimes;
     use crate::four_tuple::KeyedHash;
     use core::net::IpAddr;
 
@@ -165,6 +166,7 @@ mod tests {
                 least_rtt: ms(99),
                 waited: ms(0),
                 waited_at_loss: ms(0),
+                times: LossTimes::default(),
                 has_vanished: false,
                 train: Some(Train { rate: 1_000_000, is_limited: true }),
                 granted: 0,

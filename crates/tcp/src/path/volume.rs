@@ -12,7 +12,7 @@ use alloc::vec::Vec;
 use arrayvec::ArrayVec;
 
 use crate::congestion::sample::Train;
-use crate::evidence::{Dose, LossHistory, is_queued, shows_queue};
+use crate::evidence::{Dose, LossHistory, LossTimes, is_queued, shows_queue};
 use crate::time::{Duration, Instant};
 
 /// After so long without a flight of at least half of it, half of what was carried is believed (careful
@@ -38,7 +38,7 @@ const QUEUED_FLIGHTS: u16 = 0b1111;
 const QUEUE_SEGMENTS: u32 = 4;
 
 /// A flight that is over.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct FlightReport {
     /// When its first segment left.
     pub(crate) began: Instant,
@@ -61,6 +61,8 @@ pub(crate) struct FlightReport {
     pub(crate) waited: Duration,
     /// Longest time in queues that round-trip times around one of its losses showed.
     pub(crate) waited_at_loss: Duration,
+    /// Its round-trip times, and those around its losses.
+    pub(crate) times: LossTimes,
     /// The retransmission timer fired before anything of it arrived.
     pub(crate) has_vanished: bool,
     /// The spacing of its acknowledgements.
@@ -123,6 +125,8 @@ pub(super) struct Volume {
     queued: u16,
     /// The last flights that were reported.
     bursts: ArrayVec<Burst, FLIGHTS>,
+    /// When segments are lost.
+    times: LossTimes,
 }
 
 /// Data of one connection that left, or will leave, at an even rate.
@@ -195,6 +199,11 @@ impl Volume {
             false => self.carried.max(holds / 2),
         };
         Some(PathVolume { bytes, rate, is_rate_limited })
+    }
+
+    /// Returns the round-trip time from which on a loss is one of a queue, if losses have shown it.
+    pub(super) fn queued_from(&self) -> Option<Duration> {
+        self.times.queued_from()
     }
 
     /// Others kept a queue lately: they would lose what a start takes.
@@ -286,7 +295,11 @@ impl Volume {
     fn is_queued_by_others(&mut self, flight: &FlightReport) -> bool {
         let FlightReport { began, sent_until, bytes, least_rtt: least, waited, waited_at_loss, .. } = *flight;
         let all = |own| shows_queue(least + waited.saturating_sub(own), least);
-        let at_loss = |own| is_queued(least + waited_at_loss.saturating_sub(own), Some(least));
+        let learned = self.times.queued_from().zip(flight.times.mean_at_losses());
+        let at_loss = |own| {
+            is_queued(least + waited_at_loss.saturating_sub(own), Some(least))
+                || learned.is_some_and(|(from, mean)| mean.saturating_sub(own) >= from)
+        };
         let waits_for_others = all(Duration::ZERO) && all(self.longest_own_wait(began, sent_until));
         if self.bursts.is_full() {
             self.bursts.remove(0);
@@ -330,6 +343,7 @@ impl Volume {
             self.is_measured |= train.is_limited;
         }
         self.give_back(flight.granted);
+        self.times.learn(&flight.times);
         let is_queued = self.is_queued_by_others(flight);
         let (standard, standard_segments) = flight.standard;
         let beyond = flight.segments.saturating_sub(standard_segments);
@@ -441,6 +455,7 @@ mod tests {
             least_rtt: Duration::from_millis(100),
             waited: Duration::ZERO,
             waited_at_loss: Duration::ZERO,
+            times: LossTimes::default(),
             has_vanished: false,
             train: None,
             granted: 0,

@@ -161,6 +161,7 @@ impl DeliveryRate {
             lost: self.lost - snapshot.lost,
             delivered: self.delivered,
             app_limited: snapshot.app_limited,
+            is_queued: false,
         })
     }
 

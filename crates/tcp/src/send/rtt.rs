@@ -29,6 +29,8 @@ pub(crate) struct RttEstimator {
     /// The timeout that follows from these, before any backoff.
     rto_base: Micros,
     minimum: WindowedMin,
+    /// The newest sample.
+    latest: Option<Micros>,
 }
 
 /// Bounds of the timeout.
@@ -66,7 +68,13 @@ impl RttEstimator {
             rttvar4: 0,
             rto_base: config.initial.min(config.max).into(),
             minimum: WindowedMin::default(),
+            latest: None,
         }
+    }
+
+    /// Returns the newest sample.
+    pub(crate) fn latest(&self) -> Option<Micros> {
+        self.latest
     }
 
     /// Takes a sample that obeys Karn's rule.
@@ -92,6 +100,7 @@ impl RttEstimator {
         self.srtt = Some(srtt);
         self.rto_base = self.bounds.timeout(srtt, Micros::from_micros(self.rttvar4));
         self.minimum.update(rtt, now);
+        self.latest = Some(rtt);
     }
 
     /// RFC 9040 section 5 shares RTT and RTTVAR of earlier connections: the first sample goes on where they

@@ -2,6 +2,7 @@
 //! the option of Corrective and Proactive. The driver may read and change the first; a new connection is
 //! handed what is known of both, and a living one reports.
 
+use alloc::boxed::Box;
 use core::net::IpAddr;
 
 use super::Stack;
@@ -99,13 +100,13 @@ impl Stack {
         if let Some(report) = &report {
             let ends = ends(&connection.tuple());
             self.paths.on_report(ends, report, now);
-            self.share.tell(|| Learnt::Path(ends, *report));
+            self.share.tell(|| Learnt::Path(ends, Box::new(*report)));
         }
         if let Some(flight) = connection.take_flight_report() {
             let ends = ends(&connection.tuple());
             let report = PathReport { flight: Some(flight), ..PathReport::default() };
             self.paths.on_report(ends, &report, now);
-            self.share.tell(|| Learnt::Path(ends, report));
+            self.share.tell(|| Learnt::Path(ends, Box::new(report)));
         }
     }
 }

@@ -33,7 +33,7 @@ pub struct Lesson(Learnt);
 #[derive(Clone, Debug)]
 pub(super) enum Learnt {
     /// Of the path.
-    Path(Ends, PathReport),
+    Path(Ends, Box<PathReport>),
     /// Of the server's Fast Open.
     FastOpen(Asker, Report),
     /// Of what became of the option of Corrective and Proactive on a SYN.

@@ -34,6 +34,8 @@ pub(super) struct LossRound {
     pub(super) start: bool,
     /// True if this round has lost something.
     pub(super) is_lossy: bool,
+    /// True if the path is known to have lost something of it to a full queue.
+    pub(super) is_queued: bool,
     /// Lost ranges that do not adjoin.
     pub(super) runs: u32,
     last_end: Option<SeqNum>,
@@ -81,8 +83,9 @@ impl Bbr {
     pub(super) fn is_loss_too_high(&self, tx_in_flight: u32, lost: u64, min_runs: u32) -> bool {
         let flight = u64::from(tx_in_flight);
         lost * 100 > flight * LOSS_THRESHOLD
-            && self.loss_round.runs >= min_runs
-            && self.segments(lost) > self.evidence.history.allowed(self.segments(flight))
+            && (self.loss_round.is_queued
+                || self.loss_round.runs >= min_runs
+                    && self.segments(lost) > self.evidence.history.allowed(self.segments(flight)))
     }
 
     fn segments(&self, bytes: u64) -> u64 {
@@ -101,12 +104,13 @@ impl Bbr {
         }
         let lost_bytes = self.lost.saturating_sub(evidence.round_lost);
         let bytes = self.delivered.saturating_sub(evidence.round_delivered) + lost_bytes;
-        let is_queued = evidence.round_rtt.is_some_and(|rtt| self.min_rtt.is_queued(rtt));
+        let is_queued =
+            self.loss_round.is_queued || evidence.round_rtt.is_some_and(|rtt| self.min_rtt.is_queued(rtt));
         (evidence.round_delivered, evidence.round_lost) = (self.delivered, self.lost);
         evidence.round_rtt = None;
         let (segments, lost) = (self.segments(bytes), self.segments(lost_bytes));
         let allowed = self.evidence.history.allowed(segments);
-        let is_excess = self.evidence.history.is_excess(segments, lost);
+        let is_excess = self.loss_round.is_queued || self.evidence.history.is_excess(segments, lost);
         if self.loss_round.is_lossy {
             self.evidence.queued = (self.evidence.queued << 1 | u8::from(is_queued)) & 0xf;
         }
@@ -121,7 +125,7 @@ impl Bbr {
                 self.bounds.lower_inflight(self.cwnd, times_beta);
             }
         }
-        self.loss_round.is_lossy = false;
+        (self.loss_round.is_lossy, self.loss_round.is_queued) = (false, false);
     }
 
     /// A probe has put too much in flight: keeps that as the long-term limit and ends the probe.

@@ -272,6 +272,10 @@ impl CongestionController for Bbr {
     fn on_lost(&mut self, lost: &LostPacket) {
         self.delivered = lost.delivered;
         self.loss_round.record(lost.range, self.delivered);
+        self.loss_round.is_queued |= lost.is_queued;
+        if lost.is_queued && self.state == State::Startup && !self.full_pipe.reached {
+            self.leave_startup_by_loss();
+        }
         if self.cycle.is_probe_sample
             && self.is_loss_too_high(lost.tx_in_flight, lost.lost, loss::MIN_RUNS_IN_UP)
         {

@@ -62,10 +62,7 @@ impl Bbr {
             && ack.state == CongestionState::Recovery
             && self.is_loss_too_high(sample.tx_in_flight, sample.lost, MIN_RUNS_IN_STARTUP)
         {
-            self.record_probe_ended_by_loss();
-            self.full_pipe.reached = true;
-            self.bounds.inflight_longterm =
-                self.bdp(self.max_bw.get(), (1, 1)).max(self.bounds.inflight_latest);
+            self.leave_startup_by_loss();
         }
         // A flight of the application makes a queue of its own, and its bandwidth is not that of the path.
         if let Some(rtt) = sample.filter(|sample| !sample.app_limited).and_then(|sample| sample.rtt) {
@@ -77,6 +74,13 @@ impl Bbr {
         if self.full_pipe.reached {
             self.start_drain();
         }
+    }
+
+    /// Losses show that Startup has filled the path.
+    pub(super) fn leave_startup_by_loss(&mut self) {
+        self.record_probe_ended_by_loss();
+        self.full_pipe.reached = true;
+        self.bounds.inflight_longterm = self.bdp(self.max_bw.get(), (1, 1)).max(self.bounds.inflight_latest);
     }
 
     pub(super) fn start_drain(&mut self) {

@@ -200,7 +200,11 @@ impl Flow {
 
     /// Runs to `seconds`; returns the bytes delivered in that time.
     fn run_to(&mut self, seconds: u64) -> u64 {
-        let (end, before) = (Instant::from_millis(seconds * 1000), self.delivered);
+        self.run_until(Instant::from_millis(seconds * 1000))
+    }
+
+    fn run_until(&mut self, end: Instant) -> u64 {
+        let before = self.delivered;
         loop {
             if self.states.last() != Some(&self.bbr.state) {
                 self.states.push(self.bbr.state);
@@ -296,6 +300,7 @@ impl Flow {
                 lost: self.lost - lost.lost,
                 delivered: self.delivered,
                 app_limited: lost.app_limited,
+                is_queued: false,
             });
         }
         let over = self.recovery_until.is_some_and(|until| packet.number >= until);
@@ -423,6 +428,27 @@ fn the_round_trip_time_is_measured_every_five_seconds_of_a_full_path_only() {
     assert!(!flow.states.contains(&State::ProbeRtt), "the application leaves the path half empty");
 }
 
+/// Nothing else of one loss is above what random loss explains.
+#[test]
+fn one_loss_in_a_queue_that_the_path_is_known_for_ends_startup() {
+    for is_queued in [false, true] {
+        let mut flow = Flow::new(20, Micros::from_millis(50), 250_000, 0);
+        flow.run_until(Instant::from_millis(120));
+        assert_eq!(flow.bbr.state, State::Startup);
+        flow.bbr.on_lost(&LostPacket {
+            now: flow.now,
+            range: SeqRange::with_len(SeqNum(0), MSS),
+            tx_in_flight: 40 * MSS,
+            lost: u64::from(MSS),
+            delivered: flow.delivered,
+            app_limited: false,
+            is_queued,
+        });
+        flow.run_until(Instant::from_millis(125));
+        assert_eq!(flow.bbr.state != State::Startup, is_queued);
+    }
+}
+
 #[test]
 fn the_same_seed_gives_the_same_flow() {
     let run = |seed| {
@@ -506,6 +532,7 @@ proptest! {
                             lost: lost - prior_lost,
                             delivered,
                             app_limited,
+                            is_queued: false,
                         });
                     }
                     past.push((delivered, lost));

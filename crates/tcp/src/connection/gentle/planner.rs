@@ -60,8 +60,9 @@ struct LossKinds {
 }
 
 impl LossKinds {
-    fn on_loss(&mut self, min_rtt: Option<Duration>) {
-        let queue = self.shows_queue(min_rtt);
+    /// `is_full`: the path loses segments to a full queue now.
+    fn on_loss(&mut self, min_rtt: Option<Duration>, is_full: bool) {
+        let queue = is_full || self.shows_queue(min_rtt);
         self.queue = (self.queue << 1 | u32::from(queue)) & ((1 << KINDS) - 1);
         self.seen = (self.seen + 1).min(KINDS);
     }
@@ -159,8 +160,9 @@ impl Connection {
         self.sort_losses();
         // A sample that may span a lost SYN-ACK is long without a queue.
         let least = self.rtt_report().and_then(|_| self.least_rtt());
+        let is_full = self.tx.is_queue_full();
         if let Some(planner) = &mut self.gentle.planner {
-            planner.kinds.on_loss(least);
+            planner.kinds.on_loss(least, is_full);
         }
     }
 }
@@ -308,7 +310,7 @@ mod tests {
         let mut kinds = LossKinds::default();
         for loss in 0..8 {
             (0..4).for_each(|_| kinds.recent.push(if loss < queued { QUEUED } else { SHORT }.into()));
-            kinds.on_loss(Some(SHORT));
+            kinds.on_loss(Some(SHORT), false);
         }
         kinds
     }
@@ -318,7 +320,7 @@ mod tests {
         let mut kinds = LossKinds::default();
         for rtt in [QUEUED, QUEUED, QUEUED, SHORT, QUEUED, QUEUED, QUEUED] {
             kinds.recent.push(rtt.into());
-            kinds.on_loss(Some(SHORT));
+            kinds.on_loss(Some(SHORT), false);
         }
         assert_eq!(kinds.queue.count_ones(), 3, "the first three, of which nothing else is known");
     }
