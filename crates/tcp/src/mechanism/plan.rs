@@ -242,8 +242,8 @@ impl Form {
                 parities * self.segments.div_ceil(group) * (payload + flight.headers + PARITY_OPTION)
             }
             Protection::Copies { last, .. } => {
-                let bytes = (last * payload).min(flight.bytes);
-                bytes + last * flight.headers
+                let before = self.segments.saturating_sub(last).saturating_mul(payload);
+                flight.bytes.saturating_sub(before) + last * flight.headers
             }
         };
         redundant + more * flight.headers

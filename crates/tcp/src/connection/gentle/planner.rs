@@ -96,7 +96,8 @@ impl Planner {
     pub(crate) fn names(&self, segment: &SeqRange, srtt: Option<Micros>) -> Option<Duration> {
         let Planned { range, plan } = self.flight?;
         let Protection::Copies { last, pause } = plan.protection else { return None };
-        let named = range.end - last.saturating_mul(plan.segment).min(range.len());
+        let segments = range.len().div_ceil(plan.segment.max(1));
+        let named = range.start + segments.saturating_sub(last).saturating_mul(plan.segment);
         let wait = if pause { Duration::from(srtt.unwrap_or_default()) / 4 } else { Duration::ZERO };
         (segment.end.gt(named) && segment.start.lt(range.end)).then_some(wait)
     }
@@ -323,6 +324,27 @@ mod tests {
             kinds.on_loss(Some(SHORT), false);
         }
         assert_eq!(kinds.queue.count_ones(), 3, "the first three, of which nothing else is known");
+    }
+
+    #[test]
+    fn last_segment_of_a_flight_is_copied_although_it_is_not_full() {
+        let mut planner = Planner::new(PlannerConfig::default());
+        let range = SeqRange::with_len(SeqNum(5), 2500);
+        let protection = Protection::Copies { last: 1, pause: false };
+        let plan = Plan {
+            segment: 1000,
+            protection,
+            reason: plan::Reason::Pays,
+            cost: 0,
+            late: 0,
+            failure_per_million: 0,
+        };
+        planner.flight = Some(Planned { range, plan });
+        let named = |start, len| planner.names(&SeqRange::with_len(SeqNum(start), len), None).is_some();
+        assert_eq!(
+            [named(5, 1000), named(1005, 1000), named(2005, 500), named(2505, 500)],
+            [false, false, true, false]
+        );
     }
 
     #[test]
