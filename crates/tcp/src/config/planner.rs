@@ -13,12 +13,9 @@ use crate::mechanism::plan::Form;
 /// copies, so that the flight is expected to be there soonest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PlannerConfig {
-    /// Redundancy that may be added, percent of the bytes sent to a destination within ten seconds.
-    /// 0 (none)..=200, default 5.
+    /// Redundancy that may be added, percent of the bytes sent to a destination within ten seconds and of
+    /// [`PlannerConfig::QUIET`]. 0 (none)..=200, default 5.
     pub max_overhead: u32,
-    /// Bytes beside that share within ten seconds, for short exchanges that have earned nothing yet.
-    /// 0..=65535, default 600: a SYN with a small request, and a SYN-ACK, twice.
-    pub burst: u32,
     /// Loss of a path of which nothing is known, per million. 0..=500000, default 10000.
     pub assumed_loss: u32,
     /// Every flight takes this form, whatever it costs: for the laboratory, where forms are compared. Default
@@ -28,14 +25,16 @@ pub struct PlannerConfig {
 
 impl PlannerConfig {
     /// The defaults.
-    pub const DEFAULT: PlannerConfig =
-        PlannerConfig { max_overhead: 5, burst: 600, assumed_loss: 10_000, form: None };
+    pub const DEFAULT: PlannerConfig = PlannerConfig { max_overhead: 5, assumed_loss: 10_000, form: None };
+
+    /// Bytes within ten seconds that count as sent to each destination, in addition to those that are: a
+    /// quiet path has capacity to spare, and small exchanges need copies of more than they send.
+    pub const QUIET: u32 = 1_000_000;
 
     pub(super) fn validate(&self) -> Result<(), ConfigError> {
-        let PlannerConfig { max_overhead, burst, assumed_loss, form: _ } = *self;
+        let PlannerConfig { max_overhead, assumed_loss, form: _ } = *self;
         let bounds = [
             ("max_overhead", max_overhead, 0, 200, "0 to 200 percent"),
-            ("planner.burst", burst, 0, 65_535, "0 to 65535 bytes"),
             ("planner.assumed_loss", assumed_loss, 0, 500_000, "0 to 500000 per million"),
         ];
         match bounds.into_iter().find(|(_, value, least, most, _)| value < least || value > most) {
@@ -80,16 +79,12 @@ mod tests {
 
     #[test]
     fn the_ends_of_the_ranges_are_in_them() {
-        let least = PlannerConfig { max_overhead: 0, burst: 0, assumed_loss: 0, form: None };
-        let most = PlannerConfig { max_overhead: 200, burst: 65_535, assumed_loss: 500_000, form: None };
+        let least = PlannerConfig { max_overhead: 0, assumed_loss: 0, form: None };
+        let most = PlannerConfig { max_overhead: 200, assumed_loss: 500_000, form: None };
         assert_eq!((least.validate(), most.validate()), (Ok(()), Ok(())));
-        let beyond = [
-            PlannerConfig { max_overhead: 201, ..most },
-            PlannerConfig { burst: 65_536, ..most },
-            PlannerConfig { assumed_loss: 500_001, ..most },
-        ];
-        for (config, key) in beyond.into_iter().zip(["max_overhead", "planner.burst", "planner.assumed_loss"])
-        {
+        let beyond =
+            [PlannerConfig { max_overhead: 201, ..most }, PlannerConfig { assumed_loss: 500_001, ..most }];
+        for (config, key) in beyond.into_iter().zip(["max_overhead", "planner.assumed_loss"]) {
             assert_eq!(config.validate().unwrap_err().key, key);
         }
     }

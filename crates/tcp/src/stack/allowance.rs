@@ -1,5 +1,5 @@
 //! Allowance of redundancy per destination: a share of the bytes sent there in the last ten seconds, over all
-//! connections together, and a small sum for short exchanges that have earned nothing yet. A plan is charged
+//! connections together, and the same share of [`PlannerConfig::QUIET`]. A plan is charged
 //! when it is made, so that connections which plan in the same instant share the allowance; the unused part
 //! is credited again. A reservation that nobody releases lapses with its second.
 
@@ -66,11 +66,12 @@ pub(super) struct Allowances {
 impl Allowances {
     /// Returns the bytes of redundancy that may go to `remote` at `now`.
     pub(super) fn available(&self, remote: IpAddr, planner: &PlannerConfig, now: Instant) -> u32 {
-        let Some(ledger) = self.ledgers.get(&remote) else {
-            return if self.ledgers.len() < DESTINATIONS_MAX { planner.burst } else { 0 };
+        let (sent, spent) = match self.ledgers.get(&remote) {
+            Some(ledger) => ledger.sums(second(now)),
+            None if self.ledgers.len() < DESTINATIONS_MAX => (0, 0),
+            None => return 0,
         };
-        let (sent, spent) = ledger.sums(second(now));
-        let earned = sent * u64::from(planner.max_overhead) / 100 + u64::from(planner.burst);
+        let earned = (sent + u64::from(PlannerConfig::QUIET)) * u64::from(planner.max_overhead) / 100;
         u32::try_from(earned.saturating_sub(spent)).unwrap_or(u32::MAX)
     }
 
@@ -117,25 +118,25 @@ mod tests {
     use super::*;
     use core::net::Ipv4Addr;
 
-    const PLANNER: PlannerConfig = PlannerConfig { max_overhead: 5, burst: 600, ..PlannerConfig::DEFAULT };
+    const PLANNER: PlannerConfig = PlannerConfig { max_overhead: 5, ..PlannerConfig::DEFAULT };
 
     fn peer(last: u32) -> IpAddr {
         IpAddr::V4(Ipv4Addr::from(last))
     }
 
     #[test]
-    fn a_share_of_ten_seconds_and_a_little_in_advance() {
+    fn a_share_of_ten_seconds_and_of_a_quiet_path() {
         let mut allowances = Allowances::default();
         let available =
             |allowances: &Allowances, at| allowances.available(peer(1), &PLANNER, Instant::from_millis(at));
-        assert_eq!(available(&allowances, 0), 600);
+        assert_eq!(available(&allowances, 0), 50_000);
         allowances.note(peer(1), Origin::New, 20_000, Instant::from_millis(500));
-        assert_eq!(available(&allowances, 600), 1_600);
-        allowances.note(peer(1), Origin::Parity, 1_500, Instant::from_millis(700));
+        assert_eq!(available(&allowances, 600), 51_000);
+        allowances.note(peer(1), Origin::Parity, 50_900, Instant::from_millis(700));
         assert_eq!(available(&allowances, 800), 100);
         assert_eq!(available(&allowances, 9_900), 100);
-        assert_eq!(available(&allowances, 10_000), 600, "ten seconds later nothing of it counts");
-        assert_eq!(allowances.available(peer(2), &PLANNER, Instant::from_millis(800)), 600);
+        assert_eq!(available(&allowances, 10_000), 50_000, "ten seconds later nothing of it counts");
+        assert_eq!(allowances.available(peer(2), &PLANNER, Instant::from_millis(800)), 50_000);
     }
 
     #[test]
@@ -143,26 +144,26 @@ mod tests {
         let mut allowances = Allowances::default();
         let at = Instant::from_millis;
         let available = |allowances: &Allowances, now| allowances.available(peer(1), &PLANNER, now);
-        allowances.reserve(peer(1), 500, at(900));
+        allowances.reserve(peer(1), 49_900, at(900));
         assert_eq!(available(&allowances, at(900)), 100, "no other plan has it");
         allowances.note(peer(1), Origin::Parity, 200, at(1_100));
         allowances.release(peer(1), 200, at(900));
         assert_eq!(available(&allowances, at(1_100)), 100, "what left is not charged twice");
-        allowances.release(peer(1), 300, at(900));
-        assert_eq!(available(&allowances, at(1_200)), 400, "the rest was not needed");
-        allowances.reserve(peer(1), 400, at(2_000));
-        assert_eq!(available(&allowances, at(12_000)), 600, "of a connection that vanished");
-        allowances.release(peer(1), 400, at(2_000));
+        allowances.release(peer(1), 49_700, at(900));
+        assert_eq!(available(&allowances, at(1_200)), 49_800, "the rest was not needed");
+        allowances.reserve(peer(1), 49_800, at(2_000));
+        assert_eq!(available(&allowances, at(12_000)), 50_000, "of a connection that vanished");
+        allowances.release(peer(1), 49_800, at(2_000));
         allowances.note(peer(1), Origin::Parity, 100, at(12_000));
-        allowances.release(peer(1), 400, at(2_000));
-        assert_eq!(available(&allowances, at(12_000)), 500, "its page is another's by now");
+        allowances.release(peer(1), 49_800, at(2_000));
+        assert_eq!(available(&allowances, at(12_000)), 49_900, "its page is another's by now");
     }
 
     #[test]
     fn overdrawn_allowance_leaves_nothing() {
         let mut allowances = Allowances::default();
         allowances.note(peer(1), Origin::New, 1_000, Instant::ZERO);
-        allowances.note(peer(1), Origin::Duplicate, 5_000, Instant::ZERO);
+        allowances.note(peer(1), Origin::Duplicate, 55_000, Instant::ZERO);
         assert_eq!(allowances.available(peer(1), &PLANNER, Instant::ZERO), 0);
     }
 

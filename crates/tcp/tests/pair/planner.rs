@@ -8,16 +8,15 @@ use brisk_tcp::config::{ConnectConfig, ListenConfig, PacingConfig, PlannerConfig
 use crate::harness::{A, B, Pair, pattern};
 
 const CONNECTIONS: u64 = 40;
-const PERCENT: u32 = 10;
-/// Two segments' worth.
-const BURST: u32 = 3_000;
+const PERCENT: u32 = 1;
+/// Bytes that may be spent before anything is sent: seven segments' worth.
+const QUIET: u64 = (PlannerConfig::QUIET / 100 * PERCENT) as u64;
 const SEGMENT: usize = 1_400;
 
 /// Forty connections to one peer over a path that is expected to lose every tenth packet, and their ids at A.
 fn connected() -> (Pair, Vec<ConnId>) {
     let mut tcp = TcpConfig { handshake_copies: None, ..TcpConfig::planned(PERCENT) };
-    tcp.mechanisms.planner =
-        Some(PlannerConfig { max_overhead: PERCENT, burst: BURST, assumed_loss: 100_000, form: None });
+    tcp.mechanisms.planner = Some(PlannerConfig { max_overhead: PERCENT, assumed_loss: 100_000, form: None });
     let mut pair = Pair::new(1);
     let listener = pair.listen(B, 80, ListenConfig { tcp: tcp.clone(), ..ListenConfig::default() });
     let connect = ConnectConfig { tcp, ..ConnectConfig::default() };
@@ -50,8 +49,8 @@ fn flights_that_are_planned_in_one_instant_share_the_allowance() {
     pair.run(Duration::from_millis(1));
     let (sent, spent) = sent_and_spent(&pair, &ids, CONNECTIONS);
     let earned = sent * u64::from(PERCENT) / 100;
-    assert!(spent >= u64::from(BURST) / 2, "{spent} bytes: it is spent, though");
-    assert!(spent <= u64::from(BURST) + earned, "{spent} bytes of {BURST} and {earned}");
+    assert!(spent >= QUIET / 2, "{spent} bytes: it is spent, though");
+    assert!(spent <= QUIET + earned, "{spent} bytes of {QUIET} and {earned}");
 }
 
 /// A reservation is charged once: flights one after the other spend the whole allowance and no more.
@@ -63,7 +62,7 @@ fn flights_in_turn_spend_the_whole_allowance() {
         pair.run(Duration::from_millis(120));
     }
     let (sent, spent) = sent_and_spent(&pair, &ids, 2 * CONNECTIONS);
-    let allowance = u64::from(BURST) + sent * u64::from(PERCENT) / 100;
+    let allowance = QUIET + sent * u64::from(PERCENT) / 100;
     assert!(spent <= allowance, "{spent} bytes of {allowance}");
     assert!(spent + 2 * (SEGMENT as u64 + 100) >= allowance, "{spent} bytes of {allowance}");
 }
@@ -78,8 +77,7 @@ fn a_plan_leaves_the_one_before_what_it_has_not_spent() {
         nodelay: true,
         ..TcpConfig::planned(50)
     };
-    tcp.mechanisms.planner =
-        Some(PlannerConfig { max_overhead: 50, burst: BURST, assumed_loss: 100_000, form: None });
+    tcp.mechanisms.planner = Some(PlannerConfig { max_overhead: 50, assumed_loss: 100_000, form: None });
     let mut pair = Pair::new(1);
     let listener = pair.listen(B, 80, ListenConfig { tcp: tcp.clone(), ..ListenConfig::default() });
     let (id, _) = pair.established_at(listener, &ConnectConfig { tcp, ..ConnectConfig::default() });

@@ -51,7 +51,7 @@ fn a_path_that_takes_the_data_sees_one_copy_and_then_none() {
 fn the_insurance_does_not_hang_on_an_allowance() {
     let mut world = World::known(FastOpenListen::default());
     let mut tcp = TcpConfig { delack_max: Duration::ZERO, ..TcpConfig::planned(5) };
-    tcp.mechanisms.planner = Some(PlannerConfig { burst: 0, ..PlannerConfig::DEFAULT });
+    tcp.mechanisms.planner = Some(PlannerConfig { max_overhead: 0, ..PlannerConfig::DEFAULT });
     world.open(&ConnectConfig { tcp, ..insured() }, &pattern(100));
     world.until(60);
     assert_eq!(world.sent(A), [(0, "S", 100, true), (50, "S", 0, false)]);
