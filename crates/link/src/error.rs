@@ -40,11 +40,6 @@ impl SpecError {
     pub fn value(&self) -> &str {
         &self.value
     }
-
-    /// The error and its remedy, without the place: `'mbt' is not a unit of rate; use ...`.
-    pub fn advice(&self) -> String {
-        format!("{}; {}", self.problem, self.remedy)
-    }
 }
 
 impl fmt::Display for SpecError {
@@ -135,6 +130,5 @@ mod tests {
         let error = SpecError::new("mbt", "'mbt' is not a unit of rate", "use mbit").at("rate", "20mbt");
         assert_eq!(error.to_string(), "--rate 20mbt: 'mbt' is not a unit of rate; use mbit");
         assert_eq!(error.key(), Some("rate"));
-        assert_eq!(error.advice(), "'mbt' is not a unit of rate; use mbit");
     }
 }

@@ -191,20 +191,11 @@ impl Interface {
 
     /// Switches the interface on.
     pub fn set_up(&self) -> Result<(), OpenError> {
-        self.set_flags(libc::IFF_UP as u32, "cannot be switched on")
-    }
-
-    /// Switches the interface off.
-    pub fn set_down(&self) -> Result<(), OpenError> {
-        self.set_flags(0, "cannot be switched off")
-    }
-
-    fn set_flags(&self, flags: u32, action: &str) -> Result<(), OpenError> {
         Request::new(RTM_NEWLINK, 0)
-            .bytes(&link_header(self.index, flags, libc::IFF_UP as u32))
+            .bytes(&link_header(self.index, libc::IFF_UP as u32, libc::IFF_UP as u32))
             .exchange()
             .map(drop)
-            .map_err(|error| OpenError::interface(&self.name, action, error))
+            .map_err(|error| OpenError::interface(&self.name, "cannot be switched on", error))
     }
 
     /// Gives the interface an address of the kernel, on a network of `prefix` bits. One that it has already

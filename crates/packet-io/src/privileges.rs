@@ -194,11 +194,6 @@ pub fn has_net_admin() -> bool {
     has(CapabilitySet::NET_ADMIN)
 }
 
-/// Whether this thread has CAP_NET_RAW: it can open packet and raw sockets.
-pub fn has_net_raw() -> bool {
-    has(CapabilitySet::NET_RAW)
-}
-
 /// Whether this thread has CAP_SYS_ADMIN: it can create and enter network namespaces.
 pub fn has_sys_admin() -> bool {
     has(CapabilitySet::SYS_ADMIN)

@@ -111,12 +111,6 @@ impl UdpDevice {
         UdpDevice::over(socket.into(), options).map_err(failed)
     }
 
-    /// Uses a socket that is bound already, for instance one that was handed over by a service manager.
-    pub fn from_socket(socket: UdpSocket, options: UdpOptions) -> Result<UdpDevice, OpenError> {
-        UdpDevice::over(socket, options)
-            .map_err(|error| OpenError::new("udp", "the socket cannot be used", "", error))
-    }
-
     fn over(socket: UdpSocket, options: UdpOptions) -> io::Result<UdpDevice> {
         let local = socket.local_addr()?;
         let serves_v4 =
