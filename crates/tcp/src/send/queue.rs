@@ -1,9 +1,9 @@
 //! The send buffer: bytes from SND.UNA on, sent or not, until they are acknowledged; where the
 //! application pushed (RFC 9293 section 3.9.1, PSH); and whether a FIN follows.
 //!
-//! It knows bytes, not segments: what was sent and what became of it is on the scoreboard. Memory is
-//! taken with the first write, or lent for it, and given away when everything is acknowledged
-//! ([`SendQueue::take_storage`]).
+//! It knows bytes, not segments: what was sent and what became of it is on the scoreboard. It allocates
+//! memory with the first write, or uses storage that is lent for it ([`SendQueue::lend`]), and gives it away
+//! when everything is acknowledged ([`SendQueue::take_storage`]).
 
 use alloc::collections::VecDeque;
 
@@ -16,9 +16,9 @@ use crate::on_demand::{Initial, OnDemand};
 use crate::send::bytes::{MIN_GIVEN, Pieces, SendBytes};
 use crate::seq_ranges::SeqRange;
 
-/// An empty queue keeps at most this much memory, bytes: allocators have such at hand.
+/// Largest storage that an empty queue keeps, bytes: allocating this little is cheap.
 const IDLE_BYTES: usize = 1024;
-/// Push marks that are kept; beyond it the oldest are forgotten.
+/// Largest number of push marks; a further one replaces the oldest.
 const MAX_PUSH_MARKS: usize = 128;
 
 /// The send buffer of one connection.
@@ -33,11 +33,11 @@ pub(crate) struct SendQueue {
     records: OnDemand<Ends>,
     /// One past the last byte of what was pushed, ascending.
     pushes: SmallVec<[SeqNum; 4]>,
-    /// The mark of the last write, while nothing was written behind it.
+    /// The mark that the last [`SendQueue::mark_push`] set, unless a record ends there.
     tail_push: Option<SeqNum>,
     /// The last write announced that more follows.
     more: bool,
-    /// How far was pushed, by the application or by force; Linux: pushed_seq.
+    /// End of the pushed bytes, pushed by the application or by force; Linux: pushed_seq.
     pushed: SeqNum,
     /// The highest sequence number that was sent.
     sent: SeqNum,
@@ -97,7 +97,7 @@ impl SendQueue {
         self.start + self.len() as u32
     }
 
-    /// Bytes kept: sent and not acknowledged, and not sent.
+    /// Bytes that are kept: those in flight, and those not sent yet.
     pub(crate) fn len(&self) -> usize {
         self.bytes.len()
     }
@@ -128,8 +128,8 @@ impl SendQueue {
         taken
     }
 
-    /// As [`SendQueue::write`] of at most `most` bytes, which are taken off the front of `data` without a
-    /// copy unless they are few.
+    /// Takes at most `most` bytes off the front of `data`, like [`SendQueue::write`]; it copies them only if
+    /// they are fewer than [`MIN_GIVEN`].
     pub(crate) fn write_bytes(&mut self, data: &mut Bytes, most: usize) -> usize {
         let taken = data.len().min(most).min(self.free());
         if taken < MIN_GIVEN {
@@ -147,7 +147,7 @@ impl SendQueue {
     /// buffered segment (i.e., when there is no more queued data to be sent)" (MUST-61).
     pub(crate) fn mark_push(&mut self) {
         self.more = false;
-        // A write that nothing was sent up to yet no longer ends what is buffered.
+        // The end of a write that has not been sent completely is no longer the end of the buffered data.
         if let Some(push) = self.tail_push
             && push.gt(self.sent)
             && self.pushes.last() == Some(&push)
@@ -158,7 +158,7 @@ impl SendQueue {
         self.add_push(self.end());
     }
 
-    /// Notes that the last write announced more: its last byte ends nothing (Linux: MSG_MORE).
+    /// Records that the last write announced more: its last byte gets no push mark (Linux: MSG_MORE).
     pub(crate) fn leave_open(&mut self) {
         self.more = true;
     }
@@ -185,13 +185,13 @@ impl SendQueue {
         }
     }
 
-    /// Where the record that `seq` belongs to ends, if something is queued behind it.
+    /// Returns the end of the record that contains `seq`, if data is queued behind that record.
     pub(crate) fn record_end(&self, seq: SeqNum) -> Option<SeqNum> {
         let index = self.records.0.partition_point(|end| end.le(seq));
         self.records.0.get(index).copied().filter(|end| end.lt(self.end()))
     }
 
-    /// As much of `range` as belongs to one record.
+    /// Cuts `range` at the end of the record in which it starts.
     pub(crate) fn within_record(&self, range: SeqRange) -> SeqRange {
         let end = self.record_end(range.start).unwrap_or(range.end);
         SeqRange::new(range.start, range.end.min(end))
@@ -218,14 +218,13 @@ impl SendQueue {
         self.sent = self.sent.max(to);
     }
 
-    /// MAX.SND.WND, bytes: half of it is the most that is written between two pushes, so that a
-    /// receiver that waits for PSH cannot stall the window.
+    /// Sets MAX.SND.WND, bytes. A push follows at the latest after half of it, so that a receiver that
+    /// waits for PSH cannot stall the window.
     pub(crate) fn set_max_window(&mut self, max_snd_wnd: u32) {
         self.max_window = max_snd_wnd;
     }
 
-    /// The bytes of `range` that are kept, in the pieces in which they lie. They are fewer than `range` where
-    /// that reaches beyond what is kept.
+    /// Returns the bytes of `range` in contiguous pieces, without those that are not kept.
     pub(crate) fn pieces(&self, range: SeqRange) -> Pieces<'_> {
         let Some(kept) = range.intersection(&SeqRange::new(self.start, self.end())) else {
             return Pieces::new();
@@ -233,7 +232,7 @@ impl SendQueue {
         self.bytes.pieces(kept.start.since(self.start) as usize..kept.end.since(self.start) as usize)
     }
 
-    /// Frees the bytes before `to`, which were acknowledged; a SYN or FIN in `to` is understood.
+    /// Frees the bytes before `to`, which were acknowledged; `to` may also count a SYN or a FIN.
     pub(crate) fn advance(&mut self, to: SeqNum) {
         let to = to.min(self.end());
         if !to.gt(self.start) {
@@ -259,7 +258,7 @@ impl SendQueue {
         self.bytes.is_empty() && self.bytes.capacity() > IDLE_BYTES
     }
 
-    /// Gives away the storage if nothing is in it; else, and if there is little, an empty one.
+    /// Gives away the storage if [`SendQueue::is_drained`]; otherwise returns empty storage.
     pub(crate) fn take_storage(&mut self) -> VecDeque<u8> {
         if !self.is_drained() {
             return VecDeque::new();
@@ -274,16 +273,16 @@ impl SendQueue {
         self.pushes.shrink_to_fit();
     }
 
-    /// How much storage it would like to be [lent](Self::lend) for a write of `len` bytes; 0 if it has some,
-    /// or needs little.
+    /// Returns the size of the storage to [lend](Self::lend) to it for a write of `len` bytes; 0 if it has
+    /// enough, or needs little.
     pub(crate) fn wanted(&self, len: usize) -> usize {
         let needed = len.min(self.free());
         let wants = self.bytes.is_empty() && needed > self.bytes.capacity().max(IDLE_BYTES);
         if wants { self.bytes.grown(needed, self.limit) } else { 0 }
     }
 
-    /// Uses `storage`, which is empty, from now on. For a queue with nothing copied into it; another keeps
-    /// its own.
+    /// Uses `storage`, which is empty, from now on. A queue that holds copied bytes keeps its own storage
+    /// instead.
     pub(crate) fn lend(&mut self, storage: VecDeque<u8>) {
         self.bytes.lend(storage);
     }
@@ -303,9 +302,8 @@ impl SendQueue {
         self.limit
     }
 
-    /// Lets the buffer grow with the window, as Linux does: two windows' worth of bytes, so that one can be
-    /// written while one is in flight, and `most` at most. Never above the configured maximum, never less
-    /// than before.
+    /// Lets the buffer grow with the window, as Linux does: to two windows, so that one can be written while
+    /// one is in flight, but not above `most` or the configured maximum. It never shrinks.
     pub(crate) fn grow(&mut self, window: u32, most: usize) {
         let wanted = (window as usize).saturating_mul(2).min(most);
         self.limit = self.limit.max(wanted.min(self.max));

@@ -11,9 +11,9 @@ pub(super) const UNBOUNDED: u64 = u64::MAX;
 pub(super) struct Bounds {
     /// Bytes in flight that a probe has found to be too much (`inflight_hi` of Linux).
     pub(super) inflight_longterm: u64,
-    /// Bytes in flight until the next probe (`inflight_lo`).
+    /// Limit of bytes in flight until the next probe (`inflight_lo`).
     pub(super) inflight_shortterm: u64,
-    /// Bytes per second until the next probe (`bw_lo`).
+    /// Limit of the rate until the next probe, bytes per second (`bw_lo`).
     pub(super) bw_shortterm: u64,
     /// The largest rate and delivered volume of this loss round.
     pub(super) bw_latest: u64,
@@ -52,7 +52,7 @@ impl Bounds {
         (self.bw_shortterm, self.inflight_shortterm) = (UNBOUNDED, UNBOUNDED);
     }
 
-    /// Lowers the short-term rate after a loss round, not below what it has delivered.
+    /// Lowers the short-term rate after a loss round, not below the rate at which the round delivered.
     pub(super) fn lower_bandwidth(&mut self, max_bw: u64) {
         let from = if self.bw_shortterm == UNBOUNDED { max_bw } else { self.bw_shortterm };
         self.bw_shortterm = times_beta(from).max(self.bw_latest);
@@ -70,7 +70,7 @@ impl Bounds {
 mod tests {
     use super::*;
 
-    /// U8.
+    /// Each limit falls to 7/10, or to what the round delivered if that is more.
     #[test]
     fn a_lossy_round_lowers_the_short_term_limits_to_what_it_delivered() {
         let mut bounds = Bounds { bw_latest: 950_000, inflight_latest: 62_000, ..Bounds::default() };

@@ -1,8 +1,8 @@
 //! The losses that show congestion, and the response to them.
 //!
-//! The draft calls a loss ratio above 2 % congestion. A flight of fewer than 50 segments exceeds that with a
-//! single random loss, and so does every flight on a path that loses 2 % at random. Here a ratio must also be
-//! *excess*: more losses than the random loss of this path, learnt over time, makes plausible
+//! The draft calls a loss ratio above 2 % congestion. A single random loss exceeds that in a flight of fewer
+//! than 50 segments, and on a path that loses 2 % at random about half of all flights do. Here losses must
+//! also be *excess*: more losses than the random loss of this path, learnt over time, makes plausible
 //! ([`crate::evidence`]).
 
 use super::super::sample::{LostPacket, RateSample};
@@ -12,10 +12,10 @@ use crate::seq_ranges::SeqRange;
 use crate::time::{Instant, Micros};
 use brisk_wire::SeqNum;
 
-/// Loss runs in a round that end Startup. The draft demands six, which short flights do not reach before a
-/// short queue has taken a third of them; here the losses must be excess, too.
+/// Number of loss runs in a round that ends Startup. The draft demands six; a short queue drops a third of a
+/// short flight before its losses form six runs. Here fewer suffice, because the losses must also be excess.
 pub(super) const MIN_RUNS_IN_STARTUP: u32 = 3;
-/// Loss runs in a round that end a probe for bandwidth.
+/// Number of loss runs in a round that ends a probe for bandwidth.
 pub(super) const MIN_RUNS_IN_UP: u32 = 2;
 /// Loss threshold of the draft, percent.
 const LOSS_THRESHOLD: u64 = 2;
@@ -49,7 +49,8 @@ impl LossRound {
         }
     }
 
-    /// Something was lost: the round lasts until the next data is delivered.
+    /// Records that this round has lost something. Its first loss makes it last until data sent from now on
+    /// is delivered.
     pub(super) fn begin(&mut self, delivered: u64) {
         if !self.is_lossy {
             self.ends_at = delivered;
@@ -70,7 +71,7 @@ impl LossRound {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Evidence {
     history: LossHistory,
-    /// The last four lossy rounds, the newest in the lowest bit: 1 if the queue stood.
+    /// The last four lossy rounds, the newest in the lowest bit: 1 if the round trip was long (a queue).
     queued: u8,
     /// Counters of the connection when this round began.
     round_delivered: u64,
@@ -92,7 +93,8 @@ impl Bbr {
         bytes.div_ceil(u64::from(self.mss))
     }
 
-    /// A loss round may end with `sample`: decides whether its losses show congestion, and answers or learns.
+    /// If `sample` ends the loss round, adds the round to the history, and lowers the short-term limits if
+    /// its losses show congestion.
     pub(super) fn end_loss_round(&mut self, sample: &RateSample) {
         let evidence = &mut self.evidence;
         evidence.round_rtt = match (evidence.round_rtt, sample.rtt) {
@@ -114,7 +116,7 @@ impl Bbr {
         if self.loss_round.is_lossy {
             self.evidence.queued = (self.evidence.queued << 1 | u8::from(is_queued)) & 0xf;
         }
-        // Losses while a queue stands are not random; of an excess, the plausible part counts as random.
+        // Losses while there is a queue are not random. Otherwise as many count as random as are plausible.
         let random = if is_queued { 0 } else { lost.min(allowed) };
         let runs = u64::from(self.loss_round.runs).min(random);
         self.evidence.history.learn(segments, random, runs, MEMORY_SEGMENTS);
@@ -128,7 +130,7 @@ impl Bbr {
         (self.loss_round.is_lossy, self.loss_round.is_queued) = (false, false);
     }
 
-    /// A probe has put too much in flight: keeps that as the long-term limit and ends the probe.
+    /// Ends a probe that has put too much in flight, and keeps the volume at the loss as long-term limit.
     pub(super) fn end_lossy_probe(&mut self, lost: &LostPacket) {
         let at_loss = inflight_at_loss(lost.range.len(), lost.tx_in_flight, lost.lost);
         self.cycle.prev_too_high = true;
@@ -142,7 +144,7 @@ impl Bbr {
         }
     }
 
-    /// Remembers the state in case the losses prove to be none.
+    /// Remembers the state, for the case that the losses prove spurious.
     pub(super) fn record_probe_ended_by_loss(&mut self) {
         let state = self.state;
         if let Some(undo) = &mut self.undo {
@@ -150,7 +152,7 @@ impl Bbr {
         }
     }
 
-    /// Congestion experienced (RFC 3168), once per window: as a loss, with the reduction of RFC 8511.
+    /// Responds to an ECN mark (RFC 3168) once per window: as to a loss, but with the reduction of RFC 8511.
     pub(super) fn answer_mark(&mut self, now: Instant) {
         match self.state {
             State::Startup => {
@@ -173,8 +175,8 @@ impl Bbr {
     }
 }
 
-/// Bytes that were in flight when the losses crossed the threshold, within a lost transmission of `len`
-/// bytes.
+/// Returns the bytes in flight at which the losses crossed the threshold. That point lies within the last
+/// `len` bytes of the flight, which are lost.
 fn inflight_at_loss(len: u32, tx_in_flight: u32, lost: u64) -> u64 {
     let len = u64::from(len);
     let (Some(flight_before), Some(lost_before)) =
@@ -190,7 +192,7 @@ fn inflight_at_loss(len: u32, tx_in_flight: u32, lost: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// U7.
+    /// The draft's BBRInflightAtLoss.
     #[test]
     fn the_limit_is_where_the_losses_crossed_the_threshold() {
         assert_eq!(inflight_at_loss(10_000, 100_000, 11_000), 90_816);

@@ -32,11 +32,11 @@ pub const RATE_SPAN: Duration = Duration::from_millis(100);
 /// A parity segment lies at most this far left of RCV.NXT, bytes.
 const LEFT_MAX: u32 = 1 << 30;
 
-/// Parities that wait for others of their group; the oldest goes first.
+/// Largest number of parities that wait for others of their group; a further one replaces the oldest.
 const WAITING_MAX: usize = ROWS_MAX as usize;
 
-/// Checksum mismatches after which the decoder wants to be switched off: one may be a forged segment, a
-/// path that rewrites payload shows itself twice.
+/// Checksum mismatches after which the decoder asks to be switched off. A forged segment can cause one; a
+/// path that rewrites payload causes more.
 const MISMATCHES_MAX: u32 = 2;
 
 /// Constant parameters of a decoder.
@@ -90,7 +90,7 @@ pub enum Unfit {
     Form,
     /// Profile F2: it does not lie left of the window.
     NotLeft,
-    /// Length of payload and of the encoded range do not belong together.
+    /// The length of the payload contradicts that of the encoded range, RMSS or the code.
     Shape,
     /// The encoded range reaches beyond the window.
     BeyondWindow,
@@ -103,8 +103,8 @@ pub enum Unfit {
 /// Why a loss could not be repaired.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Failure {
-    /// More is missing than the parities of the group can repair, or nothing is there that would tell where
-    /// they belong.
+    /// More is missing than the parities of the group can repair, or no arrived data confirms the position
+    /// of the range.
     TooMuchLost,
     /// Bytes that arrived are no longer held.
     History,
@@ -280,7 +280,7 @@ impl Decoder {
         None
     }
 
-    /// Form and place of a parity segment: what must hold before any byte of it is looked at.
+    /// Reads the option, and checks form and position of a parity segment before its payload is read.
     fn read(&self, segment: &Arrived<'_>, edges: &Edges) -> Result<Label, Unfit> {
         let forbidden = [Flags::SYN, Flags::FIN, Flags::RST, Flags::URG];
         let len = segment.payload.len() as u32;
@@ -320,7 +320,7 @@ impl Decoder {
         Ok(Label { layout, crc32c, fin_end, row, rows })
     }
 
-    /// Tries to repair a group with a parity that arrives now, if one does, and those that wait.
+    /// Tries to repair a group with the parities that wait and the `arriving` one, if there is one.
     fn attempt(
         &self,
         label: &Label,
@@ -367,8 +367,8 @@ impl Decoder {
         Attempt::Done(Recovered { runs, range, parities: holes.depth() as u8 })
     }
 
-    /// True if something but the sequence number says where the range lies; see the [module](self). F1
-    /// does without.
+    /// True if arrived data, or the checksum, confirms the position of the range; see the [module](self). F1
+    /// needs no confirmation.
     fn is_placed(&self, spans: &[Span], start: SeqNum, edges: &Edges, held: &impl Held) -> bool {
         let by_checksum = match self.config.code {
             Code::Xor | Code::XorInterleaved => false,
@@ -381,7 +381,7 @@ impl Decoder {
             || held.gaps(SeqRange::new(start - 1, start)).next().is_none()
     }
 
-    /// The parities of a group that are here, the one that arrives and those that wait, by row.
+    /// Returns the parities of a group, the `arriving` one and those that wait, sorted by row.
     fn parities<'a>(
         &'a self,
         label: &Label,
@@ -400,7 +400,7 @@ impl Decoder {
         parities
     }
 
-    /// A parity waits for others.
+    /// Keeps a parity until others of its group arrive.
     fn keep(&mut self, label: Label, payload: &[u8]) {
         let known =
             self.waiting.iter().any(|other| other.label.same_group(&label) && other.label.row == label.row);
@@ -452,15 +452,15 @@ impl Decoder {
     }
 }
 
-/// The encoded bytes that have not arrived: disjoint, ascending; one more than [`HOLES_MAX`] runs at most,
-/// which is more than can be repaired.
+/// Returns the encoded bytes that have not arrived, as disjoint runs in ascending order: at most
+/// [`HOLES_MAX`] + 1, because so many cannot be repaired.
 fn missing(label: &Label, edges: &Edges, held: &impl Held) -> ArrayVec<SeqRange, { HOLES_MAX + 1 }> {
     let ahead = |range: SeqRange| SeqRange::new(range.start.max(edges.rcv_nxt), range.end);
     let encoded = label.layout.encoded().map(ahead).filter(|range| !range.is_empty());
     encoded.flat_map(|range| held.gaps(range)).take(HOLES_MAX + 1).collect()
 }
 
-/// True if the parity says where the stream ends and that is news.
+/// True if the parity announces a FIN that the receiver does not know yet.
 fn lacks_fin(label: &Label, edges: &Edges) -> bool {
     label.fin_end && !edges.fin_known && label.layout.range().end.ge(edges.rcv_nxt)
 }
@@ -476,7 +476,7 @@ fn end_with_fin(runs: &mut Vec<Rebuilt>, end: SeqNum) {
 /// A stretch of the encoded range, and which run of missing bytes it is, if it is missing.
 type Span = (SeqRange, Option<usize>);
 
-/// The encoded range in stream order as what has arrived (`None`) and what is missing (which run).
+/// Divides the encoded range into spans in stream order, arrived (`None`) or missing (index of the run).
 fn spans(layout: &Layout, missing: &[SeqRange]) -> Vec<Span> {
     let mut spans = Vec::new();
     let mut runs = missing.iter().enumerate().peekable();

@@ -2,10 +2,10 @@
 //! polynomials over GF(2) modulo x^8 + x^4 + x^3 + x^2 + 1 (0x11d), the polynomial of most
 //! Reed-Solomon codes.
 //!
-//! Bytes in bulk are never multiplied through tables. A sum `c1*D1 + c2*D2 + ...` is computed bit by bit
-//! of the factors, highest first: double what is there, add every `D` whose factor has the bit. Doubling
-//! and adding work on all bytes of a block alike, so the compiler turns them into vector instructions,
-//! and a factor of 1 costs one XOR.
+//! Bytes in bulk are never multiplied through tables. A sum `c1*D1 + c2*D2 + ...` is computed from the
+//! highest bit of the factors to the lowest: double the sum so far, then add every `D` whose factor has the
+//! bit. Doubling and adding work on all bytes of a block alike, so the compiler turns them into vector
+//! instructions, and a factor of 1 costs one XOR.
 
 /// The low byte of the field's polynomial.
 const POLYNOMIAL: u8 = 0x1d;
@@ -33,7 +33,7 @@ pub const fn inverse(a: u8) -> Option<u8> {
     if a == 0 { None } else { Some(EXP[255 - LOG[a as usize] as usize]) }
 }
 
-/// Adds `bytes` to the front of `sum`, byte by byte; what is longer than the other stays as it is.
+/// Adds `bytes` to the front of `sum`, byte by byte, up to the end of the shorter one.
 pub fn add(sum: &mut [u8], bytes: &[u8]) {
     for (sum, byte) in sum.iter_mut().zip(bytes) {
         *sum ^= byte;

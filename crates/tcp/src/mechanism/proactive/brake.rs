@@ -2,13 +2,14 @@
 
 use alloc::collections::VecDeque;
 
-/// Originals that are looked back upon.
+/// Number of the latest originals in which losses count.
 const WINDOW: u64 = 100;
 
-/// Counts, over the last 100 original segments, those that were retransmitted or reported as masked.
+/// Counts how many of the last 100 original segments were lost: retransmitted, or reported as replaced by
+/// their copy (a masked loss).
 #[derive(Clone, Debug)]
 pub(crate) struct Brake {
-    /// Losses among the last 100 originals that are borne, 1..=100.
+    /// Largest number of losses among the last 100 originals at which copying continues, 1..=100.
     cap: usize,
     /// Original segments sent so far.
     originals: u64,
@@ -17,12 +18,12 @@ pub(crate) struct Brake {
 }
 
 impl Brake {
-    /// A brake that bears `percent` of loss, 1..=100.
+    /// A brake that stops the copies when more than `percent` of the originals are lost, 1..=100.
     pub(crate) fn new(percent: u32) -> Self {
         Brake { cap: percent.clamp(1, WINDOW as u32) as usize, originals: 0, losses: VecDeque::new() }
     }
 
-    /// So many original segments left.
+    /// Counts `segments` originals that were sent.
     pub(crate) fn on_originals(&mut self, segments: u32) {
         self.originals += u64::from(segments);
         while self.losses.front().is_some_and(|at| at + WINDOW <= self.originals) {
@@ -30,8 +31,8 @@ impl Brake {
         }
     }
 
-    /// An original was retransmitted, or its loss was reported as masked. True if that was one too many:
-    /// copying has to stop.
+    /// Counts a loss: an original was retransmitted, or its loss was reported as masked. True if the losses
+    /// exceed the limit, so that copying has to stop.
     #[must_use]
     pub(crate) fn on_loss(&mut self) -> bool {
         if self.losses.len() <= self.cap {
@@ -55,7 +56,7 @@ mod tests {
                 stopped += u32::from(brake.on_loss());
             }
         }
-        assert_eq!(stopped, 1, "25 are borne, the 26th is not");
+        assert_eq!(stopped, 1, "the 26th loss stops the copies");
     }
 
     #[test]
