@@ -20,11 +20,11 @@ use brisk_wire::SeqNum;
 use super::{crc32c, gf256};
 use crate::seq_ranges::SeqRange;
 
-/// Most blocks of a group with one of the XOR codes (Gentle Aggression section 5).
+/// Largest number of blocks of a group with one of the XOR codes (Gentle Aggression section 5).
 pub const XOR_BLOCKS_MAX: u32 = 16;
-/// Most blocks of a group with [`Code::ReedSolomon`].
+/// Largest number of blocks of a group with [`Code::ReedSolomon`].
 pub const RS_BLOCKS_MAX: u32 = 32;
-/// Most parities of a group.
+/// Largest number of parities of a group.
 pub const ROWS_MAX: u8 = brisk_wire::gentle::PARITIES_MAX;
 
 /// An erasure code that two ends can agree on.
@@ -58,7 +58,7 @@ impl Code {
         }
     }
 
-    /// Most blocks of a group.
+    /// Largest number of blocks of a group.
     pub fn blocks_max(self) -> u32 {
         match self {
             Code::Xor | Code::XorInterleaved => XOR_BLOCKS_MAX,
@@ -66,7 +66,7 @@ impl Code {
         }
     }
 
-    /// Blocks between the starts of two encoded ones, in blocks.
+    /// Distance between two encoded blocks that follow one another, in blocks: 1 if none is skipped.
     fn stride(self) -> u32 {
         match self {
             Code::Xor | Code::ReedSolomon => 1,
@@ -117,7 +117,7 @@ impl Layout {
             Code::Xor | Code::ReedSolomon => Layout::new(code, group, block).into_iter().collect(),
             Code::XorInterleaved => (0..2.min(blocks))
                 .filter_map(|first| {
-                    // From the first block of this half to the last one of the same parity.
+                    // From the first block of this half to its last: both even or both odd.
                     let last = blocks - 1 - (blocks - 1 - first) % 2;
                     let end = group.end.min(group.start + (last + 1) * block);
                     Layout::new(code, SeqRange::new(group.start + first * block, end), block)
@@ -146,7 +146,7 @@ impl Layout {
         self.range.len().div_ceil(self.block)
     }
 
-    /// Bytes of the parity: B, or less if all that is encoded is less.
+    /// Length of the parity, bytes: B, or the length of the range if that is shorter.
     pub fn payload_len(&self) -> usize {
         self.block.min(self.range.len()) as usize
     }
@@ -164,8 +164,8 @@ impl Layout {
         })
     }
 
-    /// The parts of `range`, which lies in that of the layout, block by block; what is not encoded is
-    /// passed over.
+    /// Cuts `range`, which lies within the range of the layout, at the ends of blocks, and leaves out
+    /// skipped blocks.
     pub(super) fn parts(&self, range: SeqRange) -> impl Iterator<Item = Part> + Clone + use<> {
         let Layout { range: whole, block: size, code } = *self;
         let mut at = range.start;
@@ -248,12 +248,13 @@ pub fn parity<'a>(layout: &Layout, row: u8, bytes: impl Iterator<Item = Placed<'
     }
 }
 
-/// CRC-32C over the encoded ones of the given bytes, which come in stream order and lie in the range.
+/// CRC-32C over the given bytes without those of skipped blocks. The bytes come in stream order and lie in
+/// the range.
 ///
 /// With [`Code::ReedSolomon`] it also covers where in the stream the range begins, as its distance from
 /// the first stream byte, whose sequence number is `origin` (ISS + 1 for the sender, IRS + 1 for the
-/// receiver): a device that renumbers one part of the stream and not the other cannot move a range. The
-/// XOR codes leave the place out, as they always have; see [`super::decoder`] for what they do instead.
+/// receiver): a device that renumbers one part of the stream and not the other cannot move a range. With
+/// the XOR codes the checksum does not cover the place; [`super::decoder`] has the rule that replaces it.
 pub fn checksum<'a>(layout: &Layout, origin: SeqNum, bytes: impl Iterator<Item = Placed<'a>>) -> u32 {
     let add = |crc, (_, bytes): Placed<'a>| crc32c::append(crc, bytes);
     match layout.code {

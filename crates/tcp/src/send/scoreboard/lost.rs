@@ -7,8 +7,8 @@ use super::{Resent, Scoreboard};
 use crate::seq_ranges::SeqRange;
 
 impl Scoreboard {
-    /// Declares what of `range` is outstanding, not sacked and not lost yet as lost. Returns how many
-    /// bytes that were.
+    /// Declares those segments of `range` lost that are in flight: neither sacked nor lost already.
+    /// Returns the number of bytes newly declared lost.
     pub(crate) fn mark_lost(&mut self, range: SeqRange) -> u32 {
         let mut newly = 0;
         for index in self.cut_out(range) {
@@ -26,15 +26,17 @@ impl Scoreboard {
         newly
     }
 
-    /// Declares everything lost that is not sacked (a timeout without any better knowledge). Returns
-    /// how many bytes were not lost before.
+    /// Declares all segments lost that are not sacked, because after a timeout nothing better is known.
+    /// Returns the number of bytes newly declared lost.
     pub(crate) fn mark_all_lost(&mut self) -> u32 {
-        // After a timeout each advance begins a new count (Linux: tcp_process_loss).
+        // After a timeout the count of duplicates begins again with each advance of SND.UNA (Linux:
+        // tcp_process_loss).
         (self.reno.arrived, self.reno.recover, self.reno.announced_to) = (0, None, self.nxt);
         self.mark_lost(SeqRange::new(self.una, self.nxt))
     }
 
-    /// Without SACK: what is outstanding now may be announced by duplicates, and is to be repaired.
+    /// Without SACK: begins or continues a repair. Later duplicates can concern only data that is
+    /// outstanding now.
     fn repairing(&mut self) {
         self.reno.recover.get_or_insert(self.nxt);
         self.reno.announced_to = self.nxt;
@@ -104,7 +106,7 @@ impl Scoreboard {
         }
         let mut range = first.range;
         let mut payload = first.payload();
-        // A FIN behind a full segment goes by itself (Linux: only a smaller one is filled up).
+        // A FIN behind a full segment leaves alone (Linux adds later data only to a segment below `max_len`).
         if !first.syn && payload < max_len {
             for record in self.records.range(self.index_of(range.end)..) {
                 payload = payload.saturating_add(record.payload());

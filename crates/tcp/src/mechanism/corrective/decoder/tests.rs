@@ -37,7 +37,7 @@ impl Peer {
         SeqRange::new(self.first + from, self.first + to)
     }
 
-    /// Without these stretches the stream has arrived.
+    /// Makes the whole stream arrive except the ranges in `lost`.
     fn without(mut self, lost: &[(u32, u32)]) -> Peer {
         self.arrived = SeqRanges::new();
         self.arrived.insert(self.range(0, self.stream.len() as u32));
@@ -127,7 +127,7 @@ fn layout(code: Code, to: u32, block: u32) -> Layout {
     Layout::new(code, range(0, to), block).expect("a legal group")
 }
 
-/// The runs of a recovery as offsets and whether a FIN follows; their bytes are checked.
+/// Returns each run of a recovery as (start, end, FIN follows), in offsets; checks the bytes.
 fn runs(peer: &Peer, outcome: &Outcome) -> Vec<(u32, u32, bool)> {
     let Outcome::Recovered(recovered) = outcome else { panic!("not recovered: {outcome:?}") };
     let run = |run: &Rebuilt| {
@@ -158,7 +158,7 @@ fn a_short_tail_and_segments_across_blocks_are_rebuilt() {
     let peer = Peer::new(2400).without(&[(600, 1600)]);
     let outcome = decode(&mut decoder, &peer, &peer.sent(layout(Code::Xor, 2400, 1000), FIRST, 0, 1));
     assert_eq!(runs(&peer, &outcome), [(600, 1600, false)]);
-    // A range shorter than a block is a copy.
+    // The parity of a range shorter than a block is a copy of the range.
     let peer = Peer::new(300).without(&[(0, 300)]);
     let outcome = decode(&mut decoder, &peer, &peer.sent(layout(Code::Xor, 300, 1000), FIRST, 0, 1));
     assert_eq!(runs(&peer, &outcome), [(0, 300, false)]);
@@ -181,7 +181,7 @@ fn one_parity_rebuilds_losses_in_two_columns_except_by_paper_rule() {
     assert_eq!(runs(&peer, &decode(&mut Decoder::new(paper), &peer, &sent)), [(1000, 1700, false)]);
 }
 
-/// 32 runs are as many as are repaired, in whatever columns; one more is too much.
+/// At most 32 runs are repaired, in whatever columns.
 #[test]
 fn many_small_losses_in_different_columns_are_rebuilt_up_to_a_bound() {
     let small = |count| -> Vec<(u32, u32)> {
@@ -317,7 +317,7 @@ fn ranges_before_the_history_are_dropped_if_they_are_new() {
     let start = FIRST + 9000;
     let edge = start + 15 * RMSS;
     assert_eq!(decode(&parity(22_000, 1400), edge + 1), Outcome::Dropped(Unfit::TooOld));
-    // History reaches there, but this receiver has given it up.
+    // The largest permitted history would reach that far, but this receiver has freed it.
     let failed = Outcome::Failed { lost_len: 22_000 - 15 * RMSS, why: Failure::History };
     assert_eq!(decode(&parity(22_000, 1400), edge), failed);
     assert_eq!(decode(&parity(16_000, 1000), edge), Outcome::Nothing, "it ends there too");
@@ -413,7 +413,7 @@ fn any_one_parity_repairs_one_loss_at_once() {
         let outcome = decode(&mut Decoder::new(config(Code::ReedSolomon)), &peer, &sent);
         assert_eq!(runs(&peer, &outcome), [(5000, 6000, false)], "row {row}");
     }
-    // One parity alone goes in the form of XOR, and is the XOR.
+    // A group's only parity has the form enc-F2, and is the XOR of the blocks.
     let peer = Peer::new(21_000).without(&[(5000, 6000)]);
     let sent = peer.sent(layout(Code::ReedSolomon, 21_000, 1000), FIRST, 0, 1);
     assert!(matches!(sent.option, Gentle::EncF2 { .. }));
