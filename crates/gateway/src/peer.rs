@@ -286,15 +286,18 @@ pub(crate) async fn take_registration(
     write.flush().await
 }
 
-/// Sends more bytes than a `segment` of this side has and lets the backend send a full one, twice, behind the
-/// answers. Returns the payload of the backend's segments, first and last; `None` if the backend is of an
-/// earlier release, which sends none.
+/// More segments than the planner cuts into smaller ones.
+const FULL_SEGMENTS: usize = 9;
+
+/// Sends several full segments of this side, each of `segment` bytes, and lets the backend send a full one,
+/// twice, behind the answers. Returns the payload of the backend's segments, first and last; `None` if the
+/// backend is of an earlier release, which sends none.
 pub(crate) async fn exchange_full(
     read: &mut (impl AsyncRead + Unpin),
     write: &mut (impl AsyncWrite + Unpin),
     segment: usize,
 ) -> io::Result<Option<(usize, usize)>> {
-    let questions = vec![PLAIN; segment];
+    let questions = vec![PLAIN; FULL_SEGMENTS * segment];
     write.write_all(&questions).await?;
     write.flush().await?;
     let mut answers = questions;
