@@ -135,7 +135,11 @@ fn share_beside_cubic(members: u32, seed: u64) -> f64 {
 #[test]
 fn members_together_take_the_share_of_one_flow() {
     let shares = [1, 2, 8].map(|members| {
-        let mut shares: Vec<f64> = (1..=SEEDS).map(|seed| share_beside_cubic(members, seed)).collect();
+        let mut shares: Vec<f64> = std::thread::scope(|scope| {
+            let runs: Vec<_> =
+                (1..=SEEDS).map(|seed| scope.spawn(move || share_beside_cubic(members, seed))).collect();
+            runs.into_iter().map(|run| run.join().unwrap()).collect()
+        });
         shares.sort_by(f64::total_cmp);
         println!("{members}: {shares:.3?}");
         shares[shares.len() / 2]

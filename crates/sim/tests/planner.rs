@@ -106,18 +106,20 @@ fn without_loss_there_is_no_redundancy() {
     }
 }
 
-/// With loss it makes the mean and the tail better, within its allowance.
+/// With loss it makes the mean and the tail better, for a quarter more bytes. A single response may have them
+/// also at 5 %: of a quiet path the allowance counts a megabyte (`steady_load` tests busy ones).
 #[test]
 fn redundancy_pays_within_its_allowance() {
     let rtt = Duration::from_millis(100);
     let of = |tcp: &TcpConfig| {
         cell(&play("--rtt 100ms --rate 20mbit --loss down:2%", 30_000, tcp, true, 150), rtt)
     };
-    let (without, five, quarter) = (of(&all(0)), of(&all(5)), of(&all(25)));
-    assert!(five.mean < without.mean && quarter.mean < five.mean, "{without:?} {five:?} {quarter:?}");
-    assert!(quarter.mean < 1.2 && quarter.p99 < 2.5, "{quarter:?}");
-    // Of what is sent, headers included; a retransmission less makes up for a part of it.
-    assert!(five.wire <= without.wire * 1.06 && quarter.wire <= without.wire * 1.26, "{five:?} {quarter:?}");
+    let without = of(&all(0));
+    for with in [of(&all(5)), of(&all(25))] {
+        assert!(with.mean < without.mean && with.mean < 1.2 && with.p99 < 2.5, "{without:?} {with:?}");
+        // Of what is sent, headers included; a retransmission less makes up for a part of it.
+        assert!(with.wire <= without.wire * 1.26, "{without:?} {with:?}");
+    }
 }
 
 /// The bar in small: 30 kB at 2 % are there within 1.5 round trips for a quarter more bytes than payload, 2

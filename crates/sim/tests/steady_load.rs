@@ -19,9 +19,9 @@ use brisk_wire::Instant;
 /// Requests that are not counted: they fetch the cookie and teach both ends the path.
 const WARM: usize = 50;
 
-/// The TCP of a gateway pair as installed.
-fn installed() -> TcpConfig {
-    let planned = TcpConfig::planned(25);
+/// The TCP of a gateway pair as installed, but for its allowance of `max_overhead` percent; installed are 25.
+fn gateway(max_overhead: u32) -> TcpConfig {
+    let planned = TcpConfig::planned(max_overhead);
     let handshake_copies =
         planned.handshake_copies.map(|copies| HandshakeCopies { with_data: true, ..copies });
     TcpConfig {
@@ -48,10 +48,9 @@ impl Load {
     }
 }
 
-/// `count` responses of `bytes`, one every `every`.
-fn load(link: &str, bytes: u64, every: Duration, count: usize, seed: u64) -> Load {
+/// `count` responses of `bytes`, one every `every`, between ends with `tcp`.
+fn load(link: &str, tcp: &TcpConfig, bytes: u64, every: Duration, count: usize, seed: u64) -> Load {
     let mut world = World::new(&LinkSpec::parse(link).unwrap(), seed);
-    let tcp = installed();
     let client =
         world.add_host(Side::A, "client", &["10.0.0.1".parse().unwrap()], StackConfig::default()).unwrap();
     let primary = CookieKey::new(*b"brisk simulation");
@@ -61,10 +60,13 @@ fn load(link: &str, bytes: u64, every: Duration, count: usize, seed: u64) -> Loa
     let server = world.add_host(Side::B, "server", &["10.0.0.2".parse().unwrap()], stack).unwrap();
     let address: SocketAddr = "10.0.0.2:80".parse().unwrap();
     let listen =
-        ListenConfig { tcp: tcp.clone(), fast_open: Some(listening(&tcp)), ..ListenConfig::default() };
+        ListenConfig { tcp: tcp.clone(), fast_open: Some(listening(tcp)), ..ListenConfig::default() };
     world.add_app(server, Instant::ZERO, Server::new(address, listen));
-    let connect =
-        ConnectConfig { tcp, fast_open: Some(FastOpenConnect::insured()), ..ConnectConfig::default() };
+    let connect = ConnectConfig {
+        tcp: tcp.clone(),
+        fast_open: Some(FastOpenConnect::insured()),
+        ..ConnectConfig::default()
+    };
     let mut begin = |at: Instant, bytes| {
         let plan = ClientPlan {
             server: address,
@@ -99,9 +101,9 @@ fn load(link: &str, bytes: u64, every: Duration, count: usize, seed: u64) -> Loa
 }
 
 /// The loads of several seeds as one.
-fn loads(link: &str, bytes: u64, every: u64, count: usize, seeds: u64) -> Load {
+fn loads(link: &str, tcp: &TcpConfig, bytes: u64, every: u64, count: usize, seeds: u64) -> Load {
     let loads: Vec<Load> =
-        (0..seeds).map(|seed| load(link, bytes, Duration::from_millis(every), count, seed)).collect();
+        (0..seeds).map(|seed| load(link, tcp, bytes, Duration::from_millis(every), count, seed)).collect();
     let wire = loads.iter().map(|load| load.wire).sum::<f64>() / seeds as f64;
     let mut times: Vec<f64> = loads.into_iter().flat_map(|load| load.times).collect();
     times.sort_by(f64::total_cmp);
@@ -120,7 +122,7 @@ fn figures() {
     ] {
         for loss in losses {
             let link = format!("--rtt 100ms --rate 20mbit --queue 200p --loss {loss}");
-            let load = loads(&link, bytes, every, 200, 10);
+            let load = loads(&link, &gateway(25), bytes, every, 200, 10);
             println!(
                 "| {bytes} B, {loss} | {:.0} / {:.0} / {:.0}, {:.2} |",
                 load.at(0.5),
@@ -134,7 +136,21 @@ fn figures() {
 
 #[test]
 fn a_response_of_100_kb_takes_one_round_trip_on_a_path_that_loses() {
-    let load = loads("--rtt 100ms --rate 20mbit --queue 200p --loss 2%", 100_000, 100, 100, 4);
+    let load = loads("--rtt 100ms --rate 20mbit --queue 200p --loss 2%", &gateway(25), 100_000, 100, 100, 4);
     assert!(load.at(0.5) <= 150.0 && load.at(0.95) <= 160.0, "{:?}", load.times);
     assert!(load.wire <= 1.27, "{}", load.wire);
+}
+
+/// 15 MB in ten seconds: the allowance counts one more.
+#[test]
+fn a_busy_path_stays_within_its_allowance() {
+    let link = "--rtt 100ms --rate 20mbit --queue 200p --loss 2%";
+    let of = |percent| loads(link, &gateway(percent), 30_000, 20, 400, 2);
+    let without = of(0);
+    for (percent, share) in [(5, 0.05), (10, 0.10)] {
+        let with = of(percent);
+        let most = without.wire * (1.0 + share * 16.0 / 15.0);
+        assert!(with.wire <= most, "{percent} %: {} of {most}", with.wire);
+        assert!(with.at(0.99) < without.at(0.99) / 2.0, "{percent} %: {:?}", with.times);
+    }
 }
