@@ -53,8 +53,8 @@ pub(crate) struct SharedArgs {
     /// everything [default: all]
     #[arg(long, value_name = "LIST", env = "BRISK_MECHANISMS")]
     mechanisms: Option<String>,
-    /// Upper limit of the redundancy that the planner adds, as a share of what is sent; 0% switches
-    /// redundancy off [default: 25%]
+    /// Upper limit of the redundancy that the planner adds, as a share of the bytes sent to the peer within
+    /// ten seconds and of 1 MB more; 0% switches redundancy off [default: 25%]
     #[arg(long, value_name = "RATIO", env = "BRISK_MAX_OVERHEAD")]
     max_overhead: Option<String>,
     /// Fall back to our TCP without UDP through this interface where the path carries no UDP; needs
