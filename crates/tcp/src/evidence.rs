@@ -51,7 +51,8 @@ const TIME_SHIFT: u32 = 6;
 const TIMES_MEMORY: u64 = 1 << 11;
 /// Losses after which their times are compared with all others.
 const TIMED_LOSSES: u64 = 8;
-/// So many standard errors are no chance, although they are looked at after every flight.
+/// Standard errors by which the means must differ. Chance alone seldom reaches so many, although they are
+/// compared after every flight.
 const ERRORS: u128 = 4;
 
 impl Times {
@@ -116,11 +117,12 @@ impl LossTimes {
             return None;
         }
         let (mean, at_losses) = (sum / count, self.at_losses.sum / losses);
-        let excess = at_losses.checked_sub(mean + mean / 16)?;
+        let distance = at_losses.saturating_sub(mean);
         let variance = (squares / count).saturating_sub(mean * mean);
-        let distance = u128::from(excess + mean / 16);
-        let is_certain = distance * distance * u128::from(losses) > ERRORS * ERRORS * u128::from(variance);
-        is_certain.then(|| Duration::from_micros(((mean + at_losses) / 2) << TIME_SHIFT))
+        let is_certain =
+            u128::from(distance).pow(2) * u128::from(losses) > ERRORS.pow(2) * u128::from(variance);
+        (distance >= mean / 16 && is_certain)
+            .then(|| Duration::from_micros(((mean + at_losses) / 2) << TIME_SHIFT))
     }
 
     /// Returns the mean round-trip time around losses.
