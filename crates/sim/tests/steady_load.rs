@@ -101,9 +101,8 @@ fn load(link: &str, tcp: &TcpConfig, bytes: u64, every: Duration, count: usize, 
 }
 
 /// The loads of several seeds as one.
-fn loads(link: &str, tcp: &TcpConfig, bytes: u64, every: u64, count: usize, seeds: u64) -> Load {
-    let loads: Vec<Load> =
-        (0..seeds).map(|seed| load(link, tcp, bytes, Duration::from_millis(every), count, seed)).collect();
+fn loads(link: &str, tcp: &TcpConfig, bytes: u64, every: Duration, count: usize, seeds: u64) -> Load {
+    let loads: Vec<Load> = (0..seeds).map(|seed| load(link, tcp, bytes, every, count, seed)).collect();
     let wire = loads.iter().map(|load| load.wire).sum::<f64>() / seeds as f64;
     let mut times: Vec<f64> = loads.into_iter().flat_map(|load| load.times).collect();
     times.sort_by(f64::total_cmp);
@@ -122,7 +121,7 @@ fn figures() {
     ] {
         for loss in losses {
             let link = format!("--rtt 100ms --rate 20mbit --queue 200p --loss {loss}");
-            let load = loads(&link, &gateway(25), bytes, every, 200, 10);
+            let load = loads(&link, &gateway(25), bytes, Duration::from_millis(every), 200, 10);
             println!(
                 "| {bytes} B, {loss} | {:.0} / {:.0} / {:.0}, {:.2} |",
                 load.at(0.5),
@@ -136,16 +135,29 @@ fn figures() {
 
 #[test]
 fn a_response_of_100_kb_takes_one_round_trip_on_a_path_that_loses() {
-    let load = loads("--rtt 100ms --rate 20mbit --queue 200p --loss 2%", &gateway(25), 100_000, 100, 100, 4);
+    let link = "--rtt 100ms --rate 20mbit --queue 200p --loss 2%";
+    let load = loads(link, &gateway(25), 100_000, Duration::from_millis(100), 100, 4);
     assert!(load.at(0.5) <= 150.0 && load.at(0.95) <= 160.0, "{:?}", load.times);
     assert!(load.wire <= 1.27, "{}", load.wire);
+}
+
+/// They overlap, and wait for each other: that is not taken for a queue of others, before which starts are
+/// smaller.
+#[test]
+fn responses_take_one_round_trip_up_to_70_percent_of_the_rate() {
+    for percent in [40, 55, 63, 70] {
+        // 1.08 bytes on the wire for each byte of a response, at 1.25 MB/s.
+        let every = Duration::from_secs_f64(30_000.0 * 1.08 / 1.25e6) * 100 / percent;
+        let load = loads("--rtt 40ms --rate 10mbit --queue 50kB", &gateway(25), 30_000, every, 400, 1);
+        assert!(load.at(0.99) <= 66.0, "{percent} %: {:?}", load.times);
+    }
 }
 
 /// 15 MB in ten seconds: the allowance counts one more.
 #[test]
 fn a_busy_path_stays_within_its_allowance() {
     let link = "--rtt 100ms --rate 20mbit --queue 200p --loss 2%";
-    let of = |percent| loads(link, &gateway(percent), 30_000, 20, 400, 2);
+    let of = |percent| loads(link, &gateway(percent), 30_000, Duration::from_millis(20), 400, 2);
     let without = of(0);
     for (percent, share) in [(5, 0.05), (10, 0.10)] {
         let with = of(percent);

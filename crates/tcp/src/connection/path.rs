@@ -260,7 +260,8 @@ impl Connection {
         // A window for data that the connection does not have would be kept from others.
         let window = window.min(self.offered());
         let has = self.tx.rate.congestion.cwnd();
-        let request = StartRequest { window, has, granted: self.path.granted, rtt: rtt.srtt };
+        let (granted, at_once) = (self.path.granted, self.starts_at_once(known));
+        let request = StartRequest { window, has, granted, at_once, rtt: rtt.srtt };
         (is_whole && window > has).then_some(request)
     }
 
@@ -278,17 +279,13 @@ impl Connection {
     /// The connection starts with `window` bytes: at the rate of the path, else of a window a round trip.
     pub(crate) fn start_on_trust(&mut self, window: u32, known: &PathFacts, rtt: Duration, now: Instant) {
         let mss = self.tx.mss();
-        let free = self.tx.rate.congestion.cwnd().saturating_sub(self.tx.scoreboard.pipe());
-        let volume = known.volume.filter(|volume| volume.rate.is_some());
+        let at_once = self.starts_at_once(known);
         let per_round = u64::from(window) * 1_000_000 / (rtt.as_micros() as u64).max(1);
-        // Ten segments leave at once where nothing is known. Where the rate is, a burst would only wait in
-        // the queue.
-        let (rate, at_once) = match volume.and_then(|volume| Some((volume.rate?, volume.is_rate_limited))) {
-            Some((rate, true)) => (rate.max(per_round / 2), free.min(BURST_SEGMENTS * mss)),
-            Some((rate, false)) => ((rate + rate / 4).max(per_round), free),
-            None => (per_round, free),
+        let rate = match known.volume.and_then(|volume| Some((volume.rate?, volume.is_rate_limited))) {
+            Some((rate, true)) => rate.max(per_round / 2),
+            Some((rate, false)) => (rate + rate / 4).max(per_round),
+            None => per_round,
         };
-        let at_once = if self.is_on_trust() { 0 } else { at_once };
         self.path.start = Start::OnTrust { end: self.tx.scoreboard.una() + window, window };
         self.path.granted = window;
         self.path.before_trust = self.all_losses();
@@ -298,6 +295,19 @@ impl Connection {
         let redundancy = percent.map_or(0, |config| u64::from(window) * u64::from(config.max_overhead) / 100);
         self.tx.rate.congestion.start(window.saturating_add(redundancy as u32), None);
         self.tx.rate.pacer.spread(rate, rtt.into(), mss, at_once, now);
+    }
+
+    /// Returns the bytes of a start that are not paced: what the window holds, ten segments where nothing is
+    /// known. Where the rate is, so large a burst would only wait in the queue.
+    fn starts_at_once(&self, known: &PathFacts) -> u32 {
+        let free = self.tx.rate.congestion.cwnd().saturating_sub(self.tx.scoreboard.pipe());
+        let is_rate_known =
+            known.volume.is_some_and(|volume| volume.rate.is_some() && volume.is_rate_limited);
+        match self.path.start {
+            Start::OnTrust { .. } => 0,
+            _ if is_rate_known => free.min(BURST_SEGMENTS * self.tx.mss()),
+            _ => free,
+        }
     }
 
     /// The connection keeps the window that it has.

@@ -129,12 +129,13 @@ pub(super) struct Volume {
     times: LossTimes,
 }
 
-/// Data of one connection that left, or will leave, at an even rate.
+/// Data of one connection that left, or will leave: some of it at once, the rest at an even rate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Burst {
     began: Instant,
     until: Instant,
     bytes: u32,
+    at_once: u32,
 }
 
 impl Burst {
@@ -142,8 +143,12 @@ impl Burst {
     fn sent(&self, at: Instant) -> u64 {
         let span = self.until.saturating_since(self.began).as_micros();
         let passed = at.saturating_since(self.began).as_micros();
-        let bytes = u128::from(self.bytes);
-        let sent = if passed >= span && at > self.began { bytes } else { bytes * passed / span.max(1) };
+        let (bytes, at_once) = (u128::from(self.bytes), u128::from(self.at_once.min(self.bytes)));
+        let sent = match at > self.began {
+            true if passed >= span => bytes,
+            true => at_once + (bytes - at_once) * passed / span,
+            false => 0,
+        };
         u64::try_from(sent).unwrap_or(u64::MAX)
     }
 }
@@ -157,6 +162,8 @@ pub(crate) struct StartRequest {
     pub(crate) has: u32,
     /// Bytes that it was granted before, as a part of that window.
     pub(crate) granted: u32,
+    /// Bytes that leave at once; the rest leaves at the rate of the path.
+    pub(crate) at_once: u32,
     /// Round-trip time of the path.
     pub(crate) rtt: Duration,
 }
@@ -263,9 +270,11 @@ impl Volume {
             self.refused.get_or_insert(until);
             return None;
         }
-        let began = held.map_or(now, |grant| grant.burst.began);
-        let spread = self.rate().map_or(request.rtt, |train| at_rate(granted.into(), train.rate));
-        let burst = Burst { began, until: began + spread, bytes: granted };
+        let (began, at_once) =
+            held.map_or((now, request.at_once), |Grant { burst, .. }| (burst.began, burst.at_once));
+        let paced = granted.saturating_sub(at_once);
+        let spread = self.rate().map_or(request.rtt, |train| at_rate(paced.into(), train.rate));
+        let burst = Burst { began, until: began + spread, bytes: granted, at_once };
         self.grants.push_back(Grant { until, burst });
         Some(granted)
     }
@@ -275,24 +284,31 @@ impl Volume {
         self.bursts.iter().chain(self.grants.iter().rev().take(FLIGHTS).map(|grant| &grant.burst))
     }
 
-    /// Returns the time that a segment sent at `at` would wait for data of our own connections if nobody else
-    /// used the path; zero if its rate is unknown.
-    fn own_wait(&self, at: Instant) -> Duration {
+    /// The longest time that a segment sent between two instants would wait for data of our own connections
+    /// if nobody else used the path; zero if its rate is unknown.
+    fn longest_own_wait(&self, from: Instant, to: Instant) -> Duration {
         let Some(Train { rate, .. }) = self.rate() else { return Duration::ZERO };
-        let sent = |until| self.own_bursts().map(|burst| burst.sent(until)).sum::<u64>();
-        let sent_by_then = sent(at);
-        // The queue began to grow at one of these times.
-        let times = self.own_bursts().flat_map(|burst| [burst.began, burst.until]);
-        let wait = |since: Instant| {
-            at_rate(sent_by_then.saturating_sub(sent(since)), rate).saturating_sub(at.saturating_since(since))
-        };
-        times.filter(|since| *since < at).map(wait).max().unwrap_or_default()
+        let ends = self.own_bursts().flat_map(|burst| [burst.began, burst.until]);
+        let mut times: ArrayVec<Instant, { 4 * FLIGHTS + 2 }> =
+            ends.filter(|at| *at < to).chain([from, to]).collect();
+        times.sort_unstable();
+        let (mut wait, mut longest) = (Duration::ZERO, Duration::ZERO);
+        let (mut last, mut sent_by_last) = (times[0], 0);
+        for at in times {
+            let sent = self.own_bursts().map(|burst| burst.sent(at)).sum();
+            wait = (wait + at_rate(sent - sent_by_last, rate)).saturating_sub(at.saturating_since(last));
+            if at >= from {
+                longest = longest.max(wait);
+            }
+            (last, sent_by_last) = (at, sent);
+        }
+        longest
     }
 
     /// True if others kept a queue while this flight was under way, or around one of its losses: its segments
     /// waited longer than our own data explains. The first segments of a flight do not wait for the rest of
-    /// it; those around a loss may.
-    fn is_queued_by_others(&mut self, flight: &FlightReport) -> bool {
+    /// it; those around a loss may. `at_once`: bytes of it that left at once.
+    fn is_queued_by_others(&mut self, flight: &FlightReport, at_once: u32) -> bool {
         let FlightReport { began, sent_until, bytes, least_rtt: least, waited, waited_at_loss, .. } = *flight;
         let all = |own| shows_queue(least + waited.saturating_sub(own), least);
         let learned = self.times.queued_from().zip(flight.times.mean_at_losses());
@@ -304,15 +320,8 @@ impl Volume {
         if self.bursts.is_full() {
             self.bursts.remove(0);
         }
-        self.bursts.push(Burst { began, until: sent_until, bytes });
+        self.bursts.push(Burst { began, until: sent_until, bytes, at_once });
         waits_for_others || at_loss(Duration::ZERO) && at_loss(self.longest_own_wait(began, sent_until))
-    }
-
-    /// The longest time that our own data waited between two instants.
-    fn longest_own_wait(&self, from: Instant, to: Instant) -> Duration {
-        let times = self.own_bursts().flat_map(|burst| [burst.began, burst.until]);
-        let between = times.filter(|at| *at > from && *at < to);
-        between.chain([from, to]).map(|at| self.own_wait(at)).max().unwrap_or_default()
     }
 
     /// Removes what a connection was granted, if its fate is not known yet.
@@ -342,9 +351,9 @@ impl Volume {
             self.trains.push(train);
             self.is_measured |= train.is_limited;
         }
-        self.give_back(flight.granted);
+        let at_once = self.give_back(flight.granted).map_or(0, |grant| grant.burst.at_once);
         self.times.learn(&flight.times);
-        let is_queued = self.is_queued_by_others(flight);
+        let is_queued = self.is_queued_by_others(flight, at_once);
         let (standard, standard_segments) = flight.standard;
         let beyond = flight.segments.saturating_sub(standard_segments);
         let head_lost = flight.lost.saturating_sub(flight.lost_beyond);
@@ -547,7 +556,8 @@ mod tests {
         for flight in [of(0, 0), of(1000, 0), of(1020, 0), of(1040, 20)] {
             volume.on_flight(&flight, &LossHistory::default(), LIFETIME, ms(1200));
         }
-        let waits = [1020, 1040, 1060, 1070, 1080].map(|at| volume.own_wait(ms(at)).as_millis());
+        let waits =
+            [1020, 1040, 1060, 1070, 1080].map(|at| volume.longest_own_wait(ms(at), ms(at)).as_millis());
         assert_eq!(waits, [0, 20, 40, 40, 40]);
         assert!(!volume.is_queued(), "the last flight waited for the others");
         volume.on_flight(&of(1060, 80), &LossHistory::default(), LIFETIME, ms(1300));
@@ -571,12 +581,34 @@ mod tests {
         let mut volume = Volume::default();
         let rtt = Duration::from_millis(100);
         volume.on_flight(&of(0, 0, 0), &LossHistory::default(), LIFETIME, ms(200));
-        let request = StartRequest { window: 100_000, has: 10 * MSS, granted: 0, rtt };
+        let request = StartRequest { window: 100_000, has: 10 * MSS, granted: 0, at_once: 0, rtt };
         let grants = [1000, 1020].map(|at| volume.grant(&request, Some(rtt), ms(at)));
         assert_eq!(grants, [Some(100_000); 2]);
         volume.on_flight(&of(1000, 0, 100_000), &LossHistory::default(), LIFETIME, ms(1150));
         volume.on_flight(&of(1040, 20, 0), &LossHistory::default(), LIFETIME, ms(1180));
         assert!(!volume.is_queued(), "it waited for the one that was granted at 1020");
+    }
+
+    /// The head of a start leaves at once, faster than the path: what leaves beside it waits for it.
+    #[test]
+    fn head_of_a_granted_flight_explains_a_wait() {
+        let train = Some(Train { rate: 1_250_000, is_limited: true });
+        let ms = Instant::from_millis;
+        let rtt = Duration::from_millis(40);
+        let waits = |at_once| {
+            let mut volume = Volume::default();
+            let known = FlightReport { train, least_rtt: rtt, ..flight(20, 0, 0) };
+            volume.on_flight(&known, &LossHistory::default(), LIFETIME, ms(200));
+            let request = StartRequest { window: 30_000, has: 10 * MSS, granted: 0, at_once, rtt };
+            assert_eq!(volume.grant(&request, Some(rtt), ms(1000)), Some(30_000));
+            let until = ms(1012);
+            let beside =
+                FlightReport { began: ms(1000), sent_until: until, least_rtt: rtt, ..flight(8, 0, 1) };
+            let waited = Duration::from_millis(7);
+            volume.on_flight(&FlightReport { waited, ..beside }, &LossHistory::default(), LIFETIME, ms(1060));
+            volume.is_queued()
+        };
+        assert_eq!([0, 4 * MSS].map(waits), [true, false]);
     }
 
     /// A policer passes the first segments of each flight.
@@ -662,8 +694,13 @@ mod tests {
     fn connections_of_a_path_share_what_it_carries() {
         let mut volume = Volume::default();
         volume.on_flight(&flight(40, 0, 0), &LossHistory::default(), LIFETIME, at(0));
-        let request =
-            StartRequest { window: 25 * MSS, has: 10 * MSS, granted: 0, rtt: Duration::from_millis(100) };
+        let request = StartRequest {
+            window: 25 * MSS,
+            has: 10 * MSS,
+            granted: 0,
+            at_once: 0,
+            rtt: Duration::from_millis(100),
+        };
         let grants = [(); 3].map(|()| volume.grant(&request, None, at(1)).map(|bytes| bytes / MSS));
         assert_eq!(grants, [Some(25), Some(15), None]);
         volume.on_flight(
