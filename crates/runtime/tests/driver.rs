@@ -232,13 +232,17 @@ async fn device_may_use_its_own_endpoint_while_it_receives() {
     let own: Arc<Mutex<Option<Endpoint>>> = Arc::default();
     let (known, listener) = (own.clone(), Arc::new(Mutex::new(None)));
     let bound = listener.clone();
-    // A tunnel that listens where the SYN that it carries leads.
+    // A tunnel that listens where the SYN that it carries leads. It does so in a thread of its own, so that
+    // the test fails where the endpoint is locked meanwhile, and does not hang.
     let on_packet = move || {
-        let Some(endpoint) = known.lock().unwrap().clone() else { return };
-        let mut bound = bound.lock().unwrap();
-        if bound.is_none() {
-            *bound = Some(TcpListener::bind(&endpoint, "10.0.0.2:80".parse().unwrap()).unwrap());
-        }
+        let Some(endpoint) = known.lock().unwrap().take() else { return };
+        let (done, waits) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let listener = TcpListener::bind(&endpoint, "10.0.0.2:80".parse().unwrap()).unwrap();
+            done.send((endpoint, listener))
+        });
+        let heard = waits.recv_timeout(Duration::from_secs(10));
+        *bound.lock().unwrap() = Some(heard.expect("the endpoint is locked while its device receives"));
     };
     let server = endpoint(Talkative { inner: far, on_packet: Box::new(on_packet) }, "10.0.0.2");
     *own.lock().unwrap() = Some(server);
