@@ -2,13 +2,17 @@
 //!
 //! Times are milliseconds since the SYN left; one way takes 50 ms. Receivers acknowledge at once.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use brisk_tcp::config::{ConnectConfig, HandshakeTimers, ListenConfig, PathStart, StackConfig, TcpConfig};
+use brisk_tcp::config::{
+    ConnectConfig, CorrectiveConfig, HandshakeTimers, ListenConfig, MechanismConfig, PathStart, StackConfig,
+    TcpConfig,
+};
 use brisk_tcp::error::CloseReason;
 use brisk_tcp::path::{PathFacts, PathMemoryConfig};
 use brisk_tcp::{ConnId, Event, ListenerId};
-use brisk_wire::{Flags, Instant};
+use brisk_wire::{ChecksumFill, Flags, Instant, emit};
 
 use crate::harness::{A, B, Pair, Side, pattern, stack_config};
 
@@ -141,6 +145,42 @@ fn losses_are_counted_with_their_runs() {
     let loss = facts.loss.expect("B sent");
     assert!((14_000..15_000).contains(&loss.per_million), "4 of 281: {loss:?}");
     assert_eq!(loss.burst_milli, 2000);
+}
+
+/// Parity right behind the data repairs two segments that are only late: their originals show that nothing was
+/// lost.
+#[test]
+fn late_originals_of_repaired_segments_are_no_losses_of_the_path() {
+    let corrective = CorrectiveConfig { delay_divisor: 16, ..CorrectiveConfig::default() };
+    let mechanisms = MechanismConfig { corrective: Some(corrective), ..MechanismConfig::default() };
+    let mut world = World::new(TcpConfig { mechanisms, nodelay: true, ..tcp() });
+    let (at_a, at_b) = world.open();
+    let late: Arc<Mutex<Vec<Vec<u8>>>> = Arc::default();
+    let (kept, mut data) = (late.clone(), 0);
+    world.pair.mangle = Some(Box::new(move |from, segment| {
+        let is_parity = segment.tcp.options.gentle.is_some_and(|option| option.is_encoded());
+        let is_data = from == B && !segment.payload.is_empty() && !is_parity;
+        data += u32::from(is_data);
+        if !is_data || ![3, 8].contains(&data) {
+            return None;
+        }
+        let mut packet = Vec::new();
+        emit(&segment.ip, &segment.tcp, &[segment.payload], ChecksumFill::Full, &mut packet).ok()?;
+        kept.lock().unwrap().push(packet);
+        Some(Vec::new())
+    }));
+    for _ in 0..2 {
+        // Five segments, with room for the option of parity.
+        world.pair.write(B, at_b, &pattern(5 * (MSS as usize - 16))).expect("room");
+        world.pair.run_ms(10);
+    }
+    world.pair.run_ms(60);
+    late.lock().unwrap().iter().for_each(|packet| world.pair.inject(A, packet));
+    world.pair.run_ms(200);
+    let counters = world.pair.b.conn_stats(at_b).expect("held").counters;
+    assert_eq!((counters.masked_losses, counters.parity.late_originals, counters.segments_lost), (1, 2, 0));
+    world.close(at_a, at_b);
+    assert_eq!(world.facts(B).loss.map(|loss| loss.per_million), Some(0));
 }
 
 /// While a queue stands, what is lost says nothing of what an idle path loses.
