@@ -94,10 +94,10 @@ fn ending(kind: SignalKind) -> Result<Signal, String> {
 }
 
 /// The source of sequence numbers and keys.
-fn seed() -> Result<u64, String> {
-    let mut seed = [0; 8];
+fn seed() -> Result<[u8; 32], String> {
+    let mut seed = [0; 32];
     match rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty()) {
-        Ok(8) => Ok(u64::from_ne_bytes(seed)),
+        Ok(32) => Ok(seed),
         other => Err(format!("the operating system gave no randomness: {other:?}")),
     }
 }

@@ -12,7 +12,7 @@ use brisk_tcp::config::FastOpenConfig;
 use brisk_tcp::fast_open::{ImportError, KeySource, ServerLimits};
 use brisk_tcp::path::{PathFacts, PathMemoryConfig};
 use brisk_tcp::stack::StackStats;
-use brisk_tcp::{ConnectConfig, Stack, StackConfig, TcpConfig};
+use brisk_tcp::{ConnectConfig, Seed, Stack, StackConfig, TcpConfig};
 use brisk_wire::MAX_SUPER_LEN;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
@@ -305,7 +305,7 @@ pub struct Builder {
     cores: Vec<Handle>,
     stack: StackConfig,
     tcp: TcpConfig,
-    seed: Option<u64>,
+    seed: Option<Seed>,
     mtu: Option<u16>,
 }
 
@@ -367,11 +367,12 @@ impl Builder {
         self
     }
 
-    /// Makes sequence numbers, ports and keys reproducible, for tests and simulations. Without it they come
-    /// from the randomness of the operating system.
+    /// The source of sequence numbers, ports and keys: a number makes them reproducible, for tests and
+    /// simulations; 32 bytes are entropy of the program's own. Default: the randomness of the operating
+    /// system.
     #[must_use]
-    pub fn seed(mut self, seed: u64) -> Builder {
-        self.seed = Some(seed);
+    pub fn seed(mut self, seed: impl Into<Seed>) -> Builder {
+        self.seed = Some(seed.into());
         self
     }
 
@@ -429,7 +430,7 @@ impl Builder {
         self.fit_to_device();
         let seed = self.seed.map_or_else(os_entropy, Ok)?;
         let several = self.queues.len() > 1;
-        let steering = several.then(|| Steering::new(self.queues.len(), derived(seed, 0)));
+        let steering = several.then(|| Steering::new(self.queues.len(), steering_key(&seed)));
         let queues = match steering {
             Some(steering) => {
                 let boxed = |queue| Box::new(queue) as Box<dyn Device>;
@@ -438,7 +439,7 @@ impl Builder {
             None => self.queues,
         };
         let clock = Clock::start();
-        let stacks = stacks(self.stack, seed, steering, clock)?;
+        let stacks = stacks(self.stack, &seed, steering, clock)?;
         let exchanges = if several { Exchange::between(queues.len()) } else { Vec::new() };
         let mut exchanges = exchanges.into_iter();
         let all: Vec<Arc<Shared>> =
@@ -477,7 +478,7 @@ const MAX_HEADERS: usize = 535;
 /// The stack of a host, or one for each queue that `steering` knows.
 fn stacks(
     config: StackConfig,
-    seed: u64,
+    seed: &Seed,
     steering: Option<Steering>,
     clock: Clock,
 ) -> io::Result<Vec<Stack>> {
@@ -485,7 +486,7 @@ fn stacks(
     let mut config = if count > 1 { part_of(config, count) } else { config };
     let mut stacks = Vec::new();
     for index in 0..count {
-        let seed = if index == 0 { seed } else { derived(seed, 1 + index as u64) };
+        let seed = if index == 0 { seed.clone() } else { seed.derive(index as u64) };
         let mut stack = Stack::new(config.clone(), seed).map_err(error::config)?;
         // Before 1970 there were no derived keys.
         if let Ok(unix) = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH) {
@@ -520,12 +521,9 @@ fn part_of(config: StackConfig, count: usize) -> StackConfig {
     }
 }
 
-/// The `n`th number that follows from a seed (SplitMix64).
-fn derived(seed: u64, n: u64) -> u64 {
-    let mut z = seed.wrapping_add((n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ z >> 31
+/// The key that decides which stack a connection belongs to.
+fn steering_key(seed: &Seed) -> u64 {
+    u64::from_le_bytes(seed.derive(0).to_bytes().as_chunks().0[0])
 }
 
 impl std::fmt::Debug for Builder {
@@ -534,7 +532,9 @@ impl std::fmt::Debug for Builder {
     }
 }
 
-fn os_entropy() -> io::Result<u64> {
-    getrandom::u64()
-        .map_err(|error| io::Error::other(format!("the operating system gave no randomness: {error}")))
+fn os_entropy() -> io::Result<Seed> {
+    let mut entropy = [0; 32];
+    getrandom::fill(&mut entropy)
+        .map_err(|error| io::Error::other(format!("the operating system gave no randomness: {error}")))?;
+    Ok(entropy.into())
 }

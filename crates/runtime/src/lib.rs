@@ -60,7 +60,7 @@ pub use brisk_tcp::fast_open::{self, FastOpenConnect, FastOpenListen, FastOpenOu
 pub use brisk_tcp::path::{PathFacts, PathMemoryConfig};
 pub use brisk_tcp::stack::StackStats;
 pub use brisk_tcp::stored::ImportError;
-pub use brisk_tcp::{ConnectConfig, ListenConfig, TcpConfig};
+pub use brisk_tcp::{ConnectConfig, ListenConfig, Seed, StackConfig, TcpConfig};
 pub use cores::Cores;
 pub use endpoint::{Builder, Endpoint};
 pub use error::close_reason;

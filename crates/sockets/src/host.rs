@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::settings::Settings;
 use brisk_tcp::connection::ConnStats;
 use brisk_tcp::stack::{Rx, StackStats};
-use brisk_tcp::{ConnId, Event, ListenerId, Stack};
+use brisk_tcp::{ConnId, Event, ListenerId, Seed, Stack};
 use brisk_wire::{ChecksumFill, Instant, Packet, parse, split};
 
 use crate::epoll::Epoll;
@@ -60,7 +60,7 @@ pub(crate) struct OnDevice {
     pub(crate) mtu: u16,
     /// How finely timers fire.
     pub(crate) granularity: Duration,
-    pub(crate) seed: u64,
+    pub(crate) seed: Seed,
 }
 
 /// The host under test: the stack, its clock, the packets that left it, and the descriptors.
@@ -187,7 +187,7 @@ impl Host {
             config.addresses = device.addresses.clone();
             config.mtu = config.mtu.min(device.mtu);
             config.granularity = device.granularity;
-            return Stack::new(config, device.seed).map_err(|_| Errno(libc::EINVAL));
+            return Stack::new(config, device.seed.clone()).map_err(|_| Errno(libc::EINVAL));
         }
         if let Source::Namespace(flags) = &self.source {
             // Any address is ours, as on a device that captures everything; connections go out from the

@@ -52,11 +52,11 @@ impl Sockets {
         device: Box<dyn Device>,
         own: Vec<IpAddr>,
         flags: &str,
-        seed: u64,
+        seed: [u8; 32],
     ) -> Result<(Sockets, impl Future<Output = std::io::Error> + Send + use<>), String> {
         let mtu = u16::try_from(device.mtu()).unwrap_or(u16::MAX);
         let flags = SoFlags::parse(flags)?;
-        let on_device = OnDevice { addresses: own, mtu, granularity: GRANULARITY, seed };
+        let on_device = OnDevice { addresses: own, mtu, granularity: GRANULARITY, seed: seed.into() };
         let mut host = Host::on_device(flags, on_device);
         host.refresh().map_err(|_| "the settings contradict each other".to_owned())?;
         let world = Arc::new(RealWorld::new(host));

@@ -6,6 +6,8 @@
 
 use alloc::vec::Vec;
 
+use crate::four_tuple::KeyedHash;
+
 /// Names a connection of one stack. Stays invalid for ever once the connection is freed. A stack with another
 /// seed does not know it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -82,10 +84,9 @@ struct Slot<T> {
     tenant: Option<T>,
 }
 
-/// Seeds that follow one another are far apart here: slots that are used again do not come to the generations
-/// of another stack.
-fn first_generation(seed: u64) -> u32 {
-    (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32
+/// The generation that the slots of a stack begin with. It is in logs, so it must not reveal the seed.
+pub(crate) fn first_generation(hash: &KeyedHash) -> u32 {
+    hash.of_v4((0, 0)) as u32
 }
 
 /// A slab whose keys carry a generation.
@@ -98,9 +99,9 @@ pub(crate) struct Slots<T> {
 }
 
 impl<T> Slots<T> {
-    /// An empty slab of the stack with this seed.
-    pub(crate) fn new(seed: u64) -> Self {
-        Slots { slots: Vec::new(), free: Vec::new(), first: first_generation(seed) }
+    /// An empty slab whose slots begin with generation `first`.
+    pub(crate) fn new(first: u32) -> Self {
+        Slots { slots: Vec::new(), free: Vec::new(), first }
     }
 
     /// Number of tenants.
@@ -109,10 +110,10 @@ impl<T> Slots<T> {
     }
 
     /// As a new one is, in the same storage.
-    pub(crate) fn renew(&mut self, seed: u64) {
+    pub(crate) fn renew(&mut self, first: u32) {
         self.slots.clear();
         self.free.clear();
-        self.first = first_generation(seed);
+        self.first = first;
     }
 
     /// Moves `tenant` in and returns its key. The caller bounds the number of tenants below 2^32.

@@ -6,7 +6,7 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use siphasher::sip::SipHasher13;
 
-use crate::keys::{Chance, Key, Purpose};
+use crate::keys::{Chance, Key, Purpose, Seed};
 
 /// The two ends of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -111,7 +111,7 @@ pub(crate) struct KeyedHash(Key);
 
 impl KeyedHash {
     /// The hash of the stack with this seed.
-    pub(crate) fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: &Seed) -> Self {
         KeyedHash(Chance::new(seed, Purpose::Demux).key())
     }
 
@@ -264,9 +264,9 @@ mod tests {
     fn the_hash_depends_on_the_seed() {
         let tuple =
             FourTuple::new(SocketAddr::from(([10, 0, 0, 1], 80)), SocketAddr::from(([10, 0, 0, 2], 81)));
-        assert_eq!(KeyedHash::new(1).hash_one(tuple), KeyedHash::new(1).hash_one(tuple));
+        assert_eq!(KeyedHash::new(&1.into()).hash_one(tuple), KeyedHash::new(&1.into()).hash_one(tuple));
         let v4 = tuple.v4().expect("it is IPv4");
-        assert_eq!(KeyedHash::new(1).hash_one(tuple), KeyedHash::new(1).of_v4(v4));
-        assert_ne!(KeyedHash::new(1).hash_one(tuple), KeyedHash::new(2).hash_one(tuple));
+        assert_eq!(KeyedHash::new(&1.into()).hash_one(tuple), KeyedHash::new(&1.into()).of_v4(v4));
+        assert_ne!(KeyedHash::new(&1.into()).hash_one(tuple), KeyedHash::new(&2.into()).hash_one(tuple));
     }
 }

@@ -2,17 +2,79 @@
 //!
 //! One stream of chance per purpose, so that a change in how many values one purpose draws does not
 //! shift those of another, and knowing the draws of one purpose tells nothing of the others. A stream
-//! is SipHash-2-4 of a counter under the seed and the purpose: a pseudorandom function with 24 bytes of
-//! state and no set-up, which counts where a stack lives for one transaction.
+//! is SipHash-2-4 of a counter, under the two halves of the seed in turn, each with the purpose mixed in: a
+//! pseudorandom function without set-up, which counts where a stack lives for one transaction. A key that is
+//! drawn depends on the whole seed.
 
 use siphasher::sip::SipHasher24;
 
 /// A key of SipHash.
 pub(crate) type Key = [u8; 16];
 
+/// The source of every secret of a stack: sequence numbers, ports, timestamp offsets, cookies, the hashes of
+/// its tables. An attacker who knows it can forge packets and cookies of the stack.
+///
+/// In production it is 32 bytes of the operating system's randomness. A test or a simulation may use a
+/// number, which has 64 bits at most.
+///
+/// ```
+/// use brisk_tcp::{Seed, Stack, StackConfig};
+/// # let entropy = [7; 32];
+/// let stack = Stack::new(StackConfig::default(), entropy)?;
+/// let reproducible = Stack::new(StackConfig::default(), 1)?;
+/// assert_ne!(Seed::from(1), Seed::from(2));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+pub struct Seed([[u64; 2]; 2]);
+
+impl Seed {
+    /// Returns the `n`th seed that follows from this one. It reveals neither this one nor the others.
+    #[must_use]
+    pub fn derive(&self, n: u64) -> Seed {
+        let mut chance = Chance::new(self, Purpose::DerivedSeeds);
+        // Each seed takes four draws.
+        chance.drawn = n.wrapping_mul(4);
+        Seed([(); 2].map(|()| [chance.draw(), chance.draw()]))
+    }
+
+    /// Returns the seed as bytes: the secret itself.
+    pub fn to_bytes(&self) -> [u8; 32] {
+        let mut bytes = [0; 32];
+        for (to, word) in bytes.as_chunks_mut().0.iter_mut().zip(self.0.as_flattened()) {
+            *to = word.to_le_bytes();
+        }
+        bytes
+    }
+}
+
+impl From<[u8; 32]> for Seed {
+    fn from(bytes: [u8; 32]) -> Seed {
+        let mut seed = Seed::from(0);
+        for (word, from) in seed.0.as_flattened_mut().iter_mut().zip(bytes.as_chunks().0) {
+            *word = u64::from_le_bytes(*from);
+        }
+        seed
+    }
+}
+
+/// For tests and simulations: the number is in both halves, so that both decide about everything.
+impl From<u64> for Seed {
+    fn from(number: u64) -> Seed {
+        Seed([[number, 0]; 2])
+    }
+}
+
+/// Without the secret: it would end up in logs.
+impl core::fmt::Debug for Seed {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("Seed(..)")
+    }
+}
+
 /// Purpose of a random stream. The number tells the streams apart: never reuse one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u64)]
+#[repr(u8)]
 pub(crate) enum Purpose {
     /// Initial sequence numbers.
     InitialSequence = 1,
@@ -30,28 +92,30 @@ pub(crate) enum Purpose {
     ResetLimit = 7,
     /// Fast Open cookies.
     FastOpen = 8,
+    /// Seeds of other stacks.
+    DerivedSeeds = 9,
 }
 
 /// A stream of chance.
 #[derive(Clone, Debug)]
 pub(crate) struct Chance {
-    key: Key,
+    seed: Seed,
+    purpose: Purpose,
     drawn: u64,
 }
 
 impl Chance {
     /// The stream of the stack with this seed for `purpose`.
-    pub(crate) fn new(seed: u64, purpose: Purpose) -> Self {
-        let mut key = [0; 16];
-        let (secret, tag) = key.split_at_mut(8);
-        secret.copy_from_slice(&seed.to_le_bytes());
-        tag.copy_from_slice(&(purpose as u64).to_le_bytes());
-        Chance { key, drawn: 0 }
+    pub(crate) fn new(seed: &Seed, purpose: Purpose) -> Self {
+        Chance { seed: seed.clone(), purpose, drawn: 0 }
     }
 
     /// Draws 64 bits.
     pub(crate) fn draw(&mut self) -> u64 {
-        let drawn = SipHasher24::new_with_key(&self.key).hash(&self.drawn.to_le_bytes());
+        let Seed([even, odd]) = &self.seed;
+        let [low, high] = if self.drawn & 1 == 0 { *even } else { *odd };
+        let hasher = SipHasher24::new_with_keys(low, high ^ self.purpose as u64);
+        let drawn = hasher.hash(&self.drawn.to_le_bytes());
         self.drawn = self.drawn.wrapping_add(1);
         drawn
     }
@@ -73,19 +137,51 @@ impl Chance {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
     fn every_purpose_has_a_stream_of_its_own() {
-        let isn = Chance::new(1, Purpose::InitialSequence).key();
-        assert_eq!(isn, Chance::new(1, Purpose::InitialSequence).key(), "the seed decides");
-        assert_ne!(isn, Chance::new(1, Purpose::Demux).key());
-        assert_ne!(isn, Chance::new(2, Purpose::InitialSequence).key());
+        let key = |seed: u64, purpose| Chance::new(&seed.into(), purpose).key();
+        let isn = key(1, Purpose::InitialSequence);
+        assert_eq!(isn, key(1, Purpose::InitialSequence), "the seed decides");
+        assert_ne!(isn, key(1, Purpose::Demux));
+        assert_ne!(isn, key(2, Purpose::InitialSequence));
+    }
+
+    #[test]
+    fn every_bit_of_the_seed_changes_every_key() {
+        let seed = Seed::from(1).to_bytes();
+        assert_eq!(Seed::from(seed), Seed::from(1));
+        for purpose in
+            [Purpose::InitialSequence, Purpose::SynCookies, Purpose::FastOpen, Purpose::DerivedSeeds]
+        {
+            let keys = (0..256).map(|bit| {
+                let mut changed = seed;
+                changed[bit / 8] ^= 1 << (bit % 8);
+                Chance::new(&changed.into(), purpose).key()
+            });
+            let all: BTreeSet<Key> = keys.chain([Chance::new(&seed.into(), purpose).key()]).collect();
+            assert_eq!(all.len(), 257, "{purpose:?}");
+        }
+    }
+
+    #[test]
+    fn derived_seeds_have_nothing_in_common() {
+        let derived = (0..100).map(|n| Seed::from(1).derive(n)).chain([Seed::from(1)]);
+        let halves: BTreeSet<[u64; 2]> = derived.flat_map(|Seed(halves)| halves).collect();
+        assert_eq!(halves.len(), 201, "the two of a widened number are the same");
+    }
+
+    #[test]
+    fn a_seed_is_not_printed() {
+        assert_eq!(std::format!("{:?}", Seed::from(0x4142_4344)), "Seed(..)");
     }
 
     #[test]
     fn a_bounded_draw_stays_below_its_bound() {
-        let mut ports = Chance::new(1, Purpose::Ports);
+        let mut ports = Chance::new(&1.into(), Purpose::Ports);
         assert!((0..1000).map(|_| ports.below(7)).all(|n| n < 7));
         assert_eq!(ports.below(0), 0);
     }

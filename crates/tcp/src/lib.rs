@@ -3,7 +3,7 @@
 //! A [`Stack`] holds the connections and listeners of one set of addresses. A driver hands in what
 //! arrived and what time it is, and takes out what is to be sent, what happened, and when to call
 //! again; the simulator does so in virtual time, the runtime in real time. The same calls with the same
-//! times and the same seed give the same packets, always.
+//! times and the same [`Seed`] give the same packets, always.
 //!
 //! | module | what |
 //! |---|---|
@@ -97,4 +97,5 @@ pub mod time;
 
 pub use config::{ConnectConfig, ListenConfig, StackConfig, TcpConfig};
 pub use event::Event;
+pub use keys::Seed;
 pub use stack::{ConnId, ListenerId, Stack};

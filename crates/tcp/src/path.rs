@@ -492,7 +492,10 @@ mod tests {
     }
 
     fn memory(entries: usize) -> PathMemory {
-        PathMemory::new(PathMemoryConfig { entries, ..PathMemoryConfig::default() }, KeyedHash::new(1))
+        PathMemory::new(
+            PathMemoryConfig { entries, ..PathMemoryConfig::default() },
+            KeyedHash::new(&1.into()),
+        )
     }
 
     fn rtt(srtt: u64, rttvar: u64) -> PathRtt {

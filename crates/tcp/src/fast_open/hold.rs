@@ -155,7 +155,7 @@ mod tests {
     }
 
     fn table(capacity: usize, ts_recent: Option<u32>) -> HoldTable {
-        let mut table = HoldTable::new(capacity, Duration::from_secs(30), KeyedHash::new(1));
+        let mut table = HoldTable::new(capacity, Duration::from_secs(30), KeyedHash::new(&1.into()));
         table.insert(tuple(1), IRS, numbers(ts_recent), 64, 0, at(600));
         table
     }
@@ -207,7 +207,7 @@ mod tests {
         assert_eq!(table.judge(&tuple(2), IRS, None, at(1000)), HoldVerdict::Unknown);
         assert!(matches!(table.judge(&tuple(1), IRS + 1, None, at(1000)), HoldVerdict::Duplicate { .. }));
         assert!(matches!(table.judge(&tuple(1), IRS + 1, None, at(60_799)), HoldVerdict::Duplicate { .. }));
-        let mut none = HoldTable::new(0, Duration::from_secs(30), KeyedHash::new(1));
+        let mut none = HoldTable::new(0, Duration::from_secs(30), KeyedHash::new(&1.into()));
         none.insert(tuple(1), IRS, numbers(None), 64, 0, at(0));
         assert_eq!(none.len(), 0);
     }

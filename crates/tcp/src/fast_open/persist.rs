@@ -170,7 +170,7 @@ mod tests {
     }
 
     fn cache() -> ClientCache {
-        ClientCache::new(ClientMemory::default(), KeyedHash::new(1))
+        ClientCache::new(ClientMemory::default(), KeyedHash::new(&1.into()))
     }
 
     fn asker(remote: &str) -> Asker {

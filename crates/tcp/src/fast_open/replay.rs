@@ -114,7 +114,7 @@ mod tests {
 
     fn replays(entries: usize) -> Replays {
         let window = ReplayWindow { lifetime: Duration::from_secs(120), entries };
-        Replays::new(window, KeyedHash::new(1))
+        Replays::new(window, KeyedHash::new(&1.into()))
     }
 
     fn syn(isn: u32, data: &[u8]) -> FirstData<'_> {

@@ -408,7 +408,7 @@ mod tests {
             let source =
                 KeySource::Fixed { primary: CookieKey::new([2; 16]), backup: Some(CookieKey::new([1; 16])) };
             Bench {
-                server: Admission::new(limits, KeyedHash::new(1)),
+                server: Admission::new(limits, KeyedHash::new(&1.into())),
                 keys: KeyRing::new(&source, CookieMac::Linux, CookieDst::Packet),
                 config: FastOpenListen { max_pending, ..FastOpenListen::default() },
             }

@@ -245,7 +245,7 @@ mod tests {
 
     impl World {
         fn new() -> World {
-            World { memory: GentleMemory::new(2, KeyedHash::new(1)), now: Instant::from_millis(0) }
+            World { memory: GentleMemory::new(2, KeyedHash::new(&1.into())), now: Instant::from_millis(0) }
         }
 
         fn opened(&mut self, (fast_open, gentle): (bool, bool), swallowed: bool) {

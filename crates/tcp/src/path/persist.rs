@@ -140,7 +140,7 @@ mod tests {
     }
 
     fn memory() -> PathMemory {
-        PathMemory::new(PathMemoryConfig::default(), KeyedHash::new(1))
+        PathMemory::new(PathMemoryConfig::default(), KeyedHash::new(&1.into()))
     }
 
     fn ends(last: u8) -> Ends {

@@ -4,7 +4,7 @@
 //! it learns if another host's packet was challenged too (CVE-2016-5696). So the limit of each second is
 //! drawn again, uniformly from half to one and a half times the configured one.
 
-use crate::keys::{Chance, Purpose};
+use crate::keys::{Chance, Purpose, Seed};
 use crate::time::{Duration, Instant};
 
 const WINDOW: Duration = Duration::from_secs(1);
@@ -20,7 +20,7 @@ pub(crate) struct AnswerLimit {
 
 impl AnswerLimit {
     /// A limit of `per_second` answers; 0 allows none.
-    pub(crate) fn new(per_second: u32, seed: u64, purpose: Purpose) -> Self {
+    pub(crate) fn new(per_second: u32, seed: &Seed, purpose: Purpose) -> Self {
         AnswerLimit { per_second, window_start: None, left: 0, chance: Chance::new(seed, purpose) }
     }
 
@@ -48,7 +48,7 @@ mod tests {
 
     #[test]
     fn the_budget_is_within_half_of_the_limit_and_never_the_same() {
-        let mut limit = AnswerLimit::new(1000, 1, Purpose::ChallengeLimit);
+        let mut limit = AnswerLimit::new(1000, &1.into(), Purpose::ChallengeLimit);
         let budgets: BTreeSet<usize> = (0..20).map(|second| allowed_in_second(&mut limit, second)).collect();
         assert!(budgets.iter().all(|budget| (500..1500).contains(budget)), "{budgets:?}");
         assert!(budgets.len() > 15, "{budgets:?}");
@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn none_and_one_per_second_mean_what_they_say() {
-        assert_eq!(allowed_in_second(&mut AnswerLimit::new(0, 1, Purpose::ChallengeLimit), 0), 0);
-        assert_eq!(allowed_in_second(&mut AnswerLimit::new(1, 1, Purpose::ChallengeLimit), 0), 1);
+        assert_eq!(allowed_in_second(&mut AnswerLimit::new(0, &1.into(), Purpose::ChallengeLimit), 0), 0);
+        assert_eq!(allowed_in_second(&mut AnswerLimit::new(1, &1.into(), Purpose::ChallengeLimit), 0), 1);
     }
 }

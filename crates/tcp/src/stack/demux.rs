@@ -182,7 +182,7 @@ mod tests {
             tuple("10.0.0.1:80", "10.0.0.2:82"),
             tuple("[2001:db8::1]:80", "[2001:db8::2]:81"),
         ];
-        let mut demux = Demux::new(KeyedHash::new(1));
+        let mut demux = Demux::new(KeyedHash::new(&1.into()));
         let owner = |target| match target {
             Target::Connection(place) => &tuples[place as usize],
             Target::HalfOpen(place) => &tuples[place as usize - 5],

@@ -25,7 +25,7 @@ use crate::fast_open::{
     OffReason, SynAckClass,
 };
 use crate::four_tuple::{FourTuple, KeyedHash};
-use crate::keys::{Chance, Purpose};
+use crate::keys::{Chance, Purpose, Seed};
 use crate::mechanism::memory::Turn;
 use crate::outcome::Arrived;
 use crate::time::Instant;
@@ -35,7 +35,7 @@ use crate::time::Instant;
 pub(crate) struct FastOpen {
     cache: ClientCache,
     admission: Admission,
-    seed: u64,
+    seed: Seed,
     /// Drawn when the first listener wants them, unless somebody gave them: most stacks make no cookie.
     keys: OnceCell<KeySource>,
     hold: HoldTable,
@@ -83,10 +83,10 @@ impl FastOpenAt {
 
 impl FastOpen {
     /// Fast Open of the stack with this seed.
-    pub(crate) fn new(config: &StackConfig, seed: u64, hash: KeyedHash) -> Self {
+    pub(crate) fn new(config: &StackConfig, seed: &Seed, hash: KeyedHash) -> Self {
         let of = &config.fast_open;
         FastOpen {
-            seed,
+            seed: seed.clone(),
             cache: ClientCache::new(of.memory, hash.clone()),
             admission: Admission::new(of.limits, hash.clone()),
             keys: of.keys.clone().map_or_else(OnceCell::new, OnceCell::from),
@@ -100,10 +100,10 @@ impl FastOpen {
     }
 
     /// As [`FastOpen::new`] makes it, in the same storage.
-    pub(crate) fn renew(&mut self, config: &StackConfig, by: u64, with: &KeyedHash) {
+    pub(crate) fn renew(&mut self, config: &StackConfig, by: &Seed, with: &KeyedHash) {
         let of = &config.fast_open;
         let FastOpen { seed, cache, admission, keys, hold, which, switches, hash, one_time, unix } = self;
-        *seed = by;
+        *seed = by.clone();
         cache.renew(of.memory, with.clone());
         admission.renew(of.limits, with.clone());
         *keys = of.keys.clone().map_or_else(OnceCell::new, OnceCell::from);
@@ -131,7 +131,7 @@ impl FastOpen {
 
     /// The keys that the seed gives: that of the stack's cookies, and the two of its one-time cookies.
     fn drawn(&self) -> [CookieKey; 3] {
-        let mut chance = Chance::new(self.seed, Purpose::FastOpen);
+        let mut chance = Chance::new(&self.seed, Purpose::FastOpen);
         [(); 3].map(|()| CookieKey::new(chance.key()))
     }
 

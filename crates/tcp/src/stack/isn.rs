@@ -12,7 +12,7 @@ use siphasher::sip::SipHasher24;
 
 use crate::connection::Secrets;
 use crate::four_tuple::FourTuple;
-use crate::keys::{Chance, Key, Purpose};
+use crate::keys::{Chance, Key, Purpose, Seed};
 use crate::time::Instant;
 
 /// Draws what a connection needs that nobody else can guess.
@@ -24,7 +24,7 @@ pub(crate) struct SecretSource {
 
 impl SecretSource {
     /// The source of a stack with this seed.
-    pub(crate) fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: &Seed) -> Self {
         SecretSource {
             isn_key: Chance::new(seed, Purpose::InitialSequence).key(),
             timestamp_key: Chance::new(seed, Purpose::TimestampOffset).key(),
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn the_same_ends_get_increasing_numbers() {
-        let source = SecretSource::new(1);
+        let source = SecretSource::new(&1.into());
         let first = source.secrets(&tuple(5000), Instant::from_millis(1));
         let later = source.secrets(&tuple(5000), Instant::from_millis(5));
         assert_eq!(later.iss.since(first.iss), 1000, "one every four microseconds");
@@ -83,9 +83,9 @@ mod tests {
     #[test]
     fn other_ends_and_other_seeds_get_unrelated_numbers() {
         let now = Instant::from_millis(1);
-        let one = SecretSource::new(1).secrets(&tuple(5000), now);
-        let other = SecretSource::new(1).secrets(&tuple(5001), now);
+        let one = SecretSource::new(&1.into()).secrets(&tuple(5000), now);
+        let other = SecretSource::new(&1.into()).secrets(&tuple(5001), now);
         assert_ne!((one.iss, one.ts_offset), (other.iss, other.ts_offset));
-        assert_ne!(one, SecretSource::new(2).secrets(&tuple(5000), now));
+        assert_ne!(one, SecretSource::new(&2.into()).secrets(&tuple(5000), now));
     }
 }

@@ -94,9 +94,9 @@ pub use request::Request;
 pub use share::Lesson;
 pub use stats::{FastOpenStats, Refusal, StackStats};
 
-use crate::conn_id::Slots;
+use crate::conn_id::{Slots, first_generation};
 use crate::four_tuple::KeyedHash;
-use crate::keys::Purpose;
+use crate::keys::{Purpose, Seed};
 use allowance::Allowances;
 use answers::Answers;
 use challenge::AnswerLimit;
@@ -214,19 +214,24 @@ pub struct Stack {
 /// Life.
 impl Stack {
     /// A stack without connections. All chance (sequence numbers, ports, timestamp offsets, cookies)
-    /// is derived from `seed`: hand in real entropy in production, a fixed seed in a test.
+    /// is derived from `seed`: 32 bytes of real entropy in production, a number in a test.
     ///
     /// # Errors
     /// The first value of `config` that is out of its range.
-    pub fn new(config: StackConfig, seed: u64) -> Result<Stack, ConfigError> {
+    pub fn new(config: StackConfig, seed: impl Into<Seed>) -> Result<Stack, ConfigError> {
+        Stack::seeded(config, &seed.into())
+    }
+
+    fn seeded(config: StackConfig, seed: &Seed) -> Result<Stack, ConfigError> {
         config.validate()?;
         let hash = KeyedHash::new(seed);
+        let first = first_generation(&hash);
         let challenge_limit = config.challenge_acks_per_second;
         Ok(Stack {
             stats: StackStats::default(),
             clock: Instant::ZERO,
-            slots: Slots::new(seed),
-            listeners: Slots::new(seed),
+            slots: Slots::new(first),
+            listeners: Slots::new(first),
             listening: BTreeMap::new(),
             requests: None,
             half_open: HalfOpenTable::default(),

@@ -10,7 +10,7 @@ use core::ops::RangeInclusive;
 
 use siphasher::sip::SipHasher24;
 
-use crate::keys::{Chance, Key, Purpose};
+use crate::keys::{Chance, Key, Purpose, Seed};
 
 /// Counters: RFC 6056 recommends at least ten; more keep destinations apart better.
 const COUNTERS: usize = 256;
@@ -22,7 +22,7 @@ const MAX_STEP: u32 = 8;
 pub(crate) struct Ports {
     first: u16,
     count: u32,
-    seed: u64,
+    seed: Seed,
     /// Drawn for the first choice: a server never makes one.
     secrets: Option<PortSecrets>,
     counters: [u32; COUNTERS],
@@ -36,7 +36,7 @@ struct PortSecrets {
 }
 
 impl PortSecrets {
-    fn new(seed: u64) -> Self {
+    fn new(seed: &Seed) -> Self {
         let mut chance = Chance::new(seed, Purpose::Ports);
         PortSecrets { offset_key: chance.key(), counter_key: chance.key(), chance }
     }
@@ -44,17 +44,23 @@ impl PortSecrets {
 
 impl Ports {
     /// Chooses from `range`, which is not empty.
-    pub(crate) fn new(range: &RangeInclusive<u16>, seed: u64) -> Self {
-        Ports { first: *range.start(), count: count(range), seed, secrets: None, counters: [0; COUNTERS] }
+    pub(crate) fn new(range: &RangeInclusive<u16>, seed: &Seed) -> Self {
+        Ports {
+            first: *range.start(),
+            count: count(range),
+            seed: seed.clone(),
+            secrets: None,
+            counters: [0; COUNTERS],
+        }
     }
 
     /// As [`Ports::new`] makes them, in the same place.
-    pub(crate) fn renew(&mut self, range: &RangeInclusive<u16>, seed: u64) {
+    pub(crate) fn renew(&mut self, range: &RangeInclusive<u16>, seed: &Seed) {
         // Without a choice of ports nothing was counted.
         if self.secrets.is_some() {
             *self = Ports::new(range, seed);
         } else {
-            (self.first, self.count, self.seed) = (*range.start(), count(range), seed);
+            (self.first, self.count, self.seed) = (*range.start(), count(range), seed.clone());
         }
     }
 
@@ -77,7 +83,7 @@ impl Ports {
         remote: SocketAddr,
         mut is_free: impl FnMut(u16) -> bool,
     ) -> Option<u16> {
-        let secrets = self.secrets.get_or_insert_with(|| PortSecrets::new(self.seed));
+        let secrets = self.secrets.get_or_insert_with(|| PortSecrets::new(&self.seed));
         let offset = hash(&secrets.offset_key, local, remote) as u32;
         let counter = &mut self.counters[hash(&secrets.counter_key, local, remote) as usize % COUNTERS];
         *counter = counter.wrapping_add(1 + secrets.chance.below(MAX_STEP));
@@ -129,7 +135,7 @@ mod tests {
 
     #[test]
     fn every_port_of_the_range_is_found_before_it_is_exhausted() {
-        let mut ports = Ports::new(&(40_000..=40_099), 1);
+        let mut ports = Ports::new(&(40_000..=40_099), &1.into());
         let mut used = BTreeSet::new();
         for _ in 0..100 {
             let port = ports.choose(LOCAL, remote(1), |port| !used.contains(&port)).expect("a port is free");
@@ -141,7 +147,7 @@ mod tests {
 
     #[test]
     fn short_search_asks_within_its_limit_and_the_next_continues() {
-        let mut ports = Ports::new(&(40_000..=40_999), 1);
+        let mut ports = Ports::new(&(40_000..=40_999), &1.into());
         let mut asked = BTreeSet::new();
         for _ in 0..2 {
             let found = ports.choose_among(10, LOCAL, remote(1), |port| {
@@ -162,14 +168,14 @@ mod tests {
 
     #[test]
     fn a_range_of_one_port_and_the_highest_port_work() {
-        let mut ports = Ports::new(&(65_535..=65_535), 1);
+        let mut ports = Ports::new(&(65_535..=65_535), &1.into());
         assert_eq!(ports.choose(LOCAL, remote(1), |_| true), Some(65_535));
     }
 
     #[test]
     fn destinations_do_not_tell_of_one_another() {
-        let first_ports = |seed| {
-            let mut ports = Ports::new(&(32_768..=60_999), seed);
+        let first_ports = |seed: u64| {
+            let mut ports = Ports::new(&(32_768..=60_999), &seed.into());
             (1..=20).map(|n| ports.choose(LOCAL, remote(n), |_| true).expect("free")).collect::<BTreeSet<_>>()
         };
         let chosen = first_ports(1);

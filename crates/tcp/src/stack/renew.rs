@@ -13,9 +13,10 @@ use super::reset::RESETS_PER_SECOND;
 use super::syn_cookie::CookieJar;
 use super::{Allowances, Answers, Share, Stack, StackStats};
 use crate::config::StackConfig;
+use crate::conn_id::first_generation;
 use crate::error::ConfigError;
 use crate::four_tuple::KeyedHash;
-use crate::keys::Purpose;
+use crate::keys::{Purpose, Seed};
 use crate::mechanism::corrective::history::FecMemory;
 use crate::time::Instant;
 
@@ -25,10 +26,15 @@ impl Stack {
     ///
     /// # Errors
     /// As [`Stack::new`]; the stack then is what it was.
-    pub fn renew(&mut self, config: StackConfig, seed: u64) -> Result<(), ConfigError> {
+    pub fn renew(&mut self, config: StackConfig, seed: impl Into<Seed>) -> Result<(), ConfigError> {
+        self.reseed(config, &seed.into())
+    }
+
+    fn reseed(&mut self, config: StackConfig, seed: &Seed) -> Result<(), ConfigError> {
         config.validate()?;
-        self.renew_lists(&config, seed);
-        self.renew_memories(&config, seed);
+        let hash = KeyedHash::new(seed);
+        self.renew_lists(&config, &hash);
+        self.renew_memories(&config, seed, hash);
         let Stack { secrets, ports, cookies, challenges, resets, .. } = self;
         *secrets = SecretSource::new(seed);
         ports.renew(&config.ephemeral_ports, seed);
@@ -41,10 +47,11 @@ impl Stack {
     }
 
     /// Empties what connections stand in, and what waits.
-    fn renew_lists(&mut self, config: &StackConfig, seed: u64) {
+    fn renew_lists(&mut self, config: &StackConfig, hash: &KeyedHash) {
         let Stack { slots, listeners, listening, half_open, time_wait, deadlines, idle, spares, .. } = self;
-        slots.renew(seed);
-        listeners.renew(seed);
+        let first = first_generation(hash);
+        slots.renew(first);
+        listeners.renew(first);
         listening.clear();
         half_open.clear();
         time_wait.renew(config.msl);
@@ -63,8 +70,7 @@ impl Stack {
     }
 
     /// Forgets and counts from nothing.
-    fn renew_memories(&mut self, config: &StackConfig, seed: u64) {
-        let hash = KeyedHash::new(seed);
+    fn renew_memories(&mut self, config: &StackConfig, seed: &Seed, hash: KeyedHash) {
         let Stack { demux, fast_open, gentle_memory, paths, allowances, controllers, share, moves, .. } =
             self;
         demux.renew(hash.clone());

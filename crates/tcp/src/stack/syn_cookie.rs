@@ -29,7 +29,7 @@ use siphasher::sip::SipHasher24;
 
 use crate::connection::SynCookieParams;
 use crate::four_tuple::FourTuple;
-use crate::keys::{Chance, Key, Purpose};
+use crate::keys::{Chance, Key, Purpose, Seed};
 use crate::time::{Duration, Instant};
 
 /// How long an epoch lasts.
@@ -44,7 +44,7 @@ const NO_SCALE: u8 = 15;
 /// Makes and checks cookies.
 #[derive(Debug)]
 pub(crate) struct CookieJar {
-    seed: u64,
+    seed: Seed,
     /// Drawn for the first cookie: most stacks never send one.
     keys: OnceCell<Keys>,
 }
@@ -57,13 +57,13 @@ struct Keys {
 
 impl CookieJar {
     /// The jar of the stack with this seed.
-    pub(crate) fn new(seed: u64) -> Self {
-        CookieJar { seed, keys: OnceCell::new() }
+    pub(crate) fn new(seed: &Seed) -> Self {
+        CookieJar { seed: seed.clone(), keys: OnceCell::new() }
     }
 
     fn keys(&self) -> &Keys {
         self.keys.get_or_init(|| {
-            let mut chance = Chance::new(self.seed, Purpose::SynCookies);
+            let mut chance = Chance::new(&self.seed, Purpose::SynCookies);
             Keys { mac: chance.key(), mask: chance.key() }
         })
     }
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn a_cookie_brings_back_what_the_syn_said() {
-        let jar = CookieJar::new(1);
+        let jar = CookieJar::new(&1.into());
         for params in [
             FULL,
             SynCookieParams { window_scale: None, sack: false, ..FULL },
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn the_mss_is_rounded_down_and_never_up() {
-        let jar = CookieJar::new(1);
+        let jar = CookieJar::new(&1.into());
         let back = |mss| {
             let params = SynCookieParams { mss, ..FULL };
             let iss = jar.bake(&tuple(1), SeqNum(77), &params, at(1000))?;
@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn a_cookie_lasts_its_epoch_and_the_next() {
-        let jar = CookieJar::new(1);
+        let jar = CookieJar::new(&1.into());
         let iss = jar.bake(&tuple(1), SeqNum(77), &FULL, at(64)).expect("expressible");
         let echo = echo_of(&FULL, at(64));
         assert!(jar.check(&tuple(1), SeqNum(77), iss, echo, at(64 + 127)).is_some());
@@ -213,19 +213,19 @@ mod tests {
 
     #[test]
     fn a_cookie_is_good_for_one_peer_one_syn_and_its_own_options() {
-        let jar = CookieJar::new(1);
+        let jar = CookieJar::new(&1.into());
         let iss = jar.bake(&tuple(1), SeqNum(77), &FULL, at(1000)).expect("expressible");
         let echo = echo_of(&FULL, at(1000));
         assert_eq!(jar.check(&tuple(2), SeqNum(77), iss, echo, at(1000)), None);
         assert_eq!(jar.check(&tuple(1), SeqNum(78), iss, echo, at(1000)), None);
         assert_eq!(jar.check(&tuple(1), SeqNum(77), iss, echo.map(|echo| echo ^ 1), at(1000)), None);
         assert_eq!(jar.check(&tuple(1), SeqNum(77), iss, None, at(1000)), None);
-        assert_eq!(CookieJar::new(2).check(&tuple(1), SeqNum(77), iss, echo, at(1000)), None);
+        assert_eq!(CookieJar::new(&2.into()).check(&tuple(1), SeqNum(77), iss, echo, at(1000)), None);
     }
 
     #[test]
     fn blind_guesses_fail() {
-        let jar = CookieJar::new(1);
+        let jar = CookieJar::new(&1.into());
         let guessed = (0..200_000u32)
             .filter(|guess| {
                 jar.check(&tuple(1), SeqNum(77), SeqNum(guess.wrapping_mul(2_654_435_761)), None, at(1000))

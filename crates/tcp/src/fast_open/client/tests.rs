@@ -16,7 +16,7 @@ fn asker(remote: &str) -> Asker {
 }
 
 fn cache() -> ClientCache {
-    ClientCache::new(ClientMemory::default(), KeyedHash::new(1))
+    ClientCache::new(ClientMemory::default(), KeyedHash::new(&1.into()))
 }
 
 struct Bench(ClientCache, Asker);
@@ -360,7 +360,7 @@ fn value_out_of_range_is_refused_by_name() {
 #[test]
 fn a_cache_without_entries_remembers_nothing() {
     let memory = ClientMemory { entries: 0, ..ClientMemory::default() };
-    let mut bench = Bench(ClientCache::new(memory, KeyedHash::new(1)), asker("198.51.100.9:80"));
+    let mut bench = Bench(ClientCache::new(memory, KeyedHash::new(&1.into())), asker("198.51.100.9:80"));
     bench.answer(SynAckClass::Granted, Some(cookie(&C1)), 0);
     assert_eq!(bench.mode(1), Ok(Mode::Request));
 }
