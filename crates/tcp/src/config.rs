@@ -74,6 +74,8 @@ pub struct StackConfig {
     pub warm_half_open: usize,
     /// Record [`crate::event::Probe`]s. Default off.
     pub observe: bool,
+    /// Record [`crate::event::LifecycleEvent`]s. Default off.
+    pub lifecycle: bool,
     /// How the options of the experimental code points are recognised.
     pub option_profile: brisk_wire::OptionProfile,
     /// Fast Open: what is remembered and how much may be pending. It is used by the connections and
@@ -131,6 +133,7 @@ impl Default for StackConfig {
             challenge_acks_per_second: 1000,
             warm_half_open: 64,
             observe: false,
+            lifecycle: false,
             option_profile: brisk_wire::OptionProfile::default(),
             fast_open: FastOpenConfig::default(),
             path: PathMemoryConfig::default(),

@@ -1,7 +1,11 @@
-//! Events of the stack: [`Event`] for the application, [`Probe`] for observers.
+//! Events of the stack: [`Event`] for the application, [`LifecycleEvent`] and [`Probe`] for observers.
+
+use alloc::boxed::Box;
 
 use crate::conn_id::{ConnId, ListenerId};
+use crate::connection::ConnStats;
 use crate::error::CloseReason;
+use crate::four_tuple::FourTuple;
 use crate::mechanism::corrective::decoder::Failure;
 use crate::mechanism::plan::{Flight, Losses, Plan};
 use crate::mechanism::{CopiesOff, ParityOff};
@@ -23,6 +27,41 @@ pub enum Event {
     /// The connection is over. Received data can still be read; the handle stays valid until
     /// [`crate::Stack::release`].
     Closed(ConnId, CloseReason),
+}
+
+/// A change in the life of a connection, whoever holds it; recorded only if `StackConfig::lifecycle` is set.
+///
+/// Each connection that is established, or that this side opened, ends exactly once, with
+/// [`Lifecycle::Closed`] or [`Lifecycle::Failed`]; [`Lifecycle::Established`] comes before, at most once.
+/// Handshakes that a peer began and did not complete are not reported one by one, because a flood of SYNs
+/// would become a flood of events:
+/// [`StackStats::handshakes_failed`](crate::stack::StackStats::handshakes_failed) counts them.
+#[derive(Clone, PartialEq, Debug)]
+#[non_exhaustive]
+pub struct LifecycleEvent {
+    /// The connection. The handle names nothing once the program has released it.
+    pub conn: ConnId,
+    /// Its ends.
+    pub ends: FourTuple,
+    /// This side sent the first SYN.
+    pub is_active: bool,
+    /// The change.
+    pub change: Lifecycle,
+    /// Statistics of the connection just after the change: at its end, the final ones.
+    pub stats: Box<ConnStats>,
+}
+
+/// What changed in the life of a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Lifecycle {
+    /// The handshake is complete. Data of a SYN may have been delivered before.
+    Established,
+    /// An established connection is over. If both sides have closed, that is when it enters TIME-WAIT.
+    Closed(CloseReason),
+    /// The connection ended before its handshake was complete: one that this side opened, or one that data of
+    /// a SYN had opened.
+    Failed(CloseReason),
 }
 
 /// Evidence that a reduction of the window was a mistake.

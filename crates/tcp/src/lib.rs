@@ -96,6 +96,6 @@ pub mod stored;
 pub mod time;
 
 pub use config::{ConnectConfig, ListenConfig, StackConfig, TcpConfig};
-pub use event::Event;
+pub use event::{Event, Lifecycle, LifecycleEvent};
 pub use keys::Seed;
 pub use stack::{ConnId, ListenerId, Stack};

@@ -269,6 +269,11 @@ impl Connection {
         }
     }
 
+    /// True if this side sent the first SYN.
+    pub(crate) fn is_active(&self) -> bool {
+        self.handshake.active
+    }
+
     /// True once the handshake is complete.
     pub(crate) fn has_established(&self) -> bool {
         self.handshake.established.is_some()

@@ -5,16 +5,18 @@
 //! stack hear what the connection has learnt, a connection that is over makes way. Then the connection is
 //! ready to send, or idle.
 
+use alloc::boxed::Box;
+
 use super::Stack;
-use super::slot::{Phase, Slot};
+use super::slot::{Phase, Reported, Slot};
 use super::spares::Spares;
 use crate::conn_id::ConnId;
 use crate::connection::{Aftermath, Connection, Events, Urgency};
-use crate::event::{Event, Probe};
+use crate::event::{Event, Lifecycle, LifecycleEvent, Probe};
 use crate::time::Instant;
 
-/// Probes that may wait for the observer.
-const PROBE_CAPACITY: usize = 65_536;
+/// Probes, and changes in the lives of connections, that may wait for the observer.
+const MAX_REPORTS: usize = 65_536;
 
 impl Slot {
     /// Counts `held` bytes of its buffers, in place of those that were counted, among `all`.
@@ -73,7 +75,7 @@ impl Stack {
         slot.count_memory(aftermath.memory, &mut self.memory);
         let uses_fast_open = slot.asker.is_some() || slot.ticket.is_some();
         let repair_memory_changed = slot.repair_memory != aftermath.repair_memory;
-        let is_watched = self.config.observe || !self.memory_waiters.is_empty();
+        let is_watched = self.config.observe || self.config.lifecycle || !self.memory_waiters.is_empty();
         if aftermath.asks() || uses_fast_open || repair_memory_changed || is_watched {
             self.follow_up(id, &aftermath, now);
             self.schedule(id, aftermath.urgency, now);
@@ -97,6 +99,9 @@ impl Stack {
         }
         if self.config.observe {
             self.take_probes(id, now);
+        }
+        if self.config.lifecycle {
+            self.report_lifecycle(id);
         }
         if aftermath.events != Events::default() {
             self.pass_events_on(id, aftermath.events);
@@ -129,10 +134,42 @@ impl Stack {
     }
 
     fn note_probe(&mut self, id: ConnId, now: Instant, probe: Probe) {
-        if self.probes.len() < PROBE_CAPACITY {
+        if self.probes.len() < MAX_REPORTS {
             self.probes.push_back((id, now, probe));
         } else {
             self.stats.probes_dropped += 1;
+        }
+    }
+
+    /// Records what has changed in the life of a connection since the last call.
+    fn report_lifecycle(&mut self, id: ConnId) {
+        let Some(slot) = self.slots.at(id) else { return };
+        let (before, connection) = (slot.reported, &slot.connection);
+        let reported =
+            Reported { established: connection.has_established(), end: connection.close_reason().is_some() };
+        if reported == before {
+            return;
+        }
+        let is_new = reported.established && !before.established;
+        let end = connection.close_reason().filter(|_| !before.end).and_then(|reason| {
+            let is_known = connection.is_active() || connection.is_opened_by_syn();
+            match reported.established {
+                true => Some(Lifecycle::Closed(reason)),
+                false => is_known.then_some(Lifecycle::Failed(reason)),
+            }
+        });
+        let changes = is_new.then_some(Lifecycle::Established).into_iter().chain(end);
+        let (ends, is_active, stats) = (connection.tuple(), connection.is_active(), self.stats_of(slot));
+        for change in changes {
+            if self.lifecycle.len() < MAX_REPORTS {
+                let stats = Box::new(stats);
+                self.lifecycle.push_back(LifecycleEvent { conn: id, ends, is_active, change, stats });
+            } else {
+                self.stats.lifecycle_dropped += 1;
+            }
+        }
+        if let Some(slot) = self.slots.at_mut(id) {
+            slot.reported = reported;
         }
     }
 

@@ -10,7 +10,7 @@ use super::slot::with_env;
 use super::{Rx, Stack, Transmit};
 use crate::conn_id::ConnId;
 use crate::connection::{Connection, MAX_PIECES, Urgency};
-use crate::event::{Event, Probe};
+use crate::event::{Event, LifecycleEvent, Probe};
 use crate::outcome::Origin;
 use crate::time::Instant;
 
@@ -255,6 +255,12 @@ impl Stack {
     /// The next observation, if [`StackConfig::observe`](crate::config::StackConfig::observe) is set.
     pub fn poll_probe(&mut self) -> Option<(ConnId, Instant, Probe)> {
         self.probes.pop_front()
+    }
+
+    /// The next change in the life of a connection, in the order in which they happened, if
+    /// [`StackConfig::lifecycle`](crate::config::StackConfig::lifecycle) is set.
+    pub fn poll_lifecycle(&mut self) -> Option<LifecycleEvent> {
+        self.lifecycle.pop_front()
     }
 
     /// When [`Stack::on_timeout`] is to be called next.

@@ -43,7 +43,7 @@ use bytes::Bytes;
 use crate::config::{ConnectConfig, ListenConfig, StackConfig, TcpConfig};
 use crate::connection::{ConnInfo, ConnStats, Host, State};
 use crate::error::{ConfigError, ConnectError, ListenError, WriteError};
-use crate::event::Probe;
+use crate::event::{LifecycleEvent, Probe};
 use crate::fast_open::{ImportError, KeySource};
 use crate::mechanism::corrective::history::{FecMemory, Pressure};
 use crate::mechanism::memory::GentleMemory;
@@ -185,6 +185,7 @@ pub struct Stack {
     early: VecDeque<(Vec<u8>, Transmit)>,
     events: EventQueue,
     probes: VecDeque<(ConnId, Instant, Probe)>,
+    lifecycle: VecDeque<LifecycleEvent>,
     /// Bytes that all buffers hold.
     memory: usize,
     spares: Spares,
@@ -247,6 +248,7 @@ impl Stack {
             gentle_memory: GentleMemory::new(config.path.entries, hash.clone()),
             paths: PathMemory::new(config.path, hash),
             probes: VecDeque::new(),
+            lifecycle: VecDeque::new(),
             memory: 0,
             spares: Spares::new(config.max_buffer_bytes),
             lent: None,
@@ -455,12 +457,16 @@ impl Stack {
     /// Returns the statistics of one connection.
     #[inline]
     pub fn conn_stats(&self, id: ConnId) -> Option<ConnStats> {
-        let slot = self.owned(id)?;
+        self.owned(id).map(|slot| self.stats_of(slot))
+    }
+
+    #[inline]
+    fn stats_of(&self, slot: &Slot) -> ConnStats {
         let mut stats = slot.connection.stats();
         if let Some(rate) = slot.member.as_ref().and_then(|member| self.controllers.rate(member)) {
             (stats.cwnd, stats.congestion) = (rate.congestion.cwnd(), rate.congestion.name());
         }
-        Some(stats)
+        stats
     }
 
     /// How long after its SYN a second, plain connection for the same request should follow a connection that

@@ -58,13 +58,16 @@ impl Stack {
         deadlines.clear();
         idle.clear();
         spares.renew(config.max_buffer_bytes);
-        let Stack { requests, ready, answers, early, events, probes, lent, memory_waiters, .. } = self;
+        let Stack {
+            requests, ready, answers, early, events, probes, lifecycle, lent, memory_waiters, ..
+        } = self;
         *requests = None;
         ready.clear();
         *answers = Answers::default();
         early.clear();
         events.clear();
         *probes = VecDeque::new();
+        *lifecycle = VecDeque::new();
         *lent = None;
         memory_waiters.clear();
     }

@@ -64,8 +64,17 @@ pub(crate) struct Slot {
     pub(crate) ticket: Option<Box<Ticket>>,
     /// It is a member of its path.
     pub(super) member: Option<Box<Member>>,
+    /// Changes of its life that were reported.
+    pub(super) reported: Reported,
     /// It has done nothing yet but answer a SYN: what it could be made from again.
     pub(super) half_open: Option<Box<HalfOpen>>,
+}
+
+/// Which changes of a connection's life observers have got.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Reported {
+    pub(super) established: bool,
+    pub(super) end: bool,
 }
 
 /// The part of a connection in its path.
@@ -157,6 +166,7 @@ impl Stack {
             asker: None,
             ticket: None,
             member: None,
+            reported: Reported::default(),
             half_open: None,
         })
     }

@@ -178,6 +178,8 @@ pub struct StackStats {
     pub answers_dropped: u64,
     /// Probes that were dropped because nobody took them.
     pub probes_dropped: u64,
+    /// Changes in the lives of connections that were dropped because nobody took them.
+    pub lifecycle_dropped: u64,
     /// SYNs with the option of Corrective and Proactive that the path swallowed.
     pub gentle_syn_drop: u64,
     /// Opens without that option because of what is remembered of the destination.
@@ -295,6 +297,7 @@ impl AddAssign for StackStats {
                 icmp_believed,
                 answers_dropped,
                 probes_dropped,
+                lifecycle_dropped,
                 gentle_syn_drop,
                 gentle_withheld ; fast_open, refused
             }

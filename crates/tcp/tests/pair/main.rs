@@ -16,6 +16,7 @@ mod members;
 mod memory;
 mod moves;
 mod mtu;
+mod observer;
 mod path;
 mod planner;
 mod proactive;
