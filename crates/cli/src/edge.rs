@@ -14,7 +14,7 @@ use brisk_gateway::{
 };
 use brisk_runtime::attach::{AttachConfig, Queues};
 use brisk_runtime::profile::Profile;
-use brisk_runtime::{Cores, DeviceSpec, Endpoint, PathMemoryConfig, TcpConfig};
+use brisk_runtime::{Cores, DeviceSpec, Endpoint, TcpConfig};
 
 use crate::Common;
 use crate::confine::confine;
@@ -199,8 +199,7 @@ fn open(settings: &Settings, cores: &Cores) -> Result<Vec<(SocketAddr, Endpoint)
                 let queues = Queues::UpTo(cores.count());
                 let attach = AttachConfig { serve: Some(place), local_ports: 0, queues, ..attach.clone() };
                 let (builder, _) = attach.open()?;
-                let paths = PathMemoryConfig { entries: PATHS, ..PathMemoryConfig::default() };
-                builder.paths(paths).cores(cores).build()?
+                builder.stack(|stack| stack.path.entries = PATHS).cores(cores).build()?
             }
         };
         opened.push((place, endpoint));

@@ -8,6 +8,7 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::ops::RangeInclusive;
 
 use brisk_packet_io::interface::Interface;
 use brisk_packet_io::packet::{self, PacketOptions};
@@ -216,7 +217,7 @@ impl AttachConfig {
         }
         let addresses: Vec<IpAddr> = self.addresses.iter().map(|own| own.address).collect();
         Ok((
-            AttachConfig::builder(boxed(queues), &addresses),
+            self.builder(boxed(queues), &addresses, None),
             Attached::Native { addresses, frames: Frames::Own },
         ))
     }
@@ -242,7 +243,7 @@ impl AttachConfig {
         let options = UdpOptions { path_mtu, ..defaults };
         let queues = self.open_queues(|count| UdpDevice::bind_queues(bind, options, count))?;
         let local = queues.first().map_or(bind, UdpDevice::local_addr);
-        Ok((AttachConfig::builder(boxed(queues), &[udp::LOCAL_INNER.into()]), Attached::Udp { local }))
+        Ok((self.builder(boxed(queues), &[udp::LOCAL_INNER.into()], None), Attached::Udp { local }))
     }
 
     fn open_packet(&self, interface: &str) -> Result<(Builder, Attached), AttachError> {
@@ -251,9 +252,7 @@ impl AttachConfig {
             PacketOptions { serve: self.serve, local_ports: self.local_ports, ..PacketOptions::default() };
         let (Queues::Exactly(count) | Queues::UpTo(count)) = self.queues;
         let opened = packet::open(interface, &addresses, options, count)?;
-        let builder = AttachConfig::builder(opened.queues, &addresses);
-        let builder = self.mtu.into_iter().fold(builder, Builder::mtu);
-        let builder = opened.local_ports.into_iter().fold(builder, Builder::ephemeral_ports);
+        let builder = self.builder(opened.queues, &addresses, opened.local_ports);
         let frames = if opened.redirected { Frames::Redirected } else { Frames::Copied };
         Ok((builder, Attached::Native { addresses, frames }))
     }
@@ -271,9 +270,7 @@ impl AttachConfig {
                  {count} are asked for"
             )));
         }
-        let builder = AttachConfig::builder(opened.queues, &addresses);
-        let builder = self.mtu.into_iter().fold(builder, Builder::mtu);
-        let builder = opened.local_ports.into_iter().fold(builder, Builder::ephemeral_ports);
+        let builder = self.builder(opened.queues, &addresses, opened.local_ports);
         Ok((builder, Attached::Native { addresses, frames: Frames::Xdp(opened.path) }))
     }
 
@@ -295,8 +292,19 @@ impl AttachConfig {
     }
 
     /// `queues` is not empty.
-    fn builder(queues: Vec<Box<dyn Device>>, addresses: &[IpAddr]) -> Builder {
-        addresses.iter().fold(Builder::on_queues(queues), |builder, own| builder.address(*own))
+    fn builder(
+        &self,
+        queues: Vec<Box<dyn Device>>,
+        addresses: &[IpAddr],
+        local_ports: Option<RangeInclusive<u16>>,
+    ) -> Builder {
+        Builder::on_queues(queues).stack(|stack| {
+            stack.addresses = addresses.to_vec();
+            stack.mtu = self.mtu.unwrap_or(stack.mtu);
+            if let Some(ports) = local_ports {
+                stack.ephemeral_ports = ports;
+            }
+        })
     }
 
     /// As many queues as are asked for, or one if that will do.

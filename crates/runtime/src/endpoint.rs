@@ -10,7 +10,7 @@ use brisk_device::steering::{SteeredDevice, Steering};
 use brisk_device::{Counters, Device};
 use brisk_tcp::config::FastOpenConfig;
 use brisk_tcp::fast_open::{ImportError, KeySource, ServerLimits};
-use brisk_tcp::path::{PathFacts, PathMemoryConfig};
+use brisk_tcp::path::PathFacts;
 use brisk_tcp::stack::StackStats;
 use brisk_tcp::{ConnectConfig, Seed, Stack, StackConfig, TcpConfig};
 use brisk_wire::MAX_SUPER_LEN;
@@ -306,14 +306,14 @@ pub struct Builder {
     stack: StackConfig,
     tcp: TcpConfig,
     seed: Option<Seed>,
-    mtu: Option<u16>,
 }
 
 impl Builder {
     /// On one queue or more.
     pub(crate) fn on_queues(queues: Vec<Box<dyn Device>>) -> Builder {
-        let (stack, tcp) = (StackConfig::default(), TcpConfig::default());
-        Builder { queues, cores: Vec::new(), stack, tcp, seed: None, mtu: None }
+        let mtu = queues.first().map_or(u16::MAX, |device| mtu_of(&**device));
+        let stack = StackConfig { mtu, ..StackConfig::default() };
+        Builder { queues, cores: Vec::new(), stack, tcp: TcpConfig::default(), seed: None }
     }
 
     /// How many stacks it will have: one for each queue.
@@ -352,18 +352,32 @@ impl Builder {
         self
     }
 
-    /// Lowers the largest IP packet below what the device takes. 576 to 65535 bytes.
+    /// Changes the configuration of the stack: its limits, its memories, its ports and times. `change` gets what
+    /// is configured so far, with the addresses and the MTU of the device.
+    ///
+    /// [`build`](Builder::build) still adapts it to the device: it lowers `mtu` to what the device takes, and
+    /// sets `granularity`, `max_super_segment` and `sends_twice`. Several stacks share the limits, each has its
+    /// part.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> std::io::Result<()> {
+    /// # use std::time::Duration;
+    /// # let (device, _other) = brisk_runtime::device::memory::MemoryDevice::pair();
+    /// let endpoint = brisk_runtime::Endpoint::builder(Box::new(device))
+    ///     .address("10.0.0.1".parse().unwrap())
+    ///     .stack(|stack| {
+    ///         stack.max_connections = 1_000;
+    ///         stack.max_buffer_bytes = 64 << 20;
+    ///         stack.mtu = 1_400;
+    ///     })
+    ///     .build()?;
+    /// # drop(endpoint); Ok(())
+    /// # }
+    /// ```
     #[must_use]
-    pub fn mtu(mut self, mtu: u16) -> Builder {
-        self.mtu = Some(mtu);
-        self
-    }
-
-    /// Ports that connections opened by this host come from, where the device has only some. Default 32768 to
-    /// 60999.
-    #[must_use]
-    pub fn ephemeral_ports(mut self, ports: std::ops::RangeInclusive<u16>) -> Builder {
-        self.stack.ephemeral_ports = ports;
+    pub fn stack(mut self, change: impl FnOnce(&mut StackConfig)) -> Builder {
+        change(&mut self.stack);
         self
     }
 
@@ -380,41 +394,6 @@ impl Builder {
     #[must_use]
     pub fn tcp(mut self, tcp: TcpConfig) -> Builder {
         self.tcp = tcp;
-        self
-    }
-
-    /// Most connections at one time, TIME-WAIT included.
-    #[must_use]
-    pub fn max_connections(mut self, most: usize) -> Builder {
-        self.stack.max_connections = most;
-        self
-    }
-
-    /// Bytes that all buffers together may hold.
-    #[must_use]
-    pub fn max_buffer_bytes(mut self, most: usize) -> Builder {
-        self.stack.max_buffer_bytes = most;
-        self
-    }
-
-    /// Memory of paths from one connection to the next.
-    pub fn paths(mut self, paths: PathMemoryConfig) -> Builder {
-        self.stack.path = paths;
-        self
-    }
-
-    /// Memory of Fast Open and limit of pending requests. Connections and listeners ask for Fast Open
-    /// themselves.
-    #[must_use]
-    pub fn fast_open(mut self, fast_open: FastOpenConfig) -> Builder {
-        self.stack.fast_open = fast_open;
-        self
-    }
-
-    /// How long TIME-WAIT lasts: twice this. 1 s to 120 s.
-    #[must_use]
-    pub fn msl(mut self, msl: std::time::Duration) -> Builder {
-        self.stack.msl = msl;
         self
     }
 
@@ -462,13 +441,17 @@ impl Builder {
     fn fit_to_device(&mut self) {
         let Some(device) = self.queues.first() else { return };
         let capabilities = device.capabilities();
-        let device_mtu = u16::try_from(device.mtu()).unwrap_or(u16::MAX);
-        self.stack.mtu = self.mtu.map_or(device_mtu, |mtu| mtu.min(device_mtu));
+        self.stack.mtu = self.stack.mtu.min(mtu_of(&**device));
         self.stack.granularity = GRANULARITY;
         let longest = capabilities.max_super.min(MAX_SUPER_LEN).saturating_sub(MAX_HEADERS) as u32;
         self.stack.sends_twice = capabilities.twice;
         self.stack.max_super_segment = if capabilities.tso { longest } else { 0 };
     }
+}
+
+/// The largest IP packet that a device takes, as far as a stack can make use of it.
+fn mtu_of(device: &dyn Device) -> u16 {
+    u16::try_from(device.mtu()).unwrap_or(u16::MAX)
 }
 
 /// Bytes that the longest super-packet leaves for headers: 40 of IPv6 and 60 of TCP, rounded so that 65,535
@@ -537,4 +520,56 @@ fn os_entropy() -> io::Result<Seed> {
     getrandom::fill(&mut entropy)
         .map_err(|error| io::Error::other(format!("the operating system gave no randomness: {error}")))?;
     Ok(entropy.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use brisk_device::memory::MemoryDevice;
+
+    use super::*;
+
+    fn built(change: impl FnOnce(&mut StackConfig)) -> io::Result<StackConfig> {
+        let (device, _) = MemoryDevice::pair();
+        let endpoint = Endpoint::builder(Box::new(device)).stack(change).build()?;
+        Ok(endpoint.shards().ask(|stack, _| stack.config().clone()))
+    }
+
+    #[tokio::test]
+    async fn configuration_of_the_stack_is_kept_and_fitted_to_the_device() {
+        let (device, _) = MemoryDevice::pair();
+        let device_mtu = mtu_of(&device);
+        let config = built(|stack| {
+            assert_eq!(stack.mtu, device_mtu);
+            (stack.max_connections, stack.warm_half_open, stack.fec_mem_total) = (7, 3, 5);
+            (stack.mtu, stack.granularity, stack.max_super_segment) = (900, Duration::ZERO, 1);
+        });
+        let config = config.unwrap();
+        assert_eq!((config.max_connections, config.warm_half_open, config.fec_mem_total), (7, 3, 5));
+        assert_eq!((config.mtu, config.granularity), (900, GRANULARITY));
+        assert_ne!(config.max_super_segment, 1);
+        assert_eq!(built(|stack| stack.mtu = u16::MAX).unwrap().mtu, device_mtu);
+        assert_eq!(built(|stack| stack.mtu = 500).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    }
+
+    #[test]
+    fn every_stack_has_a_seed_of_its_own_from_the_whole_seed() {
+        let stacks = |seed: [u8; 32]| {
+            let config = StackConfig { addresses: vec![[10, 0, 0, 1].into()], ..StackConfig::default() };
+            let steering = Steering::new(2, steering_key(&seed.into()));
+            let mut stacks = stacks(config, &seed.into(), Some(steering), Clock::start()).unwrap();
+            let connect = |stack: &mut Stack| {
+                let mut packet = Vec::new();
+                let remote = "10.0.0.2:80".parse().unwrap();
+                stack.connect(remote, &ConnectConfig::default(), brisk_tcp::time::Instant::ZERO).unwrap();
+                stack.poll_transmit(brisk_tcp::time::Instant::ZERO, &mut packet).unwrap();
+                packet
+            };
+            stacks.iter_mut().map(connect).collect::<Vec<_>>()
+        };
+        let (first, mut changed) = ([0; 32], [0; 32]);
+        changed[31] = 1;
+        let [first, changed] = [stacks(first), stacks(changed)];
+        assert!(first[0] != first[1] && changed[0] != changed[1]);
+        assert!(first[0] != changed[0] && first[1] != changed[1]);
+    }
 }

@@ -80,7 +80,7 @@ impl TcpStream {
     /// copy; others are copied. A call returns one contiguous piece, which may be less than there is.
     ///
     /// The result keeps its whole buffer allocated while it lives, in addition to what
-    /// [`max_buffer_bytes`](crate::Builder::max_buffer_bytes) bounds: some 64 kB, and after losses as much as
+    /// [`max_buffer_bytes`](crate::StackConfig::max_buffer_bytes) bounds: some 64 kB, and after losses as much as
     /// the connection's receive buffer held. Use it for bytes that are passed on or dropped soon.
     ///
     /// # Errors
@@ -98,7 +98,7 @@ impl TcpStream {
     /// number. A run of 4 kB and more is not copied: it is sent from where it lies, and released when the
     /// peer has acknowledged it.
     ///
-    /// The run counts in the send buffer and in [`max_buffer_bytes`](crate::Builder::max_buffer_bytes),
+    /// The run counts in the send buffer and in [`max_buffer_bytes`](crate::StackConfig::max_buffer_bytes),
     /// but a slice of a longer buffer keeps the whole buffer allocated until then. When the future is
     /// dropped, bytes that are no longer in `bytes` have been queued for sending.
     ///

@@ -467,7 +467,7 @@ async fn one_forwarder_serves_all_stacks_and_closing_ends_all_of_them() {
 async fn limits_are_divided_among_the_stacks() {
     let ([client, server], _) = cable([1, 2]);
     let client = builder(client, CLIENT, 1).build().unwrap();
-    let server = builder(server, SERVER, 2).max_connections(20).build().unwrap();
+    let server = builder(server, SERVER, 2).stack(|stack| stack.max_connections = 20).build().unwrap();
     let _listener = TcpListener::bind(&server, at("10.0.0.2:80")).unwrap();
     let mut connecting = JoinSet::new();
     for _ in 0..60 {

@@ -337,7 +337,7 @@ async fn ipv6_works_as_ipv4_does() {
 async fn a_thousand_short_connections_leave_nothing_behind() {
     let (a, b) = memory::builders(&link("--rtt 10ms --loss 1%"), SEED);
     let msl = Duration::from_secs(1);
-    let (a, b) = (a.msl(msl).build().unwrap(), b.msl(msl).build().unwrap());
+    let [a, b] = [a, b].map(|builder| builder.stack(|stack| stack.msl = msl).build().unwrap());
     let listener = TcpListener::bind(&b, "10.0.0.2:80".parse().unwrap()).unwrap();
     let address = listener.local_addr();
     let serving = tokio::spawn(async move {
@@ -401,7 +401,8 @@ async fn many_threads_share_one_stack() {
 /// Writers of 600 kB each to readers that begin late, whose endpoint has room for a few of them.
 async fn all_is_written_with_memory_of(max_buffer_bytes: usize, writers: usize) {
     let (a, b) = memory::builders(&link("--rtt 20ms --loss 1%"), SEED);
-    let (a, b) = (a.max_buffer_bytes(max_buffer_bytes).build().unwrap(), b.build().unwrap());
+    let (a, b) =
+        (a.stack(|stack| stack.max_buffer_bytes = max_buffer_bytes).build().unwrap(), b.build().unwrap());
     let data = Bytes::from(pattern(600_000, 9));
     let mut tasks = tokio::task::JoinSet::new();
     for n in 0..writers {

@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use brisk_runtime::attach::AttachConfig;
 use brisk_runtime::profile::Profile;
-use brisk_runtime::{DeviceSpec, Prefix};
+use brisk_runtime::{DeviceSpec, Prefix, StackConfig};
 use clap::Parser;
 
 use brisk_lab::side::Side;
@@ -152,7 +152,11 @@ impl Stack {
         }
         let attach = AttachConfig { addresses: self.addr.clone(), ..AttachConfig::new(device.clone()) };
         let (builder, _) = attach.open().map_err(io::Error::other)?;
-        let endpoint = builder.tcp(arm.tcp).msl(Duration::from_secs(1)).max_connections(200_000).build()?;
+        let limits = |stack: &mut StackConfig| {
+            stack.msl = Duration::from_secs(1);
+            stack.max_connections = 200_000;
+        };
+        let endpoint = builder.tcp(arm.tcp).stack(limits).build()?;
         Ok(Side::Ours { endpoint, fast_open: self.fast_open || arm.fast_open })
     }
 }

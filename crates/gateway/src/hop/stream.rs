@@ -378,7 +378,8 @@ mod tests {
     async fn full_buffer_without_memory_makes_a_writer_wait_and_does_not_fail_it() {
         let (near, far) = memory::builders(&LinkSpec::parse("--rtt 2ms").unwrap(), 1);
         // For one send buffer and a half.
-        let (near, far) = (near.max_buffer_bytes(512 << 10).build().unwrap(), far.build().unwrap());
+        let (near, far) =
+            (near.stack(|stack| stack.max_buffer_bytes = 512 << 10).build().unwrap(), far.build().unwrap());
         let listener = TcpListener::bind(&far, "10.0.0.2:80".parse().unwrap()).unwrap();
         let (mut first, mut reader) = connected(&near, &listener).await;
         let (mut second, _silent) = connected(&near, &listener).await;

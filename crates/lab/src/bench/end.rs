@@ -10,9 +10,9 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use brisk_runtime::Cores;
 use brisk_runtime::attach::{AttachConfig, Attached, Queues};
 use brisk_runtime::profile::Profile;
+use brisk_runtime::{Cores, StackConfig};
 use bytes::Bytes;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use serde::{Deserialize, Serialize};
@@ -149,7 +149,11 @@ impl End {
         let (builder, attached) = attach.open().map_err(io::Error::other)?;
         let arm = Profile::parse(arm).map_err(io::Error::other)?;
         let builder = builder.cores(cores);
-        let endpoint = builder.tcp(arm.tcp).msl(Duration::from_secs(1)).max_connections(200_000).build()?;
+        let limits = |stack: &mut StackConfig| {
+            stack.msl = Duration::from_secs(1);
+            stack.max_connections = 200_000;
+        };
+        let endpoint = builder.tcp(arm.tcp).stack(limits).build()?;
         Ok((Side::Ours { endpoint, fast_open }, Some(attached)))
     }
 }
