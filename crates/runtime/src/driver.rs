@@ -23,6 +23,7 @@ use brisk_tcp::time::{Duration, Instant};
 use brisk_wire::ChecksumCheck;
 
 use crate::clock::GRANULARITY;
+use crate::observer::{Observers, Observing};
 use crate::shared::{Ended, PeerMove, Shared};
 use crate::timer::Timer;
 
@@ -66,6 +67,7 @@ pub(crate) struct Driver {
     woken: Vec<Waker>,
     flushed: bool,
     counting: Counting,
+    observing: Option<Box<Observing>>,
 }
 
 /// Looks at the counters of the device now and then.
@@ -293,7 +295,7 @@ struct Round {
 }
 
 impl Driver {
-    pub(crate) fn new(shared: Arc<Shared>, device: Box<dyn Device>) -> Driver {
+    pub(crate) fn new(shared: Arc<Shared>, device: Box<dyn Device>, observers: Observers) -> Driver {
         let Capabilities { gather: gathers, descriptor, .. } = device.capabilities();
         Driver {
             timer: Timer::new(shared.clock, descriptor),
@@ -306,6 +308,7 @@ impl Driver {
             woken: Vec::new(),
             flushed: true,
             counting: Counting::default(),
+            observing: Observing::new(observers),
         }
     }
 
@@ -351,6 +354,14 @@ impl Driver {
         }
         cx.waker().wake_by_ref();
         Ok(Poll::Pending)
+    }
+
+    /// Takes the reports of the stack under its lock, and hands them to the observers without it.
+    fn call_observers(&mut self) {
+        if let Some(observing) = &mut self.observing {
+            observing.take(&mut self.shared.lock().stack);
+            observing.call();
+        }
     }
 
     fn is_readable(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
@@ -422,6 +433,7 @@ impl Driver {
         }
         let is_needed = (!idle || inner.has_handles()) && !inner.closed;
         drop(inner);
+        self.call_observers();
         self.woken.drain(..).for_each(Waker::wake);
         // A received packet may have been handed over to another queue.
         let moved = readable || self.outgoing.bytes > 0;
@@ -470,6 +482,7 @@ impl Future for Driver {
         match self.run(cx) {
             Ok(poll) => poll,
             Err(error) => {
+                self.call_observers();
                 self.woken.drain(..).for_each(Waker::wake);
                 self.shared.end(Ended::Device(error.kind(), format!("the device failed: {error}")));
                 Poll::Ready(())
@@ -485,8 +498,13 @@ impl Drop for Driver {
             false => Ended::Runtime,
             // The stack is only ever touched under the lock, and the device mostly outside.
             true if self.shared.is_poisoned() => Ended::Defect,
+            true if self.observing.as_ref().is_some_and(|observing| observing.is_calling) => {
+                Ended::ObserverPanicked
+            }
             true => Ended::DevicePanicked,
         });
+        // A panic came between taking these and waking them.
+        self.woken.drain(..).for_each(Waker::wake);
     }
 }
 

@@ -9,10 +9,11 @@ use std::time::{Duration, SystemTime};
 use brisk_device::steering::{SteeredDevice, Steering};
 use brisk_device::{Counters, Device};
 use brisk_tcp::config::FastOpenConfig;
+use brisk_tcp::event::Probe;
 use brisk_tcp::fast_open::{ImportError, KeySource, ServerLimits};
 use brisk_tcp::path::PathFacts;
 use brisk_tcp::stack::StackStats;
-use brisk_tcp::{ConnectConfig, Seed, Stack, StackConfig, TcpConfig};
+use brisk_tcp::{ConnId, ConnectConfig, LifecycleEvent, Seed, Stack, StackConfig, TcpConfig};
 use brisk_wire::MAX_SUPER_LEN;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
@@ -23,6 +24,7 @@ use crate::cores::Cores;
 use crate::driver::Driver;
 use crate::error;
 use crate::exchange::Exchange;
+use crate::observer::Observers;
 use crate::shards::Shards;
 use crate::shared::{Inner, PeerMove, Shared};
 use crate::stream::TcpStream;
@@ -306,6 +308,7 @@ pub struct Builder {
     stack: StackConfig,
     tcp: TcpConfig,
     seed: Option<Seed>,
+    observers: Observers,
 }
 
 impl Builder {
@@ -313,7 +316,14 @@ impl Builder {
     pub(crate) fn on_queues(queues: Vec<Box<dyn Device>>) -> Builder {
         let mtu = queues.first().map_or(u16::MAX, |device| mtu_of(&**device));
         let stack = StackConfig { mtu, ..StackConfig::default() };
-        Builder { queues, cores: Vec::new(), stack, tcp: TcpConfig::default(), seed: None }
+        Builder {
+            queues,
+            cores: Vec::new(),
+            stack,
+            tcp: TcpConfig::default(),
+            seed: None,
+            observers: Observers::default(),
+        }
     }
 
     /// How many stacks it will have: one for each queue.
@@ -352,12 +362,12 @@ impl Builder {
         self
     }
 
-    /// Changes the configuration of the stack: its limits, its memories, its ports and times. `change` gets what
-    /// is configured so far, with the addresses and the MTU of the device.
+    /// Changes the configuration of the stack: its limits, its memories, its ports and times. `change` gets
+    /// what is configured so far, with the addresses and the MTU of the device.
     ///
     /// [`build`](Builder::build) still adapts it to the device: it lowers `mtu` to what the device takes, and
-    /// sets `granularity`, `max_super_segment` and `sends_twice`. Several stacks share the limits, each has its
-    /// part.
+    /// sets `granularity`, `max_super_segment` and `sends_twice`, and from the observers `lifecycle` and
+    /// `observe`. Several stacks share the limits, each has its part.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -397,6 +407,56 @@ impl Builder {
         self
     }
 
+    /// Calls `observer` with each change in the life of a connection: established, closed with its cause,
+    /// failed. That includes connections that the program has dropped or never accepted. Of two observers the
+    /// last one is called. Without one this costs nothing.
+    ///
+    /// The driver of the stack calls it, outside the lock of the stack, in the order in which the changes
+    /// happened: it may use the endpoint, and must return soon, because all connections of the stack wait for
+    /// it. Calls for one stack follow one another; those for several stacks ([`queue`](Builder::queue)) may
+    /// come at the same time, from several threads. A change that a call of the program causes is reported
+    /// after that call, in the next round of the driver, and a task may notice a change before the observer
+    /// does. Connections that are open when the driver ends, because the device fails or the tokio runtime is
+    /// shut down, have no reported end. If the observer panics, the driver ends.
+    ///
+    /// A clone of the endpoint in the observer keeps the endpoint alive.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> std::io::Result<()> {
+    /// use brisk_runtime::memory::{self, LinkSpec};
+    /// use brisk_runtime::{CloseReason, Lifecycle, LifecycleEvent};
+    ///
+    /// let (client, _server) = memory::builders(&LinkSpec::default(), 1);
+    /// let (to_log, log) = std::sync::mpsc::channel();
+    /// let observer = move |event: &LifecycleEvent| to_log.send((event.ends.remote, event.change)).unwrap();
+    /// let client = client.observe(observer).build()?;
+    /// # let _server = _server.build()?;
+    /// let nobody_listens = "10.0.0.2:80".parse().unwrap();
+    /// client.connect(nobody_listens).await.unwrap_err();
+    /// assert_eq!(log.recv().unwrap(), (nobody_listens, Lifecycle::Failed(CloseReason::Refused)));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn observe(mut self, observer: impl Fn(&LifecycleEvent) + Send + Sync + 'static) -> Builder {
+        self.observers.lifecycle = Some(Arc::new(observer));
+        self
+    }
+
+    /// Calls `observer` with each [`Probe`]: events inside a connection and their reasons, for a trace. It is
+    /// called as that of [`observe`](Builder::observe) is. Recording costs time and memory for each segment;
+    /// what a driver does not get to is dropped and counted
+    /// ([`StackStats::probes_dropped`](brisk_tcp::stack::StackStats::probes_dropped)).
+    #[must_use]
+    pub fn observe_probes(
+        mut self,
+        observer: impl Fn(ConnId, brisk_tcp::time::Instant, &Probe) + Send + Sync + 'static,
+    ) -> Builder {
+        self.observers.probes = Some(Arc::new(observer));
+        self
+    }
+
     /// Starts the endpoint; its driver runs as a task of the current tokio runtime.
     ///
     /// # Errors
@@ -407,6 +467,8 @@ impl Builder {
     pub fn build(mut self) -> io::Result<Endpoint> {
         self.tcp.validate().map_err(error::config)?;
         self.fit_to_device();
+        self.stack.lifecycle = self.observers.lifecycle.is_some();
+        self.stack.observe = self.observers.probes.is_some();
         let seed = self.seed.map_or_else(os_entropy, Ok)?;
         let several = self.queues.len() > 1;
         let steering = several.then(|| Steering::new(self.queues.len(), steering_key(&seed)));
@@ -432,7 +494,7 @@ impl Builder {
         for (index, (shared, queue)) in all.iter().zip(queues).enumerate() {
             let core = self.cores.get(index % self.cores.len().max(1)).unwrap_or(&current);
             let _entered = core.enter();
-            core.spawn(Driver::new(shared.clone(), queue));
+            core.spawn(Driver::new(shared.clone(), queue, self.observers.clone()));
         }
         Ok(Endpoint { shards: Arc::new(Shards::new(all, steering)), tcp: Arc::new(self.tcp) })
     }

@@ -95,6 +95,8 @@ pub(crate) enum Ended {
     Defect,
     /// The driver panicked in the device.
     DevicePanicked,
+    /// The driver panicked in an observer.
+    ObserverPanicked,
 }
 
 impl Shared {
@@ -230,6 +232,7 @@ impl Inner {
                 Err(io::Error::other("the stack panicked, which is a defect: please report it"))
             }
             Some(Ended::DevicePanicked) => Err(io::Error::other("the device panicked")),
+            Some(Ended::ObserverPanicked) => Err(io::Error::other("the observer panicked")),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Endpoints with several stacks: each on a queue of its own of the same device, which brings packets to the
 //! wrong one.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
@@ -14,8 +14,8 @@ use brisk_device::{Capabilities, ChecksumState, Device, RxMeta, TxMeta};
 use brisk_runtime::endpoint::Builder;
 use brisk_runtime::fast_open::ReplayWindow;
 use brisk_runtime::{
-    ConnectConfig, Cores, Endpoint, FastOpenConnect, FastOpenListen, FastOpenOutcome, Forwarder,
-    ListenConfig, TcpListener, TcpSocket, TcpStream,
+    CloseReason, ConnectConfig, Cores, Endpoint, FastOpenConnect, FastOpenListen, FastOpenOutcome, Forwarder,
+    Lifecycle, LifecycleEvent, ListenConfig, TcpListener, TcpSocket, TcpStream,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
@@ -479,6 +479,37 @@ async fn limits_are_divided_among_the_stacks() {
         streams.push(timeout(LIMIT, connecting.join_next()).await.unwrap().unwrap().unwrap().unwrap());
     }
     assert_eq!(server.connections(), 20);
+}
+
+#[tokio::test]
+async fn changes_of_each_connection_reach_the_observer_in_order_from_every_stack() {
+    let cores = Cores::start(TWO).unwrap();
+    let ([client, server], _) = cable([1, 2]);
+    let client = builder(client, CLIENT, 1).build().unwrap();
+    let heard = Arc::new(Mutex::new(HashMap::<SocketAddr, Vec<Lifecycle>>::new()));
+    let threads = Arc::new(Mutex::new(HashSet::new()));
+    let observer = {
+        let (heard, threads) = (heard.clone(), threads.clone());
+        move |event: &LifecycleEvent| {
+            threads.lock().unwrap().insert(std::thread::current().id());
+            heard.lock().unwrap().entry(event.ends.remote).or_default().push(event.change);
+        }
+    };
+    let server = builder(server, SERVER, 2).observe(observer).cores(&cores).build().unwrap();
+    let listener = TcpListener::bind(&server, at("10.0.0.2:80")).unwrap();
+    for _ in 0..100 {
+        let (stream, accepted) = tokio::join!(client.connect(at("10.0.0.2:80")), listener.accept());
+        drop((stream.unwrap(), accepted.unwrap()));
+    }
+    timeout(LIMIT, async { tokio::join!(client.wait_idle(), server.wait_idle()) }).await.unwrap();
+    // The driver that was idle last may be about to call it.
+    while heard.lock().unwrap().values().map(Vec::len).sum::<usize>() < 200 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let heard = heard.lock().unwrap();
+    let life = [Lifecycle::Established, Lifecycle::Closed(CloseReason::Finished)];
+    assert!(heard.len() == 100 && heard.values().all(|changes| *changes == life), "{heard:?}");
+    assert_eq!(threads.lock().unwrap().len(), 2);
 }
 
 #[tokio::test]

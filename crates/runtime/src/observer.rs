@@ -1,0 +1,56 @@
+//! Observers: functions of the program that hear what happens to connections.
+
+use std::sync::Arc;
+
+use brisk_tcp::event::Probe;
+use brisk_tcp::time::Instant;
+use brisk_tcp::{ConnId, LifecycleEvent, Stack};
+
+pub(crate) type OnLifecycle = dyn Fn(&LifecycleEvent) + Send + Sync;
+pub(crate) type OnProbe = dyn Fn(ConnId, Instant, &Probe) + Send + Sync;
+
+/// The observers of an endpoint.
+#[derive(Clone, Default)]
+pub(crate) struct Observers {
+    pub(crate) lifecycle: Option<Arc<OnLifecycle>>,
+    pub(crate) probes: Option<Arc<OnProbe>>,
+}
+
+/// The observers as one driver calls them, with the reports for them.
+pub(crate) struct Observing {
+    observers: Observers,
+    lifecycle: Vec<LifecycleEvent>,
+    probes: Vec<(ConnId, Instant, Probe)>,
+    /// One of them is being called.
+    pub(crate) is_calling: bool,
+}
+
+impl Observing {
+    /// `None` if there is no observer.
+    pub(crate) fn new(observers: Observers) -> Option<Box<Observing>> {
+        let Observers { lifecycle, probes } = &observers;
+        let is_needed = lifecycle.is_some() || probes.is_some();
+        let observing =
+            || Observing { observers, lifecycle: Vec::new(), probes: Vec::new(), is_calling: false };
+        is_needed.then(|| Box::new(observing()))
+    }
+
+    /// Takes the reports of the stack, under its lock.
+    pub(crate) fn take(&mut self, stack: &mut Stack) {
+        self.lifecycle.extend(std::iter::from_fn(|| stack.poll_lifecycle()));
+        self.probes.extend(std::iter::from_fn(|| stack.poll_probe()));
+    }
+
+    /// Hands the reports to the observers, without the lock.
+    pub(crate) fn call(&mut self) {
+        let Observing { observers: Observers { lifecycle, probes }, .. } = self;
+        self.is_calling = true;
+        if let Some(observer) = lifecycle {
+            self.lifecycle.drain(..).for_each(|event| observer(&event));
+        }
+        if let Some(observer) = probes {
+            self.probes.drain(..).for_each(|(conn, at, probe)| observer(conn, at, &probe));
+        }
+        self.is_calling = false;
+    }
+}
