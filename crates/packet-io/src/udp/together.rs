@@ -233,9 +233,32 @@ mod tests {
         assert!(done.status.success(), "ip {words}: {}", String::from_utf8_lossy(&done.stderr));
     }
 
-    /// An interface whose address changes while its peers are known by the old one.
-    #[test]
-    fn packets_leave_from_the_new_address_of_a_host_that_lost_the_old_one() {
+    /// A peer has heard this host by the address `old`, and then something happens to that address. All of
+    /// `chains` chains of datagrams leave, and the kernel chooses the address.
+    fn leaves_without_source(bind: &str, peer: &str, old: IpAddr, chains: u8, happens: impl FnOnce()) {
+        let mut device = device(bind);
+        let outer = peer.parse().unwrap();
+        let inner = device.peers.heard(Route { outer, from: Some(old) }).unwrap();
+        happens();
+        for ecn in 0..chains {
+            let packet = Tcp { ecn, payload: pattern(30_000), ..to(inner.into()) };
+            let tx = TxMeta { segment_size: Some(1000), partial_checksum: true, twice: false };
+            device.send(&packet.with_partial_checksum(), tx).unwrap();
+        }
+        device.flush().unwrap();
+        assert_eq!((device.batches.len(), device.counters().send_refused), (0, 0), "{bind} {peer}");
+        assert_eq!(device.peers.route(inner), Some(Route { outer, from: None }));
+    }
+
+    /// Socket, addresses of this host and the peer.
+    const CABLES: [(&str, [&str; 2], &str); 3] = [
+        ("0.0.0.0:0", ["10.77.0.1", "10.77.0.4"], "10.77.0.2:9"),
+        ("[::]:0", ["10.77.0.1", "10.77.0.4"], "10.77.0.2:9"),
+        ("[::]:0", ["fd77::1", "fd77::4"], "[fd77::2]:9"),
+    ];
+
+    /// Runs `test` in a namespace that has a cable with one end `eth0`.
+    fn with_a_cable(test: impl FnOnce() + Send) {
         if !has_sys_admin() || !has_net_admin() {
             return println!("skipped: a cable in a namespace needs CAP_SYS_ADMIN and CAP_NET_ADMIN");
         }
@@ -243,36 +266,45 @@ mod tests {
             ip("link add eth0 type veth peer name eth1");
             ip("link set eth1 up");
             ip("link set eth0 up");
-            for (bind, addresses, peer) in [
-                ("0.0.0.0:0", ["10.77.0.1/24", "10.77.0.4/24"], "10.77.0.2:9"),
-                ("[::]:0", ["10.77.0.1/24", "10.77.0.4/24"], "10.77.0.2:9"),
-                ("[::]:0", ["fd77::1/64", "fd77::4/64"], "[fd77::2]:9"),
-            ] {
-                let old = addresses[0].split_once('/').unwrap().0.parse().unwrap();
-                for chains in [1, 4] {
-                    ip(&format!("addr add {} dev eth0 nodad", addresses[0]));
-                    let mut device = device(bind);
-                    let outer = peer.parse().unwrap();
-                    let inner = device.peers.heard(Route { outer, from: Some(old) }).unwrap();
-                    ip(&format!("addr del {} dev eth0", addresses[0]));
-                    ip(&format!("addr add {} dev eth0 nodad", addresses[1]));
-                    for ecn in 0..chains {
-                        let packet = Tcp { ecn, payload: pattern(30_000), ..to(inner.into()) };
-                        let tx = TxMeta { segment_size: Some(1000), partial_checksum: true, twice: false };
-                        device.send(&packet.with_partial_checksum(), tx).unwrap();
-                    }
-                    device.flush().unwrap();
-                    assert_eq!(
-                        (device.batches.len(), device.counters().send_refused),
-                        (0, 0),
-                        "{bind} {peer}"
-                    );
-                    assert_eq!(device.peers.route(inner), Some(Route { outer, from: None }));
-                    ip(&format!("addr del {} dev eth0", addresses[1]));
-                }
-            }
+            test();
         };
         Namespace::anonymous().unwrap().run(run).unwrap();
+    }
+
+    /// An interface whose address changes while its peers are known by the old one.
+    #[test]
+    fn packets_leave_from_the_new_address_of_a_host_that_lost_the_old_one() {
+        with_a_cable(|| {
+            for (bind, [old, new], peer) in CABLES {
+                for chains in [1, 4] {
+                    ip(&format!("addr add {old}/24 dev eth0 nodad"));
+                    leaves_without_source(bind, peer, old.parse().unwrap(), chains, || {
+                        ip(&format!("addr del {old}/24 dev eth0"));
+                        ip(&format!("addr add {new}/24 dev eth0 nodad"));
+                    });
+                    ip(&format!("addr del {new}/24 dev eth0"));
+                }
+            }
+        });
+    }
+
+    /// The host keeps the address, and a rule of its routing leads nowhere from there: what a host with two
+    /// providers has while one of them is away.
+    #[test]
+    fn packets_leave_where_no_host_is_reached_from_the_old_address() {
+        with_a_cable(|| {
+            for (bind, [old, _], peer) in CABLES {
+                let family = if old.contains(':') { "-6" } else { "-4" };
+                ip(&format!("addr add {old}/24 dev eth0 nodad"));
+                leaves_without_source(bind, peer, old.parse().unwrap(), 4, || {
+                    ip(&format!("{family} rule add from {old} lookup 77"));
+                    ip(&format!("{family} route add unreachable default table 77"));
+                });
+                ip(&format!("{family} rule del from {old} lookup 77"));
+                ip(&format!("{family} route flush table 77"));
+                ip(&format!("addr del {old}/24 dev eth0"));
+            }
+        });
     }
 
     /// A neighbour that does not answer: what is sent to it stays with the kernel for a second.
