@@ -266,7 +266,7 @@ impl Connection {
             }
             KeepaliveVerdict::Dead => {
                 self.outbox.push(Control::Abort);
-                self.end(self.reason_of_silence(CloseReason::KeepaliveTimeout));
+                self.end(CloseReason::KeepaliveTimeout);
             }
         }
     }

@@ -192,6 +192,50 @@ fn an_icmp_error_does_not_end_an_open_connection() {
     assert_eq!(pair.a.stats().icmp_believed, 3);
 }
 
+/// RFC 1122 section 4.2.3.9: the error is the reason where nothing is heard any more.
+#[test]
+fn icmp_error_is_the_reason_where_silence_ends_an_open_connection() {
+    for (kind, reason) in [
+        (IcmpKind::HostUnreachable, CloseReason::Unreachable),
+        (IcmpKind::NetUnreachable, CloseReason::NetworkUnreachable),
+        (IcmpKind::TimeExceeded, CloseReason::Unreachable),
+    ] {
+        for user_timeout in [None, Some(Duration::from_secs(3))] {
+            let mut pair = Pair::new(1);
+            let listener = pair.listen(B, 80, ListenConfig::default());
+            let tcp = TcpConfig { retries: 4, ..TcpConfig::default() };
+            let (at_a, _) = pair.established_at(listener, &ConnectConfig { tcp, ..ConnectConfig::default() });
+            pair.a.conn_mut(at_a).expect("it is open").set_user_timeout(user_timeout);
+            pair.tap = Some(Box::new(|_, _| true));
+            pair.write(A, at_a, b"anybody there?").expect("open");
+            pair.run_ms(1);
+            let error = about_last_of_a(&pair, kind, 0);
+            pair.inject(A, &error);
+            assert_eq!(pair.a.stats().icmp_believed, 1);
+            pair.run(Duration::from_secs(60));
+            assert!(pair.heard(A, Event::Closed(at_a, reason)), "{kind:?}, {user_timeout:?}");
+        }
+    }
+}
+
+#[test]
+fn icmp_error_counts_no_more_once_the_peer_was_heard() {
+    let mut pair = Pair::new(1);
+    let (at_a, _) = pair.established();
+    pair.tap = Some(Box::new(|_, _| true));
+    pair.write(A, at_a, b"data").expect("open");
+    pair.run_ms(1);
+    let error = about_last_of_a(&pair, IcmpKind::HostUnreachable, 0);
+    pair.inject(A, &error);
+    pair.tap = None;
+    pair.run(Duration::from_secs(3));
+    pair.a.conn_mut(at_a).expect("it is open").set_user_timeout(Some(Duration::from_secs(3)));
+    pair.tap = Some(Box::new(|_, _| true));
+    pair.write(A, at_a, b"anybody there?").expect("open");
+    pair.run(Duration::from_secs(20));
+    assert!(pair.heard(A, Event::Closed(at_a, CloseReason::TimedOut)));
+}
+
 #[test]
 fn an_icmp_error_about_nobody_is_counted() {
     let mut pair = Pair::new(1);
