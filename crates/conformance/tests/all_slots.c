@@ -286,6 +286,20 @@ static void *splicer(void *unused)
 	return unused;
 }
 
+static int writer_fd;
+
+static void *fast_writer(void *unused)
+{
+	struct sockaddr_in remote = {.sin_family = AF_INET, .sin_port = htons(80)};
+	char data[1500] = {0};
+
+	inet_pton(AF_INET, "192.0.2.1", &remote.sin_addr);
+	reader_tid = gettid();
+	reader_count =
+	    i.sendto(u, writer_fd, data, sizeof(data), MSG_FASTOPEN, (struct sockaddr *)&remote, sizeof(remote));
+	return unused;
+}
+
 int main(int argc, char **argv)
 {
 	void (*init)(const char *, struct interface *);
@@ -480,6 +494,24 @@ int main(int argc, char **argv)
 	before = when;
 	s = left(&when);
 	CHECK("SYN again after a second", s.flags == SYN && when - before == 1000000);
+
+	/* a writer that waits with more than the SYN takes: nothing acknowledges the SYN-ACK before that */
+	writer_fd = i.socket(u, AF_INET, SOCK_STREAM, IPPROTO_TCP);
+	local.sin_port = htons(8081);
+	CHECK("bind", i.bind(u, writer_fd, (struct sockaddr *)&local, sizeof(local)) == 0);
+	CHECK("no cookie", i.setsockopt(u, writer_fd, SOL_TCP, TCP_FASTOPEN_NO_COOKIE, &one, sizeof(one)) == 0);
+	reader_tid = 0;
+	CHECK("second thread", pthread_create(&thread, NULL, fast_writer, NULL) == 0);
+	wait_until_it_sleeps();
+	s = left(NULL);
+	CHECK("SYN with a part of the data", s.flags == SYN && s.len > 0 && s.len < 1500);
+	iss = s.seq + 1 + s.len;
+	arrive(80, 8081, (struct segment){.seq = 700, .ack = iss, .flags = SYN | ACK}, NULL);
+	s = left(NULL);
+	CHECK("the next segment has the rest", s.len > 0 && s.seq == iss && s.ack == 701);
+	pthread_join(thread, NULL);
+	CHECK("all is written", reader_count == 1500);
+	CHECK("close", i.close(u, writer_fd) == 0);
 
 	/* what goes past the table: only with the library in LD_PRELOAD */
 	if (getenv("LD_PRELOAD")) {
