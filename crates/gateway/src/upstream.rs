@@ -802,6 +802,7 @@ fn rank(upstream: &Upstream) -> (u8, u8) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metrics::Metrics;
 
     fn upstreams(specs: &[(u8, u16)]) -> Upstreams {
         let spec = |(n, (priority, weight)): (usize, &(u8, u16))| BackendSpec {
@@ -855,22 +856,32 @@ mod tests {
     }
 
     #[test]
-    fn change_of_transport_is_logged_once_each_way() {
+    fn change_of_transport_is_logged_once_each_way_and_shown_by_the_metric() {
         let (lines, address) = (Lines::default(), "192.0.2.1:1".parse().unwrap());
         let log = Log::to(lines.clone(), crate::log::LogFormat::Text, Level::Info);
         let logged = || String::from_utf8(std::mem::take(&mut lines.0.lock().unwrap())).unwrap();
-        let upstream = Upstream::new(BackendSpec { kernel: Some(address), ..BackendSpec::new(address) });
+        let spec = BackendSpec { kernel: Some(address), ..BackendSpec::new(address) };
+        let upstreams = Upstreams::new(vec![spec]);
+        let upstream = &upstreams.all[0];
+        let metrics = Metrics::new();
+        let is_shown = |transport, value| {
+            let labels = format!("{{peer=\"192.0.2.1:1\",transport=\"{transport}\"}}");
+            metrics.text(Some(&upstreams)).contains(&format!("brisk_backend_transport{labels} {value}\n"))
+        };
         upstream.works(Way::Usual, &log);
         assert_eq!(logged(), "");
+        assert!(is_shown("brisk", 1) && is_shown("kernel-tcp", 0));
         upstream.lost(Way::Usual, Trials::Watch, &log);
         upstream.lost(Way::Usual, Trials::Watch, &log);
         let fallback = logged();
         assert_eq!(fallback.lines().count(), 1, "{fallback}");
         let fields = "event=transport backend=192.0.2.1:1 transport=kernel-tcp before=brisk";
         assert!(fallback.contains("level=warn") && fallback.contains(fields), "{fallback}");
+        assert!(is_shown("brisk", 0) && is_shown("kernel-tcp", 1));
         upstream.works(Way::Usual, &log);
         let back = logged();
         assert!(back.contains("level=info") && back.contains("transport=brisk before=kernel-tcp"), "{back}");
+        assert!(is_shown("brisk", 1) && is_shown("kernel-tcp", 0));
         // Without another way the hop stays where it is.
         let alone = Upstream::new(BackendSpec::new(address));
         alone.lost(Way::Usual, Trials::Watch, &log);
