@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use brisk_gateway::{MechanismState, Metrics, Settings};
+use brisk_runtime::profile::DEFAULT_MAX_OVERHEAD;
 
 const EXAMPLES: [&str; 3] =
     ["packaging/examples/frontend.toml", "packaging/examples/backend.toml", "packaging/examples/edge.toml"];
@@ -36,6 +37,14 @@ fn the_examples_are_good_with_and_without_their_comments() {
             }
         }
         assert!(uncommented(&text).contains("\nmechanisms = "), "comments are taken for keys");
+    }
+}
+
+#[test]
+fn the_examples_of_a_pair_show_the_default_of_max_overhead() {
+    let line = format!("\nmax_overhead = \"{DEFAULT_MAX_OVERHEAD}\" ");
+    for example in ["packaging/examples/frontend.toml", "packaging/examples/backend.toml"] {
+        assert!(uncommented(&read(example)).contains(&line), "{example}");
     }
 }
 
