@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use brisk_gateway::hop::{Opening, Purpose};
+use brisk_gateway::service::hop_tcp;
 use brisk_gateway::{
     Access, Backend, BackendConfig, End, Facts, Frontend, FrontendConfig, FrontendControl, Hop, HopKey,
     KeyRing, Log, Metrics, Role, ServiceConfig, Status, Summary, Timeout, Timeouts,
@@ -170,23 +171,15 @@ fn series(metrics: &str, labelled: &str) -> f64 {
 async fn metrics_of_a_frontend_give_loss_and_round_trip_time_of_the_link() {
     for mechanisms in ["tcp", "all"] {
         let echo = origin(|request| request).await;
-        let hop = Profile::parse(mechanisms).unwrap().tcp;
-        let with_mechanisms = |tcp: &mut TcpConfig| {
-            tcp.mechanisms = hop.mechanisms.clone();
-            tcp.congestion = hop.congestion.clone();
-            tcp.handshake_copies = hop.handshake_copies.clone();
+        // As the daemons make it of the same words.
+        let TcpConfig { nodelay, keepalive, path_start, handshake_timers, .. } = hop_tcp();
+        let Profile { tcp, .. } = Profile::parse(mechanisms).unwrap();
+        let tcp = TcpConfig { nodelay, keepalive, path_start, handshake_timers, ..tcp };
+        let configure = |backend: &mut BackendConfig, frontend: &mut FrontendConfig| {
+            (backend.tcp, frontend.tcp, frontend.watch) = (tcp.clone(), tcp, true);
         };
-        let pair = Pair::start_configured(
-            "--rtt 100ms --loss 5%",
-            echo,
-            |service| service,
-            |backend, frontend| {
-                with_mechanisms(&mut backend.tcp);
-                with_mechanisms(&mut frontend.tcp);
-                frontend.watch = true;
-            },
-        )
-        .await;
+        let link = "--rtt 100ms --loss 5%";
+        let pair = Pair::start_configured(link, echo, |service| service, configure).await;
         for _ in 0..50 {
             let mut clients = JoinSet::new();
             for _ in 0..12 {
@@ -217,7 +210,7 @@ async fn metrics_of_a_frontend_give_loss_and_round_trip_time_of_the_link() {
         assert!((0.1..0.102).contains(&min) && (min..0.11).contains(&smoothed), "{min} to {smoothed} s");
         let attempts =
             |result: &str| series(&text, &format!("brisk_tfo_attempts_total{{result=\"{result}\"}}"));
-        assert!(attempts("used") > 400.0 && attempts("syn-lost") > 9.0, "{mechanisms}:\n{text}");
+        assert!(attempts("used") > 300.0 && attempts("syn-lost") > 9.0, "{mechanisms}:\n{text}");
         assert_eq!(attempts("blackholed"), 0.0, "{mechanisms}: the path only loses");
     }
 }
