@@ -589,9 +589,11 @@ async fn a_backend_connects_only_to_what_it_may() {
 #[tokio::test]
 async fn a_proxy_client_is_told_whether_the_backend_takes_it() {
     const REFUSED_BY_RULE: u8 = 2;
+    const UNREACHABLE: u8 = 4;
     let (a, b) = network("--rtt 4ms");
     let (records, other) = (Records::default(), origin("other").await);
-    let allow = vec![format!("127.0.0.1:{}", other.port()).parse().unwrap()];
+    let nobody = TcpListener::bind(loopback()).await.unwrap().local_addr().unwrap();
+    let allow = [other, nobody].map(|origin| origin.to_string().parse().unwrap()).to_vec();
     backend(&b, BackendConfig { allow, ..BackendConfig::new(at(1), None, key(1)) }, &records);
     let entrance = Entrance { socks5: true, connect: true, ..Entrance::default() };
     let config = FrontendConfig { entrance, ..FrontendConfig::new(loopback(), at(1), key(1)) };
@@ -612,11 +614,16 @@ async fn a_proxy_client_is_told_whether_the_backend_takes_it() {
         client.read_to_string(&mut page).await.unwrap();
         assert!(page.starts_with("other|"), "{page}");
     }
-    let mut client = TcpStream::connect(entry).await.unwrap();
-    client.write_all(&socks(1)).await.unwrap();
-    let mut answer = Vec::new();
-    client.read_to_end(&mut answer).await.unwrap();
-    assert_eq!(answer[..4], [5, 0, 5, REFUSED_BY_RULE]);
+    for (port, code, status) in [(1, REFUSED_BY_RULE, 403), (nobody.port(), UNREACHABLE, 502)] {
+        let mut client = TcpStream::connect(entry).await.unwrap();
+        client.write_all(&socks(port)).await.unwrap();
+        let mut answer = Vec::new();
+        client.read_to_end(&mut answer).await.unwrap();
+        assert_eq!(answer[..4], [5, 0, 5, code]);
+        let answer =
+            ask(entry, format!("CONNECT 127.0.0.1:{port} HTTP/1.1\r\n\r\n").as_bytes()).await.unwrap();
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
+    }
 }
 
 #[tokio::test]
