@@ -1,10 +1,11 @@
 //! Running the program and talking to it.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::path::PathBuf;
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
 
 pub(crate) const BRISK: &str = env!("CARGO_BIN_EXE_brisk");
 
@@ -29,6 +30,9 @@ pub(crate) struct Running {
     log: BufReader<Log>,
 }
 
+/// A program that says nothing for so long has not said what a test waits for.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// The log of a program, taken from its pipe as it comes: a full pipe would stop the program.
 struct Log {
     pieces: Receiver<Vec<u8>>,
@@ -52,7 +56,11 @@ impl Log {
 impl Read for Log {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         if self.rest.is_empty() {
-            self.rest = self.pieces.recv().unwrap_or_default();
+            self.rest = match self.pieces.recv_timeout(PATIENCE) {
+                Ok(piece) => piece,
+                Err(RecvTimeoutError::Disconnected) => Vec::new(),
+                Err(RecvTimeoutError::Timeout) => return Err(ErrorKind::TimedOut.into()),
+            };
         }
         let length = self.rest.len().min(buffer.len());
         buffer[..length].copy_from_slice(&self.rest[..length]);
@@ -96,7 +104,8 @@ impl Running {
     pub(crate) fn until(&mut self, words: &str) -> String {
         loop {
             let mut line = String::new();
-            let count = self.log.read_line(&mut line).expect("a log line");
+            let count = self.log.read_line(&mut line);
+            let count = count.unwrap_or_else(|error| panic!("the program did not say '{words}': {error}"));
             assert!(count > 0, "the program ended before it said '{words}'");
             if line.contains(words) {
                 return line;
