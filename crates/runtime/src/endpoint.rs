@@ -255,6 +255,12 @@ impl Endpoint {
         self.shards.sum(|inner| inner.stack.connections())
     }
 
+    /// Bytes that the buffers of all connections hold now. `max_buffer_bytes` of the stack
+    /// ([`Builder::stack`]) bounds them.
+    pub fn buffered_bytes(&self) -> usize {
+        self.shards.sum(|inner| inner.stack.memory())
+    }
+
     /// Waits until nothing is left to be delivered: no connection but those in TIME-WAIT. Put a time limit
     /// around it before a program ends, so that what it wrote last still leaves.
     pub async fn wait_idle(&self) {
