@@ -80,8 +80,8 @@ impl TcpStream {
     /// copy; others are copied. A call returns one contiguous piece, which may be less than there is.
     ///
     /// The result keeps its whole buffer allocated while it lives, in addition to what
-    /// [`max_buffer_bytes`](crate::StackConfig::max_buffer_bytes) bounds: some 64 kB, and after losses as much
-    /// as the connection's receive buffer held. Use it for bytes that are passed on or dropped soon.
+    /// [`max_buffer_bytes`](crate::StackConfig::max_buffer_bytes) bounds: some 64 kB, and after losses as
+    /// much as the connection's receive buffer held. Use it for bytes that are passed on or dropped soon.
     ///
     /// # Errors
     /// As reading.

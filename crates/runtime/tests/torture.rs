@@ -3,6 +3,8 @@
 //!
 //! The clock is paused and each test runs on one thread, so that every run is the same.
 
+#[path = "torture/cancelled.rs"]
+mod cancelled;
 #[path = "torture/churned.rs"]
 mod churned;
 #[path = "torture/heap.rs"]
