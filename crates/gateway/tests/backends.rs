@@ -731,4 +731,10 @@ async fn silent_down_backend_fails_before_the_connect_timeout() {
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
     // As long as it takes to notice one that is back.
     assert!((Duration::from_secs(2)..Duration::from_secs(8)).contains(&took), "{took:?}");
+    while records.lock().unwrap().is_empty() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let reason = records.lock().unwrap()[0].end.to_string();
+    let cause = "no backend is up (10.0.0.9:7443: the backend is down and does not answer)";
+    assert!(reason.ends_with(cause), "{reason}");
 }
