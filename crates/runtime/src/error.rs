@@ -6,7 +6,7 @@
 use std::io;
 
 use brisk_tcp::error::{
-    CloseReason, ConfigError, ConnectError, ListenError, ReadError, RequestError, WriteError,
+    CloseReason, ConfigError, ConnectError, Fault, ListenError, ReadError, RequestError, WriteError,
 };
 
 /// Why the connection ended, if that is what `error` says.
@@ -35,8 +35,19 @@ pub(crate) fn closed(reason: CloseReason) -> io::Error {
         CloseReason::Unreachable => io::ErrorKind::HostUnreachable,
         CloseReason::NetworkUnreachable => io::ErrorKind::NetworkUnreachable,
         CloseReason::OutOfMemory => io::ErrorKind::OutOfMemory,
+        other => kind_of(other.fault()),
     };
     io::Error::new(kind, reason)
+}
+
+/// The kind of a reason that is not named here.
+fn kind_of(fault: Fault) -> io::ErrorKind {
+    match fault {
+        Fault::Ours => io::ErrorKind::Other,
+        Fault::Peers => io::ErrorKind::ConnectionReset,
+        Fault::Paths => io::ErrorKind::TimedOut,
+        Fault::Callers => io::ErrorKind::ConnectionAborted,
+    }
 }
 
 pub(crate) fn connect(error: ConnectError) -> io::Error {
@@ -45,6 +56,7 @@ pub(crate) fn connect(error: ConnectError) -> io::Error {
         ConnectError::InUse { .. } | ConnectError::NoPort(_) => io::ErrorKind::AddrInUse,
         ConnectError::TooMany(_) => io::ErrorKind::QuotaExceeded,
         ConnectError::BadDestination(_) | ConnectError::BadConfig { .. } => io::ErrorKind::InvalidInput,
+        _ => io::ErrorKind::Other,
     };
     io::Error::new(kind, error)
 }
@@ -54,6 +66,7 @@ pub(crate) fn request(error: RequestError) -> io::Error {
         RequestError::Gone(_) => io::ErrorKind::ConnectionAborted,
         RequestError::TooMany(_) => io::ErrorKind::QuotaExceeded,
         RequestError::BadConfig(_) => io::ErrorKind::InvalidInput,
+        _ => io::ErrorKind::Other,
     };
     io::Error::new(kind, error)
 }
@@ -63,6 +76,7 @@ pub(crate) fn listen(error: ListenError) -> io::Error {
         ListenError::InUse(_) | ListenError::NoPort => io::ErrorKind::AddrInUse,
         ListenError::NotLocal(_) => io::ErrorKind::AddrNotAvailable,
         ListenError::BadConfig { .. } => io::ErrorKind::InvalidInput,
+        _ => io::ErrorKind::Other,
     };
     io::Error::new(kind, error)
 }

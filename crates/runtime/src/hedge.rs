@@ -178,8 +178,9 @@ impl HedgedHandle {
     /// As [`HedgedStream::stats`].
     pub fn stats(&self) -> Option<ConnStats> {
         let current = self.lock();
-        let stats = current.stream.stats()?;
-        Some(ConnStats { fast_open: current.outcome.unwrap_or(stats.fast_open), ..stats })
+        let mut stats = current.stream.stats()?;
+        stats.fast_open = current.outcome.unwrap_or(stats.fast_open);
+        Some(stats)
     }
 
     /// The connection that is used at the moment: the first until the second has won.

@@ -133,6 +133,7 @@ fn observed(probe: &Probe) -> Value {
         Probe::KeepaliveProbe => json!({"what": "keepalive probe"}),
         Probe::Undone { why } => json!({"what": "undone", "why": format!("{why:?}")}),
         Probe::MssChanged { mss } => json!({"what": "mss", "mss": mss}),
+        other => json!({"what": format!("{other:?}")}),
     }
 }
 

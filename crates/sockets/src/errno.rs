@@ -25,6 +25,7 @@ pub(crate) fn of_close(reason: CloseReason, closing: bool) -> Option<Errno> {
         CloseReason::Unreachable => libc::EHOSTUNREACH,
         CloseReason::NetworkUnreachable => libc::ENETUNREACH,
         CloseReason::OutOfMemory => libc::ENOMEM,
+        _ => libc::ECONNABORTED,
     };
     Some(Errno(number))
 }
@@ -38,6 +39,7 @@ impl From<ConnectError> for Errno {
             }
             ConnectError::TooMany(_) => libc::ENOBUFS,
             ConnectError::BadConfig { .. } => libc::EINVAL,
+            _ => libc::EADDRNOTAVAIL,
         })
     }
 }
@@ -48,6 +50,7 @@ impl From<ListenError> for Errno {
             ListenError::InUse(_) => libc::EADDRINUSE,
             ListenError::NotLocal(_) | ListenError::NoPort => libc::EADDRNOTAVAIL,
             ListenError::BadConfig { .. } => libc::EINVAL,
+            _ => libc::EADDRNOTAVAIL,
         })
     }
 }

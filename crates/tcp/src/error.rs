@@ -19,6 +19,7 @@ pub enum Fault {
 
 /// Why a connection ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
 pub enum CloseReason {
     /// Both sides closed and everything was acknowledged.
     #[error("closed by both sides")]
@@ -80,6 +81,7 @@ impl CloseReason {
 
 /// Why a connection could not be started.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
 pub enum ConnectError {
     /// The stack has no address of the family of the destination.
     #[error("no local address of the family of {0}: give the stack one")]
@@ -116,6 +118,7 @@ pub enum ConnectError {
 
 /// Why a request could not be accepted.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
 pub enum RequestError {
     /// It was decided already, or its ends are in use by now.
     #[error("the request of {0} is not held any more")]
@@ -130,6 +133,7 @@ pub enum RequestError {
 
 /// Why a listener could not be opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
 pub enum ListenError {
     /// Another listener holds the address and port.
     #[error("{0} is already listened on")]

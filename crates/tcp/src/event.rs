@@ -66,6 +66,7 @@ pub enum Lifecycle {
 
 /// Evidence that a reduction of the window was a mistake.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum UndoCause {
     /// Every retransmission was reported as a duplicate (RFC 3708).
     Dsack,
@@ -77,6 +78,7 @@ pub enum UndoCause {
 
 /// Event inside a connection with its reason; recorded only if `StackConfig::observe` is set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Probe {
     /// The connection changed its RFC 9293 state.
     State(crate::connection::State),

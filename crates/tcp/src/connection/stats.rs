@@ -12,6 +12,7 @@ use crate::time::{Duration, Instant};
 
 /// Counters that a connection keeps while it lives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct Counters {
     /// IP bytes sent, headers included, as they leave the host (super-segments counted as split).
     pub wire_bytes_out: u64,
@@ -120,6 +121,7 @@ pub struct Counters {
 
 /// Counters of Corrective on a connection, in both directions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct ParityCounters {
     /// Parity segments sent.
     pub sent: u64,
@@ -252,6 +254,7 @@ impl DerefMut for Tally {
 
 /// A snapshot of a connection.
 #[derive(Clone, Copy, PartialEq, Debug)]
+#[non_exhaustive]
 pub struct ConnStats {
     /// RFC 9293 state.
     pub state: State,
@@ -308,6 +311,7 @@ pub struct ConnStats {
 /// state, and the positions in both streams. The meanings are those of Linux's TCP_INFO, so that a program
 /// which reads that structure can be served.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct ConnInfo {
     /// Every segment carries timestamps.
     pub timestamps: bool,

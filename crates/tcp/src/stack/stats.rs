@@ -7,6 +7,7 @@ use brisk_wire::ParseError;
 /// Why a packet was not processed. Every packet that is handed in is either processed or counted under
 /// exactly one of these.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
 pub enum Refusal {
     /// The packet ends before its headers say.
     Truncated,
@@ -141,6 +142,7 @@ impl From<ParseError> for Refusal {
 
 /// Counters over all connections of a stack since it was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct StackStats {
     /// Packets that the device handed in; a coalesced one counts once.
     pub packets_in: u64,
@@ -191,6 +193,7 @@ pub struct StackStats {
 
 /// Counters of Fast Open. Names in brackets are Linux's for the same thing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct FastOpenStats {
     /// Client: SYNs that asked for a cookie; counted when they are answered or given up.
     pub requests_sent: u64,
