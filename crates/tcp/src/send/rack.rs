@@ -152,7 +152,9 @@ impl Rack {
         self.min_rtt = min_rtt.unwrap_or(self.min_rtt);
         self.srtt = srtt.unwrap_or(self.srtt);
         self.advanced = false;
-        let mut overtaken: Option<SeqNum> = None;
+        // The lowest that SACK reports, and the lowest below the acknowledgement number: `tcpi_reord_seen`
+        // counts each (Linux: the same).
+        let mut overtaken: [Option<SeqNum>; 2] = [None; 2];
         let mut last = None;
         for segment in &ack.delivered {
             // The echo speaks of segments that arrived in order (RFC 7323 section 4.3): of what SACK
@@ -173,17 +175,17 @@ impl Rack {
                 last = Some((in_order, segment.range.end));
             }
             if self.is_overtaken(segment) && !ack.reports_repair {
-                let start = segment.range.start;
-                overtaken = Some(overtaken.map_or(start, |lowest| lowest.min(start)));
+                let (start, lowest) = (segment.range.start, &mut overtaken[usize::from(in_order)]);
+                *lowest = Some(lowest.map_or(start, |lowest| lowest.min(start)));
             }
         }
         if let Some(dsack) = ack.dsack.filter(|dsack| dsack.reported_before) {
-            let start = dsack.range.start;
-            overtaken = Some(overtaken.map_or(start, |lowest| lowest.min(start)));
+            let (start, lowest) = (dsack.range.start, &mut overtaken[0]);
+            *lowest = Some(lowest.map_or(start, |lowest| lowest.min(start)));
         }
         // How far, is seen from the highest that has arrived by now.
         let highest = board.highest_sacked().unwrap_or(board.una());
-        if let Some(lowest) = overtaken.filter(|lowest| lowest.lt(highest)) {
+        for lowest in overtaken.into_iter().flatten().filter(|lowest| lowest.lt(highest)) {
             self.on_overtaken(highest.since(lowest));
         }
         self.take_dsack(ack, board.una(), board.nxt());
@@ -535,6 +537,14 @@ mod tests {
         sender.ack(0, &[(3, 4)], 42);
         sender.ack(0, &[(1, 4), (6, 7)], 43);
         assert_eq!(sender.rack.reordering(), Reordering { events: 1, span: 6 * MSS }, "from 1 to 7");
+    }
+
+    #[test]
+    fn what_an_acknowledgement_covers_and_what_it_reports_are_two_events() {
+        let mut sender = Sender::new(8);
+        sender.ack(0, &[(6, 7)], 42);
+        sender.ack(2, &[(3, 4), (6, 7)], 43);
+        assert_eq!(sender.rack.reordering(), Reordering { events: 2, span: 7 * MSS }, "from 0 to 7");
     }
 
     #[test]
