@@ -33,8 +33,11 @@ impl Connection {
             false => window.update(segment.seq, segment.ack, segment.window),
         }
         .is_change();
-        self.tx.window.on_probe_answered();
-        self.soft_error = None;
+        // RFC 9293 section 3.10.7.4 ignores older acknowledgements: they left before a probe did.
+        if self.tx.scoreboard.una().le(segment.ack) {
+            self.tx.window.on_probe_answered();
+            self.soft_error = None;
+        }
         self.tx.hold.on_ack();
         self.count_answer_beyond_window(now);
         self.tx.queue.set_max_window(self.tx.window.max_snd_wnd());
