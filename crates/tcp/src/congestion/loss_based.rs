@@ -93,9 +93,9 @@ impl<W: Window> CongestionController for LossBased<W> {
     fn on_ack(&mut self, ack: &AckSample) {
         match ack.state {
             CongestionState::Recovery | CongestionState::Cwr => {
-                if ack.newly_acked > 0 || ack.episode == Episode::Entered {
+                if ack.left_path() > 0 || ack.episode == Episode::Entered {
                     let cwnd = self.prr.on_ack(
-                        ack.newly_acked,
+                        ack.left_path(),
                         ack.pipe,
                         ack.una_advanced,
                         ack.newly_lost > 0,

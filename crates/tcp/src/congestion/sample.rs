@@ -47,8 +47,11 @@ pub struct Transmission {
 pub struct AckSample {
     /// Arrival time.
     pub now: Instant,
-    /// Bytes newly reported as delivered, cumulatively or by SACK.
+    /// Bytes newly reported as delivered, cumulatively or by SACK. The windows of Reno and CUBIC grow with
+    /// these alone: RFC 5681 section 3.1 counts "previously unacknowledged bytes".
     pub newly_acked: u32,
+    /// Bytes of a retransmission that a DSACK reports as needless: they have left the path as well.
+    pub repeated: u32,
     /// Bytes that loss detection has newly marked lost on this acknowledgement.
     pub newly_lost: u32,
     /// True if SND.UNA advanced.
@@ -79,6 +82,13 @@ pub struct AckSample {
     pub cwnd_limited: bool,
     /// Delivery counters and rate; `None` unless the controller asks for them.
     pub delivery: Option<DeliverySample>,
+}
+
+impl AckSample {
+    /// Bytes that have left the path, those that arrived twice included.
+    pub(crate) fn left_path(&self) -> u32 {
+        self.newly_acked + self.repeated
+    }
 }
 
 /// Counters of the connection after an acknowledgement, and the rate that it shows.
@@ -194,6 +204,7 @@ impl AckSample {
         AckSample {
             now,
             newly_acked,
+            repeated: 0,
             newly_lost: 0,
             una_advanced: true,
             pipe_before: 0,

@@ -413,7 +413,7 @@ impl Connection {
         let oldest = self.tx.scoreboard.head().map(|head| head.first_sent_at);
         let counters = self.tx.rate.delivery.as_mut().zip(self.tx.snapshots.as_mut());
         let delivery = counters.map(|(delivery, snapshots)| delivery.sample(snapshots, ack, min_rtt, oldest));
-        let newly_acked = ack.delivered_bytes + self.repeated_bytes(ack);
+        let repeated = self.repeated_bytes(ack);
         if let Some(others) = &mut self.tx.rate.others
             && let Some(newest) = ack.delivered.last()
         {
@@ -424,7 +424,8 @@ impl Connection {
         let pipe = self.tx.in_flight();
         self.tx.rate.congestion.on_ack(&AckSample {
             now,
-            newly_acked,
+            newly_acked: ack.delivered_bytes,
+            repeated,
             newly_lost: loss.newly_lost,
             una_advanced: ack.advanced > 0,
             pipe_before,

@@ -311,7 +311,7 @@ impl CongestionController for Bbr {
         let slot_rounds = if self.full_pipe.reached { 5 } else { 1 };
         self.aggregation.update(
             ack.now,
-            ack.newly_acked,
+            ack.left_path(),
             bandwidth,
             self.cwnd,
             self.rounds.count,
@@ -331,7 +331,7 @@ impl CongestionController for Bbr {
             }
         }
         self.set_pacing_rate(ack.srtt);
-        self.set_window(ack.newly_acked);
+        self.set_window(ack.left_path());
         self.cwnd_limited &= !self.rounds.start;
     }
 

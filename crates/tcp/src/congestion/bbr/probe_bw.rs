@@ -151,7 +151,7 @@ impl Bbr {
         self.bounds.inflight_longterm = self.bounds.inflight_longterm.max(u64::from(sample.tx_in_flight));
         if self.state == State::ProbeBw(Phase::Up) {
             if self.is_at_longterm() {
-                self.bounds.inflight_longterm += self.cycle.growth(ack.newly_acked, self.mss);
+                self.bounds.inflight_longterm += self.cycle.growth(ack.left_path(), self.mss);
             }
             if self.rounds.start {
                 self.cycle.raise_slope(self.cwnd, self.mss);

@@ -41,7 +41,7 @@ impl Bbr {
             self.rounds.restart(self.delivered);
             self.go_on_with_probe_rtt(ack.now, ack.pipe);
         }
-        if ack.newly_acked > 0 {
+        if ack.left_path() > 0 {
             self.idle_restart = false;
         }
     }

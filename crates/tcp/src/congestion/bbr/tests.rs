@@ -315,6 +315,7 @@ impl Flow {
         self.bbr.on_ack(&AckSample {
             now: self.now,
             newly_acked: MSS,
+            repeated: 0,
             newly_lost,
             una_advanced: true,
             pipe_before,
@@ -542,6 +543,7 @@ proptest! {
                     bbr.on_ack(&AckSample {
                         now,
                         newly_acked: bytes,
+                        repeated: 0,
                         newly_lost,
                         una_advanced: true,
                         pipe_before: bbr.cwnd,
