@@ -681,7 +681,7 @@ impl Scoreboard {
             // of the advance filled the hole; the rest had been announced.
             let announced = outcome.advanced.saturating_sub(self.reno.mss).min(self.reno.arrived);
             outcome.delivered_bytes = outcome.advanced - announced;
-            let others = outcome.delivered_segments.saturating_sub(announced / self.reno.mss);
+            let others = outcome.delivered_segments.saturating_sub(announced.div_ceil(self.reno.mss));
             outcome.delivered_segments = others.max(1);
             self.reno.arrived -= announced;
             if self.reno.recover.is_none_or(|recover| self.una.ge(recover)) {
