@@ -120,6 +120,8 @@ pub struct Dsack {
     pub range: SeqRange,
     /// Whose duplicate it is.
     pub of: DsackOf,
+    /// Bytes of the range that were sent more than once, and not reported before.
+    pub sent_twice: u32,
     /// True if its first segment had been reported before, was sent more than once, and was outstanding
     /// still: one of both transmissions was late.
     pub reported_before: bool,

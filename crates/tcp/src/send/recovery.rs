@@ -159,7 +159,7 @@ impl Recovery {
             && matches!(dsack.of, DsackOf::Retransmit | DsackOf::TailLossProbe)
             && dsack.range.end.gt(marker)
         {
-            self.undo_retrans = self.undo_retrans.saturating_sub(dsack.range.len());
+            self.undo_retrans = self.undo_retrans.saturating_sub(dsack.sent_twice);
         }
         if ack.reneged {
             return None;
@@ -573,7 +573,7 @@ mod tests {
 
     fn dsack(from: u32, to: u32, of: DsackOf) -> AckOutcome {
         AckOutcome {
-            dsack: Some(Dsack { range: range(from, to), of, reported_before: false }),
+            dsack: Some(Dsack { range: range(from, to), of, sent_twice: to - from, reported_before: false }),
             ..ack(2000, 2000)
         }
     }

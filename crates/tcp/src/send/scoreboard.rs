@@ -577,10 +577,9 @@ impl Scoreboard {
         let duplicate = dsack_range(&ranges, outcome.ack);
         // A block that ends behind SND.NXT speaks of what was never sent.
         let is_believable = ranges.first().is_some_and(|first| believable.covers(first));
-        outcome.dsack = duplicate.filter(|_| is_believable).map(|range| Dsack {
-            range,
-            of: self.take_sent_twice(range),
-            reported_before: false,
+        outcome.dsack = duplicate.filter(|_| is_believable).map(|range| {
+            let (of, sent_twice) = self.take_sent_twice(range);
+            Dsack { range, of, sent_twice, reported_before: false }
         });
         let skip = usize::from(duplicate.is_some());
         // A block that begins at SND.UNA contradicts the acknowledgement number: what it reports would have
@@ -688,7 +687,8 @@ impl Scoreboard {
                 self.reno.recover = None;
                 self.reno.arrived = 0;
             }
-            self.reno.arrived = self.reno.arrived.min(self.outstanding());
+            // The segment at the new hole has not arrived (Linux: tcp_limit_reno_sacked).
+            self.reno.arrived = self.reno.arrived.min(self.outstanding().saturating_sub(head));
         }
     }
 

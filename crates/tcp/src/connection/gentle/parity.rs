@@ -537,7 +537,7 @@ impl Gentle {
     /// A DSACK may show that the option is being removed from parity, or that an original was only
     /// overtaken; of what parity repaired it proves nothing.
     fn judge_duplicate(&mut self, report: &RepairReport, ack: &mut AckOutcome, parts: &mut Parts<'_>) {
-        let Some(Dsack { range, of, .. }) = ack.dsack else { return };
+        let Some(Dsack { range, of, sent_twice, .. }) = ack.dsack else { return };
         let Some(tx) = self.parity_tx() else { return };
         if of == DsackOf::NeverSentTwice && tx.ring.stood_at(&range) {
             // The network may have doubled the segment that has the same numbers: one such report proves
@@ -553,7 +553,7 @@ impl Gentle {
         }
         match of {
             DsackOf::Retransmit | DsackOf::TailLossProbe => {
-                ack.dsack = Some(Dsack { range, of: DsackOf::Repaired, reported_before: false });
+                ack.dsack = Some(Dsack { range, of: DsackOf::Repaired, sent_twice, reported_before: false });
                 // The report of the repair comes only now that the loss was repaired once more: what
                 // acknowledged the repair was dropped by somebody who had not seen the data.
                 if report.repaired {

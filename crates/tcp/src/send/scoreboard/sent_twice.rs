@@ -29,25 +29,34 @@ impl Scoreboard {
         self.repair.sent_twice.push_back(SentTwice { range, of });
     }
 
-    /// Whose duplicate `range` is: the earliest in the log that it overlaps, which is then struck out,
-    /// because each transmission can be a duplicate once. The peer drops copies without a word, so a copy
-    /// is to blame only where nothing else was sent again.
-    pub(super) fn take_sent_twice(&mut self, range: SeqRange) -> DsackOf {
+    /// Whose duplicate `range` is: the earliest in the log that it overlaps, and how many of its bytes are in
+    /// the log. These are struck out, because each transmission can be a duplicate once. The peer drops
+    /// copies without a word, so a copy is to blame only where nothing else was sent again.
+    pub(super) fn take_sent_twice(&mut self, range: SeqRange) -> (DsackOf, u32) {
         let overlaps = |entry: &SentTwice| entry.range.intersection(&range).is_some();
         let again = |entry: &SentTwice| entry.of != DsackOf::Duplicate && overlaps(entry);
         let log = &self.repair.sent_twice;
         let found = log.iter().position(again).or_else(|| log.iter().position(overlaps));
         let Some(entry) = found.and_then(|index| self.repair.sent_twice.remove(index)) else {
-            return DsackOf::NeverSentTwice;
+            return (DsackOf::NeverSentTwice, 0);
         };
         let index = found.unwrap_or(0);
-        let before = SeqRange::new(entry.range.start, range.start.min(entry.range.end));
-        let after = SeqRange::new(range.end.max(entry.range.start), entry.range.end);
+        let common = SeqRange::new(range.start.max(entry.range.start), range.end.min(entry.range.end));
+        let before = SeqRange::new(entry.range.start, common.start);
+        let after = SeqRange::new(common.end, entry.range.end);
         for rest in [after, before].into_iter().filter(|rest| !rest.is_empty()) {
             if self.repair.sent_twice.len() < MAX_SENT_TWICE {
                 self.repair.sent_twice.insert(index, SentTwice { range: rest, of: entry.of });
             }
         }
-        entry.of
+        let mut bytes = common.len();
+        let others = [SeqRange::new(range.start, common.start), SeqRange::new(common.end, range.end)];
+        for other in others.into_iter().filter(|other| !other.is_empty()) {
+            let (of, more) = self.take_sent_twice(other);
+            if (of == DsackOf::Duplicate) == (entry.of == DsackOf::Duplicate) {
+                bytes += more;
+            }
+        }
+        (entry.of, bytes)
     }
 }

@@ -292,7 +292,10 @@ fn a_dsack_is_told_apart_by_what_was_sent_twice() {
         board.on_ack(ISS + 2000, &blocks(&[]), info(ms(50)));
         let report = blocks(&[(1000, 2000)]);
         let outcome = board.on_ack(ISS + 2000, &report, info(ms(60)));
-        assert_eq!(outcome.dsack, Some(Dsack { range: range(1000, 2000), of, reported_before: false }));
+        assert_eq!(
+            outcome.dsack,
+            Some(Dsack { range: range(1000, 2000), of, sent_twice: 1000, reported_before: false })
+        );
         assert_eq!((outcome.newly_sacked, outcome.delivered_bytes), (0, 0));
         let again = board.on_ack(ISS + 2000, &report, info(ms(61)));
         assert_eq!(
@@ -334,7 +337,12 @@ fn a_dsack_within_the_second_block_is_recognised() {
     let outcome = board.on_ack(ISS, &blocks(&[(2000, 3000), (1000, 4000)]), info(ms(60)));
     assert_eq!(
         outcome.dsack,
-        Some(Dsack { range: range(2000, 3000), of: DsackOf::Retransmit, reported_before: false })
+        Some(Dsack {
+            range: range(2000, 3000),
+            of: DsackOf::Retransmit,
+            sent_twice: 1000,
+            reported_before: false
+        })
     );
     assert_eq!(outcome.newly_sacked, 3000);
 }
