@@ -56,6 +56,8 @@ impl Scoreboard {
     /// in flight again.
     pub(crate) fn unmark_lost(&mut self) -> u32 {
         let lost = mem::take(&mut self.repair.lost);
+        // No recovery is left in which duplicates would count on.
+        self.reno.recover = None;
         if mem::take(&mut self.missing_segments) > 0 {
             self.records.iter_mut().for_each(|record| record.missing = false);
         }
