@@ -141,8 +141,19 @@ fn side_by_side(ours: &Record, kernel: &Record, last: usize, events: usize) -> S
 }
 
 /// The fields of TCP_INFO that are shown after every event.
-const SHOWN: &[&str] =
-    &["ca_state", "snd_cwnd", "snd_ssthresh", "unacked", "sacked", "lost", "retrans", "reordering"];
+const SHOWN: &[&str] = &[
+    "ca_state",
+    "snd_cwnd",
+    "snd_ssthresh",
+    "unacked",
+    "sacked",
+    "lost",
+    "retrans",
+    "reordering",
+    "delivered",
+    "rtt",
+    "snd_wnd",
+];
 
 /// Returns a line of these values.
 fn shown_values(name: &str, values: &[(String, Option<i64>)]) -> String {

@@ -12,8 +12,10 @@ use brisk_fuzz::differential::{
 /// change of the stack other seeds may be needed (`--example differential -- --equal`).
 const SENDER_SEEDS: &[u64] = &[
     5, 8, 12, 14, 20, 23, 25, 31, 35, 41, 48, 51, 55, 57, 59, 62, 66, 73, 74, 80, 92, 94, 121, 135, 144, 147,
+    548, 584, 690, 722, 776, 889,
 ];
-const RECEIVER_SEEDS: &[u64] = &[3, 5, 8, 9, 13, 18, 20, 21, 23, 27, 28, 29, 31, 32, 35, 40, 44, 47, 48, 50];
+const RECEIVER_SEEDS: &[u64] =
+    &[3, 5, 8, 9, 13, 18, 20, 21, 23, 27, 28, 29, 31, 32, 35, 40, 44, 47, 48, 50, 545, 551, 685];
 
 /// Records of scripts with their first data segment.
 fn records() -> Vec<(Record, usize, usize)> {

@@ -56,9 +56,15 @@ const EXPLANATIONS: &[Explanation] = &[
         matches: window::is_held_at_point,
     },
     Explanation {
+        name: "CWR held at its point",
+        reason: "Linux stays in CWR until more is acknowledged than was sent when it began, and lowers the window further; RFC 3168 \
+                 section 6.1.2 reduces it once for a window of data, as ours, which ends the reduction when that is acknowledged",
+        matches: window::is_held_in_cwr,
+    },
+    Explanation {
         name: "reduction in proportion to what was in flight",
         reason: "Linux's PRR divides by the window before the reduction; RFC 9937 section 6 by RecoverFS, what was in flight then, \
-                 as ours: less in flight than the window makes our share larger",
+                 as ours: less in flight than the window makes our share larger, and more makes it smaller",
         matches: window::is_from_flight,
     },
     Explanation {
@@ -76,21 +82,33 @@ const EXPLANATIONS: &[Explanation] = &[
     },
     Explanation {
         name: "growth at the end of a recovery",
-        reason: "Linux grows the window with the acknowledgement that ends a recovery as well; RFC 5681 section 3.2 step 6 sets it to \
-                 ssthresh, as ours: in congestion avoidance Linux is a segment ahead",
+        reason: "Linux grows the window with the acknowledgement that ends a recovery as well, and counts CUBIC's curve in whole segments; \
+                 RFC 5681 section 3.2 step 6 sets it to ssthresh, and RFC 9438 section 4.2 loses no remainder, as ours: in congestion \
+                 avoidance Linux is a segment ahead, with CUBIC either",
         matches: window::is_grown_at_end,
     },
     Explanation {
-        name: "rounding of CUBIC's curve",
-        reason: "Linux counts CUBIC's curve in whole segments and rounds its distance from the plateau down, ours counts bytes (RFC \
-                 9438 section 4.2, without a remainder lost): a segment comes earlier or later",
-        matches: window::is_rounded_curve,
+        name: "growth by what arrived twice",
+        reason: "Linux counts a reported duplicate as delivered, and grows the window by it; RFC 5681 section 3.1 counts what was not \
+                 acknowledged before, as ours",
+        matches: window::is_grown_by_duplicate,
     },
     Explanation {
         name: "window that differed before",
         reason: "Where the windows of Linux and ours differ for one of the reasons above they go on to, at most one segment farther \
                  apart, until the next reduction",
         matches: window::is_carried,
+    },
+    Explanation {
+        name: "growth to twice of what is used",
+        reason: "Linux does not grow a window in slow start of which no more than half is used, as ours: where its window was larger for \
+                 one of the reasons above it stops sooner",
+        matches: window::is_grown_from_smaller,
+    },
+    Explanation {
+        name: "window restored to one that differed before",
+        reason: "Where the windows of Linux and ours differed for one of the reasons above, a recovery that is taken back restores either",
+        matches: window::is_restored,
     },
     Explanation {
         name: "threshold from a window that differed before",
@@ -145,12 +163,6 @@ const EXPLANATIONS: &[Explanation] = &[
         matches: window::is_full_in_segments,
     },
     Explanation {
-        name: "segments of one instant",
-        reason: "Linux tells the segments of a burst apart by microseconds, so that RACK waits for its least timer with the second of \
-                 them; in ours they left at one time, which RFC 8985 section 6.2 orders by sequence number: lost at once",
-        matches: window::is_sent_by_timer,
-    },
-    Explanation {
         name: "answer to a repair that Linux's timer sent late",
         reason: "Linux's reordering timer is late by up to 14 ms, and the script's answer then comes within the least round-trip time: \
                  RACK takes it for the original's (RFC 8985 section 6.2 step 2)",
@@ -161,6 +173,12 @@ const EXPLANATIONS: &[Explanation] = &[
         reason: "Linux halves the distance from the window to what was used of it once a retransmission timeout has passed without it \
                  being the limit (RFC 2861 section 3.2); RFC 7661, which obsoletes that, keeps it for five minutes, as ours",
         matches: window::is_unused,
+    },
+    Explanation {
+        name: "restart behind a closed window",
+        reason: "Linux lowers the window after an idle time when the program writes, also where the peer's window lets nothing go; ours \
+                 before it sends (RFC 5681 section 4.1: before transmission begins)",
+        matches: window::is_restarted_behind_closed_window,
     },
     Explanation {
         name: "end of the first slow start",
@@ -289,8 +307,7 @@ const EXPLANATIONS: &[Explanation] = &[
                  9293 section 3.8.6.2.1 (silly window syndrome) waits for a full segment of window, as ours",
         matches: |difference, ours, _| {
             let (None, Some(other)) = &difference.packets else { return false };
-            let edge =
-                arrivals(ours, difference.step).next().map(|last| last.ack + (last.window << shift(ours)));
+            let edge = Last::up_to(ours, difference.step).map(|last| last.edge(ours));
             difference.what == What::Missing && other.len > 0 && edge == Some(other.seq + other.len)
         },
     },
@@ -366,6 +383,26 @@ const EXPLANATIONS: &[Explanation] = &[
         },
     },
     Explanation {
+        name: "timeout of the receiver in ticks",
+        reason: "Linux counts the time without data that restarts quick mode, its retransmission timeout, in ticks of 4 ms, ours in \
+                 microseconds: a pause that is as long as the timeout restarts it in ours alone",
+        matches: |difference, ours, _| {
+            let (Some(sent), None) = &difference.packets else { return false };
+            let step = difference.step;
+            let data: Vec<(usize, i64)> = (0..=step)
+                .filter(|n| Last::at(ours, *n).is_some_and(|last| last.end > last.seq))
+                .map(|n| (n, ours.steps[n].at))
+                .collect();
+            let pauses = data.windows(2).rev().take(QUICK);
+            let mut timeouts =
+                pauses.filter_map(|pair| Some((pair[1].1 - pair[0].1, value(ours, pair[1].0, "rto")?)));
+            difference.what == What::Surplus
+                && sent.is_pure_ack()
+                && ours.steps[step].event.starts_with("< ")
+                && timeouts.any(|(pause, timeout)| (timeout..timeout + 2 * TICK).contains(&pause))
+        },
+    },
+    Explanation {
         name: "block that Linux has forgotten",
         reason: "Linux remembers four SACK blocks and reports a segment that joins a fifth without it; RFC 2018 section 4 asks for \
                  the whole contiguous block that contains the segment, as ours",
@@ -415,9 +452,35 @@ const EXPLANATIONS: &[Explanation] = &[
             matches!(difference.what, What::Surplus | What::Field("time"))
                 && late
                 && sent.is_pure_ack()
-                && next.max() == Some(sent.seq + 1)
+                && next.max().map(|next| next.max(1)) == Some(sent.seq + 1)
                 && arrivals(ours, difference.step).next().is_some_and(|it| it.window == 0)
                 && arrived_since
+        },
+    },
+    Explanation {
+        name: "probe of the window answered by data",
+        reason: "Linux's fast path does not look at the acknowledgement number of data if it repeats the last one, and counts the probe \
+                 of the window as unanswered; for ours any segment of the peer with that number is an answer (RFC 9293 section \
+                 3.8.6.1)",
+        matches: |difference, ours, _| {
+            is_value(difference, "probes")
+                && difference.values.0 == 0
+                && arrivals(ours, difference.step).next().is_some_and(|last| last.end > last.seq)
+        },
+    },
+    Explanation {
+        name: "time stamp of an old acknowledgement",
+        reason: "Linux ignores an acknowledgement from before the last one, and its time stamp; RFC 7323 section 4.3 keeps the time stamp \
+                 of every acceptable segment that is not behind the last acknowledgement sent, as ours",
+        matches: |difference, ours, _| {
+            let Some(sent) = &difference.packets.0 else { return false };
+            let echoed = sent.options.iter().find_map(|option| option.strip_prefix("TS ecr "));
+            let last = (0..=difference.step).rev().find(|n| Last::at(ours, *n).is_some());
+            difference.what == What::Field("options")
+                && last.zip(echoed).is_some_and(|(n, echoed)| {
+                    Last::at(ours, n).is_some_and(|last| last.ack < window::acknowledged(ours, n - 1))
+                        && ours.steps[n].event.contains(&format!("TS val {echoed} "))
+                })
         },
     },
     Explanation {
@@ -437,8 +500,12 @@ const EXPLANATIONS: &[Explanation] = &[
                  9293 section 3.10.7.4 has <SEQ=SND.NXT>, as ours",
         matches: |difference, ours, _| {
             let (Some(sent), Some(other)) = &difference.packets else { return false };
-            let edge =
-                arrivals(ours, difference.step).next().map(|last| last.ack + (last.window << shift(ours)));
+            let highest = self::sent(ours, difference.step).map(|packet| packet.seq + packet.len).max();
+            let mut acceptable = (0..=difference.step)
+                .rev()
+                .filter_map(|step| Last::at(ours, step))
+                .filter(|last| Some(last.ack) <= highest);
+            let edge = acceptable.next().map(|last| last.edge(ours));
             difference.what == What::Field("sequence number")
                 && sent.is_pure_ack()
                 && other.is_pure_ack()
@@ -459,7 +526,8 @@ const EXPLANATIONS: &[Explanation] = &[
                 matches!(difference.what, What::Surplus | What::Missing | What::Field("sequence number"));
             (parts
                 || is_value(difference, "min_rtt") && ours_value < kernel_value
-                || is_value(difference, "snd_cwnd") && ours_value == kernel_value + 1
+                || ["snd_cwnd", "reord_seen"].iter().any(|field| is_value(difference, field))
+                    && ours_value == kernel_value + 1
                 || is_value(difference, "delivered") && ours_value == kernel_value + 1)
                 && sent(ours, difference.step).any(|packet| packet.seq < ack && ack < packet.seq + packet.len)
         },
@@ -469,36 +537,45 @@ const EXPLANATIONS: &[Explanation] = &[
         reason: "Linux's timers are late by up to 45 ms, and what they send has as much shorter a round trip to the script's answer",
         matches: |difference, ours, _| {
             let shorter = difference.values.0 - difference.values.1;
-            let Some(arrived) = arrivals(ours, difference.step).next() else { return false };
+            let Some(arrived) = Last::up_to(ours, difference.step) else { return false };
             is_value(difference, "min_rtt")
                 && (1..=45_000).contains(&shorter)
-                && last_probe(ours, difference.step).is_some_and(|(_, end)| arrived.ack >= end)
+                && last_probe(ours, difference.step).is_some_and(|(_, end)| arrived.reports(end - 1, end))
         },
     },
     Explanation {
         name: "report of what was never sent",
         reason: "Linux counts a reported duplicate before it looks whether it can have been sent; ours ignores a block that ends \
-                 behind SND.NXT",
+                 behind SND.NXT, or begins more than a window before SND.UNA",
         matches: |difference, ours, _| {
             let highest = sent(ours, difference.step).map(|packet| packet.seq + packet.len + 1).max();
-            let last = Last::up_to(ours, difference.step);
+            let dsack = Last::up_to(ours, difference.step).and_then(|last| last.dsack());
+            let window =
+                arrivals(ours, difference.step).filter(|last| last.seq > 0).map(|last| last.window).max();
+            let oldest = window::acknowledged(ours, difference.step) - (window.unwrap_or(0) << shift(ours));
             is_value(difference, "dsack_dups")
                 && difference.values.0 < difference.values.1
-                && last.and_then(|last| last.dsack()).is_some_and(|dsack| Some(dsack.1) >= highest)
+                && dsack.is_some_and(|dsack| Some(dsack.1) >= highest || dsack.0 < oldest)
         },
     },
     Explanation {
         name: "duplicate of what was sent once",
         reason: "Linux counts a reported duplicate as delivered, whatever it reports, while fewer have been reported than were sent \
                  again; ours counts those of segments that it has sent twice",
-        matches: |difference, ours, _| {
+        matches: |difference, ours, kernel| {
             let Some(dsack) = Last::up_to(ours, difference.step).and_then(|last| last.dsack()) else {
                 return false;
             };
-            let size = value(ours, difference.step, "snd_mss").unwrap_or(1).max(1);
+            let at = |record, name| value(record, difference.step, name).unwrap_or(0);
+            let before = |record| value(record, difference.step.saturating_sub(1), "delivered").unwrap_or(0);
+            let more = difference.values.1 - before(kernel) - (difference.values.0 - before(ours));
+            let segments = 1..=(dsack.1 - dsack.0) / at(ours, "snd_mss").max(1) + 1;
+            let is_twice = parting::was_sent_twice(ours, difference.step, dsack);
             is_value(difference, "delivered")
-                && (1..=(dsack.1 - dsack.0) / size + 1).contains(&(difference.values.1 - difference.values.0))
-                && !parting::was_sent_twice(ours, difference.step, dsack)
+                && (segments.contains(&more) && !is_twice
+                    || segments.contains(&-more)
+                        && is_twice
+                        && parting::disbelieves_reports(kernel, difference.step))
         },
     },
     Explanation {
@@ -516,16 +593,26 @@ const EXPLANATIONS: &[Explanation] = &[
     },
     Explanation {
         name: "repair before the data of its segment",
-        reason: "Linux sends repairs before it takes the data of the segment that asks for them, so that they acknowledge less; ours \
-                 takes the data first",
+        reason: "Linux sends repairs before it takes the data of the segment that asks for them, so that they acknowledge less, \
+                 and have room for more where SACK does not report it yet; ours takes the data first",
         matches: |difference, ours, _| {
             let (Some(sent), Some(other)) = &difference.packets else { return false };
-            let last = Last::up_to(ours, difference.step);
-            difference.what == What::Field("acknowledgement number")
-                && sent.len > 0
-                && last.is_some_and(|last| {
-                    other.ack < sent.ack && sent.ack == Some(last.end) && last.end > last.seq
-                })
+            let Some(last) = Last::up_to(ours, difference.step) else { return false };
+            let acknowledges_less = difference.what == What::Field("acknowledgement number")
+                && other.ack < sent.ack
+                && sent.ack == Some(last.end);
+            let reports_less = difference.what == What::Field("length")
+                && sent.seq == other.seq
+                && sent.len < other.len
+                && sack_blocks(sent).contains(&(last.seq, last.end))
+                && sack_blocks(other).len() < sack_blocks(sent).len();
+            let covers =
+                |blocks: &[(i64, i64)]| blocks.iter().any(|block| block.0 <= last.seq && last.end <= block.1);
+            let reports_less = reports_less
+                || difference.what == What::Field("options")
+                    && covers(&sack_blocks(sent))
+                    && !covers(&sack_blocks(other));
+            sent.len > 0 && last.end > last.seq && (acknowledges_less || reports_less)
         },
     },
     Explanation {
@@ -564,6 +651,32 @@ const EXPLANATIONS: &[Explanation] = &[
         },
     },
     Explanation {
+        name: "segments joined",
+        reason: "Linux joins small neighbours when it sends them again, and counts one segment from then on; ours sends them as one and \
+                 keeps count of what it has sent first",
+        matches: |difference, ours, kernel| {
+            let fields = ["unacked", "lost", "retrans"];
+            let repairs: Vec<&Packet> =
+                sent(kernel, difference.step).filter(|packet| packet.len > 0).collect();
+            let open = window::outstanding(ours, difference.step);
+            let is_inside =
+                |from: i64| repairs.iter().any(|sent| sent.seq < from && from < sent.seq + sent.len);
+            let joined = open.iter().filter(|(from, _)| is_inside(*from)).count() as i64;
+            if let (Some(sent), Some(other)) = &difference.packets {
+                // The kernel's ends where one of ours ends that was sent first, or with the FIN.
+                let end = other.seq + other.len;
+                let is_end = other.has('F') || open.iter().any(|(_, to)| *to == end);
+                return difference.what == What::Field("length")
+                    && sent.seq == other.seq
+                    && sent.len < other.len
+                    && is_end
+                    && open.contains(&(sent.seq, sent.seq + sent.len));
+            }
+            fields.iter().any(|field| is_value(difference, field))
+                && (1..=joined).contains(&(difference.values.0 - difference.values.1))
+        },
+    },
+    Explanation {
         name: "first segment cut at the edge of a small window",
         reason: "Linux cuts the first segment at the edge of a window that shrank below a segment; ours sends it again whole (RFC 9293 \
                  section 3.8.6, MAY-7)",
@@ -573,23 +686,25 @@ const EXPLANATIONS: &[Explanation] = &[
             difference.what == What::Field("length")
                 && sent.seq == last.ack
                 && other.len < sent.len
-                && other.seq + other.len == last.ack + (last.window << shift(ours))
+                && other.seq + other.len == last.edge(ours)
         },
     },
     Explanation {
-        name: "probe cut by the size of now",
-        reason: "Linux cuts a tail loss probe from a packet of several segments by the size that a segment has now; SACK blocks that come \
-                 or go have changed it; ours sends the last segment as it was",
+        name: "segment cut by the size of now",
+        reason: "Linux cuts what it sends again from a packet of several segments by the size that a segment has now; SACK blocks that come \
+                 or go have changed it; ours sends the segment as it was",
         matches: |difference, ours, _| {
             let (Some(sent), Some(other)) = &difference.packets else { return false };
             let first = self::sent(ours, difference.step)
                 .find(|packet| packet.seq == sent.seq && packet.len == sent.len);
             let blocks = |packet: &Packet| sack_blocks(packet).len();
             let segments = self::sent(ours, difference.step).filter(|packet| packet.len > 0).count() as i64;
-            difference.what == What::Field("sequence number")
-                && sent.seq + sent.len == other.seq + other.len
+            let is_shifted = difference.what == What::Field("sequence number")
+                && sent.seq + sent.len == other.seq + other.len;
+            let is_cut = difference.what == What::Field("length") && sent.seq == other.seq;
+            (is_shifted || is_cut)
                 && first.is_some_and(|first| first.at < sent.at && blocks(first) != blocks(sent))
-                && (sent.seq - other.seq).abs() <= 36 * segments
+                && ((sent.seq - other.seq).abs() + (sent.len - other.len).abs()) <= 72 * segments
         },
     },
     Explanation {
@@ -606,6 +721,9 @@ const SACK: i64 = 2;
 
 /// Linux's least timeout, and least variance term of ours, microseconds.
 const RTO_MIN: i64 = 200_000;
+
+/// A tick of the kernel's clock, microseconds.
+const TICK: i64 = 4_000;
 
 /// Acknowledgements of quick mode.
 const QUICK: usize = 16;
@@ -720,6 +838,11 @@ impl Last {
     /// The last one up to a step.
     fn up_to(record: &Record, step: usize) -> Option<Last> {
         (0..=step).rev().find_map(|step| Last::at(record, step))
+    }
+
+    /// The right edge of the window that it offers: that of a SYN is not scaled.
+    fn edge(&self, record: &Record) -> i64 {
+        self.ack + if self.seq == 0 { self.window } else { self.window << shift(record) }
     }
 
     /// The duplicate that it reports (RFC 2883 section 4).

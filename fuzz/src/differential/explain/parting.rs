@@ -15,6 +15,9 @@ const CWR: i64 = 2;
 /// That of the recovery after a timeout.
 const LOSS: i64 = 4;
 
+/// How far apart two events are at most that may have the same time stamp, or neighbours, microseconds.
+const STAMP_TICK: i64 = 2_000;
+
 /// Sequence numbers of scripts that are beyond every window.
 const FAR: i64 = 500_000;
 
@@ -23,7 +26,7 @@ pub(super) const PARTINGS: &[Explanation] = &[
     Explanation {
         name: "duplicate behind data",
         reason: "Linux takes an acknowledgement that repeats the last number for a window update if its sequence number is newer, \
-                 and not for a duplicate; RFC 5681 section 2 compares the windows, as ours",
+                 or its window closed, and not for a duplicate; RFC 5681 section 2 compares the windows, as ours",
         matches: is_behind_data,
     },
     Explanation {
@@ -35,8 +38,7 @@ pub(super) const PARTINGS: &[Explanation] = &[
     Explanation {
         name: "undo by reports of what was not sent twice",
         reason: "Linux subtracts each reported duplicate from what it has sent again, whatever it reports, and believes none once more \
-                 have been reported than were sent; ours takes those of segments that it has sent twice (RFC 3708 section 3). Until then \
-                 Linux counts them as delivered, too",
+                 have been reported than were sent; ours takes those of segments that it has sent twice (RFC 3708 section 3)",
         matches: is_undone_by_count,
     },
     Explanation {
@@ -97,6 +99,25 @@ pub(super) const PARTINGS: &[Explanation] = &[
         reason: "Linux stays in recovery until more than the recovery point is acknowledged where SACK was not agreed on, and sends \
                  nothing for a duplicate; RFC 6582 section 3.2 step 3 ends it, and RFC 3042 lets new data go, as ours",
         matches: is_sent_at_point,
+    },
+    Explanation {
+        name: "segment that is old enough at Linux's late timeout",
+        reason: "Linux's retransmission timer is late by up to 45 ms: what was sent less than a round trip before a timeout is not lost \
+                 (RFC 8985 section 6.3), and is older by as much",
+        matches: is_old_at_late_timeout,
+    },
+    Explanation {
+        name: "round trip of what is reported again",
+        reason: "Linux forgets what SACK has reported when a timeout finds the peer to renege, and measures the round trip of segments \
+                 that are reported again, from when they were sent; ours measures the first report",
+        matches: is_round_trip_of_second_report,
+    },
+    Explanation {
+        name: "undo by an echo",
+        reason: "Linux takes a recovery back if an acknowledgement echoes a time stamp from before its first repair, whatever segment \
+                 the echo belongs to; ours if the segment at SND.UNA had been sent again (RFC 3522 section 3.2), and more than a tick \
+                 of time stamps before the first repair",
+        matches: is_undone_by_echo,
     },
     Explanation {
         name: "segments due within a millisecond",
@@ -168,7 +189,7 @@ fn is_behind_data(difference: &Difference, ours: &Record, _: &Record) -> bool {
         if last.ack > una {
             found = false;
         }
-        found |= is_pure && last.ack == una && last.seq > newest && outstanding;
+        found |= is_pure && last.ack == una && (last.seq > newest || last.window == 0) && outstanding;
         (newest, una) = (newest.max(last.seq), una.max(last.ack));
     }
     // A probe that was answered so is remembered for longer.
@@ -222,16 +243,27 @@ fn is_undone_by_count(difference: &Difference, ours: &Record, kernel: &Record) -
     let Some(dsack) = last.dsack() else { return false };
     let threshold =
         (value(ours, difference.step, "snd_ssthresh"), value(kernel, difference.step, "snd_ssthresh"));
-    let of = |name| value(kernel, difference.step, name).unwrap_or(0);
-    if is_about(difference, "delivered") {
-        let segments = (dsack.1 - dsack.0 + of("snd_mss") - 1) / of("snd_mss").max(1);
-        return difference.values.1 - difference.values.0 == segments
-            && !was_sent_twice(ours, difference.step, dsack)
-            && of("dsack_dups") <= of("total_retrans");
-    }
     fields.iter().any(|field| is_about(difference, field))
-        && (threshold.0 < threshold.1 && !was_sent_twice(ours, difference.step, dsack)
-            || threshold.0 > threshold.1 && of("dsack_dups") > of("total_retrans"))
+        && (threshold.0 < threshold.1
+            && !(was_sent_twice(ours, difference.step, dsack) && repeats_all(ours, last.step, dsack))
+            || threshold.0 > threshold.1 && disbelieves_reports(kernel, difference.step))
+}
+
+/// True if repairs before a step cover all of a range.
+fn repeats_all(record: &Record, step: usize, range: (i64, i64)) -> bool {
+    let mut highest = 1;
+    let mut repeated = 0;
+    for packet in data(record, step.saturating_sub(1)) {
+        let (from, to) = (packet.seq.max(range.0), end(packet).min(range.1).min(highest));
+        repeated += (to - from).max(0);
+        highest = highest.max(end(packet));
+    }
+    repeated >= range.1 - range.0
+}
+
+/// True once more duplicates have been reported to Linux than it has sent again.
+pub(super) fn disbelieves_reports(kernel: &Record, step: usize) -> bool {
+    value(kernel, step, "dsack_dups") > value(kernel, step, "total_retrans")
 }
 
 /// True for a recovery that ours takes back, in which Linux had room in its window for what was lost and did not send it.
@@ -262,8 +294,7 @@ fn is_held_back(difference: &Difference, ours: &Record, kernel: &Record) -> bool
 pub(super) fn was_sent_twice(record: &Record, step: usize, range: (i64, i64)) -> bool {
     let Some(step) = Last::up_to(record, step).map(|last| last.step) else { return false };
     let overlap = |from: i64, to: i64| (to.min(range.1) - from.max(range.0)).max(0);
-    let sent: i64 =
-        data(record, step.saturating_sub(1)).map(|packet| overlap(packet.seq, end(packet))).sum();
+    let sent: i64 = data(record, step.saturating_sub(1)).map(|packet| overlap(packet.seq, end(packet))).sum();
     let reports = (0..step).filter_map(|step| Last::at(record, step)?.dsack());
     let reported: i64 = reports.map(|before| overlap(before.0, before.1)).sum();
     sent > range.1 - range.0 + reported
@@ -284,23 +315,25 @@ fn is_beyond_smaller_window(difference: &Difference, ours: &Record, kernel: &Rec
         let arrived = (0..=step)
             .filter_map(|step| Last::at(ours, step))
             .filter(move |last| last.ack <= highest(ours, step));
-        arrived.map(move |last| last.ack + (last.window << shift(ours)))
+        arrived.map(move |last| last.edge(ours))
     };
     let edge = edges(difference.step).next_back();
     let smaller = edge.zip(edges(difference.step).max()).is_some_and(|(last, most)| last < most);
-    let differs = (0..=difference.step)
-        .rev()
-        .find_map(|step| Some(value(ours, step, "snd_wnd")? < value(kernel, step, "snd_wnd")?));
+    let is_smaller = |step: usize| Some(value(ours, step, "snd_wnd")? < value(kernel, step, "snd_wnd")?);
+    let marks = |range: std::ops::Range<usize>| range.filter(|step| mark(&ours.steps[*step]).is_some());
+    let before = marks(0..difference.step).next_back();
+    let after = marks(difference.step..ours.steps.len()).next();
+    // Unknown once the program has closed.
+    let differs = [before, after].into_iter().flatten().any(|step| is_smaller(step) != Some(false));
     match &difference.what {
         What::Missing | What::Field("length") => {
             let Some(other) = difference.packets.1.as_ref().filter(|other| other.len > 0) else {
                 return false;
             };
-            smaller && edge.is_some_and(|edge| end(other) > edge) && differs != Some(false)
+            smaller && edge.is_some_and(|edge| end(other) > edge) && differs
         }
         What::Value(field) if field == "ca_state" => {
-            let before = (0..difference.step).rev().find(|step| mark(&ours.steps[*step]).is_some());
-            before.is_some_and(|step| value(ours, step, "snd_wnd") < value(kernel, step, "snd_wnd"))
+            [before, after].into_iter().flatten().any(|step| is_smaller(step) == Some(true))
         }
         What::Surplus | What::Field(_) | What::Value(_) | What::Returned => false,
     }
@@ -390,15 +423,21 @@ fn is_wider_after_dsack(difference: &Difference, ours: &Record, kernel: &Record)
 
 /// True where ours goes on repairing after a timeout and Linux sends new data, without SACK.
 fn is_judged_without_sack(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
-    let (Some(sent), Some(other)) = &difference.packets else { return false };
-    let repeats = |record: &Record, packet: &Packet| {
-        data(record, difference.step).any(|before| before.at < packet.at && before.seq == packet.seq)
+    let Some(sent) = &difference.packets.0 else { return false };
+    // With nothing new to send, Linux has nothing lost either; that is unknown once the program has closed.
+    let is_other = match (&difference.what, &difference.packets.1) {
+        (What::Field("sequence number"), Some(other)) => !is_repeated(kernel, other),
+        (What::Surplus, None) => {
+            let lost = next_mark(kernel, difference.step).and_then(|values| field(values, "lost"));
+            lost.is_none_or(|lost| lost == 0) && data(kernel, difference.step).any(|packet| packet.has('F'))
+        }
+        _ => false,
     };
-    difference.what == What::Field("sequence number")
+    is_other
         && !has_option(ours, difference.step, SACK)
         && by_timer(ours, difference.step).iter().any(|packet| is_probe(ours, packet))
-        && repeats(ours, sent)
-        && !repeats(kernel, other)
+        && sent.len > 0
+        && is_repeated(ours, sent)
 }
 
 /// True where ours is in the recovery of a timeout and Linux has left it with data that was sent once, after a repetition.
@@ -430,9 +469,18 @@ fn is_judged_after_duplicate(difference: &Difference, ours: &Record, kernel: &Re
 
 /// True for a FIN without data that ours sends while Linux's window is full.
 fn is_fin_beyond_window(difference: &Difference, _: &Record, kernel: &Record) -> bool {
+    let Some(before) = (0..difference.step).rev().find(|step| mark(&kernel.steps[*step]).is_some()) else {
+        return false;
+    };
+    // A timeout after the last mark leaves a window of one segment, which the first one fills.
+    let una = acknowledged(kernel, before);
+    let last = by_timer(kernel, before).into_iter().next_back();
+    let timeout = last.is_some_and(|sent| {
+        sent.at > kernel.steps[before].at && sent.seq == una && end(sent) < highest(kernel, before)
+    });
     difference.what == What::Surplus
         && difference.packets.0.as_ref().is_some_and(|sent| sent.has('F') && sent.len == 0)
-        && kernel.steps.iter().take(difference.step).rev().find_map(mark).is_some_and(is_window_full)
+        && (timeout || mark(&kernel.steps[before]).is_some_and(is_window_full))
 }
 
 /// True for new data of ours where a repeated probe fills Linux's window.
@@ -448,7 +496,8 @@ fn is_probe_twice_in_flight(difference: &Difference, ours: &Record, kernel: &Rec
 /// True for data that ours sends for a duplicate at the recovery point, without SACK.
 fn is_sent_at_point(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
     let Some(last) = Last::up_to(ours, difference.step) else { return false };
-    let held = (0..=difference.step).rev().find_map(|step| value(kernel, step, "ca_state"));
+    // Unknown once the program has closed.
+    let held = value(kernel, difference.step, "ca_state");
     difference.what == What::Surplus
         && difference.packets.0.as_ref().is_some_and(|sent| sent.len > 0)
         && !has_option(ours, difference.step, SACK)
@@ -528,8 +577,8 @@ fn is_backoff_of_probes(difference: &Difference, ours: &Record, kernel: &Record)
 /// True for a probe of ours with new data up to the edge of the window, where Linux repeats.
 fn is_probe_at_edge(difference: &Difference, ours: &Record, _: &Record) -> bool {
     let (Some(sent), Some(other)) = &difference.packets else { return false };
-    let edge = Last::up_to(ours, difference.step).map(|last| last.ack + (last.window << shift(ours)));
-    let size = value(ours, difference.step, "snd_mss").unwrap_or(0);
+    let edge = Last::up_to(ours, difference.step).map(|last| last.edge(ours));
+    let size = data(ours, difference.step).map(|packet| packet.len).max().unwrap_or(0);
     difference.what == What::Field("sequence number")
         && edge == Some(end(sent))
         && sent.len < size
@@ -547,6 +596,71 @@ fn is_round_trip_of_late_repair(difference: &Difference, ours: &Record, kernel: 
                 && last.reports(seq, seq + 1)
                 && (4_000..45_000).contains(&(late - at))
                 && difference.values.0 > difference.values.1
+        })
+}
+
+/// True for a count of lost segments where so many were sent less than a round trip before our timeout and
+/// not before Linux's.
+fn is_old_at_late_timeout(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
+    let of = |name| value(kernel, difference.step, name).unwrap_or(0);
+    let timeouts = by_timer(ours, difference.step).pop().zip(by_timer(kernel, difference.step).pop());
+    let Some((sent, other)) = timeouts.filter(|(sent, other)| sent.seq == other.seq) else { return false };
+    let before = data(ours, difference.step).zip(data(kernel, difference.step));
+    let grown_old = before.filter(|(packet, late)| {
+        let (age, late_age) = (sent.at - packet.at, other.at - late.at);
+        packet.seq == late.seq && age > 0 && age < of("rtt") && late_age >= of("min_rtt").max(age)
+    });
+    is_about(difference, "lost")
+        && of("ca_state") == LOSS
+        && (1..=grown_old.count() as i64).contains(&(difference.values.1 - difference.values.0))
+}
+
+/// True for a longer round trip where a timer has repeated a segment that SACK had reported, and SACK reports
+/// others again.
+fn is_round_trip_of_second_report(difference: &Difference, ours: &Record, _: &Record) -> bool {
+    let Some(last) = Last::up_to(ours, difference.step) else { return false };
+    let reported = |packet: &Packet, until: i64| {
+        (0..last.step)
+            .filter(|step| ours.steps[*step].at < until)
+            .filter_map(|step| Last::at(ours, step))
+            .any(|before| before.ack <= packet.seq && before.reports(packet.seq, end(packet)))
+    };
+    let Some(timeout) = by_timer(ours, last.step).pop().filter(|sent| reported(sent, sent.at)) else {
+        return false;
+    };
+    let once = |packet: &Packet| data(ours, last.step).filter(|other| other.seq == packet.seq).count() == 1;
+    (is_about(difference, "rtt") || is_about(difference, "rto"))
+        && difference.values.0 < difference.values.1
+        && data(ours, last.step).any(|packet| {
+            once(packet) && last.reports(packet.seq, end(packet)) && reported(packet, timeout.at)
+        })
+}
+
+/// True for what Linux restores where an acknowledgement echoes the first transmission of a segment, from
+/// before a repair, which was sent once or no more than a tick of time stamps before the repair.
+fn is_undone_by_echo(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
+    let fields = ["ca_state", "snd_ssthresh", "snd_cwnd"];
+    let Some(last) = Last::up_to(ours, difference.step) else { return false };
+    let is_sent = matches!(difference.what, What::Surplus | What::Missing | What::Field("sequence number"));
+    // What is sent shows before the values behind it.
+    let threshold = |record| match is_sent {
+        true => next_mark(record, difference.step).and_then(|values| field(values, "snd_ssthresh")),
+        false => value(record, difference.step, "snd_ssthresh"),
+    };
+    let echo = ours.steps[last.step].event.split_once("ecr @").and_then(|(_, echo)| {
+        let (seq, transmission) = echo.split_once('/')?;
+        (transmission.split(['>', ',']).next() == Some("1")).then(|| seq.parse::<i64>().ok())?
+    });
+    let sends = |seq: i64| data(ours, last.step).filter(move |packet| packet.seq == seq);
+    let una = acknowledged(ours, last.step.saturating_sub(1));
+    (is_sent || fields.iter().any(|field| is_about(difference, field)))
+        && threshold(ours) < threshold(kernel)
+        && last.ack > una
+        && echo.filter(|seq| *seq >= una).and_then(|seq| sends(seq).next()).is_some_and(|sent| {
+            let mut repairs = data(ours, last.step)
+                .filter(|packet| packet.at > sent.at && is_repeated(ours, packet))
+                .map(|packet| packet.at - sent.at);
+            repairs.next().is_some_and(|first| first < STAMP_TICK || sends(sent.seq).count() == 1)
         })
 }
 

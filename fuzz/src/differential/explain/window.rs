@@ -1,5 +1,6 @@
 //! Where the two congestion windows differ on purpose, and the data that a larger one lets go.
 
+use super::parting::was_sent_twice;
 use super::{Last, SACK, arrivals, has_option};
 use crate::differential::compare::{Difference, What};
 use crate::differential::record::{Deed, Packet, Record, Step};
@@ -22,8 +23,19 @@ pub(super) fn is_held_at_point(difference: &Difference, ours: &Record, kernel: &
     let (Some(state), Some(other)) = (value(ours, step, "ca_state"), value(kernel, step, "ca_state")) else {
         return false;
     };
-    let about = |field: &str| matches!(&difference.what, What::Value(name) if name == field);
-    (about("ca_state") || about("snd_cwnd"))
+    // Held until now, Linux sets the window to the threshold only now.
+    let before = (0..step).rev().find(|n| mark(&ours.steps[*n]).is_some());
+    let was_held = before.is_some_and(|n| {
+        value(ours, n, "ca_state").is_some_and(|state| state < CWR)
+            && matches!(value(kernel, n, "ca_state"), Some(RECOVERY | LOSS))
+    });
+    if was_held && is_about(difference, "snd_cwnd") && other < CWR && !has_option(ours, step, SACK) {
+        return value(kernel, step, "snd_ssthresh") == Some(difference.values.1);
+    }
+    (is_about(difference, "ca_state")
+        || is_about(difference, "snd_cwnd")
+        || is_about(difference, "sacked") && difference.values.1 == 0
+        || is_about(difference, "delivered") && difference.values.0 > difference.values.1)
         && !has_option(ours, step, SACK)
         && state < CWR
         && (other == RECOVERY || other == LOSS)
@@ -32,6 +44,19 @@ pub(super) fn is_held_at_point(difference: &Difference, ours: &Record, kernel: &
             let is_below = points.last().is_some_and(|point| last.ack < *point);
             points.contains(&last.ack) || other == LOSS && is_below && is_taken_back(ours, kernel, step)
         })
+}
+
+/// True for a difference of the state, or of the window that follows from it, where an acknowledgement is
+/// exactly at the point at which a reduction for a mark ends.
+pub(super) fn is_held_in_cwr(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
+    let step = difference.step;
+    let state = |record, n| value(record, n, "ca_state");
+    let Some(first) = (0..=step).rev().take_while(|n| state(kernel, *n) == Some(CWR)).last() else {
+        return false;
+    };
+    (is_about(difference, "ca_state") || is_about(difference, "snd_cwnd"))
+        && state(ours, step).is_some_and(|state| state < CWR)
+        && acknowledged(ours, step) == highest(ours, first)
 }
 
 /// True if nothing counts as lost and both have the same threshold.
@@ -53,32 +78,55 @@ pub(super) fn recovery_points(record: &Record, step: usize) -> Vec<i64> {
     points
 }
 
-/// True for the window of a reduction that began with less in flight than the window: ours divides by the former.
+/// True for the window of a reduction that began with less in flight than the window, or with more: ours
+/// divides by the former.
 pub(super) fn is_from_flight(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
     let step = difference.step;
     let reduces = |record| matches!(value(record, step, "ca_state"), Some(CWR | RECOVERY));
-    let before = ours
-        .steps
-        .iter()
-        .take(step + 1)
-        .rev()
-        .filter_map(mark)
-        .find(|values| field(values, "ca_state").is_some_and(|state| state < CWR));
+    let marks = || (0..=step).rev().filter(|n| mark(&ours.steps[*n]).is_some());
+    let before = marks().find(|n| value(ours, *n, "ca_state").is_some_and(|state| state < CWR));
     // A recovery may follow on one without a calm mark between them: then it begins where the threshold changes.
     let threshold = value(ours, step, "snd_ssthresh");
-    let other = ours.steps.iter().take(step + 1).rev().filter_map(mark);
-    let other = other.into_iter().find(|values| field(values, "snd_ssthresh") != threshold);
-    let in_flight_less = |values: &Values| {
-        let of = |name| field(values, name).unwrap_or(0);
+    let other = marks().find(|n| value(ours, *n, "snd_ssthresh") != threshold);
+    let (a, b) = difference.values;
+    // Bytes: those of the window in segments are full ones.
+    let differs = |n: usize| {
+        let of = |name| value(ours, n, name).unwrap_or(0);
         // A recovery that ends leaves the window at its threshold, from which the next one begins.
         let window = if of("ca_state") < CWR { of("snd_cwnd") } else { of("snd_ssthresh") };
-        of("unacked") - of("sacked") < window
+        let (window, flight) = (window * of("snd_mss"), in_flight(ours, n));
+        let most = threshold.unwrap_or(0).saturating_mul((window - flight).abs()) / window.max(1) + 1;
+        (a > b && flight < window || a < b && flight > window) && (a - b).abs() <= most
     };
-    matches!(&difference.what, What::Value(name) if name == "snd_cwnd")
+    is_about(difference, "snd_cwnd")
         && reduces(ours)
         && reduces(kernel)
-        && [before, other].into_iter().flatten().any(in_flight_less)
-        && difference.values.0 > difference.values.1
+        && [before, other].into_iter().flatten().any(differs)
+}
+
+/// The bytes that were sent up to a step and that nothing has acknowledged or reported; without SACK a
+/// duplicate stands for a segment.
+fn in_flight(record: &Record, step: usize) -> i64 {
+    let of = |name| value(record, step, name).unwrap_or(0);
+    let counted = if has_option(record, step, SACK) { 0 } else { of("sacked") * of("snd_mss") };
+    outstanding(record, step).iter().map(|(from, to)| to - from).sum::<i64>() - counted
+}
+
+/// The segments behind them, as they were sent first.
+pub(super) fn outstanding(record: &Record, step: usize) -> Vec<(i64, i64)> {
+    let una = acknowledged(record, step);
+    let reports: Vec<Last> = (0..=step).filter_map(|step| Last::at(record, step)).collect();
+    let mut highest = una;
+    let mut segments = Vec::new();
+    for packet in data(record, step).filter(|packet| packet.len > 0) {
+        let to = packet.seq + packet.len;
+        if to > highest {
+            segments.push((packet.seq.max(highest), to));
+            highest = to;
+        }
+    }
+    segments.retain(|(from, to)| !reports.iter().any(|last| last.reports(*from, *to)));
+    segments
 }
 
 /// True for a window that is smaller by no more segments than acknowledged ones were not full; in fast recovery the
@@ -181,13 +229,12 @@ pub(super) fn is_let_go(difference: &Difference, ours: &Record, kernel: &Record)
         _ => return false,
     };
     let has_more = has_more_duplicates(ours, difference.step) || has_more_after_repair(ours, difference.step);
-    if !more_of_ours && has_more && is_new(difference, kernel) {
-        return true;
-    }
-    if !more_of_ours
-        && is_new(difference, kernel)
-        && (ends_recovery_of_orphan(ours, difference.step) || has_grown_by_end(ours, difference.step))
-    {
+    let is_new = if more_of_ours {
+        is_new(&difference.packets.0, ours)
+    } else {
+        is_new(&difference.packets.1, kernel)
+    };
+    if is_new && (!more_of_ours && has_more || is_larger_of_orphan(difference, ours, kernel)) {
         return true;
     }
     // The mark behind the event, or the one before it.
@@ -223,14 +270,52 @@ fn is_explained(difference: &Difference, ours: &Record, kernel: &Record) -> bool
         is_in_segments,
         is_beyond_outstanding,
         is_grown_at_end,
-        is_rounded_curve,
+        is_grown_by_duplicate,
+        is_held_in_cwr,
+        is_grown_from_smaller,
+        is_restored,
         is_at_threshold,
         is_twice_in_flight,
         is_unused,
+        is_restarted_behind_closed_window,
         is_used_in_segments,
         is_left_by_delay,
     ];
     reasons.iter().any(|reason| reason(difference, ours, kernel))
+}
+
+/// True for a window that Linux does not grow because no more than half of it is used, where ours was smaller
+/// and is grown.
+pub(super) fn is_grown_from_smaller(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
+    let Some(before) = (0..difference.step).rev().find(|n| mark(&ours.steps[*n]).is_some()) else {
+        return false;
+    };
+    let window = |record| value(record, before, "snd_cwnd").unwrap_or(0);
+    let used = (0..=before).filter_map(|n| value(kernel, n, "unacked")).max().unwrap_or(0);
+    is_about(difference, "snd_cwnd")
+        && window(ours) < window(kernel)
+        && window(kernel) == difference.values.1
+        && window(ours) < 2 * used
+        && difference.values.1 >= 2 * value(kernel, before, "unacked").unwrap_or(0)
+        && difference.values.0 > difference.values.1
+}
+
+/// True for windows that a recovery which was taken back restores, and that differed before it.
+pub(super) fn is_restored(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
+    let threshold = |record, n| value(record, n, "snd_ssthresh");
+    let is_now = |n: usize| {
+        [ours, kernel].iter().all(|record| threshold(record, n) == threshold(record, difference.step))
+    };
+    let marks = || (0..difference.step).rev().filter(|n| mark(&ours.steps[*n]).is_some());
+    let Some(before) = marks().skip_while(|n| is_now(*n)).find(|n| is_now(*n)) else { return false };
+    let recovered = marks().next().is_some_and(|n| !is_now(n));
+    let windows = value(ours, before, "snd_cwnd").zip(value(kernel, before, "snd_cwnd"));
+    is_about(difference, "snd_cwnd")
+        && recovered
+        && windows.is_some_and(|(x, y)| {
+            let (a, b) = difference.values;
+            x != y && (a - b).signum() == (x - y).signum() && (a - b).abs() <= (x - y).abs()
+        })
 }
 
 /// True for windows that have differed in the same direction at every mark since one at which a reason holds, and are at most
@@ -253,28 +338,35 @@ pub(super) fn is_about(difference: &Difference, field: &str) -> bool {
     matches!(&difference.what, What::Value(name) if name == field)
 }
 
-/// True for a window that is one segment larger in congestion avoidance after a reduction to the same threshold.
+/// True for a window that is one segment larger in congestion avoidance after a reduction to the same
+/// threshold; with CUBIC also for one that is a segment smaller.
 pub(super) fn is_grown_at_end(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
-    let of = |record, name| value(record, difference.step, name);
-    let threshold = of(ours, "snd_ssthresh");
-    is_about(difference, "snd_cwnd")
-        && difference.values.0 + 1 == difference.values.1
-        && threshold == of(kernel, "snd_ssthresh")
-        && threshold.is_some_and(|threshold| threshold <= difference.values.0)
-        && [ours, kernel].iter().all(|record| of(record, "ca_state").is_some_and(|state| state < CWR))
-}
-
-/// True for a window that is a segment off on the curve of CUBIC, above the same threshold.
-pub(super) fn is_rounded_curve(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
     let of = |record, name| value(record, difference.step, name);
     let (a, b) = difference.values;
     let threshold = of(ours, "snd_ssthresh");
     is_about(difference, "snd_cwnd")
-        && is_cubic(ours)
-        && (a - b).abs() == 1
+        && (a + 1 == b || a == b + 1 && is_cubic(ours))
         && threshold == of(kernel, "snd_ssthresh")
         && threshold.is_some_and(|threshold| threshold <= a.min(b))
         && [ours, kernel].iter().all(|record| of(record, "ca_state").is_some_and(|state| state < CWR))
+}
+
+/// True for a window that is larger by no more than the duplicate that an acknowledgement reports: in a
+/// reduction one of what was sent once, otherwise one on an acknowledgement of new data.
+pub(super) fn is_grown_by_duplicate(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
+    let Some(last) = Last::up_to(ours, difference.step) else { return false };
+    let size = value(ours, difference.step, "snd_mss").unwrap_or(1).max(1);
+    let state = |record| value(record, difference.step, "ca_state").unwrap_or(0);
+    let reduces = matches!(state(ours), CWR | RECOVERY);
+    is_about(difference, "snd_cwnd")
+        && reduces == matches!(state(kernel), CWR | RECOVERY)
+        && last.dsack().is_some_and(|(from, to)| {
+            (1..=(to - from + size - 1) / size).contains(&(difference.values.1 - difference.values.0))
+                && match reduces {
+                    true => !was_sent_twice(ours, difference.step, (from, to)),
+                    false => last.ack > acknowledged(ours, last.step.saturating_sub(1)),
+                }
+        })
 }
 
 /// True for windows that are each at its own threshold, where the thresholds differed before.
@@ -311,45 +403,29 @@ pub(super) fn is_window_full(values: &Values) -> bool {
     flight.zip(of("snd_cwnd")).is_some_and(|(flight, window)| flight >= window)
 }
 
-/// The values of the first mark from a step on.
+/// The values of the first mark behind what was sent at a step: timers send after a mark.
 pub(super) fn next_mark(record: &Record, step: usize) -> Option<&Values> {
-    record.steps.iter().skip(step).find_map(mark)
+    let is_by_timer = record.steps.get(step).is_some_and(|step| mark(step).is_some());
+    record.steps.iter().skip(step + usize::from(is_by_timer)).find_map(mark)
 }
 
-/// True for new data that ours sends because segments that are not full fill Linux's window: it is full in segments.
+/// True for data that ours sends because segments that are not full fill Linux's window: it is full in
+/// segments.
 pub(super) fn is_full_in_segments(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
     let Some(sent) = difference.packets.0.as_ref().filter(|sent| sent.len > 0) else { return false };
-    let acked = acknowledged(ours, difference.step);
     let full = data(ours, difference.step).map(|packet| packet.len).max().unwrap_or(0);
-    let small = data(ours, difference.step)
-        .any(|packet| end(packet) > acked && packet.len < full && end(packet) <= sent.seq);
-    difference.what == What::Surplus
-        && small
-        && data(ours, difference.step)
-            .all(|packet| packet.seq < sent.seq || packet == sent || packet.at >= sent.at)
-        && next_mark(kernel, difference.step).is_some_and(is_window_full)
-}
-
-/// True for what ours repairs, or sends, at an acknowledgement and Linux by a timer a moment later: it was sent in one burst with
-/// what the acknowledgement delivers.
-pub(super) fn is_sent_by_timer(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
-    let Some(sent) = difference.packets.0.as_ref().filter(|sent| sent.len > 0) else { return false };
-    let firsts =
-        |seq: i64| data(ours, difference.step).find(|packet| packet.seq == seq).map(|packet| packet.at);
-    let Some(last) = Last::up_to(ours, difference.step) else { return false };
-    let is_delivered = |at: i64| {
-        data(ours, difference.step).any(|packet| packet.at == at && last.reports(packet.seq, end(packet)))
-    };
-    let later = kernel.steps.iter().skip(difference.step).take(2).flat_map(|step| &step.deeds);
-    let by_timer = later.filter_map(|deed| match deed {
-        Deed::Sent(packet) => Some(packet),
-        Deed::Returned(_) | Deed::Values(_) => None,
+    let open = outstanding(ours, difference.step);
+    let is_open = |packet: &Packet| open.iter().any(|(from, to)| packet.seq < *to && *from < end(packet));
+    // By a timer, what is left of a segment for which more options leave no room: another one in Linux.
+    let is_rest = data(ours, difference.step).any(|before| {
+        let is_whole = |(from, to): &(i64, i64)| *from <= before.seq && end(sent) <= *to;
+        before.at == sent.at && end(before) == sent.seq && open.iter().any(is_whole)
     });
+    let small = data(ours, difference.step)
+        .take_while(|packet| *packet != sent)
+        .any(|packet| (1..full).contains(&packet.len) && is_open(packet));
     difference.what == What::Surplus
-        && firsts(sent.seq).is_some_and(|at| at < sent.at && is_delivered(at))
-        && by_timer
-            .into_iter()
-            .any(|packet| packet.seq == sent.seq && (500..20_000).contains(&(packet.at - sent.at)))
+        && (is_rest || small && next_mark(kernel, difference.step).is_some_and(is_window_full))
 }
 
 /// True if Linux's timer sent a repair so late that the script's answer comes within its least round-trip time, and ours did not.
@@ -373,6 +449,25 @@ pub(super) fn is_answered_too_soon(difference: &Difference, ours: &Record, kerne
         && repair(ours).zip(repair(kernel)).is_some_and(|((seq, waited), (other, kernel_waited))| {
             seq == other && kernel_waited < waited && kernel_waited < least + CAPTURE && least <= waited
         })
+}
+
+/// True for a window that Linux has lowered when the program wrote and nothing was outstanding behind a
+/// closed window.
+pub(super) fn is_restarted_behind_closed_window(
+    difference: &Difference,
+    ours: &Record,
+    kernel: &Record,
+) -> bool {
+    let step = difference.step;
+    let of = |name| value(kernel, step, name).unwrap_or(-1);
+    let Some(last) = data(ours, step).map(|packet| packet.at).max() else { return false };
+    let wrote = (0..=step).rev().find(|n| matches!(ours.steps[*n].event.as_str(), "write" | "send"));
+    is_about(difference, "snd_cwnd")
+        && difference.values.1 < difference.values.0
+        && difference.values.1 >= INITIAL_WINDOW.min(difference.values.0)
+        && of("snd_wnd") == 0
+        && of("unacked") == 0
+        && wrote.is_some_and(|n| ours.steps[n].at - last >= of("rto"))
 }
 
 /// True for a window that Linux has lowered to the middle between it and what was used, and for what follows from it.
@@ -412,42 +507,21 @@ pub(super) fn is_reduced_from_window(difference: &Difference, ours: &Record, ker
         })
 }
 
-/// True if the program has closed, so that no window is seen, and this acknowledgement is the first that reaches the last
-/// recovery point.
-fn ends_recovery_of_orphan(record: &Record, step: usize) -> bool {
-    let last = arrivals(record, step).next().map_or(0, |arrived| arrived.ack);
-    let before = acknowledged(record, step - 1);
-    let marks = record.steps.iter().take(step).rev().find_map(mark);
-    marks.is_some_and(|values| field(values, "snd_cwnd").is_none())
-        && record.steps[step].event.starts_with("< ")
-        && recovery_points(record, step - 1).last().is_some_and(|point| before < *point && *point <= last)
-}
-
-/// True if the program has closed, and the window in segments is no more than what has been acknowledged since a recovery ended
-/// together with what ended it, but more without that: Linux's has grown.
-fn has_grown_by_end(record: &Record, step: usize) -> bool {
-    let una = |n: usize| acknowledged(record, n);
-    let ends = |n: &usize| {
-        *n > 0
-            && recovery_points(record, n - 1)
-                .last()
-                .is_some_and(|point| una(n - 1) < *point && *point <= una(*n))
-    };
-    let Some(ended) = (0..step).rev().find(ends) else { return false };
-    let segments = |from: i64, to: i64| {
-        let mut ends: Vec<i64> =
-            data(record, step).map(end).filter(|end| from < *end && *end <= to).collect();
-        ends.sort_unstable();
-        ends.dedup();
-        ends.len()
-    };
-    let window = segments(una(step), i64::MAX);
-    let since = segments(una(ended), una(step));
-    let marks = record.steps.iter().take(step).rev().find_map(mark);
-    marks.is_some_and(|values| field(values, "snd_cwnd").is_none())
-        && !is_cubic(record)
-        && record.steps[step].event.starts_with("< ")
-        && (since..since + segments(una(ended - 1), una(ended))).contains(&(window - 1))
+/// True if the program has closed, so that no window is seen, and what one of them has in flight more is
+/// explained as the distance of windows would be: a segment once a recovery is over, and in Linux a segment
+/// for each small one acknowledged.
+fn is_larger_of_orphan(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
+    let step = difference.step;
+    let flight = |record| outstanding(record, step).len() as i64;
+    let una = acknowledged(ours, step);
+    let full = data(ours, step).map(|packet| packet.len).max().unwrap_or(0);
+    let parts =
+        data(ours, step).filter(|packet| (1..full).contains(&packet.len) && end(packet) <= una).count();
+    let more = flight(kernel) - flight(ours);
+    let is_over = recovery_points(ours, step).last().is_some_and(|point| *point <= una);
+    let closed = (0..step).rev().find_map(|n| mark(&ours.steps[n]));
+    closed.is_some_and(|values| field(values, "snd_cwnd").is_none())
+        && (is_over && (more == 1 || more == -1 && is_cubic(ours)) || (1..=parts as i64).contains(&more))
 }
 
 /// True for a repair by our reordering timer, or at an acknowledgement, of what the kernel had taken for lost in a recovery that
@@ -479,12 +553,11 @@ pub(super) fn is_lost_after_undo(difference: &Difference, ours: &Record, kernel:
     matches!(difference.what, What::Surplus | What::Field("sequence number")) && sent_before && undone
 }
 
-/// True if the segment that only the kernel sends was never sent before.
-fn is_new(difference: &Difference, kernel: &Record) -> bool {
-    let sent = difference.packets.1.as_ref();
-    sent.is_some_and(|sent| {
-        data(kernel, difference.step).all(|packet| packet.seq < sent.seq || packet == sent)
-    })
+/// True if a segment was not sent before, nor anything behind it.
+fn is_new(sent: &Option<Packet>, record: &Record) -> bool {
+    let is_before =
+        |sent: &Packet, other: &Packet| other.seq < sent.seq || other == sent || other.at > sent.at;
+    sent.as_ref().is_some_and(|sent| record.packets().all(|other| is_before(sent, other)))
 }
 
 /// Returns the bytes acknowledged up to a step, without those never sent.
