@@ -147,8 +147,8 @@ fn losses_are_counted_with_their_runs() {
     assert_eq!(loss.burst_milli, 2000);
 }
 
-/// Parity right behind the data repairs two segments that are only late: their originals show that nothing was
-/// lost.
+/// Parity right behind the data repairs two segments that are only late: their originals show that nothing
+/// was lost.
 #[test]
 fn late_originals_of_repaired_segments_are_no_losses_of_the_path() {
     let corrective = CorrectiveConfig { delay_divisor: 16, ..CorrectiveConfig::default() };
