@@ -48,7 +48,7 @@ pub struct AckSample {
     /// Arrival time.
     pub now: Instant,
     /// Bytes newly reported as delivered, cumulatively or by SACK. The windows of Reno and CUBIC grow with
-    /// these alone: RFC 5681 section 3.1 counts "previously unacknowledged bytes".
+    /// these alone: RFC 5681 section 3.1 counts bytes that nothing had acknowledged before.
     pub newly_acked: u32,
     /// Bytes of a retransmission that a DSACK reports as needless: they have left the path as well.
     pub repeated: u32,
