@@ -185,10 +185,7 @@ async fn questions(mut hop: HopStream, probes: u32, report: &mut Report) {
 /// then an answer is taken for lost if the probe of its question was needless.
 fn losses(stats: &ConnStats, answered: usize, loss_in: Option<f64>, report: &mut Report) -> f64 {
     let counters = &stats.counters;
-    let lost = counters.retransmits
-        + counters.repaired_by_probe
-        + counters.repaired_by_parity
-        + counters.repaired_by_copy;
+    let lost = stats.lost_segments;
     let share = |count: u64| (count as f64 / (answered as f64).max(1.0)).min(1.0);
     let out = share(lost);
     let (back, source) = match loss_in {

@@ -1,7 +1,5 @@
 //! Sums over connections, for ratios and reports.
 
-use brisk_tcp::connection::Counters;
-
 use crate::access::Access;
 
 /// Sums over the connections that have ended.
@@ -40,15 +38,6 @@ pub(crate) struct Sums {
     pub(crate) by_copy: u64,
 }
 
-/// Segments that this side lost on a connection, in whichever way they were repaired.
-fn lost(counters: &Counters) -> u64 {
-    counters.segments_lost
-        + counters.repaired_by_probe
-        + counters.repaired_by_parity
-        + counters.repaired_by_copy
-        + counters.handshake_timeouts
-}
-
 impl Sums {
     /// Share of the segments that were lost.
     pub(crate) fn loss(&self) -> Option<f64> {
@@ -76,7 +65,7 @@ impl Sums {
             (&mut self.retransmitted, counters.retransmitted_bytes),
             (&mut self.redundant, counters.redundant_bytes),
             (&mut self.segments, counters.data_segments_out),
-            (&mut self.lost, lost(counters)),
+            (&mut self.lost, hop.lost_segments),
             (&mut self.timeouts, counters.timeouts),
             (&mut self.by_probe, counters.repaired_by_probe),
             (&mut self.by_parity, counters.repaired_by_parity),

@@ -303,6 +303,9 @@ pub struct ConnStats {
     pub gentle: GentleOutcome,
     /// Why copies are not sent any more, if they were.
     pub copies_off: Option<CopiesOff>,
+    /// Segments that we sent and that were lost: those that were sent again, those that a probe, parity or a
+    /// copy repaired before, and SYNs; without those that turned out to be only late.
+    pub lost_segments: u64,
     /// The counters.
     pub counters: Counters,
 }
@@ -403,6 +406,7 @@ impl Connection {
             syn_data_taken: self.syn_data_taken,
             gentle: self.gentle.outcome(),
             copies_off: self.proactive().and_then(|proactive| proactive.copies.off()),
+            lost_segments: self.all_losses().lost,
             counters: self.counters.snapshot(),
         }
     }
