@@ -221,7 +221,8 @@ async fn metrics_of_a_frontend_give_loss_and_round_trip_time_of_the_link() {
     }
 }
 
-/// The peer repairs what this side lost: its reports of that count, not our own repairs.
+/// The peer repairs segments that this side lost, and reports it. The metric counts these reports, and not
+/// the repairs of this side.
 #[tokio::test(start_paused = true)]
 async fn metric_without_backends_gives_the_loss_of_what_this_side_sent() {
     let (_, accesses) = requests_over_a_lossy_link("all", |_| vec![7; 100]).await;

@@ -19,7 +19,11 @@ use brisk_runtime::attach::{AttachConfig, UDP_SERVICE_PORT};
 use brisk_runtime::{Endpoint, TcpListener, TcpStream};
 use brisk_tcp::config::{CopyScope, ProactiveConfig, TcpConfig};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use watched::{Watched, endpoint};
+use watched::{Watched, builder};
+
+fn endpoint(device: impl Device + 'static, address: &str) -> Endpoint {
+    builder(device, address).build().unwrap()
+}
 
 const LEN: usize = 10_000_000;
 

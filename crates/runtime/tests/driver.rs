@@ -12,7 +12,11 @@ use brisk_device::{Capabilities, Device, Gathered, RxMeta, TxMeta};
 use brisk_runtime::{Endpoint, TcpListener};
 use brisk_wire::{ChecksumCheck, Flags, Packet, parse};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use watched::{Watched, endpoint};
+use watched::{Watched, builder};
+
+fn endpoint(device: impl Device + 'static, address: &str) -> Endpoint {
+    builder(device, address).build().unwrap()
+}
 
 /// Kind of a packet as seen on the wire.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,5 +1,5 @@
-//! What a program may do to an endpoint, in quantity: peers that stall, connections that come and go, futures
-//! that are dropped at every await. Afterwards nothing is lost and nothing is left.
+//! An endpoint with 500 peers that stall, 20,000 connections that come and go, and futures that are dropped
+//! at every await. Afterwards nothing is lost and nothing is left.
 //!
 //! The clock is paused and each test runs on one thread, so that every run is the same.
 
@@ -11,6 +11,7 @@ mod churned;
 mod heap;
 #[path = "torture/stalled.rs"]
 mod stalled;
+mod watched;
 
 use std::net::SocketAddr;
 use std::ops::Range;

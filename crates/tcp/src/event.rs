@@ -51,7 +51,7 @@ pub struct LifecycleEvent {
     pub stats: Box<ConnStats>,
 }
 
-/// What changed in the life of a connection.
+/// The kind of a change in the life of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Lifecycle {

@@ -29,7 +29,7 @@ use Dropped::{AfterPolls, WhenWoken};
 const SCHEDULE: [Dropped; 6] =
     [AfterPolls(0), AfterPolls(1), WhenWoken(1), AfterPolls(2), WhenWoken(2), WhenWoken(1_000)];
 
-/// The waker of a future that may be dropped. Whoever keeps the waker keeps this.
+/// The waker of a future that may be dropped. A waker that is kept keeps this.
 struct Relay {
     task: Mutex<Waker>,
     is_woken: AtomicBool,
@@ -220,7 +220,7 @@ async fn cancelled_writes_have_sent_what_they_say_and_no_more() {
         let is_done = if (n / SCHEDULE.len()).is_multiple_of(2) {
             let len = piece.len();
             let written = cancel(client.write_bytes(&mut piece), dropped).await;
-            // What is not in it any more was sent, whatever became of the future.
+            // Bytes that have left it were sent, also if the future was dropped.
             left.advance(len - piece.len());
             written.transpose().unwrap().is_some()
         } else {

@@ -5,15 +5,15 @@ use std::io;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll};
+use std::task::Poll;
 
-use brisk_runtime::device::{Capabilities, Counters, Device, RxMeta, TxMeta};
-use brisk_runtime::memory::{self, LinkDevice, LinkSpec};
+use brisk_runtime::memory::{self, LinkSpec};
 use brisk_runtime::{Endpoint, TcpListener, TcpStream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
 
 use super::heap;
+use super::watched::{Watched, builder};
 use super::{Duration, MSL, assert_nothing_left, server_address};
 
 /// Tasks that open one connection after the other.
@@ -23,43 +23,6 @@ const BATCH: usize = 10_000;
 /// The most connections, TIME-WAITs included, that an endpoint may hold: a few leaked ones exhaust it.
 const MAX_CONNECTIONS: usize = 5 * TASKS;
 
-/// One end of a link, which counts how often its driver runs.
-struct Counted {
-    inner: LinkDevice,
-    rounds: Arc<AtomicUsize>,
-}
-
-impl Device for Counted {
-    fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.rounds.fetch_add(1, Ordering::Relaxed);
-        self.inner.poll_readable(cx)
-    }
-
-    fn receive(&mut self, budget: usize, sink: &mut dyn FnMut(&[u8], RxMeta)) -> io::Result<usize> {
-        self.inner.receive(budget, sink)
-    }
-
-    fn send(&mut self, packet: &[u8], tx: TxMeta) -> io::Result<()> {
-        self.inner.send(packet, tx)
-    }
-
-    fn poll_writable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.inner.poll_writable(cx)
-    }
-
-    fn mtu(&self) -> usize {
-        self.inner.mtu()
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
-    }
-
-    fn counters(&self) -> Counters {
-        self.inner.counters()
-    }
-}
-
 /// Two endpoints, and how often their drivers have run together.
 fn network() -> (Endpoint, Endpoint, Arc<AtomicUsize>) {
     let (a, b) = memory::devices(&LinkSpec::parse("--rtt 2ms").unwrap(), 1);
@@ -67,9 +30,15 @@ fn network() -> (Endpoint, Endpoint, Arc<AtomicUsize>) {
     let mut seed = 0;
     let [a, b] = [(a, "10.0.0.1"), (b, "10.0.0.2")].map(|(inner, address)| {
         seed += 1;
-        let device = Counted { inner, rounds: rounds.clone() };
-        let builder = Endpoint::builder(Box::new(device)).address(address.parse().unwrap()).seed(seed);
-        let limits = builder.stack(|stack| (stack.msl, stack.max_connections) = (MSL, MAX_CONNECTIONS));
+        let rounds = rounds.clone();
+        let on_look = move || {
+            rounds.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        };
+        let device = Watched { inner, on_look: Box::new(on_look), on_send: Box::new(|_| ()) };
+        let limits = builder(device, address)
+            .seed(seed)
+            .stack(|stack| (stack.msl, stack.max_connections) = (MSL, MAX_CONNECTIONS));
         limits.build().unwrap()
     });
     (a, b, rounds)

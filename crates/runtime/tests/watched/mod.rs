@@ -6,20 +6,21 @@ use std::task::{Context, Poll};
 use brisk_device::memory::MemoryDevice;
 use brisk_device::{Capabilities, Counters, Device, RxMeta, TxMeta};
 use brisk_runtime::Endpoint;
+use brisk_runtime::endpoint::Builder;
 
 /// Called with a packet.
 pub(crate) type OnPacket = dyn FnMut(&[u8]) + Send;
 
 /// A device that works as `inner` does.
-pub(crate) struct Watched {
-    pub(crate) inner: MemoryDevice,
+pub(crate) struct Watched<D = MemoryDevice> {
+    pub(crate) inner: D,
     /// Called when the driver looks for something to receive; an error is that of the device.
     pub(crate) on_look: Box<dyn FnMut() -> io::Result<()> + Send>,
     /// Called with each packet that is sent.
     pub(crate) on_send: Box<OnPacket>,
 }
 
-impl Device for Watched {
+impl<D: Device> Device for Watched<D> {
     fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match (self.on_look)() {
             Ok(()) => self.inner.poll_readable(cx),
@@ -53,6 +54,6 @@ impl Device for Watched {
     }
 }
 
-pub(crate) fn endpoint(device: impl Device + 'static, address: &str) -> Endpoint {
-    Endpoint::builder(Box::new(device)).address(address.parse().unwrap()).build().unwrap()
+pub(crate) fn builder(device: impl Device + 'static, address: &str) -> Builder {
+    Endpoint::builder(Box::new(device)).address(address.parse().unwrap())
 }

@@ -301,11 +301,11 @@ impl Connection {
     /// known. Where the rate is, so large a burst would only wait in the queue.
     fn starts_at_once(&self, known: &PathFacts) -> u32 {
         let free = self.tx.rate.congestion.cwnd().saturating_sub(self.tx.scoreboard.pipe());
-        let is_rate_known =
-            known.volume.is_some_and(|volume| volume.rate.is_some() && volume.is_rate_limited);
         match self.path.start {
             Start::OnTrust { .. } => 0,
-            _ if is_rate_known => free.min(BURST_SEGMENTS * self.tx.mss()),
+            _ if known.volume.is_some_and(|volume| volume.is_rate_limited) => {
+                free.min(BURST_SEGMENTS * self.tx.mss())
+            }
             _ => free,
         }
     }

@@ -1,4 +1,4 @@
-//! What an observer hears of the lives of connections, whoever holds them.
+//! Reports of the lives of connections, also of those that the program has released or not accepted.
 
 use std::time::Duration;
 

@@ -642,7 +642,7 @@ fn is_undone_by_echo(difference: &Difference, ours: &Record, kernel: &Record) ->
     let fields = ["ca_state", "snd_ssthresh", "snd_cwnd"];
     let Some(last) = Last::up_to(ours, difference.step) else { return false };
     let is_sent = matches!(difference.what, What::Surplus | What::Missing | What::Field("sequence number"));
-    // What is sent shows before the values behind it.
+    // A record has the segments of a step before the values that follow from them.
     let threshold = |record| match is_sent {
         true => next_mark(record, difference.step).and_then(|values| field(values, "snd_ssthresh")),
         false => value(record, difference.step, "snd_ssthresh"),
