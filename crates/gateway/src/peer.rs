@@ -59,7 +59,8 @@ pub enum Redundancy {
     Unanswered,
     /// The path damages or swallows the option.
     Blocked,
-    /// Not on this connection: its handshake was repeated, or had no room for the option.
+    /// Not on this connection: its handshake was repeated or had no room for the option, or the one before
+    /// failed.
     Lapsed,
 }
 
@@ -85,7 +86,10 @@ impl Redundancy {
                 Redundancy::Blocked
             }
             GentleOutcome::Off(
-                GentleOff::NoRoom | GentleOff::HandshakeRetransmitted | GentleOff::Simultaneous,
+                GentleOff::NoRoom
+                | GentleOff::OnTrial
+                | GentleOff::HandshakeRetransmitted
+                | GentleOff::Simultaneous,
             ) => Redundancy::Lapsed,
         }
     }
@@ -112,7 +116,7 @@ impl Redundancy {
                 "the peer has redundancy off or is an older release, or the path removes the option"
             }
             Redundancy::Blocked => "the path damages or swallows the option",
-            Redundancy::Lapsed => "the handshake was repeated",
+            Redundancy::Lapsed => "the handshake was repeated, or the connection before it failed",
         }
     }
 }

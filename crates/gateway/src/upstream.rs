@@ -430,10 +430,15 @@ impl Upstream {
             if self.health() != Health::Up || self.way() != Way::Usual {
                 continue;
             }
-            let connect = ConnectConfig { tcp: dialling.tcp.clone(), ..ConnectConfig::default() };
+            // Their SYNs ask for what Fast Open needs, so that the pool ends as soon as requests can ride.
+            let fast_open = dialling.fast_open;
+            let connect = ConnectConfig { tcp: dialling.tcp.clone(), fast_open, ..ConnectConfig::default() };
             for _ in 0..missing {
                 let opening = dialling.endpoint.connect_with(address, &connect);
                 let Ok(Ok(stream)) = tokio::time::timeout(PATIENCE, opening).await else { break };
+                if let Some(stats) = stream.stats() {
+                    self.warm.learn(stats.fast_open);
+                }
                 self.warm.put(stream, Instant::now());
             }
         }

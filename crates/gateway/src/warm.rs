@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use brisk_runtime::fast_open::OffReason;
 use brisk_runtime::{FastOpenOutcome, TcpStream};
 
 /// Connections that wait.
@@ -18,8 +19,7 @@ pub(crate) const KEPT: usize = 4;
 /// How long one is good: a backend closes who is silent for as long as it may take to connect; one of an
 /// earlier release, after five seconds.
 const GOOD: Duration = Duration::from_secs(3);
-/// Connections in a row that have not opened with Fast Open until we do without: the first one has no cookie
-/// yet.
+/// Connections in a row that could not use Fast Open until the pool replaces it.
 const ENOUGH: u32 = 3;
 
 /// The pool of a backend.
@@ -27,16 +27,19 @@ const ENOUGH: u32 = 3;
 pub(crate) struct Warm {
     /// The oldest first.
     waiting: Mutex<VecDeque<(TcpStream, Instant)>>,
-    /// Connections in a row that opened without Fast Open.
+    /// Connections in a row that could not use Fast Open.
     slow: AtomicU32,
 }
 
 impl Warm {
-    /// A connection has opened so.
+    /// Records how a connection has opened: one with a request, or one of the pool, whose SYN has no data.
     pub(crate) fn learn(&self, outcome: FastOpenOutcome) {
         match outcome {
-            FastOpenOutcome::Used => self.slow.store(0, Ordering::Relaxed),
-            FastOpenOutcome::Pending => {}
+            // The next SYN may carry a request.
+            FastOpenOutcome::Used | FastOpenOutcome::NoCookie | FastOpenOutcome::Off(OffReason::NoData) => {
+                self.slow.store(0, Ordering::Relaxed);
+            }
+            FastOpenOutcome::Pending | FastOpenOutcome::Off(OffReason::OnTrial) => {}
             // Saturates: a server may go on like this for ever.
             _ => self.slow.store(self.slow.load(Ordering::Relaxed).saturating_add(1), Ordering::Relaxed),
         }
@@ -106,7 +109,9 @@ mod tests {
         let (warm, now) = (Warm::default(), Instant::now());
         assert_eq!(warm.missing(now), 0, "nobody needs it");
         for _ in 0..ENOUGH {
+            assert_eq!(warm.missing(now), 0);
             warm.learn(FastOpenOutcome::Stripped);
+            warm.learn(FastOpenOutcome::Off(OffReason::OnTrial));
         }
         assert_eq!(warm.missing(now), KEPT);
         for age in [0, 1] {
@@ -117,8 +122,8 @@ mod tests {
         assert!(warm.take(now + GOOD).is_some(), "the younger one is good");
         assert!(warm.take(now + GOOD).is_none(), "the older one is not, and it was taken once");
         warm.put(a.connect(listener.local_addr()).await.unwrap(), now);
-        warm.learn(FastOpenOutcome::Used);
-        assert_eq!(warm.missing(now), 0);
+        warm.learn(FastOpenOutcome::NoCookie);
+        assert_eq!(warm.missing(now), 0, "the next SYN has a cookie");
         assert!(warm.take(now).is_none(), "with Fast Open there is no pool");
     }
 }

@@ -13,7 +13,7 @@ use brisk_gateway::{
     Status, Summary, Timeouts,
 };
 use brisk_link::LinkSpec;
-use brisk_runtime::{Endpoint, memory};
+use brisk_runtime::{Endpoint, FastOpenOutcome, memory};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
@@ -288,6 +288,26 @@ async fn a_backend_that_is_restarted_serves_at_once() {
     for _ in 0..3 {
         assert!(ask(entry, REQUEST).await.unwrap().starts_with("o|"), "another run, another stamp");
     }
+}
+
+#[tokio::test]
+async fn frontend_that_starts_before_its_backend_uses_fast_open_all_the_same() {
+    let (a, b) = network("--rtt 10ms");
+    let (records, origin) = (Records::default(), origin("o").await);
+    let watching = FrontendConfig { watch: true, ..FrontendConfig::new(loopback(), at(1), key(1)) };
+    let entry = frontend(a, watching, &records).await;
+    // Long enough for several attempts of the watch.
+    tokio::time::sleep(Duration::from_millis(2500)).await;
+    backend(&b, BackendConfig::new(at(1), origin.to_string(), key(1)), &records);
+    for _ in 0..10 {
+        ask(entry, REQUEST).await.unwrap();
+        // The pool, if there is one, is filled again.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let records = records.lock().unwrap();
+    let of_frontend = records.iter().filter(|access| access.role == Role::Frontend);
+    let outcomes: Vec<_> = of_frontend.filter_map(|access| Some(access.hop.as_ref()?.fast_open)).collect();
+    assert_eq!(outcomes.last(), Some(&FastOpenOutcome::Used), "{outcomes:?}");
 }
 
 /// A backend that drains serves who comes to it for the first time, while it is there; who comes later is

@@ -47,7 +47,10 @@ pub(super) fn own_value(field: &str, stats: &ConnStats) -> Option<i128> {
         "corrective" => u64::from(agreed(stats).is_some_and(|agreed| agreed.corrective())),
         "proactive" => u64::from(agreed(stats).is_some_and(|agreed| agreed.proactive)),
         "reordering_seen" => u64::from(stats.reordering_seen),
-        "gentle_remembered" => u64::from(stats.gentle == GentleOutcome::Off(GentleOff::Remembered)),
+        // Withheld from the SYN by what is remembered of the destination.
+        "gentle_remembered" => {
+            u64::from(matches!(stats.gentle, GentleOutcome::Off(GentleOff::Remembered | GentleOff::OnTrial)))
+        }
         "masked_losses" => counters.masked_losses,
         "gentle_dropped" => counters.gentle_dropped,
         "gentle_spoofed" => counters.gentle_spoofed,

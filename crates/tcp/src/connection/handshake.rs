@@ -20,7 +20,7 @@ use crate::error::CloseReason;
 use crate::fast_open::SynAckClass;
 use crate::fast_open::client::Mode;
 use crate::four_tuple::FourTuple;
-use crate::mechanism::memory::Opened;
+use crate::mechanism::memory::{Answer, Opened};
 use crate::mechanism::{GentleOff, GentleOutcome, ParityOff};
 use crate::outcome::Arrived;
 use crate::time::{Duration, Instant, Micros, TIMESTAMP_TICK};
@@ -456,9 +456,9 @@ impl Connection {
         self.gentle.is_willing(self.config.timestamps)
     }
 
-    /// The SYN leaves without the option of Corrective and Proactive, because of what is remembered.
-    pub(crate) fn withhold_gentle(&mut self) {
-        self.gentle.withhold();
+    /// The SYN leaves without the option of Corrective and Proactive, for this reason.
+    pub(crate) fn withhold_gentle(&mut self, why: GentleOff) {
+        self.gentle.withhold(why);
     }
 
     /// Returns the fate of the first SYN of an active open; `None` as long as nobody knows.
@@ -473,14 +473,15 @@ impl Connection {
         if self.gentle.outcome() == simultaneous || self.state == State::SynReceived {
             return None;
         }
-        let swallowed = unanswered || self.first_syn_was_swallowed();
-        let fast_open = self.fast_open_syn().is_some_and(|(mode, data)| match mode {
-            Mode::Request | Mode::CookieOnly | Mode::Data => true,
-            Mode::DataNoCookie => data > 0,
-        });
+        let answer = match unanswered {
+            true => Answer::Never,
+            false if self.first_syn_was_swallowed() => Answer::Later,
+            false => Answer::First,
+        };
+        let sent = self.fast_open_syn().filter(|&(mode, data)| mode != Mode::DataNoCookie || data > 0);
         // A copy of the SYN may have had the option and be what was answered.
-        let gentle = self.gentle.offered && !(swallowed && self.gentle.answered);
-        Some(Opened { fast_open, gentle, swallowed })
+        let gentle = self.gentle.offered && !(answer == Answer::Later && self.gentle.answered);
+        Some(Opened { fast_open: sent.map(|(mode, _)| mode), gentle, answer })
     }
 
     /// The SYN-ACK is there and may answer a plain SYN that followed the first.

@@ -72,7 +72,8 @@ pub struct ClientMemory {
     pub soft_base: Duration,
     /// After a server gave no cookie: the time to the next request. Default 600 s.
     pub request_interval: Duration,
-    /// After a request was swallowed: the time to the next one, doubled each time. Default 1 h.
+    /// After so many requests were swallowed in a row: the time to the next one, doubled each time. Default
+    /// 1 h.
     pub request_base: Duration,
     /// Fast Open is off for this long on an attachment that is a black hole, doubled each time; 0: never.
     /// Up to 86400 s, default 3600 s.
@@ -291,7 +292,8 @@ pub(crate) enum Report {
     },
     /// A one-time cookie came outside the handshake.
     OneTime(Cookie),
-    /// There was no SYN-ACK: a timeout, a reset or an ICMP error.
+    /// There was no SYN-ACK: a timeout, a reset or an ICMP error. The memory learns it when a plain
+    /// connection has opened since.
     Failed(Mode),
     /// The SYN was swallowed, and something else about it may be the reason.
     Doubted,
@@ -635,8 +637,11 @@ impl Path {
 
     fn request_swallowed(&mut self, port: u16, memory: &ClientMemory, now: Instant) {
         let port = self.port_mut(port);
-        port.request_after = Some(now + doubled(memory.request_base, port.req_fail.min(4)));
         port.req_fail = port.req_fail.saturating_add(1);
+        // A single one may have been lost.
+        if let Some(more) = port.req_fail.checked_sub(memory.syn_fail_limit) {
+            port.request_after = Some(now + doubled(memory.request_base, more.min(4)));
+        }
     }
 }
 

@@ -79,6 +79,8 @@ pub enum GentleOff {
     NoRoom,
     /// This path failed before.
     Remembered,
+    /// A SYN with this option was dropped lately: this one tries without, to find the reason.
+    OnTrial,
     /// The peer did not offer, or did not answer.
     NotAnswered,
     /// The answer was not one: something reflected the option, or grants what was not offered.

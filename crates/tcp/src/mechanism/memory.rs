@@ -1,4 +1,5 @@
-//! Memory of destinations that do not accept the option of Corrective and Proactive.
+//! Memory of destinations that do not accept what the first SYN carries: the option of Corrective and
+//! Proactive, and that of Fast Open.
 //!
 //! A dropped SYN shows that the path rejects something in it, but not what. If the SYN had this option and
 //! that of Fast Open, the cause is not known yet: the next connections carry one of the two each, in turn,
@@ -10,11 +11,16 @@
 //! time. A device that removes the option from later segments, or rewrites payload, stops it for a day.
 //! [`crate::fast_open::client`] remembers failures of Fast Open alone.
 //!
+//! A connection on which no SYN is answered, not even the plain ones that follow the first, tells nothing by
+//! itself: the server may be down, or started later than its client. The next connection has neither option.
+//! If it opens, the SYN before it counts as dropped; if it fails as well, the server was to blame.
+//!
 //! A random loss looks the same. On a path that loses 2 % in each direction a SYN stays unanswered in 4 of
 //! 100 connections, and two in a row after some 600. By the rule above a busy client would do without the
 //! option most of the time, on exactly the paths for which it is made. So for a destination that has passed
 //! the option before, more dropped SYNs are needed.
 
+use crate::fast_open::client::{Mode, Report};
 use crate::four_tuple::KeyedHash;
 use crate::lru::Lru;
 use crate::path::Ends;
@@ -54,23 +60,46 @@ pub(crate) enum Turn {
     Gentle,
     /// Without Corrective and Proactive, whatever else it carries.
     NoGentle,
+    /// Neither.
+    Plain,
+}
+
+/// Which SYN of an active open was answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Answer {
+    /// The first.
+    First,
+    /// A later, plain one: the first was dropped.
+    Later,
+    /// None: the connection failed.
+    Never,
 }
 
 /// A connection's report on its first SYN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Opened {
     /// It carried the option of Fast Open, or data.
-    pub(crate) fast_open: bool,
+    pub(crate) fast_open: Option<Mode>,
     /// It carried the option of Corrective and Proactive.
     pub(crate) gentle: bool,
-    /// There was no answer to it: to a later, plain one at most.
-    pub(crate) swallowed: bool,
+    pub(crate) answer: Answer,
 }
 
 impl Opened {
-    /// Nobody can say which of the two options is to blame.
+    /// True if the first SYN was dropped and either of two options may be the reason.
     pub(crate) fn shares_blame(&self) -> bool {
-        self.swallowed && self.fast_open && self.gentle
+        self.answer == Answer::Later && self.fast_open.is_some() && self.gentle
+    }
+
+    /// True if the first SYN carried neither option.
+    fn is_plain(&self) -> bool {
+        self.fast_open.is_none() && !self.gentle
+    }
+
+    /// Returns the report for the memory of Fast Open on a SYN that was dropped.
+    fn blame_of_fast_open(&self) -> Option<Report> {
+        let report = Report::Failed(self.fast_open?);
+        Some(if self.shares_blame() { report.doubted() } else { report })
     }
 }
 
@@ -98,6 +127,8 @@ struct Record {
     rounds: u8,
     away_until: Option<Instant>,
     search: Search,
+    /// The first SYN of a connection that failed, until a plain one shows whether the server was there.
+    suspect: Option<Opened>,
 }
 
 /// The memory of a stack.
@@ -120,6 +151,9 @@ impl GentleMemory {
     /// Returns the options that the SYN of a new connection may carry.
     pub(crate) fn turn(&self, to: &Destination, now: Instant) -> Turn {
         let Some(record) = self.records.peek(to) else { return Turn::Together };
+        if record.suspect.is_some() {
+            return Turn::Plain;
+        }
         if record.away_until.is_some_and(|until| until > now) {
             return Turn::NoGentle;
         }
@@ -130,13 +164,33 @@ impl GentleMemory {
         }
     }
 
-    /// Takes in what became of a first SYN.
-    pub(crate) fn on_opened(&mut self, to: Destination, opened: &Opened, now: Instant) {
-        if !opened.gentle && self.records.peek(&to).is_none() {
-            return;
+    /// Records what became of a first SYN. Returns what the memory of Fast Open is to learn of an earlier
+    /// SYN, on a connection that failed.
+    pub(crate) fn on_opened(&mut self, to: Destination, opened: &Opened, now: Instant) -> Option<Report> {
+        let is_suspect = opened.answer == Answer::Never && !opened.is_plain();
+        if !opened.gentle && !is_suspect && self.records.peek(&to).is_none() {
+            return None;
         }
-        if let Some((_, record)) = self.records.touch_or_insert(to, Record::default) {
-            record.judge(opened, now);
+        let (_, record) = self.records.touch_or_insert(to, Record::default)?;
+        match (opened.answer, opened.is_plain()) {
+            (Answer::Never, false) => {
+                record.suspect.get_or_insert(*opened);
+                None
+            }
+            (Answer::Never, true) => {
+                record.suspect = None;
+                None
+            }
+            (Answer::First | Answer::Later, true) => {
+                let dropped = Opened { answer: Answer::Later, ..record.suspect.take()? };
+                record.judge(&dropped, now);
+                dropped.blame_of_fast_open()
+            }
+            (Answer::First | Answer::Later, false) => {
+                record.suspect = None;
+                record.judge(opened, now);
+                None
+            }
         }
     }
 
@@ -155,8 +209,8 @@ impl GentleMemory {
 
 impl Record {
     fn judge(&mut self, opened: &Opened, now: Instant) {
-        let Opened { fast_open, gentle, swallowed } = *opened;
-        match (fast_open, gentle, swallowed) {
+        let swallowed = opened.answer != Answer::First;
+        match (opened.fast_open.is_some(), opened.gentle, swallowed) {
             (true, true, false) => {
                 self.note_pass();
                 *self = Record { passed: self.passed, ..Record::default() };
@@ -248,8 +302,13 @@ mod tests {
             World { memory: GentleMemory::new(2, KeyedHash::new(&1.into())), now: Instant::from_millis(0) }
         }
 
-        fn opened(&mut self, (fast_open, gentle): (bool, bool), swallowed: bool) {
-            self.memory.on_opened(to(80), &Opened { fast_open, gentle, swallowed }, self.now);
+        fn opened(&mut self, carried: (bool, bool), swallowed: bool) {
+            self.answered(carried, if swallowed { Answer::Later } else { Answer::First });
+        }
+
+        fn answered(&mut self, (fast_open, gentle): (bool, bool), answer: Answer) -> Option<Report> {
+            let fast_open = fast_open.then_some(Mode::Data);
+            self.memory.on_opened(to(80), &Opened { fast_open, gentle, answer }, self.now)
         }
 
         fn turn(&self) -> Turn {
@@ -296,6 +355,41 @@ mod tests {
             assert_eq!(world.turn(), Turn::Together);
             world.opened(GENTLE, true);
         }
+    }
+
+    #[test]
+    fn server_that_is_down_for_a_while_costs_one_plain_connection() {
+        const PLAIN: (bool, bool) = (false, false);
+        for carried in [BOTH, FAST_OPEN, GENTLE] {
+            let mut world = World::new();
+            for _ in 0..20 {
+                assert_eq!(world.turn(), Turn::Together);
+                assert_eq!(world.answered(carried, Answer::Never), None);
+                assert_eq!(world.answered(carried, Answer::Never), None, "one that began at the same time");
+                assert_eq!(world.turn(), Turn::Plain);
+                assert_eq!(world.answered(PLAIN, Answer::Never), None);
+            }
+            world.answered(carried, Answer::Never);
+            world.answered(carried, Answer::First);
+            assert_eq!(world.turn(), Turn::Together, "it was answered with the option");
+        }
+    }
+
+    #[test]
+    fn plain_connection_that_opens_blames_the_options_of_the_one_that_failed() {
+        const PLAIN: (bool, bool) = (false, false);
+        let mut world = World::new();
+        world.answered(BOTH, Answer::Never);
+        assert_eq!(world.answered(PLAIN, Answer::First), Some(Report::Doubted));
+        assert_eq!(world.turn(), Turn::FastOpen, "the search begins");
+        world.answered(FAST_OPEN, Answer::Never);
+        assert_eq!(world.answered(PLAIN, Answer::First), Some(Report::Failed(Mode::Data)));
+        assert_eq!(world.turn(), Turn::Gentle);
+        world.answered(GENTLE, Answer::Never);
+        assert_eq!(world.answered(PLAIN, Answer::First), None);
+        world.answered(GENTLE, Answer::Never);
+        assert_eq!(world.answered(PLAIN, Answer::First), None);
+        assert_eq!(world.turn(), Turn::NoGentle);
     }
 
     #[test]
@@ -353,7 +447,7 @@ mod tests {
                     Turn::Together => (with_fast_open, true),
                     Turn::FastOpen => (with_fast_open, !with_fast_open),
                     Turn::Gentle => GENTLE,
-                    Turn::NoGentle => panic!("it is kept away after {offered} offers"),
+                    Turn::NoGentle | Turn::Plain => panic!("it is kept away after {offered} offers"),
                 };
                 offered += u32::from(carried.1);
                 world.opened(carried, chance.next_u32() % 25 == 0);

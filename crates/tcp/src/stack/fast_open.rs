@@ -135,7 +135,7 @@ impl FastOpen {
         [(); 3].map(|()| CookieKey::new(chance.key()))
     }
 
-    /// Another stack of the host has learnt this of a server.
+    /// This stack, or another one of the host, has learnt this of a server.
     pub(super) fn on_report(&mut self, asker: &Asker, report: &Report, now: Instant) {
         self.cache.on_report(asker, report, now);
     }
@@ -229,13 +229,13 @@ impl Stack {
             connection.open_without_fast(OffReason::NotAllowed);
             return None;
         };
-        if turn == Turn::Gentle {
-            self.stats.fast_open.disabled += 1;
-            connection.open_without_fast(OffReason::OnTrial);
-            return None;
-        }
         let tuple = connection.tuple();
         let asker = Asker::new(tuple.local, tuple.remote, &connect);
+        if matches!(turn, Turn::Gentle | Turn::Plain) {
+            self.stats.fast_open.disabled += 1;
+            connection.open_without_fast(OffReason::OnTrial);
+            return (turn == Turn::Plain).then(|| Box::new(asker));
+        }
         let known = *connection.known_path();
         match self.fast_open.cache.choose(&asker, &connect, config.tcp.max_segment, &known, now) {
             Ok(plan) => {
@@ -395,10 +395,13 @@ impl Stack {
             let sent = slot.connection.fast_open_syn();
             let shared = slot.connection.opened().is_some_and(|opened| opened.shares_blame());
             for report in slot.connection.take_fast_open_reports() {
-                let heard = if shared { report.doubted() } else { report };
-                self.fast_open.cache.on_report(&asker, &heard, now);
-                self.share.tell(|| Learnt::FastOpen(asker, heard));
                 self.count_report(&report, sent);
+                // Whether Fast Open is the reason shows on the next connection: see `learn_gentle`.
+                if !matches!(report, Report::Failed(_)) {
+                    let heard = if shared { report.doubted() } else { report };
+                    self.fast_open.on_report(&asker, &heard, now);
+                    self.share.tell(|| Learnt::FastOpen(asker, heard));
+                }
             }
         }
         self.return_ticket(id, now);

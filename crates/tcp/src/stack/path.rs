@@ -7,11 +7,13 @@ use core::net::IpAddr;
 
 use super::Stack;
 use super::share::Learnt;
+use crate::config::ConnectConfig;
 use crate::conn_id::ConnId;
 use crate::connection::Connection;
 use crate::fast_open::ImportError;
 use crate::four_tuple::FourTuple;
-use crate::mechanism::memory::{Destination, Turn};
+use crate::mechanism::GentleOff;
+use crate::mechanism::memory::{Answer, Destination, Turn};
 use crate::path::{Ends, PathFacts, PathMemory, PathReport};
 use crate::time::Instant;
 
@@ -116,39 +118,45 @@ fn destination(tuple: &FourTuple) -> Destination {
 }
 
 impl Stack {
-    /// Which options the SYN of a new connection may carry.
-    pub(super) fn turn_of(&self, connection: &Connection, now: Instant) -> Turn {
-        if !connection.wants_gentle() {
+    /// Returns the options that the SYN of a new connection may carry.
+    pub(super) fn turn_of(&self, connection: &Connection, config: &ConnectConfig, now: Instant) -> Turn {
+        let wants_gentle = connection.wants_gentle();
+        if !wants_gentle && config.fast_open.is_none() {
             return Turn::Together;
         }
-        self.gentle_memory.turn(&destination(&connection.tuple()), now)
+        let turn = self.gentle_memory.turn(&destination(&connection.tuple()), now);
+        if wants_gentle || turn == Turn::Plain { turn } else { Turn::Together }
     }
 
     /// Withholds the option of Corrective and Proactive if it is not its turn. That of Fast Open is planned.
     pub(super) fn plan_gentle(&mut self, connection: &mut Connection, turn: Turn) {
-        let withheld = match turn {
-            Turn::NoGentle => true,
-            Turn::FastOpen => connection.opens_fast(),
-            Turn::Together | Turn::Gentle => false,
+        let why = match turn {
+            Turn::NoGentle => GentleOff::Remembered,
+            Turn::Plain if connection.wants_gentle() => GentleOff::OnTrial,
+            Turn::FastOpen if connection.opens_fast() => GentleOff::OnTrial,
+            Turn::Plain | Turn::FastOpen | Turn::Together | Turn::Gentle => return,
         };
-        if withheld {
-            self.stats.gentle_withheld += 1;
-            connection.withhold_gentle();
-        }
+        self.stats.gentle_withheld += 1;
+        connection.withhold_gentle(why);
     }
 
     /// Takes in what the opening of a connection has taught about Corrective and Proactive.
     pub(super) fn learn_gentle(&mut self, id: ConnId, now: Instant) {
         let Some(slot) = self.slots.at_mut(id) else { return };
         let (opened, spoilt) = (slot.connection.take_opened(), slot.connection.take_spoilt());
+        let asker = slot.asker.as_deref().copied();
         if opened.is_none() && !spoilt {
             return;
         }
         let to = destination(&slot.connection.tuple());
         if let Some(opened) = opened {
-            self.gentle_memory.on_opened(to, &opened, now);
+            let blame = self.gentle_memory.on_opened(to, &opened, now);
             self.share.tell(|| Learnt::Opened(to, opened));
-            self.stats.gentle_syn_drop += u64::from(opened.gentle && opened.swallowed);
+            self.stats.gentle_syn_drop += u64::from(opened.gentle && opened.answer != Answer::First);
+            if let (Some(report), Some(asker)) = (blame, asker) {
+                self.fast_open.on_report(&asker, &report, now);
+                self.share.tell(|| Learnt::FastOpen(asker, report));
+            }
         }
         if spoilt {
             self.gentle_memory.on_spoilt(to, now);

@@ -93,7 +93,8 @@ impl Stack {
         match learnt {
             Learnt::Path(ends, report) => self.paths.on_report(*ends, report, now),
             Learnt::FastOpen(asker, report) => self.fast_open.on_report(asker, report, now),
-            Learnt::Opened(to, opened) => self.gentle_memory.on_opened(*to, opened, now),
+            // What Fast Open learns from it comes as a lesson of its own.
+            Learnt::Opened(to, opened) => drop(self.gentle_memory.on_opened(*to, opened, now)),
             Learnt::Spoilt(to) => self.gentle_memory.on_spoilt(*to, now),
         }
     }

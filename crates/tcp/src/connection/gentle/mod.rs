@@ -235,9 +235,9 @@ impl Gentle {
         self.agreed().is_some_and(|agreed| agreed.profile.is_f1())
     }
 
-    /// Withholds the option, because of what is remembered of the destination.
-    pub(crate) fn withhold(&mut self) {
-        self.switch_off(GentleOff::Remembered);
+    /// Withholds the option, for this reason.
+    pub(crate) fn withhold(&mut self, why: GentleOff) {
+        self.switch_off(why);
     }
 
     /// True if the SYN of an active open will have the option, if there is room for it.

@@ -114,6 +114,69 @@ fn a_dead_path_ends_after_the_ordinary_retries() {
     assert_eq!(world.pair.a.stats().fast_open.syn_drop, 1);
 }
 
+/// A server that is down says nothing about Fast Open, however often it is asked.
+#[test]
+fn server_that_was_down_is_asked_with_fast_open_again() {
+    for known in [false, true] {
+        let mut world = World::new(FastOpenListen::default());
+        if known {
+            world.learn();
+        }
+        let now = world.pair.now;
+        world.pair.b.close_listener(world.listener, now);
+        let open = |world: &mut World| {
+            world.restart();
+            let id = world.open(&asking(), &pattern(100));
+            world.until(500);
+            let (at, flags, payload, fast_open) = world.sent(A)[0];
+            assert_eq!((at, flags), (0, "S"));
+            (id, payload, fast_open)
+        };
+        for _ in 0..10 {
+            let (id, payload, fast_open) = open(&mut world);
+            assert_eq!((payload, fast_open), (if known { 100 } else { 0 }, true));
+            assert!(world.pair.heard(A, Event::Closed(id, CloseReason::Refused)));
+            let (_, payload, fast_open) = open(&mut world);
+            assert_eq!((payload, fast_open), (0, false), "a plain one shows whether the server is there");
+        }
+        world.listener = world.pair.listen(B, 80, serving(FastOpenListen::default()));
+        let (id, ..) = open(&mut world);
+        let outcome = if known { FastOpenOutcome::Used } else { FastOpenOutcome::NoCookie };
+        assert_eq!(world.outcome(id), outcome);
+    }
+}
+
+/// A device that resets whatever has the option: the plain connections beside the failed ones tell.
+#[test]
+fn plain_connections_that_open_between_two_failures_disable_fast_open() {
+    let mut world = World::known(FastOpenListen::default());
+    world.pair.tap = Some(Box::new(|from, segment: &Segment<'_>| {
+        from == A && segment.tcp.flags == Flags::SYN && segment.tcp.options.fast_open.is_some()
+    }));
+    for turn in 0..2 {
+        world.restart();
+        let id = world.open(&asking(), &pattern(100));
+        world.until(10);
+        let syn = world.pair.last(A).tcp.clone();
+        let ack = syn.seq + 101;
+        let reset = TcpHeader {
+            src_port: syn.dst_port,
+            dst_port: syn.src_port,
+            ack,
+            flags: Flags(Flags::RST.0 | Flags::ACK.0),
+            ..TcpHeader::default()
+        };
+        world.pair.inject(A, &packet(B.addr(80), A.addr(syn.src_port), &reset, &[]));
+        assert!(world.pair.heard(A, Event::Closed(id, CloseReason::Refused)), "{turn}");
+        let id = world.open(&asking(), &pattern(100));
+        world.until(500);
+        assert_eq!(world.outcome(id), FastOpenOutcome::Off(OffReason::OnTrial));
+        assert_eq!(world.pair.a.state(id), Some(State::Established));
+    }
+    let id = world.open(&asking(), &pattern(100));
+    assert_eq!(world.outcome(id), FastOpenOutcome::Off(OffReason::Disabled));
+}
+
 /// T27: ICMP says that the SYN is too large.
 #[test]
 fn plain_syn_follows_one_that_is_too_large_without_a_failure() {
