@@ -219,19 +219,27 @@ impl World {
         match decisions.below(4) {
             0 => {
                 let nodelay = decisions.one_in(2);
-                conn.map(|mut conn| conn.set_nodelay(nodelay));
+                if let Some(mut conn) = conn {
+                    conn.set_nodelay(nodelay);
+                }
             }
             1 => {
                 let cork = decisions.one_in(2);
-                conn.map(|mut conn| conn.set_cork(cork));
+                if let Some(mut conn) = conn {
+                    conn.set_cork(cork);
+                }
             }
             2 => {
                 let keepalive = configs::keepalive(decisions);
-                conn.map(|mut conn| conn.set_keepalive(keepalive));
+                if let Some(mut conn) = conn {
+                    conn.set_keepalive(keepalive);
+                }
             }
             _ => {
                 let seconds = decisions.pick(&[None, Some(0), Some(1), Some(600)]);
-                conn.map(|mut conn| conn.set_user_timeout(seconds.map(Duration::from_secs)));
+                if let Some(mut conn) = conn {
+                    conn.set_user_timeout(seconds.map(Duration::from_secs));
+                }
             }
         }
     }

@@ -94,7 +94,7 @@ pub fn run(bytes: &[u8]) {
     let choice = decisions.below(12);
     let door = match choice {
         8.. => &*LASTING,
-        _ if choice % 2 == 0 => &*ONE_KEY,
+        _ if choice.is_multiple_of(2) => &*ONE_KEY,
         _ => &*PAIRS,
     };
     match choice {

@@ -221,10 +221,14 @@ impl Pair {
             match decisions.below(3) {
                 0 => {
                     let nodelay = decisions.one_in(2);
-                    conn.map(|mut conn| conn.set_nodelay(nodelay));
+                    if let Some(mut conn) = conn {
+                        conn.set_nodelay(nodelay);
+                    }
                 }
                 choice => {
-                    conn.map(|mut conn| conn.set_cork(choice == 1));
+                    if let Some(mut conn) = conn {
+                        conn.set_cork(choice == 1);
+                    }
                 }
             }
         }

@@ -56,7 +56,8 @@ fn equal_records_have_no_differences() {
 
 #[test]
 fn each_planted_difference_of_a_segment_is_found_and_not_explained() {
-    let planted: [(&str, &dyn Fn(&mut Packet)); 7] = [
+    type Change = dyn Fn(&mut Packet);
+    let planted: [(&str, &Change); 7] = [
         ("sequence number", &|packet| packet.seq += 1000),
         ("length", &|packet| packet.len -= 1),
         ("flags", &|packet| packet.flags.push('U')),

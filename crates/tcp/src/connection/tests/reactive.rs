@@ -47,6 +47,16 @@ pub(super) fn rack_tlp() -> TcpConfig {
     setting(Reactive::default())
 }
 
+/// Each form of the probe timer that is compiled.
+fn forms() -> impl Iterator<Item = TcpConfig> {
+    let forms = [
+        #[cfg(feature = "historical")]
+        paper(),
+        rack_tlp(),
+    ];
+    forms.into_iter()
+}
+
 /// An open connection over which C sent `segments` at once; `lose` counts its packets from 1.
 pub(super) struct Tail {
     pub(super) world: World,
@@ -108,11 +118,8 @@ pub(super) fn segment(at: u64, k: u32) -> (u64, u32, u32) {
 fn aaal_the_probe_repairs_and_the_next_flight_tells() {
     // R1 and the first row of Table 1: 1.5*100+200 after the last acknowledgement in the paper's form,
     // 2*100+200 in that of RFC 8985.
-    for (config, probe_at) in [
-        #[cfg(feature = "historical")]
-        (paper(), 450),
-        (rack_tlp(), 500),
-    ] {
+    for config in forms() {
+        let probe_at = if matches!(config.mechanisms.reactive, Reactive::RackTlp(_)) { 500 } else { 450 };
         let mut tail = Tail::new(config, 4, |who, n| who == C && n == 4);
         assert_eq!(tail.until(probe_at + 140).sent(), [segment(probe_at, 4)]);
         assert_eq!((tail.cwnd(), tail.counters().masked_losses), (10, 0), "no verdict yet");
@@ -164,11 +171,7 @@ fn aall_alll_llll_and_longer_tails_end_in_fast_recovery() {
         ),
     ];
     for (segments, lose, expected) in rows {
-        for config in [
-            #[cfg(feature = "historical")]
-            paper(),
-            rack_tlp(),
-        ] {
+        for config in forms() {
             let name = config.mechanisms.clone();
             let mut tail = Tail::new(config, segments, lose);
             assert_eq!(tail.until(1000).sent(), expected, "{name:?}");
@@ -214,11 +217,7 @@ fn the_rule_of_rfc_5827_leaves_alll_to_the_timeout() {
 #[test]
 fn a_needless_probe_costs_no_window() {
     // R8 and R15: three segments are delivered, the acknowledgements come 250 ms late.
-    for config in [
-        #[cfg(feature = "historical")]
-        paper(),
-        rack_tlp(),
-    ] {
+    for config in forms() {
         let mut tail = Tail::new(config, 3, |_, _| false);
         tail.world.hold_from(S, Duration::from_millis(250));
         assert_eq!(tail.until(560).sent(), [segment(200, 3)]);
@@ -251,11 +250,8 @@ fn two_probes_and_one_answer_count_as_a_loss() {
 #[test]
 fn single_segment_waits_for_a_delayed_ack_up_to_the_timeout() {
     // R10: "rto 300: paper PTO = min(350,300) = 300; rack min(400,300) = 300. rto 500: 350 / 400".
-    for (config, expected) in [
-        #[cfg(feature = "historical")]
-        (paper(), 350),
-        (rack_tlp(), 400),
-    ] {
+    for config in forms() {
+        let expected = if matches!(config.mechanisms.reactive, Reactive::RackTlp(_)) { 400 } else { 350 };
         let mut tail = Tail::new(config.clone(), 1, |who, n| who == C && n == 1);
         assert_eq!(tail.until(600).sent(), [segment(expected, 1)]);
         let short = TcpConfig { rto: RtoConfig::LINUX, ..config };
@@ -268,11 +264,7 @@ fn single_segment_waits_for_a_delayed_ack_up_to_the_timeout() {
 #[test]
 fn a_probe_of_new_data_exceeds_the_window_by_one_segment() {
     // R11: window of two, three segments queued, the first two lost.
-    for config in [
-        #[cfg(feature = "historical")]
-        paper(),
-        rack_tlp(),
-    ] {
+    for config in forms() {
         let config = TcpConfig { initial_window: 2, ..config };
         let mut tail = Tail::new(config, 3, |who, n| who == C && n <= 2);
         assert_eq!(tail.until(350).sent(), [segment(200, 3), segment(300, 1)]);
@@ -299,11 +291,7 @@ fn an_acknowledgement_of_nothing_new_earns_no_further_probe() {
 #[test]
 fn a_lost_probe_leaves_it_to_the_timeout() {
     // R12: "RTO at 200+500 = 700: S> 1:1001, cwnd 1, state Loss".
-    for config in [
-        #[cfg(feature = "historical")]
-        paper(),
-        rack_tlp(),
-    ] {
+    for config in forms() {
         let mut tail = Tail::new(config, 4, |who, n| who == C && n <= 5);
         assert_eq!(tail.until(740).sent(), [segment(200, 4), segment(700, 1)]);
         let stats = tail.world.end(C).stats();
@@ -324,11 +312,7 @@ fn sacked_data_is_left_to_the_reordering_timer() {
 #[test]
 fn without_sack_or_with_a_shut_window_no_probe_leaves() {
     // R13 (b) and (c).
-    for config in [
-        #[cfg(feature = "historical")]
-        paper(),
-        rack_tlp(),
-    ] {
+    for config in forms() {
         let mut tail = Tail::new(TcpConfig { sack: false, ..config.clone() }, 4, |who, n| who == C && n == 4);
         tail.until(590);
         assert_eq!((tail.counters().probes, tail.sent()), (0, vec![]));
@@ -350,11 +334,7 @@ fn without_sack_or_with_a_shut_window_no_probe_leaves() {
 #[test]
 fn before_the_handshake_is_complete_no_probe_leaves() {
     // R13 (d): with Fast Open data may be outstanding in SYN-RECEIVED.
-    for config in [
-        #[cfg(feature = "historical")]
-        paper(),
-        rack_tlp(),
-    ] {
+    for config in forms() {
         assert!(World::new(config.clone()).end(C).reactive.is_none());
         let mut tail = Tail::new(config, 0, |who, n| who == C && n <= 4);
         assert!(tail.world.end(C).reactive.take().is_some(), "there is a timer from ESTABLISHED on");
@@ -368,11 +348,7 @@ fn before_the_handshake_is_complete_no_probe_leaves() {
 #[test]
 fn a_delayed_acknowledgement_of_200_ms_provokes_no_probe() {
     // R14: one segment, ACK at t=300.
-    for config in [
-        #[cfg(feature = "historical")]
-        paper(),
-        rack_tlp(),
-    ] {
+    for config in forms() {
         let mut tail = Tail::new(config, 1, |_, _| false);
         tail.world.hold_from(S, Duration::from_millis(200));
         assert_eq!(tail.until(1000).sent(), []);
