@@ -102,7 +102,8 @@ impl DeviceSpec {
     }
 
     fn only(&self, queues: Vec<Box<dyn Device>>) -> Result<Box<dyn Device>, OpenError> {
-        let problem = || OpenError::unsupported(self.to_string(), "it has no queue");
+        let problem =
+            || OpenError::unsupported(self.to_string(), "it has no queue; choose another interface");
         queues.into_iter().next().ok_or_else(problem)
     }
 }
