@@ -20,14 +20,9 @@ pub struct OpenError {
 }
 
 impl OpenError {
-    /// `source` happened to `subject` while doing `action`; `remedy` says what to do about it, if that is
-    /// known.
+    /// `source` happened to `subject` while doing `action`; `remedy` says what to do about it.
     pub(crate) fn new(subject: impl Into<String>, action: &str, remedy: &str, source: io::Error) -> Self {
-        let mut problem = format!("{action}: {source}");
-        if !remedy.is_empty() {
-            problem.push_str("; ");
-            problem.push_str(remedy);
-        }
+        let problem = format!("{action}: {source}; {remedy}");
         OpenError { subject: subject.into(), problem, kind: source.kind(), source: Some(source) }
     }
 
@@ -39,6 +34,12 @@ impl OpenError {
             kind: io::ErrorKind::Unsupported,
             source: None,
         }
+    }
+
+    /// No interface can have such a name.
+    pub(crate) fn bad_name(subject: impl Into<String>, problem: &str) -> Self {
+        let remedy = "an interface name has 1 to 15 characters, without '/', ':' or spaces";
+        OpenError::unsupported(subject, format!("{problem}; {remedy}"))
     }
 
     pub(crate) fn tun(name: &str, action: &str, source: io::Error) -> Self {
@@ -71,7 +72,12 @@ impl OpenError {
                  (`ip tuntap add ... multi_queue` makes it for more than one core); choose another name",
                 source,
             ),
-            _ => OpenError::new(subject, action, "", source),
+            _ => OpenError::new(
+                subject,
+                action,
+                "choose another name, or use udp:, which needs no interface",
+                source,
+            ),
         }
     }
 
@@ -80,8 +86,8 @@ impl OpenError {
             Some(libc::EPERM | libc::EACCES) => {
                 "packet sockets need CAP_NET_RAW (run as root, or `setcap cap_net_raw+ep` the program, or use udp:)"
             }
-            Some(libc::ENETDOWN) => "the interface is switched off",
-            _ => "",
+            Some(libc::ENETDOWN) => "the interface is switched off; `ip link set dev NAME up` switches it on",
+            _ => "`ip link show` lists the interfaces; choose another one, or use udp:",
         };
         OpenError::new(format!("packet:{interface}"), action, remedy, source)
     }
@@ -102,7 +108,7 @@ impl OpenError {
             _ if source.kind() == io::ErrorKind::AddrInUse => {
                 "another program has it; end it or choose another"
             }
-            _ => "",
+            _ => "choose another port, or use udp:",
         };
         let action = format!("TCP port {port} cannot be kept from the kernel");
         OpenError::new(subject, &action, remedy, source)
@@ -126,8 +132,8 @@ impl OpenError {
             Some(libc::EBUSY | libc::EEXIST) => {
                 "another program has it (`ip link show` names an XDP program by its number); end its owner, or use packet:"
             }
-            Some(libc::ENETDOWN) => "the interface is switched off",
-            _ => "packet: does without",
+            Some(libc::ENETDOWN) => "the interface is switched off; `ip link set dev NAME up` switches it on",
+            _ => "use packet:, which needs no AF_XDP",
         };
         OpenError::new(format!("xdp:{interface}"), action, remedy, source)
     }
@@ -140,7 +146,7 @@ impl OpenError {
                 "ports below 1024 need CAP_NET_BIND_SERVICE; choose a higher one"
             }
             Some(libc::EAFNOSUPPORT) => "this host has no IPv6; bind an IPv4 address",
-            _ => "",
+            _ => "choose another address and port",
         };
         OpenError::new(format!("udp:{bind}"), action, remedy, source)
     }
@@ -149,8 +155,8 @@ impl OpenError {
         let remedy = match source.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => "network namespaces need CAP_SYS_ADMIN (run as root)",
             Some(libc::ENOENT) => "`ip netns list` shows those that exist",
-            Some(libc::EEXIST) => "it exists already",
-            _ => "",
+            Some(libc::EEXIST) => "it exists already; choose another name",
+            _ => "`ip netns list` shows the namespaces of this host",
         };
         OpenError::new(format!("namespace {label}"), action, remedy, source)
     }
@@ -158,8 +164,10 @@ impl OpenError {
     pub(crate) fn interface(name: &str, action: &str, source: io::Error) -> Self {
         let remedy = match source.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => "changing an interface needs CAP_NET_ADMIN (run as root)",
-            Some(libc::ENODEV) => "no interface of that name is in this network namespace",
-            _ => "",
+            Some(libc::ENODEV) => {
+                "no interface of that name is in this network namespace; `ip link show` lists those that are"
+            }
+            _ => "`ip -details link show` tells what the interface permits",
         };
         OpenError::new(format!("interface {name}"), action, remedy, source)
     }
@@ -219,8 +227,8 @@ mod tests {
     }
 
     #[test]
-    fn every_open_error_is_one_line() {
-        for errno in [libc::EPERM, libc::ENOENT, libc::EBUSY, libc::EINVAL, libc::EADDRINUSE, libc::ENOMEM] {
+    fn every_open_error_is_one_line_with_a_remedy() {
+        for errno in 1..=libc::EHWPOISON {
             let cause = || io::Error::from_raw_os_error(errno);
             for error in [
                 OpenError::tun("t", "TUNSETIFF", cause()),
@@ -231,7 +239,11 @@ mod tests {
                 OpenError::namespace("n", "open", cause()),
                 OpenError::interface("i", "set MTU", cause()),
             ] {
-                assert!(!error.to_string().contains('\n'), "{error}");
+                let text = error.to_string();
+                let cause = io::Error::from_raw_os_error(errno).to_string();
+                let remedy = text.split_once(&format!("{cause}; ")).map_or("", |(_, remedy)| remedy);
+                assert!(!remedy.is_empty() || text.contains("(run as root, or `ip tuntap"), "{text}");
+                assert!(!text.contains('\n'), "{text}");
             }
         }
     }

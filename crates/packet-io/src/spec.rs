@@ -48,6 +48,7 @@ pub enum DeviceSpec {
 /// Why a text is no [`DeviceSpec`]. Its `Display` is one line that says what is wrong and what to write
 /// instead.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum SpecError {
     /// No colon.
     #[error("device '{0}' lacks a kind; write tun:NAME, packet:IFACE, xdp:IFACE or udp:ADDR:PORT")]
@@ -102,7 +103,8 @@ impl DeviceSpec {
     }
 
     fn only(&self, queues: Vec<Box<dyn Device>>) -> Result<Box<dyn Device>, OpenError> {
-        let problem = || OpenError::unsupported(self.to_string(), "it has no queue");
+        let problem =
+            || OpenError::unsupported(self.to_string(), "it has no queue; choose another interface");
         queues.into_iter().next().ok_or_else(problem)
     }
 }

@@ -115,7 +115,7 @@ impl TunDevice {
     /// previous owner lets go of it.
     pub fn open(name: &str, options: TunOptions) -> Result<TunDevice, OpenError> {
         if let Some(problem) = name_problem(name) {
-            return Err(OpenError::unsupported(format!("tun:{name}"), problem));
+            return Err(OpenError::bad_name(format!("tun:{name}"), problem));
         }
         TunDevice::open_named(name, options)
     }
@@ -148,13 +148,17 @@ impl TunDevice {
     /// process cannot see; therefore the MTU in bytes is the caller's to know. Fails on a TAP device and on
     /// one with a packet information header.
     pub fn from_fd(fd: OwnedFd, mtu: usize) -> Result<TunDevice, OpenError> {
-        let failed = |error| OpenError::new("tun", "the descriptor is no TUN device", "", error);
+        let remedy = "pass the descriptor of an open TUN device";
+        let failed = |error| OpenError::new("tun", "the descriptor is no TUN device", remedy, error);
         let mut request = interface_request("");
         ioctl_interface(fd.as_fd(), libc::TUNGETIFF, &mut request).map_err(failed)?;
         // SAFETY: TUNGETIFF has filled in the flags, and every bit pattern is a valid value of this field.
         let flags = i32::from(unsafe { request.ifr_ifru.ifru_flags });
         if flags & libc::IFF_TUN == 0 || flags & libc::IFF_NO_PI == 0 {
-            return Err(OpenError::unsupported("tun", "the device needs the flags IFF_TUN and IFF_NO_PI"));
+            return Err(OpenError::unsupported(
+                "tun",
+                "the descriptor is not one of TUN without headers; open it with IFF_TUN and IFF_NO_PI",
+            ));
         }
         let status = rustix::fs::fcntl_getfl(&fd).map_err(|error| failed(error.into()))?;
         rustix::fs::fcntl_setfl(&fd, status | OFlags::NONBLOCK).map_err(|error| failed(error.into()))?;

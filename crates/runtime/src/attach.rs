@@ -205,8 +205,9 @@ impl AttachConfig {
         let mut queues =
             self.open_queues(|count| TunDevice::open_queues(name, TunOptions::default(), count))?;
         let mtu = self.mtu.unwrap_or(TUN_MTU);
-        let device =
-            queues.first_mut().ok_or_else(|| AttachError::Usage(format!("tun:{name} without a queue")))?;
+        let device = queues
+            .first_mut()
+            .ok_or_else(|| AttachError::Usage(format!("tun:{name} without a queue; ask for one or more")))?;
         for own in &self.addresses {
             match self.set_up(device, own, mtu) {
                 // Without the right to configure the device, a device that somebody else has set up for this

@@ -209,7 +209,7 @@ impl Connection {
         if let Some(reason) = waiting.closed {
             return Poll::Ready(Err(error::closed(reason)));
         }
-        waiting.writers.add(waiter, cx);
+        inner.add_writer(self.id, waiter, cx);
         inner.check_driver()?;
         let driver = self.wait_begins(&mut inner);
         drop(inner);
@@ -223,12 +223,11 @@ impl Connection {
         if let Err(error) = inner.check_driver() {
             return Poll::Ready(error);
         }
-        let waiting = inner.waiting(self.id);
-        match waiting.closed {
+        match inner.waiting(self.id).closed {
             Some(CloseReason::Finished) => Poll::Pending,
             Some(reason) => Poll::Ready(error::closed(reason)),
             None => {
-                waiting.readers.add(waiter, cx);
+                inner.add_reader(self.id, waiter, cx);
                 Poll::Pending
             }
         }
@@ -240,7 +239,7 @@ impl Connection {
         if inner.waiting(self.id).closed.is_some() || inner.check_driver().is_err() {
             return Poll::Ready(());
         }
-        inner.waiting(self.id).writers.add(waiter, cx);
+        inner.add_writer(self.id, waiter, cx);
         Poll::Pending
     }
 
@@ -307,7 +306,7 @@ impl Connection {
             Err(Some(error)) => Poll::Ready(Err(error)),
             Err(None) => {
                 inner.check_driver()?;
-                inner.waiting(self.id).readers.add(waiter, cx);
+                inner.add_reader(self.id, waiter, cx);
                 let driver = self.wait_begins(&mut inner);
                 drop(inner);
                 driver.into_iter().for_each(Waker::wake);
@@ -382,7 +381,7 @@ impl Connection {
                 }
                 Err(Some(error)) => Poll::Ready(Err(error)),
                 Err(None) => {
-                    inner.waiting(self.id).writers.add(waiter, cx);
+                    inner.add_writer(self.id, waiter, cx);
                     Poll::Pending
                 }
             }

@@ -383,11 +383,16 @@ impl Driver {
         }
         let known = self.woken.len();
         inner.driver_runs(cx.waker(), now);
-        for moved in inner.moves.drain(..) {
-            match moved {
-                PeerMove::To { from, to } => self.device.redirect(from, to),
-                PeerMove::Forgotten(from) => self.device.forget_redirect(from),
+        let moves = std::mem::take(&mut inner.moves);
+        if !moves.is_empty() {
+            drop(inner);
+            for moved in moves {
+                match moved {
+                    PeerMove::To { from, to } => self.device.redirect(from, to),
+                    PeerMove::Forgotten(from) => self.device.forget_redirect(from),
+                }
             }
+            inner = self.shared.lock();
         }
         self.outgoing.bytes = 0;
         let mut received = 0;
@@ -419,7 +424,7 @@ impl Driver {
         inner.take_events(&mut self.woken);
         let idle = inner.is_idle();
         if idle {
-            inner.idle().take_into(&mut self.woken);
+            inner.take_idle(&mut self.woken);
         }
         let stack_has_more = self.outgoing.is_full();
         // The readers are about to touch the same connections: it is early enough to look at timers when the

@@ -273,13 +273,13 @@ impl Endpoint {
             for shared in self.shards.iter() {
                 let mut inner = shared.lock();
                 if is_busy(&inner) {
-                    inner.idle().add(waiter, cx);
+                    inner.add_idle(waiter, cx);
                     all = Poll::Pending;
                 }
             }
             all
         };
-        let leave = |waiter| self.shards.iter().for_each(|shared| shared.lock().idle().remove(waiter));
+        let leave = |waiter| self.shards.iter().for_each(|shared| shared.lock().remove_idle(waiter));
         wait(poll, leave).await;
     }
 

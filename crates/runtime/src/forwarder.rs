@@ -92,19 +92,13 @@ impl Forwarder {
                 return Poll::Ready(Ok(ConnectRequest { endpoint, shared, request, decided: false }));
             }
             inner.check_open()?;
-            if let Some(waiting) = &mut inner.forwarder {
-                waiting.add(waiter, cx);
-            }
+            inner.add_forwarder(waiter, cx);
         }
         Poll::Pending
     }
 
     fn leave(&self, waiter: Waiter) {
-        for shared in self.endpoint.shards().iter() {
-            if let Some(waiting) = &mut shared.lock().forwarder {
-                waiting.remove(waiter);
-            }
-        }
+        self.endpoint.shards().iter().for_each(|shared| shared.lock().remove_forwarder(waiter));
     }
 }
 
@@ -112,7 +106,7 @@ impl Drop for Forwarder {
     fn drop(&mut self) {
         for shared in self.endpoint.shards().iter() {
             let mut inner = shared.lock();
-            inner.forwarder = None;
+            inner.forget_forwarder();
             inner.stack.set_forwarding(0);
         }
     }

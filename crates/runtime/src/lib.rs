@@ -52,6 +52,7 @@ mod timer;
 mod waiters;
 
 pub use brisk_device::{self as device, Counters, Device};
+pub use brisk_link as link;
 #[cfg(all(feature = "packet-io", target_os = "linux"))]
 pub use brisk_packet_io::{DeviceSpec, inherited::inherited_listener};
 pub use brisk_tcp::config::{CongestionAlgorithm, FastOpenConfig, KeepaliveConfig, SynCookies};
@@ -62,7 +63,7 @@ pub use brisk_tcp::fast_open::{self, FastOpenConnect, FastOpenListen, FastOpenOu
 pub use brisk_tcp::path::{PathFacts, PathMemoryConfig};
 pub use brisk_tcp::stack::{ConnId, FourTuple, StackStats};
 pub use brisk_tcp::stored::ImportError;
-pub use brisk_tcp::time;
+pub use brisk_tcp::{self as tcp, time};
 pub use brisk_tcp::{ConnectConfig, ListenConfig, Seed, StackConfig, TcpConfig};
 pub use cores::Cores;
 pub use endpoint::{Builder, Endpoint};
@@ -86,4 +87,8 @@ mod guide {
     struct Tunnel;
     #[doc = include_str!("../../../docs/library/testing.md")]
     struct Testing;
+    #[doc = include_str!("../../../docs/library/fast-open.md")]
+    struct FastOpen;
+    #[doc = include_str!("../../../docs/library/controller.md")]
+    struct Controller;
 }

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 
 use brisk_tcp::fast_open::{FastOpenListen, FirstData, KeySource, ReplayMemory, ReplayVerdict};
@@ -14,7 +14,7 @@ use tokio::task::coop::poll_proceed;
 use crate::connection::Connection;
 use crate::endpoint::Endpoint;
 use crate::error;
-use crate::shared::{Inner, Shared};
+use crate::shared::{Locked, Shared};
 use crate::stream::TcpStream;
 use crate::waiters::{Waiter, wait};
 
@@ -66,7 +66,7 @@ impl TcpListener {
             let part = shared.act(|inner| {
                 inner.check_open()?;
                 let id = inner.stack.listen(at, config.clone()).map_err(error::listen)?;
-                inner.acceptors(id);
+                inner.add_listener(id);
                 inner.add_handle();
                 at = inner.stack.listener_addr(id).unwrap_or(at);
                 io::Result::Ok(Part { shared: shared.clone(), id })
@@ -128,7 +128,7 @@ impl TcpListener {
     }
 
     fn leave(&self, waiter: Waiter) {
-        self.parts.iter().for_each(|part| part.shared.lock().acceptors(part.id).remove(waiter));
+        self.parts.iter().for_each(|part| part.shared.lock().remove_acceptor(part.id, waiter));
     }
 
     /// Installs keys for Fast Open at this listener alone. False if it does not use Fast Open.
@@ -169,11 +169,11 @@ impl Part {
             return Poll::Ready(Ok((self.hand_out(inner, id, remote), remote)));
         }
         inner.check_open()?;
-        inner.acceptors(self.id).add(waiter, cx);
+        inner.add_acceptor(self.id, waiter, cx);
         Poll::Pending
     }
 
-    fn hand_out(&self, mut inner: MutexGuard<'_, Inner>, id: ConnId, remote: SocketAddr) -> TcpStream {
+    fn hand_out(&self, mut inner: Locked<'_>, id: ConnId, remote: SocketAddr) -> TcpStream {
         let connection = Connection::register(&self.shared, &mut inner, id, remote);
         // A connection with data is read now, and the driver has something to do then.
         let driver = if inner.stack.readable(id) == 0 { inner.rouse_driver() } else { None };

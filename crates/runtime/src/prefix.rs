@@ -15,6 +15,7 @@ pub struct Prefix {
 
 /// Why a text is no [`Prefix`], in one line.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum PrefixError {
     /// No address before the slash.
     #[error("'{0}' is no IP address; write for instance 10.7.0.2/24 or fd07::2/64")]

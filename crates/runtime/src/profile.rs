@@ -104,6 +104,7 @@ pub fn parse_max_overhead(text: &str) -> Result<u32, String> {
 
 /// Why a text names no profile.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
 pub enum ProfileError {
     /// There is no text between two semicolons, or none at all.
     #[error("an empty set of mechanisms; write them like \"tcp; all\"; profiles: {}", names())]

@@ -2,15 +2,18 @@
 //! behind one lock.
 //!
 //! Handles act on the stack directly, under the lock and without awaiting, and then wake the driver. Only the
-//! driver uses the device and the timer. Tasks are woken after the lock is released. The stack's
-//! `max_connections` bounds the state of connections.
+//! driver uses the device and the timer. The stack's `max_connections` bounds the state of connections.
+//!
+//! A waker is code of the program, which may use the endpoint: it is woken and dropped after the lock is
+//! released ([`Inner::retired`]).
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
+use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::task::Waker;
+use std::task::{Context, Waker};
 
 use brisk_device::Counters;
 use brisk_tcp::error::CloseReason;
@@ -40,6 +43,8 @@ pub(crate) struct Inner {
     /// Tasks that wait for a request, if there is a forwarder.
     pub(crate) forwarder: Option<Wakers>,
     idle: Wakers,
+    /// Wakers that nobody waits with any more, until the lock is released.
+    pub(crate) retired: Vec<Waker>,
     driver: Option<Waker>,
     driver_awake: bool,
     /// Endpoints, listeners and connections that the application holds.
@@ -82,6 +87,13 @@ pub(crate) struct Waiting {
     pub(crate) closed: Option<CloseReason>,
 }
 
+impl Waiting {
+    fn take_into(mut self, wakers: &mut Vec<Waker>) {
+        self.readers.take_into(wakers);
+        self.writers.take_into(wakers);
+    }
+}
+
 /// Why there is no driver any more.
 #[derive(Clone, Debug)]
 pub(crate) enum Ended {
@@ -99,6 +111,33 @@ pub(crate) enum Ended {
     ObserverPanicked,
 }
 
+/// The lock, held. Its end first releases it and then drops the retired wakers.
+pub(crate) struct Locked<'a> {
+    inner: MutexGuard<'a, Inner>,
+    /// Those of `inner` in the end; fields are dropped in their order.
+    retired: Vec<Waker>,
+}
+
+impl Deref for Locked<'_> {
+    type Target = Inner;
+
+    fn deref(&self) -> &Inner {
+        &self.inner
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut Inner {
+        &mut self.inner
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        self.retired = std::mem::take(&mut self.inner.retired);
+    }
+}
+
 impl Shared {
     pub(crate) fn new(stack: Stack, clock: Clock, exchange: Option<Exchange>) -> Shared {
         let inner = Inner {
@@ -108,6 +147,7 @@ impl Shared {
             listeners: HashMap::new(),
             forwarder: None,
             idle: Wakers::default(),
+            retired: Vec::new(),
             driver: None,
             driver_awake: false,
             handles: 0,
@@ -128,8 +168,9 @@ impl Shared {
     }
 
     /// A panic under the lock can only come from a defect of the stack; the others then see what it left.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn lock(&self) -> Locked<'_> {
+        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        Locked { inner, retired: Vec::new() }
     }
 
     /// True if something panicked under the lock.
@@ -247,23 +288,39 @@ impl Inner {
             self.connections.resize_with(id.place() + 1, || None);
         }
         let at = &mut self.connections[id.place()];
-        at.take_if(|(known, _)| *known != id);
+        if let Some((_, forgotten)) = at.take_if(|(known, _)| *known != id) {
+            forgotten.take_into(&mut self.retired);
+        }
         let (_, waiting) = at.get_or_insert_with(|| (id, Waiting::default()));
         waiting
     }
 
     pub(crate) fn forget(&mut self, id: ConnId) {
-        if let Some(at) = self.connections.get_mut(id.place()) {
-            at.take_if(|(known, _)| *known == id);
+        let at = self.connections.get_mut(id.place());
+        if let Some((_, forgotten)) = at.and_then(|at| at.take_if(|(known, _)| *known == id)) {
+            forgotten.take_into(&mut self.retired);
         }
+    }
+
+    /// The task waits for something to read.
+    pub(crate) fn add_reader(&mut self, id: ConnId, waiter: Waiter, cx: &Context<'_>) {
+        let replaced = self.waiting(id).readers.add(waiter, cx);
+        self.retired.extend(replaced);
+    }
+
+    /// The task waits for room, or for another state of the connection.
+    pub(crate) fn add_writer(&mut self, id: ConnId, waiter: Waiter, cx: &Context<'_>) {
+        let replaced = self.waiting(id).writers.add(waiter, cx);
+        self.retired.extend(replaced);
     }
 
     /// A future that waited for this connection is gone.
     pub(crate) fn leave(&mut self, id: ConnId, waiter: Waiter) {
+        let mut removed = [None, None];
         self.tell(id, |waiting| {
-            waiting.readers.remove(waiter);
-            waiting.writers.remove(waiter);
+            removed = [waiting.readers.remove(waiter), waiting.writers.remove(waiter)];
         });
+        self.retired.extend(removed.into_iter().flatten());
     }
 
     /// A SYN that waits for the first write leaves soon without one.
@@ -279,13 +336,43 @@ impl Inner {
         self.deferred.front().map(|(_, at)| *at)
     }
 
-    pub(crate) fn acceptors(&mut self, id: ListenerId) -> &mut Wakers {
-        self.listeners.entry(id).or_default()
+    pub(crate) fn add_listener(&mut self, id: ListenerId) {
+        self.listeners.entry(id).or_default();
     }
 
-    /// Takes those who wait for `id` along, so that they can be woken without the lock.
+    /// The task waits for a connection to accept.
+    pub(crate) fn add_acceptor(&mut self, id: ListenerId, waiter: Waiter, cx: &Context<'_>) {
+        let replaced = self.listeners.entry(id).or_default().add(waiter, cx);
+        self.retired.extend(replaced);
+    }
+
+    pub(crate) fn remove_acceptor(&mut self, id: ListenerId, waiter: Waiter) {
+        let acceptors = self.listeners.get_mut(&id);
+        self.retired.extend(acceptors.and_then(|acceptors| acceptors.remove(waiter)));
+    }
+
     pub(crate) fn forget_listener(&mut self, id: ListenerId) {
-        self.listeners.remove(&id);
+        if let Some(mut acceptors) = self.listeners.remove(&id) {
+            acceptors.take_into(&mut self.retired);
+        }
+    }
+
+    /// The task waits for a request; without a forwarder, for nothing.
+    pub(crate) fn add_forwarder(&mut self, waiter: Waiter, cx: &Context<'_>) {
+        let replaced = self.forwarder.as_mut().and_then(|waiting| waiting.add(waiter, cx));
+        self.retired.extend(replaced);
+    }
+
+    pub(crate) fn remove_forwarder(&mut self, waiter: Waiter) {
+        let removed = self.forwarder.as_mut().and_then(|waiting| waiting.remove(waiter));
+        self.retired.extend(removed);
+    }
+
+    /// The forwarder is gone.
+    pub(crate) fn forget_forwarder(&mut self) {
+        if let Some(mut waiting) = self.forwarder.take() {
+            waiting.take_into(&mut self.retired);
+        }
     }
 
     /// True if nothing is left to be delivered. A TIME-WAIT only guards against old duplicates: it is no
@@ -294,9 +381,20 @@ impl Inner {
         self.stack.connections() == self.stack.time_waits()
     }
 
-    /// Tasks that wait for [`Inner::is_idle`].
-    pub(crate) fn idle(&mut self) -> &mut Wakers {
-        &mut self.idle
+    /// The task waits for [`Inner::is_idle`].
+    pub(crate) fn add_idle(&mut self, waiter: Waiter, cx: &Context<'_>) {
+        let replaced = self.idle.add(waiter, cx);
+        self.retired.extend(replaced);
+    }
+
+    pub(crate) fn remove_idle(&mut self, waiter: Waiter) {
+        let removed = self.idle.remove(waiter);
+        self.retired.extend(removed);
+    }
+
+    /// Takes those who wait for [`Inner::is_idle`].
+    pub(crate) fn take_idle(&mut self, woken: &mut Vec<Waker>) {
+        self.idle.take_into(woken);
     }
 
     pub(crate) fn add_handle(&mut self) {
@@ -323,7 +421,7 @@ impl Inner {
         self.hear(now);
         self.driver_awake = false;
         if !self.driver.as_ref().is_some_and(|known| known.will_wake(waker)) {
-            self.driver = Some(waker.clone());
+            self.retired.extend(self.driver.replace(waker.clone()));
         }
     }
 

@@ -31,15 +31,24 @@ impl Waiter {
 pub(crate) struct Wakers(SmallVec<[(Waiter, Waker); 1]>);
 
 impl Wakers {
-    pub(crate) fn add(&mut self, waiter: Waiter, cx: &Context<'_>) {
+    /// Adds a waiter; returns its earlier waker if that would wake another task.
+    #[must_use = "a waker is dropped without the lock"]
+    pub(crate) fn add(&mut self, waiter: Waiter, cx: &Context<'_>) -> Option<Waker> {
         match self.0.iter_mut().find(|(known, _)| *known == waiter) {
-            Some((_, waker)) => waker.clone_from(cx.waker()),
-            None => self.0.push((waiter, cx.waker().clone())),
+            Some((_, waker)) if waker.will_wake(cx.waker()) => None,
+            Some((_, waker)) => Some(std::mem::replace(waker, cx.waker().clone())),
+            None => {
+                self.0.push((waiter, cx.waker().clone()));
+                None
+            }
         }
     }
 
-    pub(crate) fn remove(&mut self, waiter: Waiter) {
-        self.0.retain(|(known, _)| *known != waiter);
+    /// Removes a waiter; returns its waker.
+    #[must_use = "a waker is dropped without the lock"]
+    pub(crate) fn remove(&mut self, waiter: Waiter) -> Option<Waker> {
+        let at = self.0.iter().position(|(known, _)| *known == waiter)?;
+        Some(self.0.remove(at).1)
     }
 
     pub(crate) fn take_into(&mut self, woken: &mut Vec<Waker>) {
@@ -99,10 +108,10 @@ mod tests {
     fn future_has_one_place_for_all_wakers_and_leaves_it() {
         let wakers = Mutex::new(Wakers::default());
         let poll = |cx: &mut Context<'_>, waiter| {
-            wakers.lock().unwrap().add(waiter, cx);
+            drop(wakers.lock().unwrap().add(waiter, cx));
             Poll::<()>::Pending
         };
-        let leave = |waiter| wakers.lock().unwrap().remove(waiter);
+        let leave = |waiter| drop(wakers.lock().unwrap().remove(waiter));
         {
             let (mut one, mut other) = (pin!(wait(poll, leave)), pin!(wait(poll, leave)));
             for _ in 0..100 {
@@ -121,7 +130,7 @@ mod tests {
         let mut wakers = Wakers::default();
         for _ in 0..3 {
             let waker = Waker::from(Arc::new(Task));
-            wakers.add(Waiter::POLL, &Context::from_waker(&waker));
+            drop(wakers.add(Waiter::POLL, &Context::from_waker(&waker)));
         }
         assert_eq!(woken(&mut wakers), 1);
     }

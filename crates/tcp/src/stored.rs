@@ -23,6 +23,7 @@ use crate::time::{Duration, Instant};
 
 /// Reason why a stored text was refused. The memory is unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
 pub enum ImportError {
     /// There is no text of this kind.
     #[error("nothing in it that was stored for this purpose; delete the file; a new one is written")]

@@ -71,7 +71,10 @@ impl EthernetDevice {
     pub fn open(interface: &str, options: EthernetOptions) -> Result<EthernetDevice, OpenError> {
         let subject = format!("ethernet:{interface}");
         if options.addresses.is_empty() {
-            return Err(OpenError::unsupported(subject, "the stack needs an address of its own there"));
+            return Err(OpenError::unsupported(
+                subject,
+                "the stack needs an address of its own there; name one that no other host has",
+            ));
         }
         for own in &options.addresses {
             if socket::kernel_has(own.address) {
@@ -89,7 +92,7 @@ impl EthernetDevice {
         let fd = socket::open(&interface, groups).map_err(|error| {
             let remedy = match error.raw_os_error() {
                 Some(libc::EPERM | libc::EACCES) => "packet sockets need CAP_NET_RAW (run as root)",
-                _ => "",
+                _ => "`ip link show` lists the interfaces; choose another one",
             };
             OpenError::new(subject, "cannot be opened", remedy, error)
         })?;

@@ -47,7 +47,7 @@ impl Guards {
         wanted: u16,
     ) -> Result<Arc<Guards>, OpenError> {
         if let Some(problem) = name_problem(interface) {
-            return Err(OpenError::unsupported(subject, problem));
+            return Err(OpenError::bad_name(subject, problem));
         }
         let claimed = Guards::claim(served, wanted);
         claimed.map(Arc::new).map_err(|error| OpenError::guard(subject, served, error))

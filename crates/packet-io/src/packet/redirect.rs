@@ -53,7 +53,10 @@ impl RedirectDevice {
     ) -> Result<Vec<RedirectDevice>, OpenError> {
         // All other packets are for the kernel, or on their way through this host.
         if addresses.is_empty() || addresses.len() > MAX_ADDRESSES {
-            return Err(OpenError::unsupported(format!("packet:{interface}"), "that many addresses"));
+            return Err(OpenError::unsupported(
+                format!("packet:{interface}"),
+                format!("{} addresses cannot be redirected; name 1 to {MAX_ADDRESSES}", addresses.len()),
+            ));
         }
         let interface = Interface::named(interface)?;
         interface.hardware_address()?;

@@ -143,6 +143,7 @@ impl Eq for MasterSecret {}
 
 /// Why a key cannot be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
 pub enum KeyError {
     /// Not four words.
     #[error("a Fast Open key has four words joined by dashes, as in a0bf63f7-ed803d81-cd641d30-cebc4a90")]
