@@ -1,7 +1,7 @@
-//! The addresses of a frontend's backends: looked up at the start and at a reload; again while a backend is
-//! down or its name was not found; and from time to time, since a backend may have moved. All addresses of a
-//! name are kept, and one is used: the next one if the backend does not answer there. One name that nobody
-//! knows is no reason to do without the other backends, or the way without any.
+//! The addresses of a frontend's backends. They are looked up at the start and at a reload, while a backend
+//! is down or its name is not found, and from time to time, because a backend may move. All addresses of a
+//! name are kept and one is used. If the backend does not answer there, the next one is used. If one name is
+//! not found, the other backends and the direct fallback remain in use.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -15,13 +15,13 @@ use crate::failure::Failure;
 
 /// How long a name server may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often the name of a backend that is down, or that was not found, is looked up.
+/// Interval between look-ups of a name that is not found, or whose backend is down.
 pub(crate) const AGAIN: Duration = Duration::from_secs(2);
-/// The pause between two look-ups at least, when clients wait for them.
+/// Minimum interval between two look-ups while clients wait for them.
 pub(crate) const PAUSE: Duration = Duration::from_millis(250);
-/// How long clients wait while the names of backends that are down are looked up again.
+/// Time that clients wait while the names of backends that are down are looked up again.
 pub(crate) const HOLD: Duration = Duration::from_secs(3);
-/// How often those of the others are.
+/// Interval between look-ups of the other names.
 pub(crate) const RENEWAL: Duration = Duration::from_secs(30);
 
 /// The addresses of a backend. Not empty.
@@ -31,7 +31,7 @@ struct Candidates {
     used: SocketAddr,
 }
 
-/// The addresses of each backend by the name that it is configured with, or why there is none.
+/// The addresses of each backend, by its configured name, or the reason why there is none.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Addresses(BTreeMap<String, Result<Candidates, String>>);
 
@@ -42,18 +42,18 @@ impl Addresses {
         for name in names {
             asked.spawn(async move { (name.clone(), candidates(&name).await) });
         }
-        // Nobody cancels them, and none panics.
+        // The tasks are never cancelled and do not panic.
         Addresses(asked.join_all().await.into_iter().collect())
     }
 
-    /// Those of `peers`, new ones; one that is not found keeps the addresses that it had here, and one that
-    /// still has the address that is used keeps to that.
+    /// Looks up `peers` again. A peer that is not found keeps its known addresses; a peer whose address in
+    /// use is still among the new ones keeps using it.
     pub(crate) async fn renewed(&self, peers: &[PeerSettings], log: &Log) -> Addresses {
         let found = Addresses::look_up(names(peers)).await;
         let kept = found.or(self);
         for (name, why) in found.missing() {
             let reason = match kept.of(name) {
-                Some(address) => format!("{why}; it keeps {address}"),
+                Some(address) => format!("{why}; the address {address} stays in use"),
                 None => why.to_owned(),
             };
             let fields = [("backend", Value::Text(name.to_owned())), ("reason", Value::Text(reason))];
@@ -62,7 +62,7 @@ impl Addresses {
         kept
     }
 
-    /// These, and where there is none those of `known`.
+    /// Returns these addresses; takes those of `known` for each name that has none here.
     fn or(&self, known: &Addresses) -> Addresses {
         let with = |(name, found): (&String, &Result<Candidates, String>)| {
             let known = known.0.get(name).and_then(|known| known.as_ref().ok());
@@ -76,8 +76,8 @@ impl Addresses {
         Addresses(self.0.iter().map(with).collect())
     }
 
-    /// These with what was `found` of the name of a backend, which is down or not; `None` if nothing changes.
-    /// The address that is used is kept if it is still one of the name and the backend answers there.
+    /// Returns these addresses with those `found` for the name of a backend, which may be down; `None` if
+    /// nothing changes. The address in use is kept if the name still has it and the backend answers there.
     pub(crate) fn with(&self, name: &str, found: &Addresses, is_down: bool) -> Option<Addresses> {
         let mut all = self.clone();
         let place = all.0.get_mut(name)?;
@@ -92,13 +92,13 @@ impl Addresses {
         is_new.then_some(all)
     }
 
-    /// The addresses of `name` were found and are of no use; false if that is known already.
+    /// Records that the addresses found for `name` are of no use; false if that is known already.
     pub(crate) fn refuse(&mut self, name: &str, why: &str) -> bool {
         let before = self.0.insert(name.to_owned(), Err(why.to_owned()));
         before != Some(Err(why.to_owned()))
     }
 
-    /// Those of them that `reaches` holds for, of each name that has one.
+    /// Keeps the addresses for which `reaches` holds, of each name that has one.
     pub(crate) fn only(&self, reaches: impl Fn(SocketAddr) -> bool) -> Addresses {
         let only = |(name, found): (&String, &Result<Candidates, String>)| {
             let reached = found.as_ref().ok().and_then(|found| found.only(&reaches));
@@ -107,22 +107,22 @@ impl Addresses {
         Addresses(self.0.iter().map(only).collect())
     }
 
-    /// All that were found.
+    /// Returns all addresses that were found.
     pub(crate) fn all(&self) -> impl Iterator<Item = SocketAddr> {
         self.0.values().flatten().flat_map(|found| found.all.iter().copied())
     }
 
-    /// The address of a backend that is used.
+    /// Returns the address in use of a backend.
     pub(crate) fn of(&self, name: &str) -> Option<SocketAddr> {
         self.0.get(name).and_then(|found| found.as_ref().ok()).map(|found| found.used)
     }
 
-    /// Those that were not found, and why.
+    /// Returns the names that were not found, with the reasons.
     pub(crate) fn missing(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().filter_map(|(name, found)| Some((name.as_str(), found.as_ref().err()?.as_str())))
     }
 
-    /// The address of the first of `peers`; a failure if none is known of any of them.
+    /// Returns the address of the first of `peers` that has one; fails if none has.
     pub(crate) fn first(&self, peers: &[PeerSettings]) -> Result<SocketAddr, Failure> {
         let known = peers.iter().find_map(|peer| self.of(&peer.peer));
         known.ok_or_else(|| match self.missing().next() {
@@ -133,13 +133,13 @@ impl Addresses {
 }
 
 impl Candidates {
-    /// Uses `used` if it is one of them.
+    /// Switches to `used` if it is one of the addresses.
     fn keeping(&self, used: SocketAddr) -> Candidates {
         let used = if self.all.contains(&used) { used } else { self.used };
         Candidates { used, all: self.all.clone() }
     }
 
-    /// Uses the one that follows `used`, and the first one after the last.
+    /// Switches to the address after `used`; after the last one it begins again with the first.
     fn after(&self, used: SocketAddr) -> Candidates {
         let place = self.all.iter().position(|address| *address == used);
         let next = place.and_then(|place| self.all.get(place + 1)).or(self.all.first());
@@ -159,12 +159,12 @@ pub(crate) fn names(peers: &[PeerSettings]) -> impl Iterator<Item = String> {
     peers.iter().map(|peer| peer.peer.clone())
 }
 
-/// True if a name of a backend is an address, which nobody has to look up.
+/// True if the name of a backend is an address and needs no look-up.
 pub(crate) fn is_address(peer: &str) -> bool {
     peer.parse::<SocketAddr>().is_ok()
 }
 
-/// The first address of a backend.
+/// Returns the first address of a backend.
 pub(crate) async fn address_of(peer: &str) -> Result<SocketAddr, Failure> {
     candidates(peer).await.map(|found| found.used).map_err(|why| unknown(peer, &why))
 }

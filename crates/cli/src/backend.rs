@@ -40,7 +40,7 @@ pub(crate) struct Args {
     /// Where frontends connect: ADDR:PORT, or :PORT for every address
     #[arg(long, value_name = "ADDR:PORT", env = "BRISK_LISTEN", value_parser = listen_address)]
     listen: Option<SocketAddr>,
-    /// The origin: HOST:PORT; may be left out with --origin or --allow
+    /// The origin: HOST:PORT; not required with --origin or --allow
     #[arg(long, value_name = "HOST:PORT", env = "BRISK_TO", value_parser = name_and_port)]
     to: Option<String>,
     /// Tell the origin the client's address in a PROXY header: v1 or v2
@@ -77,7 +77,7 @@ impl Args {
         Settings { backend, ..Settings::default() }
     }
 
-    /// The flags over the file, if a backend can start so.
+    /// Returns the settings of file and flags if a backend can start with them.
     fn settings(&self) -> Result<Settings, Failure> {
         self.shared.checked(self.own(), check)
     }
@@ -131,8 +131,8 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
     })
 }
 
-/// Listens. If the kernel's TCP cannot, because somebody else has the port, it is done without: it is only
-/// the second way.
+/// Listens. If another program has the port in the kernel's TCP, the backend does without that transport,
+/// which is only a fallback.
 fn bind(config: BackendConfig, endpoint: &brisk_runtime::Endpoint, log: &Log) -> Result<Backend, Failure> {
     let Some(kernel) = config.kernel_listen.filter(|_| config.packet.is_none()) else {
         return Ok(Backend::bind(config, endpoint)?);
@@ -151,8 +151,8 @@ fn bind(config: BackendConfig, endpoint: &brisk_runtime::Endpoint, log: &Log) ->
     }
 }
 
-/// Settings that are read only at the start, besides those that no side can reload: the listeners are made
-/// with the mechanisms, and a side without need gives up the capability for clients' addresses.
+/// Settings that only a restart changes, in addition to those of every side: the listeners are created with
+/// the mechanisms, and a backend that needs no clients' addresses gives up the capability for them.
 const FIXED: [&str; 6] = [
     "backend.listen",
     "backend.as_client",
@@ -165,9 +165,9 @@ const FIXED: [&str; 6] = [
 /// The changes of SIGHUP.
 struct Reloadable {
     args: Args,
-    /// The settings that it began with.
+    /// The settings at the start.
     started: Settings,
-    /// The settings and keys that were read last.
+    /// The settings and keys of the last reload.
     last: Mutex<(Settings, Hop)>,
     attached: Attached,
     control: BackendControl,
@@ -196,8 +196,7 @@ impl Side for Reloadable {
     }
 }
 
-/// Whether a backend with these settings can start, as far as can be told before it asks the system for
-/// anything.
+/// Checks everything about the start of a backend with these settings that needs no system call.
 pub(crate) fn check(settings: &Settings) -> Result<(), Failure> {
     let listen = listen(&settings.backend)?;
     origin(&settings.backend)?;
@@ -208,21 +207,18 @@ pub(crate) fn check(settings: &Settings) -> Result<(), Failure> {
 
 fn listen(backend: &BackendSettings) -> Result<SocketAddr, Failure> {
     backend.listen.ok_or_else(|| {
-        Failure::usage(
-            "a backend needs to know where frontends connect: --listen ADDR:PORT, or backend.listen",
-        )
-        .about("backend.listen")
+        Failure::usage("a backend needs an address for frontends: --listen ADDR:PORT, or backend.listen")
+            .about("backend.listen")
     })
 }
 
-/// The backend's own origin: none if it serves those alone that are asked for.
+/// The backend's own origin; `None` if it serves only origins that frontends ask for.
 fn origin(backend: &BackendSettings) -> Result<Option<String>, Failure> {
     let asked_for = backend.allow.as_ref().is_some_and(|allow| !allow.is_empty())
         || backend.origins.as_ref().is_some_and(|origins| !origins.is_empty());
     if backend.to.is_none() && !asked_for {
         return Err(Failure::usage(
-            "a backend needs an origin: --to HOST:PORT, or --origin NAME=HOST:PORT or --allow RULE for what frontends ask for \
-             (backend.to, backend.origins, backend.allow)",
+            "a backend needs an origin: --to HOST:PORT, or --origin NAME=HOST:PORT or --allow RULE for origins that frontends ask for (backend.to, backend.origins, backend.allow)",
         )
         .about("backend.to"));
     }
@@ -272,18 +268,18 @@ fn frontend_limits(settings: &Settings) -> BTreeMap<String, FrontendLimits> {
     settings.frontends.iter().map(of).collect()
 }
 
-/// Returns a message for each label with limits that no key has.
+/// Returns a message for each label that has limits but no key.
 pub(crate) fn unknown_labels(settings: &Settings, hop: &Hop) -> Vec<String> {
     let labels = hop.labels();
     if labels.is_empty() {
-        // Without any key that has an owner all of them are ignored, which is said elsewhere.
+        // If no key has a label, `settings/ignored.rs` reports that all limits are ignored.
         return Vec::new();
     }
     let unknown = frontend_limits(settings).into_keys().filter(|label| !labels.contains(label.as_str()));
     unknown.map(|label| format!("no public key of peer_keys has the label '{label}'")).collect()
 }
 
-/// Logs the limits of labels that no key has.
+/// Logs the labels that have limits but no key.
 fn tell_unknown_labels(settings: &Settings, config: &BackendConfig, log: &Log) {
     for why in unknown_labels(settings, &config.hop) {
         let fields = [("key", Value::Text("frontends".into())), ("reason", Value::Text(why))];
@@ -291,12 +287,12 @@ fn tell_unknown_labels(settings: &Settings, config: &BackendConfig, log: &Log) {
     }
 }
 
-/// The device that is asked for, or the UDP socket that `--listen` names.
+/// Returns the configured device, or the UDP socket that `--listen` names.
 fn attach(settings: &Settings, listen: SocketAddr) -> Result<AttachConfig, Failure> {
     let attach = hop_args::attach(&settings.hop, DeviceSpec::Udp { bind: listen })?;
     match attach.device {
         DeviceSpec::Udp { bind } if bind != listen => Err(Failure::usage(format!(
-            "--device udp:{bind} and --listen {listen} differ: leave --device out, --listen names the UDP socket"
+            "--device udp:{bind} and --listen {listen} differ: omit --device, because --listen names the UDP socket"
         ))
         .about("hop.device")),
         _ => Ok(AttachConfig { serve: Some(listen), local_ports: 0, ..attach }),

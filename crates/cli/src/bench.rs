@@ -1,4 +1,4 @@
-//! `brisk bench`: what our TCP costs beside the kernel's.
+//! `brisk bench`: processor time of brisk's TCP compared with the kernel's.
 
 use std::sync::atomic::Ordering;
 
@@ -19,8 +19,8 @@ Examples:
   brisk bench --rows rr64,rr64-tfo --rounds 9 --json
   brisk bench --rows send,receive --cores 2
 
-Both ends are processes on one core, in network namespaces of their own; it needs the rights to make these: root, or
-`unshare -Urnm brisk bench`. Leave the machine alone meanwhile. Rows with smoltcp in their name are there in builds with
+Both ends are processes on one core, in two new network namespaces. Creating these needs root, or
+`unshare -Urnm brisk bench`. Run nothing else on the machine meanwhile. Rows with smoltcp in their name exist in builds with
 `--features peers`.";
 
 /// The flags of `bench`.
@@ -30,19 +30,19 @@ pub(crate) struct Args {
     /// Only these rows, separated by commas
     #[arg(long, value_name = "ROW,...", value_delimiter = ',', value_parser = row, env = "BRISK_ROWS")]
     rows: Vec<String>,
-    /// How often each row is measured, the kernel and brisk in turns
+    /// Measurements of each row, the kernel and brisk in turns
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: u16,
-    /// How long each time, in seconds
+    /// Duration of each measurement, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = seconds)]
     seconds: f64,
-    /// Both ends on one core, or on one each
+    /// Cores: 1 for both ends on the same one, 2 for one each
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
     cores: u8,
     /// Print the result as one JSON object
     #[arg(long)]
     json: bool,
-    /// Be one end of a measurement; the program starts itself with this
+    /// Act as one end of a measurement; the program starts itself with this flag
     #[arg(long, hide = true, value_name = "JSON")]
     end: Option<String>,
 }
@@ -52,15 +52,15 @@ fn row(name: &str) -> Result<String, String> {
     match (names.contains(&name), missing(name)) {
         (true, _) => Ok(name.to_owned()),
         (false, Some(reason)) => Err(reason.to_owned()),
-        (false, None) => Err(format!("no such row; rows: {}", names.join(", "))),
+        (false, None) => Err(format!("unknown row; the rows are: {}", names.join(", "))),
     }
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
-    let seconds: f64 = text.parse().map_err(|_| "write a number of seconds, like 0.5".to_owned())?;
+    let seconds: f64 = text.parse().map_err(|_| "write a number of seconds, for instance 0.5".to_owned())?;
     match (0.01..=600.0).contains(&seconds) {
         true => Ok(seconds),
-        false => Err("from 0.01 to 600".to_owned()),
+        false => Err("write 0.01 to 600".to_owned()),
     }
 }
 
@@ -104,7 +104,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
         false => print(&report.to_text())?,
     }
     match stop.load(Ordering::Relaxed) {
-        true => Err(Failure::failed("interrupted; what was measured by then is shown")),
+        true => Err(Failure::failed("interrupted; the table shows the rows measured so far")),
         false => Ok(()),
     }
 }

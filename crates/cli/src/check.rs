@@ -1,4 +1,4 @@
-//! `brisk check`: what is wrong with a configuration, before it is used.
+//! `brisk check`: reports the errors of a configuration before it is used.
 
 use std::path::PathBuf;
 
@@ -22,11 +22,11 @@ pub(crate) struct Args {
     config: PathBuf,
 }
 
-/// Says whether a role can start with these settings.
+/// Checks that a role can start with these settings.
 type Check = fn(&Settings) -> Result<(), Failure>;
 
-/// Reads the file and checks it for the role that it describes, as the start of that role does. Settings
-/// without effect, or whose validity depends on the machine, give a warning.
+/// Reads the file and checks it as the start of its role does. Warns about settings without effect and about
+/// settings whose validity depends on the machine.
 pub(crate) fn run(args: &Args, _common: &Common) -> Result<(), Failure> {
     let name = args.config.display().to_string();
     let settings = Settings::load(&args.config).map_err(Failure::failed)?;
@@ -43,23 +43,21 @@ pub(crate) fn run(args: &Args, _common: &Common) -> Result<(), Failure> {
     let described = || roles.iter().filter(|(_, is_described, _)| *is_described);
     let side = described().map(|(role, ..)| *role).collect::<Vec<_>>().join(" and ");
     if side.is_empty() {
-        return Err(Failure::failed(format!(
-            "{name}: it describes neither a [frontend] nor a [backend] nor an [edge]"
-        )));
+        return Err(Failure::failed(format!("{name}: it has no section [frontend], [backend] or [edge]")));
     }
     let checked = described().try_for_each(|(_, _, check)| check(&settings));
     checked.map_err(|failure| Failure::failed(failure.in_file(&args.config).message))?;
     for (key, why) in warnings(&settings) {
         eprintln!("brisk: warning: {}", Failure::failed(why).about(key).in_file(&args.config).message);
     }
-    output::print_line(&format!("{name}: good for {side}"))
+    output::print_line(&format!("{name}: valid for {side}"))
 }
 
 /// Returns warnings, each with its key: settings that do not prevent the start, or depend on the machine.
 fn warnings(settings: &Settings) -> Vec<(&'static str, String)> {
-    let missing = hop_args::missing_interfaces(&settings.hop).into_iter().map(|(key, name)| {
-        (key, format!("there is no interface {name} here; it must be there at the start"))
-    });
+    let missing = hop_args::missing_interfaces(&settings.hop)
+        .into_iter()
+        .map(|(key, name)| (key, format!("the interface {name} does not exist; it must exist at the start")));
     let ignored = settings.ignored().into_iter().map(|Ignored { key, why }| (key, why.to_owned()));
     let hop = hop_args::protection(&settings.hop).ok();
     let unknown = hop.map(|hop| backend::unknown_labels(settings, &hop)).unwrap_or_default();

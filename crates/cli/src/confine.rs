@@ -1,8 +1,8 @@
 //! Confines a gateway before it takes its first connection: it gives up capabilities that it does not need,
 //! the right to get new ones, and the right to write to the file system or execute from it.
 //!
-//! All of it belongs to threads and goes on to those that they make: [`confine`] is called while there is
-//! only one, so before the first line of the log, which starts the log's thread.
+//! A thread has these rights and passes them on to threads that it creates. So [`confine`] is called while
+//! there is only one thread: before the first line of the log, which starts another.
 
 use brisk_gateway::Settings;
 use brisk_gateway::log::{Level, Log, Value};
@@ -12,7 +12,7 @@ use landlock::{
 };
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
-/// The file that is written to when a TUN device is opened.
+/// The file that must be opened for writing to open a TUN device.
 const TUN: &str = "/dev/net/tun";
 
 /// The remaining rights, for the log.
@@ -23,7 +23,7 @@ pub(crate) struct Confined {
 }
 
 impl Confined {
-    /// Writes the line about it.
+    /// Logs the remaining rights.
     pub(crate) fn tell(&self, log: &Log) {
         let fields = [
             ("capabilities", Value::Text(self.capabilities.clone())),
@@ -37,11 +37,11 @@ impl Confined {
 /// away is kept: this is a second line of defence, and its failure must not prevent the start.
 pub(crate) fn confine(settings: &Settings) -> Confined {
     let needed = needed(settings);
-    // Fails only where there are no such things.
+    // Fails only on kernels without this flag.
     let _ = rustix::thread::set_no_new_privs(true);
     let files = match read_only() {
         Ok(RulesetStatus::FullyEnforced | RulesetStatus::PartiallyEnforced) => "read-only",
-        Ok(RulesetStatus::NotEnforced) | Err(_) => "as before: the kernel has no landlock",
+        Ok(RulesetStatus::NotEnforced) | Err(_) => "unrestricted: the kernel has no landlock",
     };
     let capabilities = match keep(needed) {
         Ok(kept) if kept.is_empty() => "none".to_owned(),
@@ -51,11 +51,12 @@ pub(crate) fn confine(settings: &Settings) -> Confined {
     Confined { capabilities, files }
 }
 
-/// The capabilities that these settings need: a port below 1024; files of other owners, for who starts it as
-/// root with his own key; a TUN device, and sockets with addresses of others, belong to CAP_NET_ADMIN, packet
-/// sockets and clients' addresses to CAP_NET_RAW; programs that choose the queue of a TUN, or redirect
-/// frames, to CAP_BPF, and those that read frames in place (`xdp:`) to CAP_PERFMON as well; memory for
-/// packets beyond what a user may lock to CAP_IPC_LOCK.
+/// The capabilities that these settings need. A port below 1024 needs CAP_NET_BIND_SERVICE. A key file of
+/// another owner, as for a gateway that root starts with a user's key, needs the right to read it. A TUN
+/// device and sockets with foreign addresses need CAP_NET_ADMIN; packet sockets and clients' addresses need
+/// CAP_NET_RAW. BPF programs that choose the queue of a TUN device or redirect frames need CAP_BPF; programs
+/// that read frames in place (`xdp:`) need CAP_PERFMON as well. Memory for packets beyond the limit of locked
+/// memory needs CAP_IPC_LOCK.
 fn needed(settings: &Settings) -> CapabilitySet {
     let device = settings.hop.device.as_ref().and_then(|device| device.parse::<DeviceSpec>().ok());
     let xdp = matches!(device, Some(DeviceSpec::Xdp { .. }));
@@ -79,7 +80,7 @@ fn needed(settings: &Settings) -> CapabilitySet {
     needed
 }
 
-/// Keeps those of `needed` that there are, and answers them.
+/// Gives up all capabilities except those in `needed`; returns the remaining ones.
 fn keep(needed: CapabilitySet) -> rustix::io::Result<CapabilitySet> {
     let held = rustix::thread::capabilities(None)?;
     let permitted = held.permitted & needed;
@@ -89,7 +90,7 @@ fn keep(needed: CapabilitySet) -> rustix::io::Result<CapabilitySet> {
     Ok(permitted)
 }
 
-/// Nothing can be written, made, removed or executed any more; what is open stays open.
+/// Gives up the rights to write, create, remove and execute files; open files stay open.
 fn read_only() -> Result<RulesetStatus, RulesetError> {
     let writing = AccessFs::from_write(ABI::V3) | AccessFs::Execute;
     let rules = path_beneath_rules([TUN], AccessFs::WriteFile);
@@ -127,7 +128,7 @@ mod tests {
 
     #[test]
     fn a_confined_thread_reads_and_does_not_write() {
-        // A thread of its own: the other tests are to go on as they were.
+        // A separate thread, so that the other tests keep their rights.
         let seen = std::thread::spawn(|| {
             let file = std::env::temp_dir().join(format!("brisk-confined-{}", std::process::id()));
             let confined = confine(&Settings::default());

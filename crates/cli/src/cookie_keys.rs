@@ -1,9 +1,9 @@
-//! The keys of Fast Open cookies: where they come from, and that they are read again when they change.
+//! The keys of Fast Open cookies: reads them from their source, and again when they change.
 //!
-//! A source holds one line as Linux has it (`net.ipv4.tcp_fastopen_key`), `PRIMARY` or `PRIMARY,BACKUP`, or,
-//! in derived mode, a secret from which the key of every epoch follows. To rotate the keys of a farm without
-//! refusing any cookie: (1) make the new key the backup everywhere; (2) when all have it, swap the two
-//! everywhere; (3) take the old one away after the overlap. In derived mode there is nothing to do.
+//! A source has one line in the format of Linux (`net.ipv4.tcp_fastopen_key`), `PRIMARY` or `PRIMARY,BACKUP`,
+//! or, in derived mode, a secret from which the key of every epoch follows. To rotate the keys of a farm
+//! without refusing any cookie: (1) make the new key the backup everywhere; (2) when all servers have it,
+//! swap the two keys everywhere; (3) remove the old key after the overlap. Derived mode needs no such steps.
 
 mod place;
 
@@ -17,25 +17,25 @@ use crate::duration::parse_duration;
 use crate::failure::Failure;
 use place::Place;
 
-/// The least and the most that an epoch of derived keys may last.
+/// Shortest and longest epoch of derived keys.
 const EPOCHS: std::ops::RangeInclusive<u64> = 60..=2_592_000;
 
-/// The time between two looks at the files. A mounted Secret changes by exchanging links, of which no
-/// notification of a file tells.
+/// Interval between two checks of the files. A mounted Secret changes when its links are replaced, which a
+/// notification about a file does not report.
 const INTERVAL: Duration = Duration::from_secs(2);
 
-/// Where the keys are and what they are.
+/// The place and the kind of the keys.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct CookieKeyArgs {
     /// The keys of the Fast Open cookies: a file with PRIMARY or PRIMARY,BACKUP; a directory with files of
     /// these names; credential:NAME for a systemd credential. Read again when they change
     #[arg(long, value_name = "SOURCE", env = "BRISK_FAST_OPEN_KEY", value_parser = Place::parse)]
     fast_open_key: Option<Place>,
-    /// Content of the source: keys (fixed), or a secret from which a key is derived for each period (derived;
-    /// in a directory the file "master")
+    /// Content of the source. fixed: keys; derived: a secret (in a directory the file "master") from which a
+    /// key is derived for each period
     #[arg(long, value_name = "MODE", requires = "fast_open_key", default_value = "fixed")]
     fast_open_key_mode: Mode,
-    /// How long a derived key makes cookies, 1m to 30d; a cookie is valid for one to two such times
+    /// Period in which a derived key makes cookies, 1m to 30d; a cookie is valid for one to two periods
     #[arg(long, value_name = "TIME", requires = "fast_open_key", default_value = "1d", value_parser = epoch)]
     fast_open_rotate: Duration,
 }
@@ -50,12 +50,12 @@ enum Mode {
 }
 
 impl CookieKeyArgs {
-    /// True if keys are asked for.
+    /// True if a source of keys is configured.
     pub(crate) fn given(&self) -> bool {
         self.fast_open_key.is_some()
     }
 
-    /// Installs the keys, if there is a source, and goes on doing so whenever they change.
+    /// Installs the keys if there is a source, and again whenever they change.
     pub(crate) async fn install(self, endpoint: &Endpoint, log: &Log) -> Result<(), Failure> {
         let CookieKeyArgs { fast_open_key, fast_open_key_mode: mode, fast_open_rotate: rotate } = self;
         let Some(place) = fast_open_key else { return Ok(()) };
@@ -71,7 +71,7 @@ fn epoch(text: &str) -> Result<Duration, String> {
     let epoch = parse_duration(text)?;
     match EPOCHS.contains(&epoch.as_secs()) {
         true => Ok(epoch),
-        false => Err("an epoch lasts 1m to 30d".to_owned()),
+        false => Err("write 1m to 30d".to_owned()),
     }
 }
 
@@ -98,8 +98,8 @@ impl Keys {
         }
     }
 
-    /// Installs the keys again whenever they have changed. Keys that cannot be read leave those in force that
-    /// are.
+    /// Installs the keys again whenever they have changed. If keys cannot be read, the old ones stay in
+    /// force.
     async fn watch(self, mut installed: KeySource, endpoint: Endpoint, log: Log) {
         let mut complaint = None;
         loop {

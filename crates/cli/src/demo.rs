@@ -29,9 +29,9 @@ Examples:
 const USUAL_LINK: &str = "--rtt 100ms --rate 20mbit --loss 2%";
 /// The seed when none is given.
 const USUAL_SEED: u64 = 1;
-/// How long the paths are learnt before the count begins.
+/// Time in which the paths are learnt before the count begins.
 const WARM_UP: Duration = Duration::from_secs(3);
-/// Transactions that the simulation draws its expectation from.
+/// Simulated transactions for the expected times.
 const SIMULATED: u64 = 4000;
 
 /// The flags of `demo`.
@@ -40,7 +40,8 @@ const SIMULATED: u64 = 4000;
 pub(crate) struct Args {
     #[command(flatten)]
     link: LinkArgs,
-    /// Seconds to send requests that count; a warm-up of 3 seconds goes before, and answers may take 5 longer
+    /// Seconds of requests that count; a warm-up of 3 seconds precedes them, and answers may arrive up to 5
+    /// seconds later
     #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u64).range(1..=3600), env = "BRISK_SECONDS")]
     seconds: u64,
     /// Bytes of each response
@@ -126,7 +127,7 @@ impl Args {
     }
 }
 
-/// A part of the terminal that is drawn over and over.
+/// A part of the terminal that is redrawn repeatedly.
 #[derive(Debug, Default)]
 struct Screen {
     lines: usize,
@@ -136,12 +137,12 @@ impl Screen {
     fn show(&mut self, text: &str) {
         self.clear();
         self.lines = text.lines().count();
-        // Without wrapping, so that a narrow terminal does not make more lines of it. A terminal that is
-        // gone has nobody to tell.
+        // Switches wrapping off, so that a narrow terminal does not break the lines. An error means that the
+        // terminal has gone: there is nobody to report it to.
         let _ = write!(std::io::stderr(), "\x1b[?7l{text}\x1b[?7h");
     }
 
-    /// Goes back to where the part begins and erases it.
+    /// Returns to the start of the part and erases it.
     fn clear(&mut self) {
         if self.lines > 0 {
             let _ = write!(std::io::stderr(), "\x1b[{}A\x1b[J", self.lines);

@@ -7,7 +7,7 @@ use brisk_runtime::{DeviceSpec, Prefix};
 
 use crate::failure::Failure;
 
-/// Where the stack is attached and what its addresses are.
+/// The device of the stack, and its addresses.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Device")]
 pub(crate) struct DeviceArgs {
@@ -23,11 +23,11 @@ pub(crate) struct DeviceArgs {
 #[command(next_help_heading = "Device")]
 pub(crate) struct AddressArgs {
     /// The stack's own address with the length of its prefix, repeatable: 10.7.0.2/24; on packet: and xdp:
-    /// one of the interface's, default all
+    /// one of the interface's addresses [default: all of these]
     #[arg(long, value_name = "ADDR/LEN", env = "BRISK_ADDR", value_delimiter = ',')]
     pub(crate) addr: Vec<Prefix>,
-    /// The kernel's address on the device, the stack's default route; if not given, the first other address
-    /// of the network
+    /// The kernel's address on the device, used as the stack's default route [default: the first other
+    /// address of the network]
     #[arg(long, value_name = "ADDR", env = "BRISK_GATEWAY")]
     pub(crate) gateway: Option<IpAddr>,
     /// Largest IP packet on the device, bytes
@@ -36,14 +36,14 @@ pub(crate) struct AddressArgs {
 }
 
 impl DeviceArgs {
-    /// The request of the flags.
+    /// Returns the attachment that the flags describe.
     pub(crate) fn attach_config(&self) -> AttachConfig {
         self.addresses.on(self.device.clone())
     }
 }
 
 impl AddressArgs {
-    /// These addresses on `device`.
+    /// Returns the attachment of these addresses to `device`.
     pub(crate) fn on(&self, device: DeviceSpec) -> AttachConfig {
         let (addresses, gateway, mtu) = (self.addr.clone(), self.gateway, self.mtu);
         AttachConfig { addresses, gateway, mtu, ..AttachConfig::new(device) }

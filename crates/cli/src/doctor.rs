@@ -1,8 +1,8 @@
-//! `brisk doctor`: what the path to a backend is like, what would be on, and what to expect of it.
+//! `brisk doctor`: probes the path to a backend; reports usable mechanisms and the expected gain.
 //!
-//! It opens the hop as a frontend does, a number of times, and says what it saw: round trip, loss, packet
-//! size, whether data on the SYN and our options survive, whether the key fits. Nothing reaches an origin. A
-//! simulation tells how long a response would take over such a path (feature `lab`).
+//! It opens the hop several times, as a frontend does, and reports round-trip time, loss, packet size,
+//! whether data on the SYN and brisk's TCP options pass, and whether the key is correct. It sends nothing to
+//! an origin. A simulation computes the duration of a response over such a path (feature `lab`).
 
 use brisk_gateway::doctor::{Examination, Finding, Measured, Report, examine};
 use brisk_gateway::settings::{HopSettings, name_and_port};
@@ -76,7 +76,7 @@ pub(crate) fn run(args: &Args, common: &Common) -> Result<(), Failure> {
             #[cfg(not(feature = "lab"))]
             output::print(&entry("expected", &whatif(&measured, &settings.hop)?))?;
         }
-        // The last packets may still leave.
+        // Lets the last packets leave.
         let _ = tokio::time::timeout(service::LAST_WORDS, endpoint.wait_idle()).await;
         match report.usable() {
             true => Ok(()),
@@ -97,7 +97,7 @@ fn whatif(measured: &Measured, hop: &HopSettings) -> Result<String, Failure> {
     Ok(format!("brisk whatif {link} --flow 30kB --arms \"tcp; {name}\" --max-overhead {allowance}"))
 }
 
-/// A line that is no finding.
+/// A line without a finding.
 fn entry(name: &str, text: &str) -> String {
     format!("    {name:<16} {text}\n")
 }
@@ -115,18 +115,18 @@ fn line(finding: &Finding) -> String {
 fn before_opening(interface: &str, survey: &Survey) -> String {
     let Survey { refused, program, mtu, kind } = survey;
     let af_xdp = match refused {
-        None => "this kernel takes it from us".to_owned(),
+        None => "available to this program".to_owned(),
         Some(error) => error.to_string(),
     };
     let there = match program {
         None => format!("none at {interface}"),
         Some(number) => format!(
-            "number {number} is at {interface}: a process that runs, or left behind (`ip link set dev {interface} xdp off` \
-             removes one that nobody holds)"
+            "number {number} is at {interface}: of a running process, or left behind (`ip link set dev {interface} xdp off` \
+             removes a program that was left behind)"
         ),
     };
     let frames = match kind.as_deref() {
-        Some("veth") => format!("MTU {mtu}; a veth, where unfinished checksums are believed"),
+        Some("veth") => format!("MTU {mtu}; a veth: segments with unfinished checksums are accepted"),
         _ if survey.fits() => format!("MTU {mtu}"),
         _ => format!("MTU {mtu}: at most {}, or use packet:", xdp::MAX_MTU),
     };

@@ -1,4 +1,4 @@
-//! `brisk edge`: our TCP towards clients that know nothing of it, the kernel's TCP towards the origin.
+//! `brisk edge`: brisk's TCP towards unmodified clients, the kernel's TCP towards the origin.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -34,9 +34,9 @@ Examples:
 
 /// The mechanisms that need nothing at the client.
 const DEFAULT_MECHANISMS: &str = "fast_open,path,congestion=bbr";
-/// Ports that an edge listens on at most: on `packet:` each has a stack of its own.
+/// Maximum number of ports: on `packet:` each has a stack of its own.
 const MAX_PORTS: usize = 16;
-/// Clients whose paths are remembered.
+/// Number of clients whose paths are remembered.
 const PATHS: usize = 16_384;
 
 /// The flags of `edge`.
@@ -84,7 +84,7 @@ impl Args {
         Settings { edge, hop, listeners: self.listener.clone(), ..Settings::default() }
     }
 
-    /// The flags over the file, if an edge can start so.
+    /// Returns the settings of file and flags if an edge can start with them.
     fn settings(&self) -> Result<Settings, Failure> {
         self.role.checked(self.own(), check)
     }
@@ -139,9 +139,9 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
 /// The changes of SIGHUP.
 struct Reloadable {
     args: Args,
-    /// The settings that it began with.
+    /// The settings at the start.
     started: Settings,
-    /// The settings that were read last.
+    /// The settings of the last reload.
     last: Mutex<Settings>,
     control: EdgeControl,
     log: Log,
@@ -167,8 +167,8 @@ impl Side for Reloadable {
     }
 }
 
-/// The settings that were `read`, with the listeners that the edge has `started` with: each of them takes
-/// over what was read for its address.
+/// Returns the settings that were `read`, with the listeners that the edge has `started` with; each takes
+/// over the new settings for its address.
 fn as_opened(read: Settings, started: &Settings) -> Settings {
     let now = |open: &ListenerSettings| {
         let same = read.listeners.iter().find(|listener| listener.listen == open.listen);
@@ -186,8 +186,8 @@ fn places(settings: &Settings) -> Vec<SocketAddr> {
     settings.edge.listen.into_iter().chain(others).collect()
 }
 
-/// Opens the device: on `tun:` one stack for all places, else a stack for each of them, whose port is kept
-/// from the kernel.
+/// Opens the device. On `tun:` one stack serves all places; otherwise each place has a stack, and its port is
+/// hidden from the kernel.
 fn open(settings: &Settings, cores: &Cores) -> Result<Vec<(SocketAddr, Endpoint)>, Failure> {
     let attach = attach(&settings.hop)?;
     let is_shared = matches!(attach.device, DeviceSpec::Tun { .. });
@@ -222,14 +222,13 @@ fn attach(hop: &HopSettings) -> Result<AttachConfig, Failure> {
     hop_args::attach(hop, device)
 }
 
-/// Whether an edge with these settings can start, as far as can be told before it asks the system for
-/// anything.
+/// Checks everything about the start of an edge with these settings that needs no system call.
 pub(crate) fn check(settings: &Settings) -> Result<(), Failure> {
     let Settings { edge, listeners, hop, admin, .. } = settings;
     let count = places(settings).len();
     if count == 0 {
         return Err(Failure::usage(
-            "an edge needs to know where clients connect: --listen ADDR:PORT or --listener ADDR:PORT=NAME, or edge.listen \
+            "an edge needs an address for clients: --listen ADDR:PORT or --listener ADDR:PORT=NAME, or edge.listen \
              or [[listener]]",
         )
         .about("edge.listen"));
@@ -239,7 +238,7 @@ pub(crate) fn check(settings: &Settings) -> Result<(), Failure> {
     let max_ports = if matches!(attach.device, DeviceSpec::Xdp { .. }) { 1 } else { MAX_PORTS };
     if count > max_ports {
         return Err(Failure::usage(format!(
-            "the listeners have {count} ports together; {max_ports} is the limit of an edge on {}",
+            "the listeners have {count} ports in total; an edge on {} has at most {max_ports}",
             attach.device
         ))
         .about("listener"));
@@ -250,7 +249,7 @@ pub(crate) fn check(settings: &Settings) -> Result<(), Failure> {
     hop_args::check_device(&attach)
 }
 
-/// Checks that each listener has an origin, and each name of an origin an address.
+/// Checks that each listener has an origin, and that each name of an origin has an address.
 fn check_origins(edge: &EdgeSettings, listeners: &[ListenerSettings]) -> Result<(), Failure> {
     let needs_to = |listener: &ListenerSettings| listener.origin.is_none() && listener.routes.is_empty();
     if edge.to.is_none() && (edge.listen.is_some() || listeners.iter().any(needs_to)) {
@@ -276,7 +275,7 @@ fn profile(hop: &HopSettings) -> Result<Profile, Failure> {
         .map_err(|error| Failure::usage(format!("mechanisms: {error}")).about("hop.mechanisms"))
 }
 
-/// The settings as an edge takes them.
+/// Converts the settings into those of an edge.
 fn configured(settings: &Settings, log: &Log, metrics: &Arc<Metrics>) -> Result<EdgeConfig, Failure> {
     let Profile { tcp, fast_open, .. } = profile(&settings.hop)?;
     let TcpConfig { nodelay, keepalive, .. } = client_tcp();
@@ -337,8 +336,11 @@ mod tests {
             (format!("[edge]\nlisten = ':443'\n{device}"), "--to HOST:PORT"),
             (format!("{device}[[listener]]\nlisten = ':443'\norigin = 'web'"), "--origin web=HOST:PORT"),
             (format!("{edge}{device}[[listener]]\nlisten = '192.0.2.1:443'"), "share an address"),
-            (format!("{edge}{device}[[listener]]\nlisten = ':1000-1100'"), "16 is the limit"),
-            (format!("{edge}[hop]\ndevice = 'xdp:eth0'\n[[listener]]\nlisten = ':80'"), "1 is the limit"),
+            (format!("{edge}{device}[[listener]]\nlisten = ':1000-1100'"), "has at most 16"),
+            (
+                format!("{edge}[hop]\ndevice = 'xdp:eth0'\n[[listener]]\nlisten = ':80'"),
+                "on xdp:eth0 has at most 1",
+            ),
             (format!("{edge}{device}mechanisms = 'fast'"), "mechanisms: "),
         ] {
             let said = checked(&text).expect_err(&text);

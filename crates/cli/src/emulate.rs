@@ -21,9 +21,9 @@ Examples:
   ip netns exec red ping 10.77.0.2
   brisk emulate --a tun:a0=10.9.0.1/24 --b tun:b0@blue=10.9.0.2/24 --rtt 40ms --pcap link.pcapng
 
-Stop it with Ctrl-C. A is the client's side: rates and losses 'down' are those from B to A.";
+Stop it with Ctrl-C. A is the client's side: 'down' is the direction from B to A.";
 
-/// Above this the machine, and not the link, decides what comes through.
+/// Above this rate the machine, not the link, limits the traffic.
 const FASTEST_BITS_PER_SECOND: u64 = 200_000_000;
 /// The seed when none is given.
 const USUAL_SEED: u64 = 1;
@@ -36,7 +36,7 @@ pub(crate) struct Args {
     ends: Ends,
     #[command(flatten)]
     link: LinkArgs,
-    /// Stop after so many seconds
+    /// Stop after this many seconds
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), env = "BRISK_SECONDS")]
     seconds: Option<u64>,
     /// Record the packets at both ends in pcapng
@@ -53,7 +53,7 @@ struct Ends {
     /// Two network namespaces; each gets a TUN device brisk0
     #[arg(long, value_name = "A,B", env = "BRISK_BETWEEN")]
     between: Option<Between>,
-    /// Create the namespaces that do not exist, and delete these at the end
+    /// Create the missing namespaces, and delete them at the end
     #[arg(long, requires = "between")]
     create: bool,
     /// Address at A instead of 10.77.0.1/24 and fd77::1/64; repeatable
@@ -125,7 +125,7 @@ impl Ends {
         match (&self.between, &self.a, &self.b) {
             (Some(between), ..) => Ok(between.ends(addresses(&self.addr_a)?, addresses(&self.addr_b)?)),
             (None, Some(a), Some(b)) => Ok((a.clone(), b.clone())),
-            (None, ..) => Err(Failure::usage("name the ends: --between RED,BLUE, or --a and --b")),
+            (None, ..) => Err(Failure::usage("write the two ends: --between RED,BLUE, or --a and --b")),
         }
     }
 }
@@ -135,7 +135,7 @@ impl Ends {
     fn hint(&self, end: &EndSpec, error: EndError) -> Failure {
         let failure = failure(error);
         match self.between.is_some() && end.namespace_is_missing() {
-            true => Failure { message: format!("{}; --create makes it", failure.message), ..failure },
+            true => Failure { message: format!("{}; --create creates it", failure.message), ..failure },
             false => failure,
         }
     }
@@ -159,7 +159,7 @@ fn warn_of_rates(spec: &LinkSpec, common: &Common) {
     let fastest = fixed(&spec.down.rate).max(fixed(&spec.up.rate));
     if fastest > FASTEST_BITS_PER_SECOND && !common.quiet {
         eprintln!(
-            "brisk: warning: above about 200mbit this machine decides what comes through; mind the verdict on lateness"
+            "brisk: warning: above about 200mbit this machine may limit the traffic; check the timing error in the report"
         );
     }
 }

@@ -1,7 +1,7 @@
-//! How a subcommand says that it did not work: one line for the user and the exit status.
+//! The failure of a subcommand: one line for the user, and the exit status.
 //!
-//! The line says what failed, where, and what to do about it. Status 1 is a failure at work, 2 a
-//! command that cannot be meant (clap uses 2 for the same purpose).
+//! The line has the failed action, the value and the remedy. Status 1 is a failure at run time; status 2 is
+//! an invalid command line (clap uses 2 for the same purpose).
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -11,31 +11,31 @@ use brisk_gateway::settings::Places;
 /// Why the program ends with a status other than 0.
 #[derive(Debug)]
 pub(crate) struct Failure {
-    /// One line: what, where, what to do.
+    /// One line: failed action, value, remedy.
     pub(crate) message: String,
     /// The exit status: 1 failed, 2 usage.
     pub(crate) code: u8,
-    /// The key of the gateway's configuration that it is about: `hop.device`.
+    /// The key of the gateway's configuration that caused it: `hop.device`.
     pub(crate) about: Option<&'static str>,
 }
 
 impl Failure {
-    /// Something went wrong at work: status 1.
+    /// A failure at run time: status 1.
     pub(crate) fn failed(message: impl std::fmt::Display) -> Failure {
         Failure { message: message.to_string(), code: 1, about: None }
     }
 
-    /// The command line asks for what cannot be: status 2.
+    /// An invalid command line: status 2.
     pub(crate) fn usage(message: impl std::fmt::Display) -> Failure {
         Failure { message: message.to_string(), code: 2, about: None }
     }
 
-    /// It is about this key, or about one that is not there.
+    /// Names the key that caused it, which may be missing in the file.
     pub(crate) fn about(self, key: &'static str) -> Failure {
         Failure { about: Some(key), ..self }
     }
 
-    /// It is about what is in the file at `path`: with the line of its key, or of the section where that is
+    /// Names the file at `path` as the cause, with the line of the key, or of the section if the key is
     /// missing.
     pub(crate) fn in_file(self, path: &Path) -> Failure {
         let places = Places::of(&std::fs::read_to_string(path).unwrap_or_default());

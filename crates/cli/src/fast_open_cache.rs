@@ -1,4 +1,5 @@
-//! A client's memory in a file, from one run of the program to the next: Fast Open cookies and path metrics.
+//! The file in which a client keeps its memory between runs of the program: Fast Open cookies and path
+//! metrics.
 
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Write};
@@ -15,16 +16,15 @@ pub(crate) struct Cache {
 }
 
 impl Cache {
-    /// The cache in this file, which need not exist.
+    /// Returns the cache in this file, which need not exist.
     pub(crate) fn new(path: PathBuf) -> Cache {
         Cache { path }
     }
 
-    /// Hands what is stored to the endpoint. Cookies that cannot be used are told and otherwise ignored:
-    /// nothing depends on them.
+    /// Passes the stored entries to the endpoint. Unusable cookies are reported and ignored.
     ///
     /// # Errors
-    /// The file is something else, or nobody can say what: it would be overwritten.
+    /// If the file has other content or cannot be read: it would be overwritten.
     pub(crate) fn load(&self, endpoint: &Endpoint) -> Result<(), Failure> {
         let path = self.path.display();
         let text = match std::fs::read(&self.path) {
@@ -32,13 +32,13 @@ impl Cache {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
             Err(error) => {
                 return Err(Failure::failed(format!(
-                    "{path}: the cookies cannot be read: {error}; name a file that is yours"
+                    "{path}: the cookies cannot be read: {error}; name a file that you own"
                 )));
             }
         };
         match endpoint.import_fast_open_cache(&text).and_then(|()| endpoint.import_paths(&text)) {
             Err(ImportError::NotACache) if !text.is_empty() => Err(Failure::failed(format!(
-                "{path}: this is no file of cookies, and they would overwrite it; name another file, or delete this one"
+                "{path}: the file has no cookies and would be overwritten; name another file, or delete this one"
             ))),
             Err(error) if !text.is_empty() => {
                 eprintln!("brisk: warning: {path}: {error}");
@@ -48,8 +48,8 @@ impl Cache {
         }
     }
 
-    /// Stores what the endpoint knows, for the owner of the file alone; a program that is interrupted leaves
-    /// the old one.
+    /// Stores the endpoint's memory, readable by the file's owner alone; an interrupted program leaves the
+    /// old file.
     pub(crate) fn store(&self, endpoint: &Endpoint) -> Result<(), Failure> {
         let mut name = self.path.clone().into_os_string();
         name.push(format!(".{}", std::process::id()));

@@ -37,9 +37,9 @@ Examples:
   brisk frontend --listener :80=web --listener :8000-8010=games --peer a.example:7443 --key-file key
   brisk frontend -c /etc/brisk/frontend.toml";
 
-/// Ports that a frontend listens on at most: each takes a descriptor on each core.
+/// Maximum number of ports: each takes a descriptor on each core.
 const MAX_PORTS: usize = 1024;
-/// Segments behind the SYN on a hop inside UDP: with it they make an initial window.
+/// Segments that follow the SYN on a hop inside UDP: together with the SYN they are an initial window.
 const DATA_AFTER_SYN: u8 = 9;
 
 /// The flags of `frontend`.
@@ -53,11 +53,11 @@ pub(crate) struct Args {
     /// ADDR:FIRST-LAST=NAME; repeatable
     #[arg(long, value_name = "ADDR:PORT=NAME", env = "BRISK_LISTENER", value_parser = listener, value_delimiter = ',')]
     listener: Vec<ListenerSettings>,
-    /// A backend: HOST:PORT; repeatable, the first one that is up is asked
+    /// A backend: HOST:PORT; repeatable, in order of preference
     #[arg(long, value_name = "HOST:PORT", env = "BRISK_PEER", value_parser = name_and_port, value_delimiter = ',')]
     peer: Vec<String>,
-    /// Go straight to this origin, over the kernel's TCP, while no backend is up; bypasses the encryption of
-    /// the hop
+    /// Connect to this origin over the kernel's TCP while no backend is up; bypasses the encryption of the
+    /// hop
     #[arg(long, value_name = "HOST:PORT", env = "BRISK_DIRECT", value_parser = name_and_port)]
     direct: Option<String>,
     /// The PROXY header that the origin of --direct expects: v1 or v2
@@ -66,27 +66,26 @@ pub(crate) struct Args {
     /// Require and trust a PROXY header from these networks: 10.0.0.0/8; repeatable
     #[arg(long, value_name = "NETWORK", env = "BRISK_PROXY_FROM", value_delimiter = ',')]
     proxy_from: Vec<Network>,
-    /// Take SOCKS5 clients, who name the origin themselves; the backend must --allow it
+    /// Accept SOCKS5 clients, which name the origin; the backend must --allow it
     #[arg(long, env = "BRISK_SOCKS5")]
     socks5: bool,
     /// Accept clients of an HTTP proxy (CONNECT, requests for http:// addresses); the backend must --allow
     /// the origin
     #[arg(long, env = "BRISK_CONNECT")]
     connect: bool,
-    /// File with the users that may log in to --socks5 and --connect: one NAME:PASSWORD a line, readable by
-    /// its owner alone
+    /// File with the users of --socks5 and --connect: one NAME:PASSWORD a line, readable by its owner alone
     #[arg(long, value_name = "FILE", env = "BRISK_USERS_FILE", conflicts_with = "transparent")]
     users_file: Option<PathBuf>,
     /// Accept clients that a firewall rule redirects here (see brisk rules); the backend must --allow the
     /// origin
     #[arg(long, env = "BRISK_TRANSPARENT")]
     transparent: bool,
-    /// Time to wait for a client's first bytes, to send them on the SYN of the hop, until it is known which
+    /// Time to wait for a client's first bytes, so that the hop's SYN carries them, while it is unknown which
     /// side sends first [default: 5ms]
     #[arg(long, value_name = "TIME", value_parser = parse_duration, env = "BRISK_FIRST_BYTES_WAIT")]
     first_bytes_wait: Option<Duration>,
-    /// Upper limit of that wait once clients are known to send first (it is then a round trip or more); 0:
-    /// always wait --first-bytes-wait [default: 2s]
+    /// Upper limit of that wait if clients are known to send first (the wait is then a round trip or more);
+    /// 0: always --first-bytes-wait [default: 2s]
     #[arg(long, value_name = "TIME", value_parser = parse_duration, env = "BRISK_FIRST_BYTES_LIMIT")]
     first_bytes_limit: Option<Duration>,
     #[command(flatten)]
@@ -120,7 +119,7 @@ impl Args {
         Settings { frontend, peers, listeners: self.listener.clone(), ..Settings::default() }
     }
 
-    /// The flags over the file, if a frontend can start so.
+    /// Returns the settings of file and flags if a frontend can start with them.
     fn settings(&self) -> Result<Settings, Failure> {
         self.shared.checked(self.own(), check)
     }
@@ -187,7 +186,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
     })
 }
 
-/// The line that a side begins with, one per mechanism, and one about what it has given up.
+/// Logs the start of a side, a line per mechanism, and the rights that it has given up.
 pub(crate) fn started(
     facts: &Facts,
     (key, other): (&'static str, String),
@@ -217,15 +216,15 @@ pub(crate) fn started(
 /// The changes of SIGHUP.
 struct Reloadable {
     args: Args,
-    /// The settings that it began with.
+    /// The settings at the start.
     started: Settings,
-    /// The address that systemd listens on in the place of `frontend.listen`.
+    /// The address on which systemd listens in place of `frontend.listen`.
     handed: Option<SocketAddr>,
-    /// The settings and keys that were read last.
+    /// The settings and keys of the last reload.
     last: Mutex<(Settings, Hop)>,
-    /// The users that were read last.
+    /// The users of the last reload.
     users: Mutex<Option<Users>>,
-    /// The settings of now, with the addresses of their backends.
+    /// The current settings, with the addresses of their backends.
     now: tokio::sync::Mutex<(Settings, Addresses)>,
     attached: Ways,
     control: FrontendControl,
@@ -234,8 +233,8 @@ struct Reloadable {
 }
 
 impl Reloadable {
-    /// Looks up again what was not found, or does not answer where it was found; everything from time to
-    /// time, and when a client waits for a backend. Never ends.
+    /// Looks up names again: those that were not found or whose addresses do not answer, and from time to
+    /// time, or when a client waits for a backend, all of them. Never ends.
     async fn look_up_again(&self) -> Infallible {
         let mut renewed = Instant::now();
         loop {
@@ -268,19 +267,19 @@ impl Reloadable {
         down.map(|upstream| upstream.spec.name.clone()).collect()
     }
 
-    /// Goes over to those that were `found` of the backends with these `names`, as far as the devices reach
+    /// Switches to the addresses that were `found` for the backends with these `names`, if the devices reach
     /// them.
     async fn move_to(&self, found: &Addresses, names: &[String]) {
         let (settings, addresses) = &mut *self.now.lock().await;
         for name in names {
-            // It may have come back meanwhile.
+            // The backend may be up again by now.
             let is_down = self.down().contains(name);
             let Some(moved) = addresses.with(name, found, is_down) else { continue };
             let backend = ("backend", Value::Text(name.to_owned()));
             match configured(settings, &moved, &self.attached, &self.log, &self.metrics) {
                 Ok(config) => {
                     if moved.of(name) != addresses.of(name) {
-                        // The listeners are those of now: there is none to open.
+                        // The listeners do not change: none has to be opened.
                         let _ = self.control.reload(config);
                         let address = moved.of(name).map_or_else(String::new, |address| address.to_string());
                         self.log.line(Level::Info, "resolved", &[backend, ("address", Value::Text(address))]);
@@ -326,15 +325,15 @@ impl Side for Arc<Reloadable> {
     }
 }
 
-/// Says that an empty list of users admits no client.
+/// Warns that an empty list of users admits no client.
 fn tell_no_users(users: Option<&Users>, log: &Log) {
     if users.is_some_and(|users| users.count() == 0) {
-        let reason = "users_file has no user: no client can log in";
+        let reason = "users_file has no users: no client can log in";
         log.line(Level::Warning, "nobody", &[("reason", Value::Text(reason.into()))]);
     }
 }
 
-/// The change of the users, for the log: their numbers, and nothing of what is in the file.
+/// The change of the users for the log: only their number, no content of the file.
 fn users_changed(before: Option<&Users>, now: Option<&Users>) -> Option<Change> {
     let number =
         |users: Option<&Users>| users.map_or_else(|| "none".to_owned(), |users| users.count().to_string());
@@ -342,29 +341,29 @@ fn users_changed(before: Option<&Users>, now: Option<&Users>) -> Option<Change> 
     (before != now).then_some(change)
 }
 
-/// The value is whole even if somebody panicked: it is only replaced.
+/// The value is valid even after a panic, because it is only ever replaced.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How addresses belong together on the devices of a frontend.
+/// The devices of a frontend, and the addresses that they reach.
 pub(crate) struct Ways {
     pub(crate) usual: Attached,
-    /// The packet socket beside TCP in UDP.
+    /// The packet socket, in addition to TCP in UDP.
     pub(crate) packet: Option<Attached>,
 }
 
 /// The stacks of a frontend.
 pub(crate) struct Stacks {
     pub(crate) endpoint: Endpoint,
-    /// On the packet socket.
+    /// The stacks on the packet socket.
     pub(crate) packet: Option<Endpoint>,
     pub(crate) ways: Ways,
 }
 
 impl Stacks {
-    /// Opens the devices, the usual one, which is `usual` unless one is named, with a stack on each core as
-    /// far as it has queues.
+    /// Opens the devices. The usual one is `usual` unless the settings name one; it has a stack on each core
+    /// if it has enough queues.
     pub(crate) fn open(hop: &HopSettings, usual: DeviceSpec, cores: &Cores) -> Result<Stacks, Failure> {
         let attach = hop_args::attach(hop, usual)?;
         let beside = hop_args::packet(hop, None)?;
@@ -378,12 +377,12 @@ impl Stacks {
 }
 
 impl Ways {
-    /// True if the usual device leads to an address.
+    /// True if the usual device reaches an address.
     pub(crate) fn reach(&self, address: SocketAddr) -> bool {
         self.usual.destination(address).is_ok()
     }
 
-    /// The backend at `address` on each of the ways.
+    /// Returns the backend at `address`, with its address on each transport.
     pub(crate) fn backend(
         &self,
         name: &str,
@@ -400,8 +399,7 @@ impl Ways {
     }
 }
 
-/// Whether a frontend with these settings can start, as far as can be told before it asks the system for
-/// anything.
+/// Checks everything about the start of a frontend with these settings that needs no system call.
 pub(crate) fn check(settings: &Settings) -> Result<(), Failure> {
     let Settings { frontend, peers, hop, .. } = settings;
     check_listens(settings, systemd::addresses()?)?;
@@ -427,7 +425,7 @@ fn no_peer() -> Failure {
 fn check_listens(settings: &Settings, handed: &[SocketAddr]) -> Result<(), Failure> {
     match settings.frontend.listen.is_none() && settings.listeners.is_empty() && handed.is_empty() {
         true => Err(Failure::usage(
-            "a frontend needs to know where clients connect: --listen ADDR:PORT or --listener ADDR:PORT=NAME, or \
+            "a frontend needs an address for clients: --listen ADDR:PORT or --listener ADDR:PORT=NAME, or \
              frontend.listen or [[listener]]",
         )
         .about("frontend.listen")),
@@ -435,7 +433,7 @@ fn check_listens(settings: &Settings, handed: &[SocketAddr]) -> Result<(), Failu
     }
 }
 
-/// The address among those `handed` over that takes the place of `frontend.listen`: the one that no other
+/// Returns the address among the sockets `handed` over that replaces `frontend.listen`: the one that no other
 /// listener has.
 fn handed(settings: &Settings, handed: &[SocketAddr]) -> Result<Option<SocketAddr>, Failure> {
     let is_of_listener = |address: &SocketAddr| {
@@ -446,21 +444,20 @@ fn handed(settings: &Settings, handed: &[SocketAddr]) -> Result<Option<SocketAdd
         [] => Ok(None),
         [address] => Ok(Some(address)),
         _ => Err(Failure::usage(format!(
-            "LISTEN_FDS: the sockets {} are at no address of a [[listener]], and only one can take the place of \
-             frontend.listen; write a [[listener]] for each",
+            "LISTEN_FDS: the sockets {} match no [[listener]], and only one of them can replace frontend.listen; write a [[listener]] for each",
             left.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(", ")
         ))
         .about("listener")),
     }
 }
 
-/// These settings with what systemd listens on, if it does.
+/// Returns these settings with the addresses on which systemd listens, if it does.
 fn with_listen(settings: Settings, handed: Option<SocketAddr>) -> Settings {
     let listen = handed.or(settings.frontend.listen);
     Settings { frontend: FrontendSettings { listen, ..settings.frontend }, ..settings }
 }
 
-/// The listeners for certain origins.
+/// Returns the listeners for certain origins.
 pub(crate) fn listeners(settings: &[ListenerSettings]) -> Vec<Listener> {
     let listener = |listener: &ListenerSettings| {
         let ListenerSettings { listen, origin, routes, direct, send_proxy } = listener.clone();
@@ -492,14 +489,14 @@ pub(crate) fn check_listeners(
     }
     let ports = all.iter().flat_map(Listen::addresses).count();
     match ports > MAX_PORTS {
-        true => wrong(format!(
-            "the listeners have {ports} ports together; {MAX_PORTS} is the limit of a frontend"
-        )),
+        true => {
+            wrong(format!("the listeners have {ports} ports in total; a frontend has at most {MAX_PORTS}"))
+        }
         false => Ok(()),
     }
 }
 
-/// A listener as a flag names it.
+/// Parses the flag of a listener.
 pub(crate) fn listener(text: &str) -> Result<ListenerSettings, String> {
     let wrong = || "write ADDR:PORT=NAME, for instance :80=web".to_owned();
     let (listen, origin) = text.split_once('=').ok_or_else(wrong)?;
@@ -512,13 +509,13 @@ pub(crate) fn listener(text: &str) -> Result<ListenerSettings, String> {
     })
 }
 
-/// The users of the proxies, if clients have to log in.
+/// Returns the users of the proxies if clients have to log in.
 fn users(frontend: &FrontendSettings) -> Result<Option<Users>, Failure> {
     let Some(file) = &frontend.users_file else { return Ok(None) };
     let about = |failure: Failure| failure.about("frontend.users_file");
     if frontend.transparent == Some(true) {
         return Err(about(Failure::usage(
-            "users_file and transparent contradict each other: clients that a firewall rule sent here cannot log in",
+            "users_file and transparent contradict each other: clients that a firewall rule redirects cannot log in",
         )));
     }
     Users::load(file).map(Some).map_err(|error| about(Failure::failed(error)))
@@ -530,14 +527,14 @@ fn direct(frontend: &FrontendSettings) -> Result<Option<Direct>, Failure> {
             Ok(Some(Direct { origin: origin.clone(), send_proxy: frontend.send_proxy }))
         }
         (Some(Fallback::Direct), None) => Err(Failure::usage(
-            "fallback = \"direct\" needs frontend.origin, the origin as this side reaches it",
+            "fallback = \"direct\" needs frontend.origin, the origin's address as seen from here",
         )
         .about("frontend.fallback")),
         (Some(Fallback::None) | None, _) => Ok(None),
     }
 }
 
-/// The settings as a frontend takes them.
+/// Converts the settings into those of a frontend.
 pub(crate) fn configured(
     settings: &Settings,
     addresses: &Addresses,
@@ -558,7 +555,7 @@ pub(crate) fn configured(
         backends.push(BackendSpec { priority: *priority, weight: *weight, ..spec });
     }
     let usual = FrontendConfig::between(backends, hop);
-    // Nobody on the way looks into the datagrams: the rest of a long request need not wait for the SYN-ACK.
+    // No device on the path reads the datagrams, so the rest of a long request need not wait for the SYN-ACK.
     let data_after_syn = if over_udp { DATA_AFTER_SYN } else { 0 };
     let opens = |usual: FastOpenConnect| {
         fast_open.then_some(FastOpenConnect { data_after_syn, early_window: over_udp, ..usual })
@@ -594,7 +591,8 @@ pub(crate) fn hop_name(attached: &Attached) -> &'static str {
     }
 }
 
-/// The addresses of the backends. Not to know one is a failure only if there is no other way at all.
+/// The addresses of the backends. An unknown address is a failure only if all are unknown and there is no
+/// fallback.
 async fn look_up(settings: &Settings, known: &Addresses, log: &Log) -> Result<Addresses, Failure> {
     let addresses = known.renewed(&settings.peers, log).await;
     if direct(&settings.frontend)?.is_none() {
@@ -603,13 +601,12 @@ async fn look_up(settings: &Settings, known: &Addresses, log: &Log) -> Result<Ad
     Ok(addresses)
 }
 
-/// The device that reaches the backends if none is named: a UDP socket of the family of their addresses, or
-/// of both families.
+/// The device if none is named: a UDP socket of the address family of the backends, or of both families.
 pub(crate) fn device(settings: &Settings, addresses: &Addresses) -> DeviceSpec {
     let named: Vec<String> = names(&settings.peers).collect();
     let known: Vec<SocketAddr> = addresses.all().collect();
     let has = |is_ipv4| known.iter().any(|address| address.is_ipv4() == is_ipv4);
-    // Where no address of a name is known yet it may be of either family.
+    // A name without a known address may have addresses of either family.
     let are_all_known = !known.is_empty() && named.iter().all(|name| addresses.of(name).is_some());
     if !are_all_known || has(true) && has(false) {
         let both = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
@@ -622,7 +619,7 @@ pub(crate) fn device(settings: &Settings, addresses: &Addresses) -> DeviceSpec {
     udp(has(true), stays_here)
 }
 
-/// A UDP socket on any port that reaches `peer`; on loopback only if the peer is there.
+/// A UDP socket on any port that reaches `peer`; it is on loopback only if the peer is.
 pub(crate) fn any_udp(peer: SocketAddr) -> DeviceSpec {
     udp(peer.is_ipv4(), peer.ip().is_loopback())
 }

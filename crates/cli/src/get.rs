@@ -39,28 +39,28 @@ pub(crate) struct Args {
     /// Write the body to this file instead of stdout; - is stdout
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Fetch so many times, each over a fresh connection
+    /// Fetch this many times, each over a fresh connection
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,
-    /// Send the request with the SYN to servers that gave a cookie before; they can get it twice
+    /// Send the request with the SYN to servers that gave a cookie earlier; the request may arrive twice
     #[arg(long, env = "BRISK_FAST_OPEN")]
     fast_open: bool,
-    /// Keep the cookies of --fast-open in this file, for the next time
+    /// Keep the cookies of --fast-open in this file for the next run
     #[arg(long, value_name = "FILE", requires = "fast_open", env = "BRISK_FAST_OPEN_CACHE")]
     fast_open_cache: Option<PathBuf>,
     /// Print the figures of each transfer: json is one object per transfer on stdout, and the body is not
     /// shown
     #[arg(long, value_enum, value_name = "FORMAT")]
     stats: Option<Stats>,
-    /// Give up a connection that does not open within this long
+    /// Limit for opening a connection
     #[arg(long, default_value = "10s", value_name = "TIME", value_parser = parse_duration)]
     connect_timeout: Duration,
-    /// Give up a transfer after this long
+    /// Limit for a transfer
     #[arg(long, default_value = "2m", value_name = "TIME", value_parser = parse_duration)]
     timeout: Duration,
 }
 
-/// How the figures of a transfer are written.
+/// Format of the figures of a transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 enum Stats {
     /// A sentence on stderr.
@@ -86,7 +86,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
             let fetching = fetch(&endpoint, remote, &target, &args, &mut sink);
             let transfer = tokio::time::timeout(args.timeout, fetching).await.map_err(|_| {
                 let limit = humantime::format_duration(args.timeout);
-                Failure::failed(format!("{}: not finished after {limit}; --timeout allows more", args.url))
+                Failure::failed(format!("{}: not finished after {limit}; raise --timeout", args.url))
             })??;
             sink.finish()?;
             match args.stats {
@@ -120,8 +120,8 @@ impl Target {
         let uri: Uri = url.parse().map_err(|error| refuse(&format!("{error}")))?;
         match uri.scheme_str() {
             Some("http") => {}
-            Some("https") => return Err(refuse("TLS is not spoken here")),
-            Some(_) | None => return Err(refuse("only http:// can be fetched")),
+            Some("https") => return Err(refuse("TLS is not supported")),
+            Some(_) | None => return Err(refuse("only http:// is supported")),
         }
         let authority = uri.authority().ok_or_else(|| refuse("there is no host"))?;
         let host = authority.host().trim_start_matches('[').trim_end_matches(']');
@@ -130,7 +130,7 @@ impl Target {
         }
         let place = authority.as_str().rsplit('@').next().unwrap_or_default();
         let port = match place.strip_prefix(authority.host()).unwrap_or_default() {
-            // A colon with nothing behind it is allowed, and means nothing.
+            // A colon without a port is allowed and ignored.
             "" | ":" => Some(80),
             port => port.trim_start_matches(':').parse().ok().filter(|port| *port != 0),
         };
@@ -144,7 +144,7 @@ impl Target {
         })
     }
 
-    /// The address that the stack connects to: the first one of a family it has.
+    /// Returns the address to connect to: the first one of an address family that the stack has.
     async fn resolve(&self, attached: &Attached) -> Result<SocketAddr, Failure> {
         let (url, host) = (&self.url, &self.host);
         let found = tokio::net::lookup_host((host.as_str(), self.port)).await.map_err(|error| {
@@ -211,7 +211,7 @@ async fn fetch(
     let (connect, mut response) = if args.fast_open {
         let (connect, response) = tokio::join!(opening, request(stream, target));
         match (connect, response) {
-            // Answered, if over the connection that insures the first.
+            // The second connection, which insures the first, has brought the answer.
             (Err(_), Ok(response)) => (started.elapsed(), response),
             (connect, response) => (connect?, response?),
         }
@@ -222,7 +222,7 @@ async fn fetch(
     check(&response, target)?;
     let mut bytes = 0;
     while let Some(frame) = response.frame().await {
-        let frame = frame.map_err(|error| target.failed("the transfer broke off", error))?;
+        let frame = frame.map_err(|error| target.failed("the transfer ended early", error))?;
         if let Some(data) = frame.data_ref() {
             bytes += data.len() as u64;
             sink.write(data)?;
@@ -242,17 +242,17 @@ async fn request(stream: HedgedStream, target: &Target) -> Result<Response<Incom
     let failed = |error| target.failed("the server did not answer", error);
     let io = TokioIo::new(stream);
     let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await.map_err(failed)?;
-    // Its errors reach whoever reads the response.
+    // The reader of the response gets its errors.
     tokio::spawn(connection);
     let request = Request::get(&target.path)
         .header(HOST, &target.authority)
         .header(USER_AGENT, concat!("brisk/", env!("CARGO_PKG_VERSION")))
         .body(Empty::<Bytes>::new())
-        .map_err(|error| target.failed("the request cannot be written", error))?;
+        .map_err(|error| target.failed("cannot send the request", error))?;
     sender.send_request(request).await.map_err(failed)
 }
 
-/// Only a success has a body worth having.
+/// Only the body of a success is written.
 fn check(response: &Response<Incoming>, target: &Target) -> Result<(), Failure> {
     let status = response.status();
     if status.is_success() {
@@ -289,7 +289,7 @@ impl Transfer {
         }
     }
 
-    /// The contract knows no reasons: `off` is all that it says of an open that did not try.
+    /// The contract has no reasons: `off` stands for every connection that did not try Fast Open.
     fn fast_open_word(&self) -> &'static str {
         match self.stats.map(|stats| stats.fast_open) {
             None | Some(FastOpenOutcome::Off(_)) => "off",
@@ -348,7 +348,7 @@ struct WireBytes {
 impl Figures<'_> {
     fn line(&self) -> Result<String, Failure> {
         serde_json::to_string(self)
-            .map_err(|error| Failure::failed(format!("the figures cannot be written as JSON: {error}")))
+            .map_err(|error| Failure::failed(format!("cannot write the figures as JSON: {error}")))
     }
 }
 
@@ -357,7 +357,7 @@ fn millis(duration: Duration) -> f64 {
     (duration.as_secs_f64() * 1e6).round() / 1e3
 }
 
-/// Where the body goes.
+/// Destination of the body.
 enum Sink {
     Nowhere,
     Stdout,

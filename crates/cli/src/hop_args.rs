@@ -1,5 +1,5 @@
-//! The flags that frontend, backend and edge share, and what becomes of them: settings that lie over those of
-//! a file.
+//! The flags that frontend, backend and edge share. They become settings that take precedence over those of a
+//! file.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,9 +20,9 @@ use crate::device_args::AddressArgs;
 use crate::duration::parse_duration;
 use crate::failure::Failure;
 
-/// The variable that may hold the key itself.
+/// The environment variable that may hold the key itself.
 const KEY_VARIABLE: &str = "BRISK_KEY";
-/// The mechanisms of the hop unless the operator chooses others.
+/// Default mechanisms of the hop.
 const DEFAULT_MECHANISMS: &str = "all";
 
 /// Options of every role.
@@ -57,7 +57,7 @@ pub(crate) struct SharedArgs {
     /// ten seconds and of 1 MB more; 0% switches redundancy off [default: 25%]
     #[arg(long, value_name = "RATIO", env = "BRISK_MAX_OVERHEAD")]
     max_overhead: Option<String>,
-    /// Fall back to our TCP without UDP through this interface where the path carries no UDP; needs
+    /// Second transport for paths that carry no UDP: brisk's TCP without UDP through this interface; needs
     /// CAP_NET_RAW
     #[arg(long, value_name = "IFACE", env = "BRISK_PACKET", help_heading = "Device")]
     packet: Option<String>,
@@ -68,7 +68,7 @@ pub(crate) struct SharedArgs {
     role: RoleArgs,
 }
 
-/// How the hop is protected. There is no key by default: it is made with `brisk keygen`.
+/// Protection of the hop. There is no default key; `brisk keygen` creates one.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Security")]
 pub(crate) struct HopKeyArgs {
@@ -78,18 +78,18 @@ pub(crate) struct HopKeyArgs {
     /// File with the public keys of the other side, if the key is a pair (brisk keygen --static)
     #[arg(long, value_name = "FILE", env = "BRISK_PEER_KEYS", conflicts_with = "plain")]
     pub(crate) peer_keys: Option<PathBuf>,
-    /// No key: the hop can be read and used by everybody who reaches it
+    /// Use no key: everybody who reaches the hop can read and use it
     #[arg(long, env = "BRISK_PLAIN", conflicts_with = "key_file")]
     pub(crate) plain: bool,
 }
 
-/// How often keys of the hop change by themselves.
+/// Interval at which ephemeral keys of the hop change.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Security")]
 struct EphemeralArgs {
     /// Lifetime of an ephemeral key pair: an attacker who takes over a gateway can decrypt recorded traffic
-    /// at most this far back; 0s: a new pair for each connection, at 1.6 times the processor time a request;
-    /// at most 1m [default: 10s]
+    /// at most this far back; 0s: a new pair for each connection, which costs 1.6 times the processor time
+    /// per request; at most 1m [default: 10s]
     #[arg(long, value_name = "TIME", env = "BRISK_EPHEMERAL_LIFETIME", value_parser = ephemeral_lifetime)]
     ephemeral_lifetime: Option<Duration>,
 }
@@ -106,13 +106,14 @@ fn ephemeral_lifetime(text: &str) -> Result<Duration, String> {
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Limits")]
 struct LimitArgs {
-    /// Connections at one time; more wait their turn [default: 10000]
+    /// Simultaneous connections; further ones wait [default: 10000]
     #[arg(long, value_name = "N", env = "BRISK_MAX_CONNECTIONS", value_parser = clap::value_parser!(u32).range(1..))]
     max_connections: Option<u32>,
-    /// Cores that serve connections, each with a stack of its own [default: all that this process may use]
+    /// Cores that serve connections, each with a stack of its own [default: all cores that this process may
+    /// use]
     #[arg(long, value_name = "N", env = "BRISK_THREADS", value_parser = clap::value_parser!(u8).range(1..=64))]
     threads: Option<u8>,
-    /// Time for open connections after SIGTERM [default: 30s]
+    /// Time that open connections have to end after SIGTERM [default: 30s]
     #[arg(long, value_name = "TIME", env = "BRISK_DRAIN_TIMEOUT", value_parser = parse_duration)]
     drain_timeout: Option<Duration>,
     /// Time to open the next connection (hop or origin) [default: 10s]
@@ -122,18 +123,18 @@ struct LimitArgs {
     /// [default: 5s]
     #[arg(long, value_name = "TIME", value_parser = header_timeout, env = "BRISK_HEADER_TIMEOUT")]
     header_timeout: Option<Duration>,
-    /// Permitted silence of both ends at the start; 0s: for ever [default: 1m]
+    /// Permitted silence of both ends at the start; 0s: no limit [default: 1m]
     #[arg(long, value_name = "TIME", value_parser = parse_duration, env = "BRISK_FIRST_BYTE_TIMEOUT")]
     first_byte_timeout: Option<Duration>,
-    /// Permitted silence of both ends later; 0s: for ever [default: 1h]
+    /// Permitted silence of both ends later; 0s: no limit [default: 1h]
     #[arg(long, value_name = "TIME", value_parser = parse_duration, env = "BRISK_IDLE_TIMEOUT")]
     idle_timeout: Option<Duration>,
-    /// Permitted silence of one end after the other has finished; 0s: for ever [default: 5m]
+    /// Permitted silence of one end after the other end has closed; 0s: no limit [default: 5m]
     #[arg(long, value_name = "TIME", value_parser = parse_duration, env = "BRISK_HALF_CLOSED_TIMEOUT")]
     half_closed_timeout: Option<Duration>,
 }
 
-/// Nobody is waited for for ever before anything is known of it.
+/// 0 is refused: a client that has sent nothing must not wait for ever.
 fn header_timeout(text: &str) -> Result<Duration, String> {
     let limit = parse_duration(text)?;
     match limit >= Duration::from_millis(100) && limit <= Duration::from_secs(60) {
@@ -142,14 +143,14 @@ fn header_timeout(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Where it can be looked at.
+/// The admin listener.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Admin")]
 struct AdminArgs {
     /// Address of /metrics, /status, /healthz and /readyz: ADDR:PORT
     #[arg(long, value_name = "ADDR:PORT", env = "BRISK_ADMIN", value_parser = listen_address)]
     admin: Option<std::net::SocketAddr>,
-    /// File with the token that admin requests must bear; needed unless --admin is loopback
+    /// File with the token that admin requests must carry; required unless --admin is a loopback address
     #[arg(long, value_name = "FILE", env = "BRISK_ADMIN_TOKEN_FILE")]
     admin_token_file: Option<PathBuf>,
 }
@@ -183,8 +184,8 @@ impl RoleArgs {
         Settings { hop, limits, admin: AdminSettings { listen, token_file }, ..Settings::default() }
     }
 
-    /// A failure of these flags and the ones in `own` over the file: with its line, if it is about something
-    /// in there.
+    /// Adds the line of the file to `failure` if a key of the file caused it, and not one of these flags or
+    /// of `own`.
     fn placed(&self, failure: Failure, own: Settings) -> Failure {
         let (Some(path), Some(key)) = (&self.config, failure.about) else { return failure };
         let by_flags = self.settings().over(own).changed(&Settings::default());
@@ -194,14 +195,15 @@ impl RoleArgs {
         }
     }
 
-    /// The flags, these and the ones in `own`, over the file if there is one.
+    /// Returns the settings of these flags and of `own`, which take precedence over the file, if there is
+    /// one.
     pub(crate) fn over_file(&self, own: Settings) -> Result<Settings, Failure> {
         let flags = self.settings().over(own);
         match &self.config {
             None => Ok(flags),
             Some(path) => {
                 let mut file = Settings::load(path).map_err(Failure::failed)?;
-                // A flag that chooses one protection takes back the other of the file.
+                // A flag for one kind of protection cancels the other kind in the file.
                 if flags.hop.key_file.is_some() {
                     file.hop.plain = None;
                 } else if flags.hop.plain.is_some() {
@@ -212,8 +214,8 @@ impl RoleArgs {
         }
     }
 
-    /// As [`RoleArgs::over_file`], if a program can start with them. A failure that `check` finds in the file
-    /// names the file.
+    /// Like [`RoleArgs::over_file`], if a program can start with these settings. If the file has the cause of
+    /// a failure of `check`, the error names the file.
     pub(crate) fn checked(
         &self,
         own: Settings,
@@ -226,7 +228,7 @@ impl RoleArgs {
 }
 
 impl SharedArgs {
-    /// The flags of the hop over these of a side.
+    /// Returns the settings of the hop's flags, which take precedence over these of a side.
     fn over(&self, own: Settings) -> Settings {
         let SharedArgs { key, ephemeral, device, mechanisms, max_overhead, packet, no_kernel_tcp, role: _ } =
             self;
@@ -245,7 +247,7 @@ impl SharedArgs {
         Settings { hop, ..Settings::default() }.over(own)
     }
 
-    /// As [`RoleArgs::checked`].
+    /// Like [`RoleArgs::checked`].
     pub(crate) fn checked(
         &self,
         own: Settings,
@@ -254,7 +256,7 @@ impl SharedArgs {
         self.role.checked(self.over(own), check)
     }
 
-    /// As [`RoleArgs::over_file`].
+    /// Like [`RoleArgs::over_file`].
     pub(crate) fn over_file(&self, own: Settings) -> Result<Settings, Failure> {
         self.role.over_file(self.over(own))
     }
@@ -280,8 +282,8 @@ pub(crate) fn check_device(attach: &AttachConfig) -> Result<(), Failure> {
     attach.check().map_err(|error| Failure::from(error).about("hop.device"))
 }
 
-/// The keys in which `read` differs from the settings that the side has `started` with and that it cannot
-/// change while it runs: those of the limits, the admin listener and the hop's devices, and those of `own`.
+/// Returns the keys whose change needs a restart and in which `read` differs from `started`, the settings at
+/// the start. These are the limits, the admin listener, the hop's devices, and the keys in `own`.
 pub(crate) fn needs_restart(read: &Settings, started: &Settings, own: &[&str]) -> Vec<String> {
     let opened = ["hop.device", "hop.addr", "hop.gateway", "hop.mtu", "hop.packet"];
     let fixed = |key: &String| {
@@ -291,13 +293,13 @@ pub(crate) fn needs_restart(read: &Settings, started: &Settings, own: &[&str]) -
     read.changed(started).into_iter().map(|change| change.key).filter(fixed).collect()
 }
 
-/// The settings that were `read`, with the devices that the side has `started` with.
+/// Returns the settings that were `read`, with the devices of `started`, the settings at the start.
 pub(crate) fn as_opened(read: Settings, started: &Settings) -> Settings {
     let HopSettings { device, addr, gateway, mtu, packet, .. } = started.hop.clone();
     Settings { hop: HopSettings { device, addr, gateway, mtu, packet, ..read.hop }, ..read }
 }
 
-/// Says loudly that an empty list of public keys admits no frontend.
+/// Warns that an empty list of public keys admits no frontend.
 pub(crate) fn tell_nobody(hop: &Hop, log: &Log) {
     if hop.admits_nobody() {
         let reason = "peer_keys has no key: no frontend may connect";
@@ -305,11 +307,11 @@ pub(crate) fn tell_nobody(hop: &Hop, log: &Log) {
     }
 }
 
-/// The protection of the hop for a side that connects to a backend, whose key it needs.
+/// Returns the protection of the hop for a side that connects to a backend and so needs the backend's key.
 pub(crate) fn protection_towards_backend(hop: &HopSettings) -> Result<Hop, Failure> {
     let protection = protection(hop)?;
     match protection.admits_nobody() {
-        true => Err(Failure::failed("peer_keys has no key: the public key of the backend goes there")
+        true => Err(Failure::failed("peer_keys has no key: write the backend's public key into that file")
             .about("hop.peer_keys")),
         false => Ok(protection),
     }
@@ -323,7 +325,7 @@ pub(crate) fn tell_ignored(settings: &Settings, log: &Log) {
     }
 }
 
-/// Interfaces that the hop is to go through and that this host does not have, with the keys that name them.
+/// Returns the interfaces of the hop that this host does not have, with the keys that name them.
 pub(crate) fn missing_interfaces(hop: &HopSettings) -> Vec<(&'static str, String)> {
     let device = hop.device.as_deref().and_then(|device| device.parse().ok());
     let of_device = match device {
@@ -335,31 +337,31 @@ pub(crate) fn missing_interfaces(hop: &HopSettings) -> Vec<(&'static str, String
     named.filter(|(_, name)| Interface::named(name).is_err()).collect()
 }
 
-/// The protection that is asked for.
+/// Returns the configured protection.
 pub(crate) fn protection(hop: &HopSettings) -> Result<Hop, Failure> {
     let peers = hop.peer_keys.as_deref();
     if peers.is_some() && hop.plain.unwrap_or(false) {
         return Err(
-            Failure::usage("hop: peer_keys and plain contradict each other; take one out").about("hop.plain")
+            Failure::usage("hop: peer_keys and plain contradict each other; remove one").about("hop.plain")
         );
     }
     match (&hop.key_file, std::env::var(KEY_VARIABLE), hop.plain.unwrap_or(false)) {
         (Some(path), _, false) => Hop::load(path, peers)
             .map_err(|error| Failure::failed(error).about("hop.key_file")),
         (Some(_), _, true) => {
-            Err(Failure::usage("hop: key_file and plain contradict each other; take one out")
+            Err(Failure::usage("hop: key_file and plain contradict each other; remove one")
                 .about("hop.plain"))
         }
         (None, _, true) => Ok(Hop::Plain),
         (None, Ok(text), false) => Hop::parse(&text, KEY_VARIABLE, peers).map_err(Failure::failed),
         (None, Err(_), false) => Err(Failure::usage(
-            "the hop has no key: make one (brisk keygen > key) and give both sides --key-file key, or say --plain",
+            "the hop has no key: create one (brisk keygen > key) and start both sides with --key-file key, or use --plain",
         )
         .about("hop.key_file")),
     }
 }
 
-/// The protection in a word, for the log.
+/// Returns one word for the protection, for the log.
 pub(crate) fn security(hop: &Hop) -> &'static str {
     match hop {
         Hop::Sealed(_) => "sealed",
@@ -382,19 +384,19 @@ pub(crate) fn attach(hop: &HopSettings, usual: DeviceSpec) -> Result<AttachConfi
         addresses.map_err(|error| Failure::usage(format!("hop addr: {error}")).about("hop.addr"))?;
     if hop.packet.is_some() && !matches!(device, DeviceSpec::Udp { .. }) {
         return Err(Failure::usage(format!(
-            "hop packet is the way beside TCP in UDP, and the device is {device}; take one of the two out"
+            "packet is a second transport for TCP in UDP, but the device is {device}; remove one of the two"
         ))
         .about("hop.packet"));
     }
     Ok(AttachConfig { addresses, gateway: hop.gateway, mtu: hop.mtu, ..AttachConfig::new(device) })
 }
 
-/// Ports that a frontend claims on a packet socket: 3584 connections to each backend at one time, and those
-/// that were.
+/// Ports that a frontend claims on a packet socket, for at most 3584 connections to each backend, open or in
+/// TIME-WAIT.
 pub(crate) const LOCAL_PORTS: u16 = 3584;
 
-/// Whether the kernel's TCP is tried where the hop's device gets nothing through: it speaks to what listens
-/// on UDP's port, and to our TCP on an address of the host.
+/// True if the kernel's TCP is a fallback for the hop's device. It reaches a listener on the UDP port, and
+/// brisk's TCP on an address of the host.
 pub(crate) fn kernel_tcp(hop: &HopSettings) -> bool {
     let device = hop.device.as_deref().map(str::parse::<DeviceSpec>);
     let reaches = matches!(
@@ -404,7 +406,8 @@ pub(crate) fn kernel_tcp(hop: &HopSettings) -> bool {
     reaches && hop.kernel_tcp.unwrap_or(true)
 }
 
-/// The packet socket beside TCP in UDP, if one is asked for: for a frontend, or for what listens on `serve`.
+/// Returns the packet socket in addition to TCP in UDP, if one is configured: for a frontend, or for a
+/// listener on `serve`.
 pub(crate) fn packet(
     hop: &HopSettings,
     serve: Option<std::net::SocketAddr>,
@@ -417,7 +420,7 @@ pub(crate) fn packet(
     Ok(Some(AttachConfig { mtu: hop.mtu, serve, local_ports, ..AttachConfig::new(device) }))
 }
 
-/// The endpoint of [`packet`].
+/// Returns the endpoint of [`packet`].
 pub(crate) fn packet_endpoint(attach: Option<AttachConfig>) -> Result<Option<(Endpoint, Attached)>, Failure> {
     let Some(attach) = attach else { return Ok(None) };
     let (builder, attached) = attach.open()?;
@@ -442,12 +445,12 @@ pub(crate) fn profile(hop: &HopSettings) -> Result<Profile, Failure> {
     Ok(profile)
 }
 
-/// The planner's allowance, as it is written.
+/// Returns the planner's allowance as the user wrote it.
 pub(crate) fn max_overhead(hop: &HopSettings) -> &str {
     hop.max_overhead.as_deref().unwrap_or(DEFAULT_MAX_OVERHEAD)
 }
 
-/// The state of each mechanism, with the reason, for the start, the status and the metrics.
+/// Returns the state of each mechanism with the reason, for the log at the start, the status and the metrics.
 pub(crate) fn states(hop: &HopSettings, tcp: &TcpConfig, fast_open: bool) -> Vec<MechanismState> {
     let mechanisms = &tcp.mechanisms;
     let [corrective, proactive, planner] =
@@ -462,7 +465,7 @@ pub(crate) fn states(hop: &HopSettings, tcp: &TcpConfig, fast_open: bool) -> Vec
     let source = if hop.mechanisms.is_some() { "by configuration" } else { "default" };
     let allowance = format!("max_overhead {}", max_overhead(hop));
     let allowance = if hop.max_overhead.is_some() { allowance } else { format!("default {allowance}") };
-    // An allowance of 0 % has switched the planner and its means off.
+    // An allowance of 0 % has switched off the planner with parity and copies.
     let without_allowance = !planner && words().any(|word| matches!(word, "all" | "planner"));
     let planned = |on: bool| match on == planner && (planner || without_allowance) {
         true => allowance.as_str(),
@@ -479,7 +482,7 @@ pub(crate) fn states(hop: &HopSettings, tcp: &TcpConfig, fast_open: bool) -> Vec
     };
     vec![
         state("fast_open", switch(fast_open), source),
-        state("path", "on", "always: the memory of the path is local"),
+        state("path", "on", "always on: it needs nothing at the peer"),
         state("reactive", reactive.unwrap_or("rack_tlp"), source),
         state("corrective", switch(corrective), planned(corrective)),
         state("proactive", switch(proactive), planned(proactive)),
@@ -488,7 +491,7 @@ pub(crate) fn states(hop: &HopSettings, tcp: &TcpConfig, fast_open: bool) -> Vec
     ]
 }
 
-/// The limits, and where it is counted.
+/// Returns the limits, and the metrics that count.
 pub(crate) fn service(limits: &LimitSettings, log: &Log, metrics: &Arc<Metrics>) -> ServiceConfig {
     let usual = ServiceConfig::default();
     ServiceConfig {

@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM end the work cleanly: what is there by then is still reported.
+//! Ctrl-C and SIGTERM end the work cleanly: the results so far are reported.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +9,7 @@ use crate::failure::Failure;
 
 /// A flag that SIGINT or SIGTERM sets, from now on.
 pub(crate) fn stop_flag() -> Result<Arc<AtomicBool>, Failure> {
-    let failed = |error| Failure::failed(format!("cannot listen for signals: {error}"));
+    let failed = |error| Failure::failed(format!("cannot catch signals: {error}"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().map_err(failed)?;
     let (mut interrupt, mut terminate) = {
         let _inside = runtime.enter();

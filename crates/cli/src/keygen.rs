@@ -1,4 +1,4 @@
-//! `brisk keygen`: a new key for a hop, or a new pair.
+//! `brisk keygen`: creates a key or a pair of keys for a hop.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ const EXAMPLES: &str = "\
 Examples:
   (umask 077; brisk keygen > key)
   brisk backend --listen :7443 --to 127.0.0.1:80 --key-file key
-A pair on each side instead of one key on both:
+With a pair of keys on each side instead of one key on both:
   (umask 077; brisk keygen --static > pair); brisk keygen --public pair > public
   brisk backend --listen :7443 --to 127.0.0.1:80 --key-file pair --peer-keys frontends";
 
@@ -21,7 +21,7 @@ A pair on each side instead of one key on both:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// A pair of keys of this side alone; the other side gets the public one
+    /// Create a pair of keys for this side; the other side gets the public key
     #[arg(long = "static")]
     pair: bool,
     /// Print the public keys of the pairs in this file
@@ -29,8 +29,8 @@ pub(crate) struct Args {
     public: Option<PathBuf>,
 }
 
-/// Prints a key. If stdout is a file, it is closed to others first: a key that others may read is refused
-/// later.
+/// Prints a key. If stdout is a file, its permissions are restricted to the owner first, because a gateway
+/// refuses a key that others may read.
 pub(crate) fn run(args: &Args, _common: &Common) -> Result<(), Failure> {
     if let Some(file) = &args.public {
         let text = read_secret(file).map_err(Failure::failed)?;
@@ -47,15 +47,14 @@ pub(crate) fn run(args: &Args, _common: &Common) -> Result<(), Failure> {
     output::print_line(&key.reveal())
 }
 
-/// `brisk keygen > key` makes a file that others may read, as the shell does; it becomes the owner's alone
-/// here.
+/// The shell creates the file of `brisk keygen > key` with permissions for others; this removes them.
 fn protect_stdout() {
     use std::os::fd::AsFd;
     use std::os::unix::fs::PermissionsExt;
     let Ok(descriptor) = std::io::stdout().as_fd().try_clone_to_owned() else { return };
     let file = std::fs::File::from(descriptor);
     if file.metadata().is_ok_and(|metadata| metadata.is_file()) {
-        // The gateway refuses a key that others than its owner may write, so a failure shows there.
+        // A failure shows later, because the gateway refuses a key file that others may write.
         let _ = file.set_permissions(PermissionsExt::from_mode(0o600));
     }
 }

@@ -1,4 +1,5 @@
-//! `brisk lab`: the experiments of both papers and our own, each a plan with the paper's figures beside.
+//! `brisk lab`: runs the experiments of both papers and brisk's own. Each is a plan that includes the paper's
+//! figures.
 
 use std::path::{Path, PathBuf};
 
@@ -43,16 +44,16 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// The plans that come with the program, one a line with a title
+    /// List the plans in the program, one a line with its title
     #[command(after_help = "Example:\n  brisk lab list")]
     List,
-    /// Run plans in virtual time, or with --real in real time; an interrupted run goes on where it ended
+    /// Run plans in virtual time, or with --real in real time; an interrupted run continues where it ended
     #[command(after_help = "Example:\n  brisk lab run ga-table5a ga-table5b --quick --json")]
     Run(Run),
-    /// Put the shards of a run together
+    /// Merge the shards of a run
     #[command(after_help = "Example:\n  brisk lab merge shard1 shard2 --out results")]
     Merge(Merge),
-    /// Write one self-contained HTML file over results
+    /// Write a report of results as one self-contained HTML file
     #[command(
         after_help = "Examples:\n  brisk lab report results -o report.html\n  brisk lab report results --markdown docs/reproduction.md"
     )]
@@ -71,28 +72,28 @@ struct Run {
     /// Names from `brisk lab list`, or files that end in .toml
     #[arg(value_name = "PLAN", required_unless_present = "all")]
     plans: Vec<String>,
-    /// Every plan that comes with the program
+    /// Every plan in the program
     #[arg(long, conflicts_with = "plans")]
     all: bool,
-    /// A tenth of the transactions or so: each plan says how many
+    /// About a tenth of the transactions; each plan has the number
     #[arg(long)]
     quick: bool,
-    /// Seed of everything
+    /// Seed of all random numbers
     #[arg(long, value_name = "N", default_value_t = 1, env = "BRISK_SEED")]
     seed: u64,
     /// Cores to use; default: all
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=4096))]
     jobs: Option<u64>,
-    /// Run only this part, 1/4 to 4/4, and merge the parts later
+    /// Run only this part, for instance 1/4; merge the parts later
     #[arg(long, value_name = "I/N", default_value = "1/1")]
     shard: Shard,
-    /// Real pages instead of made ones of the same label: page skeletons or WProf graphs, JSON lines
+    /// Recorded pages instead of synthetic ones of the same label: page skeletons or WProf graphs, JSON lines
     #[arg(long, value_name = "FILE", env = "BRISK_PAGES")]
     pages: Option<PathBuf>,
-    /// Where the results are kept
+    /// Directory for the results
     #[arg(long, value_name = "DIR", default_value = "brisk-results", env = "BRISK_OUT")]
     out: PathBuf,
-    /// Print one JSON object a line for each cell instead of tables
+    /// Print a line of JSON for each cell instead of tables
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -101,31 +102,31 @@ struct Run {
 
 #[derive(Debug, clap::Args)]
 struct Merge {
-    /// Directories that `brisk lab run --shard` wrote
+    /// Directories from `brisk lab run --shard`
     #[arg(value_name = "DIR", required = true)]
     from: Vec<PathBuf>,
-    /// Where the whole is kept
+    /// Directory for the merged results
     #[arg(long, value_name = "DIR", default_value = "brisk-results", env = "BRISK_OUT")]
     out: PathBuf,
 }
 
 #[derive(Debug, clap::Args)]
 struct Report {
-    /// The directory that `brisk lab run` or `merge` wrote
+    /// The directory from `brisk lab run` or `merge`
     #[arg(value_name = "DIR", default_value = "brisk-results")]
     results: PathBuf,
     /// The HTML file; figures.csv and figures.json are written beside it
     #[arg(short, long, value_name = "FILE", default_value = "brisk-report.html")]
     output: PathBuf,
-    /// The same as Markdown
+    /// Write the report as Markdown to this file
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
-    /// The machine in words, for the Markdown
+    /// Description of the machine, for the Markdown
     #[arg(long, value_name = "TEXT", requires = "markdown")]
     machine: Option<String>,
 }
 
-/// Does what was asked for.
+/// Runs the subcommand.
 pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
     match args.command {
         Command::List => list(),
@@ -136,7 +137,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
                 let searched: Vec<String> = from.iter().map(|from| from.display().to_string()).collect();
                 let searched = searched.join(", ");
                 return Err(Failure::failed(format!(
-                    "{searched}: no results there; `brisk lab run --out` writes them"
+                    "{searched}: no results in this directory; `brisk lab run --out` writes them"
                 )));
             }
             merged.iter().try_for_each(|store| show(store, false))
@@ -185,7 +186,7 @@ impl Run {
                 Ok(()) => bar.suspend(|| show(store, self.json))?,
                 Err(error) => {
                     bar.finish_and_clear();
-                    // Complete cells are still shown.
+                    // Complete cells are shown even so.
                     if matches!(error, RunError::Interrupted) {
                         show(store, self.json)?;
                     }
@@ -205,7 +206,7 @@ impl Run {
         names.iter().map(|name| read_plan(name)).collect()
     }
 
-    /// The pages given, and a digest of their file.
+    /// Returns the given pages and a digest of their file.
     fn read_pages(&self) -> Result<(Vec<Page>, String), Failure> {
         let Some(file) = &self.pages else { return Ok((Vec::new(), String::new())) };
         let name = file.display();
@@ -248,7 +249,7 @@ fn read_plan(given: &str) -> Result<(Plan, String), Failure> {
     Ok((plan, text))
 }
 
-/// A digest of this program, so that results of another build are not taken for its own.
+/// A digest of this program, so that it does not reuse results of another build.
 fn build_digest() -> Result<String, Failure> {
     let program = std::env::current_exe().and_then(std::fs::read);
     let bytes =
@@ -277,7 +278,7 @@ impl Report {
         let stores = Store::all(&self.results).map_err(|error: StoreError| Failure::failed(error))?;
         if stores.is_empty() {
             return Err(Failure::failed(format!(
-                "{}: no results; `brisk lab run --all --out {0}` makes some",
+                "{}: no results; run `brisk lab run --all --out {0}`",
                 self.results.display()
             )));
         }

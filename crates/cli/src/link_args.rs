@@ -1,6 +1,6 @@
 //! The flags that describe a link, the same in every subcommand that has one.
 //!
-//! This file only names the flags; what their values mean is the grammar of [`brisk_link::LinkSpec`].
+//! This file only names the flags; the grammar of [`brisk_link::LinkSpec`] defines their values.
 
 use brisk_link::LinkSpec;
 
@@ -25,31 +25,31 @@ pub(crate) struct LinkArgs {
     /// Loss: 2%, after:1%,50%, ge:p=1%,r=50%,h=0%,k=100%, list:3,7, trace:FILE; down:2% for one direction
     #[arg(long, value_name = "MODEL", env = "BRISK_LOSS")]
     loss: Option<String>,
-    /// Share of packets that come late, and by how much: 1%,5ms
+    /// Share of delayed packets, and the delay: 1%,5ms
     #[arg(long, value_name = "SHARE,TIME", env = "BRISK_REORDER")]
     reorder: Option<String>,
-    /// Share of packets that come twice: 0.1%
+    /// Share of duplicated packets: 0.1%
     #[arg(long, value_name = "SHARE", env = "BRISK_DUPLICATE")]
     duplicate: Option<String>,
-    /// Varying delay on top, order kept: 3ms
+    /// Additional delay that varies and keeps the order: 3ms
     #[arg(long, value_name = "TIME", env = "BRISK_JITTER")]
     jitter: Option<String>,
     /// Largest IP packet that passes: 1500
     #[arg(long, value_name = "BYTES", env = "BRISK_MTU")]
     mtu: Option<String>,
-    /// Mark ECN-capable packets when the queue holds more: 32kB
+    /// Mark ECN-capable packets while the queue holds more than this: 32kB
     #[arg(long, value_name = "SIZE", env = "BRISK_ECN_MARK")]
     ecn_mark: Option<String>,
     /// A box in the middle, repeatable: strip-option:34, drop-syn-data, coalesce, split, rewrite-seq, ...
     #[arg(long, value_name = "BOX", env = "BRISK_MIDDLEBOX")]
     middlebox: Vec<String>,
-    /// Seed of all chance; the same seed gives the same draws
+    /// Seed of all random numbers; the same seed gives the same numbers
     #[arg(long, value_name = "N", env = "BRISK_SEED")]
     seed: Option<u64>,
 }
 
 impl LinkArgs {
-    /// The link that the flags describe, on top of `preset`. Trace files are read.
+    /// Returns the link that the flags describe; they change `preset`. Trace files are read.
     pub(crate) fn spec(&self, preset: LinkSpec) -> Result<LinkSpec, Failure> {
         let mut spec = preset;
         let words = [
@@ -71,7 +71,7 @@ impl LinkArgs {
             spec.set(key, value).map_err(Failure::usage)?;
         }
         if self.queue.is_some() && spec.down.rate.is_none() && spec.up.rate.is_none() {
-            return Err(Failure::usage("--queue: nothing waits where there is no rate; add --rate 20mbit"));
+            return Err(Failure::usage("--queue has no effect without a rate; add --rate 20mbit"));
         }
         if self.seed.is_some() {
             spec.seed = self.seed;

@@ -1,9 +1,8 @@
 //! The program `brisk`: argument parsing only, one file per subcommand.
 //!
-//! Each subcommand is a module with an `Args` (clap) and a `run(args, &Common)`; what it does lives in the
-//! crates below. Without the feature `lab` the program is what a server needs: gateway, `serve`, `get` and
-//! keys, neither the simulator nor the laboratory. Exit status 0: it worked; 1: it failed; 2: the command
-//! line cannot be meant.
+//! Each subcommand is a module with an `Args` (clap) and a `run(args, &Common)`; the crates below do the
+//! work. Without the feature `lab` the program has the parts that a server needs: gateway, `serve`, `get` and
+//! keys, but neither simulator nor laboratory. Exit status 0: success; 1: failure; 2: invalid command line.
 
 use std::process::ExitCode;
 
@@ -56,7 +55,7 @@ mod whatif;
 
 use failure::Failure;
 
-/// The version with the commit and the target that it was built from and for.
+/// The version with its commit and target.
 const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("BRISK_BUILD"), ")");
 
 const AFTER_HELP: &str = if cfg!(feature = "lab") {
@@ -98,7 +97,7 @@ pub(crate) struct Common {
     pub(crate) log_format: LogFormat,
 }
 
-/// The two ways to write a log line.
+/// The two formats of a log line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
 pub(crate) enum LogFormat {
     /// `key=value` words after an RFC 3339 time.
@@ -113,16 +112,16 @@ enum Command {
     /// Run a demonstration: a lossy long link, a gateway pair and a load on this machine, no privileges
     #[cfg(feature = "lab")]
     Demo(demo::Args),
-    /// A link in real time between two network namespaces or devices
+    /// Emulate a link in real time between two network namespaces or devices
     #[cfg(feature = "lab")]
     Emulate(emulate::Args),
     /// Simulate each mechanism for a flow over a link, in virtual time, no privileges
     #[cfg(feature = "lab")]
     Whatif(whatif::Args),
-    /// Run the experiments of two papers on web latency and compare the papers' figures with ours
+    /// Run the experiments of two papers on web latency and compare the papers' figures with brisk's
     #[cfg(feature = "lab")]
     Lab(lab::Args),
-    /// Compare the processor time of our TCP with the kernel's: both ends, in turns
+    /// Compare the processor time of brisk's TCP with the kernel's: both ends, in turns
     #[cfg(feature = "lab")]
     Bench(bench::Args),
     /// Run packet scripts against the stack in virtual time
@@ -132,11 +131,11 @@ enum Command {
     Frontend(frontend::Args),
     /// The gateway near the origin: accepts connections of frontends, connects to the origin
     Backend(backend::Args),
-    /// Our TCP towards unmodified clients, the kernel's TCP towards the origin
+    /// The edge: brisk's TCP towards unmodified clients, the kernel's TCP towards the origin
     Edge(edge::Args),
     /// Run a command whose connections all go through the gateway, no privileges
     Run(run::Args),
-    /// Say what is wrong with a configuration of the gateway
+    /// Check a configuration of the gateway
     Check(check::Args),
     /// Probe the path to a backend; report usable mechanisms and the expected gain
     Doctor(doctor::Args),
@@ -144,13 +143,13 @@ enum Command {
     Top(top::Args),
     /// Print the firewall rules that send clients to a transparent frontend
     Rules(rules::Args),
-    /// A static HTTP/1.1 file server on our stack
+    /// Serve static files over HTTP/1.1 with brisk's TCP
     Serve(serve::Args),
-    /// Fetch a URL over our stack
+    /// Fetch a URL with brisk's TCP
     Get(get::Args),
-    /// Make the key that protects the hop between frontend and backend
+    /// Create the key that protects the hop between frontend and backend
     Keygen(keygen::Args),
-    /// Make Fast Open keys, and rotate them without refusing clients
+    /// Create Fast Open keys, and rotate them without refusing clients
     TfoKey(tfo_key::Args),
     /// Print a shell completion script
     #[command(after_help = "Examples:\n  brisk completions bash > /etc/bash_completion.d/brisk")]

@@ -19,7 +19,7 @@ pub(crate) struct Completions {
 /// Where to.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Man {
-    /// Directory that the pages are written into; it is created if need be
+    /// Directory for the pages; created if it does not exist
     directory: PathBuf,
 }
 

@@ -17,7 +17,7 @@ use crate::failure::Failure;
 use crate::service::{self, Stop};
 use crate::systemd;
 
-/// Labels of keys that the line about their change names.
+/// Number of labels in the log line about a change of labels.
 const SHOWN_LABELS: usize = 8;
 
 /// A side that can read its configuration again.
@@ -25,20 +25,20 @@ pub(crate) trait Side: Send + Sync + 'static {
     /// The files with keys, which are watched.
     fn key_files(&self) -> Vec<PathBuf>;
 
-    /// Reads, checks and takes it. On an error the old one stays.
+    /// Reads and checks the configuration and puts it into effect. On an error the old one stays.
     fn reload(&self) -> impl Future<Output = Result<Reloaded, Failure>> + Send;
 }
 
-/// The differences of a configuration that was read again.
+/// The changes of a reload.
 pub(crate) struct Reloaded {
-    /// Keys whose values have changed since it was read last.
+    /// Keys whose values have changed since the last reload.
     changes: Vec<Change>,
     /// Keys whose values need a restart.
     waiting: Vec<String>,
 }
 
 impl Reloaded {
-    /// The differences between what was read last and what is read `now`, settings and keys of the hop.
+    /// Compares the settings and keys of the hop of the `last` reload with those of `now`.
     pub(crate) fn between(last: &(Settings, Hop), now: &(Settings, Hop), waiting: Vec<String>) -> Reloaded {
         let mut changes = now.0.changed(&last.0);
         if !now.1.has_keys_of(&last.1) {
@@ -51,7 +51,7 @@ impl Reloaded {
         Reloaded { changes, waiting }
     }
 
-    /// With another change.
+    /// Adds another change.
     pub(crate) fn with(mut self, change: Option<Change>) -> Reloaded {
         self.changes.extend(change);
         self
@@ -79,7 +79,7 @@ impl Reloaded {
     }
 }
 
-/// The difference of the labels of the other side's keys: those that are gone, and those that have come.
+/// Returns the removed and the added labels of the other side's keys.
 fn labels(last: &Hop, now: &Hop) -> Option<Change> {
     let (last, now) = (last.labels(), now.labels());
     let listed = |labels: Vec<&str>| match labels.get(SHOWN_LABELS..) {
@@ -92,23 +92,23 @@ fn labels(last: &Hop, now: &Hop) -> Option<Change> {
     (!before.is_empty() || !after.is_empty()).then_some(Change { key, before, after })
 }
 
-/// All that, until it is dropped.
+/// Runs the services until it is dropped.
 pub(crate) struct Operation {
     tasks: JoinSet<()>,
 }
 
-/// What a frontend, a backend or an edge opens first.
+/// The resources that a frontend, a backend or an edge opens first.
 pub(crate) struct Opened {
-    /// The cores that its limits give it.
+    /// The cores that the limits permit.
     pub(crate) cores: Cores,
     /// The end by a signal.
     pub(crate) stop: Stop,
-    /// The admin listener, if there is to be one: opened before a side says that it has started.
+    /// The admin listener, if there is one; it is opened before a side reports its start.
     pub(crate) admin: Option<Admin>,
 }
 
 impl Opened {
-    /// Opens these on the runtime that they are for.
+    /// Opens these on the runtime that will use them.
     pub(crate) fn by(settings: &Settings) -> Result<Opened, Failure> {
         let cores = service::gateway_cores(&settings.limits)?;
         let stop = Stop::on_signals()?;
@@ -119,7 +119,7 @@ impl Opened {
 }
 
 impl Operation {
-    /// Begins; after this systemd takes the service for started.
+    /// Starts the services and reports the start to systemd.
     pub(crate) fn begin(
         admin: Option<Admin>,
         facts: Facts,
@@ -130,7 +130,7 @@ impl Operation {
     ) -> Result<Operation, Failure> {
         let shown = Shown { facts, metrics, frontend };
         let mut tasks = JoinSet::new();
-        // First of all: who reads that it listens may send a signal.
+        // This is first, because a reader of the line about the listener may send a signal.
         tasks.spawn(reloads(side, log.clone())?);
         tasks.spawn(dumps(shown.clone(), log.clone())?);
         if let Some(admin) = admin {
@@ -143,13 +143,14 @@ impl Operation {
         Ok(Operation { tasks })
     }
 
-    /// The side has stopped.
+    /// Reports that the side has stopped.
     pub(crate) fn end(mut self) {
         self.tasks.abort_all();
     }
 }
 
-/// SIGHUP, and other content in a file with keys: a mounted secret changes, and nobody sends a signal.
+/// Reloads at SIGHUP, and when a file with keys has other content: no signal announces a change of a mounted
+/// secret.
 fn reloads(side: impl Side, log: Log) -> Result<impl Future<Output = ()> + Send, Failure> {
     let mut hangup = signal(SignalKind::hangup()).map_err(cannot_catch)?;
     Ok(async move {
@@ -173,11 +174,10 @@ fn reloads(side: impl Side, log: Log) -> Result<impl Future<Output = ()> + Send,
     })
 }
 
-/// The time between two looks at the files with keys.
+/// Interval between two checks of the files with keys.
 const INTERVAL: Duration = Duration::from_secs(2);
 
-/// Tells one content of a file from another: inode, size, and the time of the last change in seconds and
-/// nanoseconds.
+/// Identifies the content of a file: inode, size, and the time of the last change in seconds and nanoseconds.
 type Version = (u64, u64, i64, i64);
 
 fn versions(files: &[PathBuf]) -> Vec<Option<Version>> {
@@ -188,8 +188,8 @@ fn versions(files: &[PathBuf]) -> Vec<Option<Version>> {
     files.iter().map(version).collect()
 }
 
-/// Resolves when the files with keys have other versions than these. A file that is missing is being
-/// replaced.
+/// Resolves when the versions of the files with keys differ from these. A missing file does not count,
+/// because it is being replaced.
 async fn changed(known: &[Option<Version>], side: &impl Side) {
     loop {
         tokio::time::sleep(INTERVAL).await;
@@ -200,7 +200,7 @@ async fn changed(known: &[Option<Version>], side: &impl Side) {
     }
 }
 
-/// SIGUSR1.
+/// Logs the status at SIGUSR1.
 fn dumps(shown: Shown, log: Log) -> Result<impl Future<Output = ()> + Send, Failure> {
     let mut order = signal(SignalKind::user_defined1()).map_err(cannot_catch)?;
     Ok(async move {

@@ -1,4 +1,4 @@
-//! Writing results to stdout. A reader that goes away (`brisk whatif | head`) is no error.
+//! Writes results to stdout. A closed pipe (`brisk whatif | head`) is not an error.
 
 use std::io::{ErrorKind, Write};
 

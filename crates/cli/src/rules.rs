@@ -1,5 +1,5 @@
-//! `brisk rules`: the firewall rules that send clients to a transparent frontend, and an origin's answers to
-//! a backend that connects from the clients' addresses. They are printed, not applied.
+//! `brisk rules`: prints firewall rules. They send clients to a transparent frontend, or an origin's answers
+//! to a backend that connects from the clients' addresses. It does not apply them.
 
 use crate::failure::Failure;
 use crate::{Common, output};
@@ -21,18 +21,17 @@ pub(crate) struct Args {
     /// Ports that clients connect to
     #[arg(long, value_name = "PORTS", default_value = "80,443", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..))]
     port: Vec<u16>,
-    /// For clients of this host (REDIRECT): the user that the frontend runs as, whose own connections are
-    /// left alone
+    /// For clients of this host (REDIRECT): the user of the frontend, whose own connections are not
+    /// redirected
     #[arg(long, value_name = "USER", conflicts_with = "router")]
     user: Option<String>,
-    /// For clients behind this router (TPROXY): the interface that they come in by
+    /// For clients behind this router (TPROXY): the interface on which they arrive
     #[arg(long, value_name = "IFACE")]
     router: Option<String>,
-    /// For a backend with --as-client: take the answers of origins whose way to the clients leads over this
-    /// host
+    /// For a backend with --as-client: take the answers of origins that reach the clients through this host
     #[arg(long, conflicts_with_all = ["router", "user", "listen_port"])]
     as_client: bool,
-    /// Print what takes the rules away again
+    /// Print the commands that remove the rules
     #[arg(long)]
     remove: bool,
 }
@@ -42,13 +41,13 @@ pub(crate) fn run(args: &Args, _common: &Common) -> Result<(), Failure> {
     for name in args.user.iter().chain(&args.router) {
         if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
         {
-            return Err(Failure::usage(format!("'{name}' is no name of a user or an interface")));
+            return Err(Failure::usage(format!("'{name}' is not the name of a user or an interface")));
         }
     }
     let whose = args.user.is_some() || args.router.is_some();
     if !(args.as_client || whose && args.listen_port.is_some()) {
         return Err(Failure::usage(
-            "say whose connections: --listen-port PORT with --user NAME (clients of this host) or --router IFACE (clients \
+            "choose the connections: --listen-port PORT with --user NAME (clients of this host) or --router IFACE (clients \
              behind it), or --as-client (answers to a backend); see brisk rules --help",
         ));
     }
@@ -69,9 +68,9 @@ fn text(args: &Args) -> String {
             .to_owned();
     }
     let ports = args.port.iter().map(u16::to_string).collect::<Vec<_>>().join(", ");
-    // There is one wherever it is needed: the flags say so.
+    // The flags require it wherever it is used.
     let to = args.listen_port.unwrap_or_default();
-    // A browser that may use QUIC would pass the gateway by.
+    // A browser with QUIC would bypass the gateway.
     let quic = if args.port.contains(&443) { "    udp dport 443 reject\n" } else { "" };
     match (&args.router, &args.user) {
         (Some(interface), _) => format!(

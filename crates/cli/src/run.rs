@@ -1,10 +1,10 @@
-//! `brisk run -- COMMAND`: a command whose TCP connections all go through the gateway, without a privilege
-//! and without a change to the host.
+//! `brisk run -- COMMAND`: runs a command whose TCP connections all go through the gateway. It needs no
+//! privilege and changes nothing on the host.
 //!
-//! The command gets a user and a network namespace of its own ([`inside`]); a firewall rule in there sends
-//! every connection to a listener. The listener's descriptor is handed out to this process, which stays
-//! outside and is an ordinary transparent frontend. Names are looked up by the host's resolver ([`names`]).
-//! Other UDP is refused, so that browsers do not pass the gateway by with QUIC.
+//! The command gets a user and a network namespace of its own ([`inside`]); a firewall rule in that namespace
+//! sends every connection to a listener. This process stays outside, gets the listener's descriptor and is an
+//! ordinary transparent frontend. Names are looked up by the host's resolver ([`names`]). Other UDP is
+//! refused, so that browsers do not bypass the gateway with QUIC.
 
 mod inside;
 mod names;
@@ -41,21 +41,21 @@ Examples:
   brisk run --peer origin.example:7443 --key-file key -- curl http://www.example/
   brisk run --peer origin.example:7443 --key-file key -- bash
 
-The backend must --allow what the command connects to, by address: --allow '0.0.0.0/0:443'.";
+The backend must --allow the addresses that the command connects to: --allow '0.0.0.0/0:443'.";
 
-/// How long the namespace may take to be made.
+/// Time limit for the creation of the namespace.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The flags of `run`.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// A backend: HOST:PORT; repeatable, the first one that is up is asked
+    /// A backend: HOST:PORT; repeatable, in order of preference
     #[arg(long, value_name = "HOST:PORT", env = "BRISK_PEER", value_parser = name_and_port, value_delimiter = ',')]
     peer: Vec<String>,
     #[command(flatten)]
     shared: SharedArgs,
-    /// For the program itself: where the one outside waits
+    /// For the program itself: the socket of the process outside
     #[arg(long, hide = true)]
     inside: Option<PathBuf>,
     /// The command and its arguments
@@ -63,7 +63,7 @@ pub(crate) struct Args {
     command: Vec<OsString>,
 }
 
-/// Runs the command; its exit status becomes ours.
+/// Runs the command and exits with its status.
 pub(crate) fn run(args: &Args, common: &Common) -> Result<(), Failure> {
     if let Some(outside) = &args.inside {
         return inside::run(outside, &args.command);
@@ -100,7 +100,7 @@ fn settings(args: &Args) -> Result<Settings, Failure> {
     };
     let peers = args.peer.iter().map(peer).collect();
     let settings = args.shared.over_file(Settings { frontend, peers, ..Settings::default() })?;
-    // Those of a file are another frontend's.
+    // The listeners of a file belong to another frontend.
     Ok(Settings { listeners: Vec::new(), ..settings })
 }
 
@@ -127,13 +127,13 @@ async fn serve(
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let frontend = Frontend::on(vec![listener], config, endpoint.clone())?;
     let relay = tokio::spawn(names::relay(std::net::UdpSocket::from(names))?);
-    // An interrupt on the terminal is the command's; it decides what becomes of it.
+    // The command handles an interrupt on the terminal.
     let _caught = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     tokio::spawn(async move {
         while terminate.recv().await.is_some() {
-            // It may have gone already.
+            // The command may have ended already.
             let _ = pid.map(|pid| kill_process(pid, Signal::TERM));
         }
     });
@@ -144,14 +144,14 @@ async fn serve(
     frontend.run(async { status = ended.await.ok() }).await;
     relay.abort();
     let _ = tokio::time::timeout(service::LAST_WORDS, endpoint.wait_idle()).await;
-    status.unwrap_or_else(|| Err(Failure::failed("the command could not be waited for")))
+    status.unwrap_or_else(|| Err(Failure::failed("cannot wait for the command")))
 }
 
 fn wait(child: &mut Child) -> Result<ExitStatus, Failure> {
-    child.wait().map_err(|error| Failure::failed(format!("the command could not be waited for: {error}")))
+    child.wait().map_err(|error| Failure::failed(format!("cannot wait for the command: {error}")))
 }
 
-/// Ends as the command has ended; a shell adds 128 to a signal.
+/// Exits with the command's status; like a shell, adds 128 to a signal.
 fn status(ended: ExitStatus) -> Result<(), Failure> {
     match ended.code().or(ended.signal().map(|signal| 128 + signal)).unwrap_or(1) {
         0 => Ok(()),
@@ -162,7 +162,7 @@ fn status(ended: ExitStatus) -> Result<(), Failure> {
     }
 }
 
-/// Where the two processes meet: a socket in a directory that only this user can enter.
+/// The socket between the two processes, in a directory that only this user can enter.
 struct Meeting {
     directory: PathBuf,
     listener: UnixListener,
@@ -182,8 +182,8 @@ impl Meeting {
         self.directory.join("socket")
     }
 
-    /// The stream to who is inside, and the sockets that it has made; `None` if it has ended before, and said
-    /// why.
+    /// Waits for the process inside; returns the stream to it and the sockets that it has created. `None` if
+    /// that process has ended and reported the reason.
     fn wait(&self, child: &mut Child) -> Result<Option<(UnixStream, [OwnedFd; 2])>, Failure> {
         let until = std::time::Instant::now() + PATIENCE;
         let stream = loop {
@@ -192,7 +192,7 @@ impl Meeting {
                 Err(error) if error.kind() != std::io::ErrorKind::WouldBlock => return Err(error.into()),
                 Err(_) if child.try_wait()?.is_some() => return Ok(None),
                 Err(_) if std::time::Instant::now() > until => {
-                    return Err(Failure::failed("the namespace of the command was not made in time"));
+                    return Err(Failure::failed("the namespace of the command was not created in time"));
                 }
                 Err(_) => std::thread::sleep(Duration::from_millis(2)),
             }

@@ -25,28 +25,28 @@ pub(crate) struct Args {
     /// Scripts, or directories that are searched for *.pkt
     #[arg(value_name = "FILE", required_unless_present = "keys")]
     files: Vec<PathBuf>,
-    /// Configure the stack as `--set key=value` in a script does; may be repeated
+    /// Configure the stack, as `--set key=value` in a script does; repeatable
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// Replace ${NAME} in the scripts; may be repeated
+    /// Replace ${NAME} in the scripts; repeatable
     #[arg(short = 'D', long, value_name = "NAME=VALUE")]
     define: Vec<String>,
-    /// How early or late a packet may be, in microseconds, unless the script says otherwise
+    /// Permitted deviation of a packet's time, in microseconds; a script may override it
     #[arg(long, value_name = "N", default_value_t = 4000)]
     tolerance_usecs: u32,
-    /// Do not complain about packets that a script does not list
+    /// Permit packets that a script does not list
     #[arg(long)]
     lenient: bool,
-    /// Run them against the kernel's TCP instead of ours: in real time, in network namespaces (needs root).
-    /// Scripts that the kernel cannot be set up for are skipped, with the reason
+    /// Run the scripts against the kernel's TCP, in real time, in network namespaces (needs root).
+    /// Scripts that need settings which the kernel lacks are skipped, with the reason
     #[arg(long)]
     kernel: bool,
-    /// List the keys of --set and what they take
+    /// List the keys of --set and their values
     #[arg(long)]
     keys: bool,
 }
 
-/// Runs every script and says which pass.
+/// Runs every script and reports its result.
 pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
     if args.keys {
         return keys().try_for_each(|(key, takes)| print_line(&format!("{key:28}{takes}")));
@@ -80,7 +80,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
     }
 }
 
-/// Scripts that wait for the kernel at one time: they sleep most of it.
+/// Simultaneous scripts against the kernel: most of the time they sleep.
 const AT_ONCE: usize = 8;
 
 /// Runs every script against the kernel, several at a time.
@@ -144,7 +144,7 @@ fn read(file: &Path, name: &str) -> Result<String, ScriptError> {
 
 fn show(line: &str, verbose: bool) {
     if verbose {
-        // A reader that went away is noticed by the verdict.
+        // The output of the result reports a closed pipe.
         let _ = print_line(&format!("     {line}"));
     }
 }
@@ -155,7 +155,7 @@ fn run_one(file: &Path, options: &Options, verbose: bool) -> Result<(), ScriptEr
     run_traced(&name, &text, options, &mut |line| show(line, verbose)).map(|_| ())
 }
 
-/// The scripts at `path`: itself, or every *.pkt below it in order.
+/// Returns `path` itself if it is a file, else every *.pkt below it, in order.
 fn collect(path: &Path, files: &mut Vec<PathBuf>) -> Result<(), Failure> {
     if !path.is_dir() {
         files.push(path.to_owned());

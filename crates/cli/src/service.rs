@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use crate::failure::Failure;
 use crate::{Common, LogFormat as Written};
 
-/// How long the last acknowledgements are waited for at the end.
+/// Time to wait for the last acknowledgements at the end.
 pub(crate) const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// Runs `work` on a tokio runtime of its own.
@@ -24,8 +24,8 @@ pub(crate) fn run<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T
     runtime(&mut Builder::new_multi_thread())?.block_on(work)
 }
 
-/// As [`run`], on as many cores as the device may have queues: each gets a thread, of which this is the first
-/// ([`cores`]). With one core the threads of the runtime help each other.
+/// Like [`run`], on as many cores as the device may have queues. Each core gets a thread; this thread is the
+/// first ([`cores`]). With one core the threads of the runtime help each other.
 pub(crate) fn run_on<T>(
     queues: Queues,
     work: impl Future<Output = Result<T, Failure>>,
@@ -36,12 +36,12 @@ pub(crate) fn run_on<T>(
     }
 }
 
-/// The cores for the stacks that `builder` will make.
+/// Returns the cores for the stacks that `builder` will create.
 pub(crate) fn cores(builder: &brisk_runtime::Builder) -> Result<Cores, Failure> {
     start_cores(builder.stacks())
 }
 
-/// The core of whoever needs no more.
+/// Returns one core, for programs that need no more.
 pub(crate) fn one_core() -> Result<Cores, Failure> {
     start_cores(1)
 }
@@ -51,21 +51,21 @@ fn start_cores(count: usize) -> Result<Cores, Failure> {
         .map_err(|error| Failure::failed(format!("cannot start: the system gave no threads: {error}")))
 }
 
-/// As [`run`], on one thread: that of a gateway, or the first of several ([`gateway_cores`]).
+/// Like [`run`], on one thread: the only one of a gateway, or the first of several ([`gateway_cores`]).
 pub(crate) fn run_on_one_thread<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let runtime = runtime(&mut Builder::new_current_thread())?;
     let done = runtime.block_on(work);
-    // A name server that says nothing holds up nobody's end.
+    // A silent name server does not delay the end of the program.
     runtime.shutdown_background();
     done
 }
 
-/// The cores that these limits give a gateway.
+/// Returns the cores that these limits permit a gateway.
 pub(crate) fn gateway_cores(limits: &LimitSettings) -> Result<Cores, Failure> {
     start_cores(limits.threads.map_or_else(all_cores, usize::from))
 }
 
-/// Queues for as many cores as are asked for, or for all that this process may use.
+/// Returns queues for the requested number of cores, or for all cores that this process may use.
 pub(crate) fn queues(cores: Option<u8>) -> Queues {
     match cores {
         Some(cores) => Queues::Exactly(cores.into()),
@@ -73,7 +73,7 @@ pub(crate) fn queues(cores: Option<u8>) -> Queues {
     }
 }
 
-/// As many as may be asked for, at most.
+/// At most the number that may be requested.
 fn all_cores() -> usize {
     Cores::available().get().min(64)
 }
@@ -87,18 +87,18 @@ fn runtime(builder: &mut Builder) -> Result<Runtime, Failure> {
 }
 
 /// Raises the limit of descriptors to the maximum that the system permits: each client and each origin of a
-/// gateway takes one, and many shells give a program 1,024. Child processes have been started earlier, with
-/// the old limit.
+/// gateway takes one, and many shells limit a program to 1,024. Child processes have been started earlier,
+/// with the old limit.
 fn raise_descriptors() {
     let limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {
-        // With fewer it goes on too.
+        // A failure is harmless: the program works with fewer.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
     }
 }
 
-/// Lets a gateway's last words leave, and says what the hop's device could not take: whoever wonders about a
-/// second of delay finds here whether a socket buffer was too small.
+/// Waits until a gateway's last packets have left, and logs the packets that the hop's device could not take.
+/// If a delay of a second needs an explanation, these counters show whether a socket buffer was too small.
 pub(crate) async fn last_words(endpoint: &Endpoint, log: &Log) {
     // Data lost after this was not acknowledged in time; the peer times out.
     let _ = tokio::time::timeout(LAST_WORDS, endpoint.wait_idle()).await;
@@ -116,12 +116,12 @@ pub(crate) async fn last_words(endpoint: &Endpoint, log: &Log) {
     log.line(Level::Info, "hop", &fields);
 }
 
-/// The log that the common flags ask for.
+/// Returns the log that the common flags describe.
 pub(crate) fn log(common: &Common) -> Log {
     Log::stderr(log_format(common), if common.quiet { Level::Error } else { Level::Info })
 }
 
-/// How its lines are written.
+/// Returns the format of log lines.
 pub(crate) fn log_format(common: &Common) -> LogFormat {
     match common.log_format {
         Written::Text => LogFormat::Text,
@@ -134,7 +134,8 @@ pub(crate) fn log_format(common: &Common) -> LogFormat {
 pub(crate) struct Stop(watch::Receiver<bool>);
 
 impl Stop {
-    /// Catches the signals from now on. A second one while connections are drained ends the program at once.
+    /// Catches the signals from now on. A second signal, while connections are drained, ends the program at
+    /// once.
     pub(crate) fn on_signals() -> Result<Stop, Failure> {
         let failed = |error: io::Error| Failure::failed(format!("cannot catch signals: {error}"));
         let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
@@ -156,19 +157,20 @@ impl Stop {
         Ok(Stop(stopped))
     }
 
-    /// Returns the result at the end of a service: without an order it ends only if it has lost its device.
+    /// Returns the result at the end of a service. Without an order to stop, it ends only if its device has
+    /// failed.
     pub(crate) fn verdict(&self) -> Result<(), Failure> {
         match *self.0.borrow() {
             true => Ok(()),
             false => Err(Failure::failed(
-                "the device is gone or failed, as the line before says; if somebody deleted it, start again",
+                "the device failed or was deleted (see the previous line); restart the program",
             )),
         }
     }
 
     /// Resolves when the order is given.
     pub(crate) async fn ordered(mut self) {
-        // The sender lives as long as the runtime; without it nobody can give the order any more.
+        // The sender lives as long as the runtime; without it no order can come.
         if self.0.wait_for(|stop| *stop).await.is_err() {
             std::future::pending::<()>().await;
         }

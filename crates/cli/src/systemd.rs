@@ -1,4 +1,4 @@
-//! Notifications to systemd (`Type=notify`), and the listeners that it may have bound already (`LISTEN_FDS`).
+//! Notifications to systemd (`Type=notify`), and listeners that systemd has bound (`LISTEN_FDS`).
 //!
 //! Outside systemd all of this does nothing.
 
@@ -12,12 +12,12 @@ use sd_notify::NotifyState;
 
 use crate::failure::Failure;
 
-/// The service has started, or has read its configuration again.
+/// Reports that the service has started, or has reloaded its configuration.
 pub(crate) fn ready() {
     tell(&[NotifyState::Ready]);
 }
 
-/// It reads its configuration.
+/// Reports that the service reloads its configuration.
 pub(crate) fn reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => tell(&[NotifyState::Reloading, now]),
@@ -25,17 +25,17 @@ pub(crate) fn reloading() {
     }
 }
 
-/// It has been told to stop.
+/// Reports that the service is stopping.
 pub(crate) fn stopping() {
     tell(&[NotifyState::Stopping]);
 }
 
-/// A service manager that cannot be told has gone; the service goes on.
+/// Sends a notification. Ignores errors, because the service works without a service manager.
 fn tell(states: &[NotifyState<'_>]) {
     let _ = sd_notify::notify(states);
 }
 
-/// Says twice per interval that the runtime still turns, if systemd wants to know.
+/// Reports twice per interval that the runtime still works, if systemd has a watchdog for the service.
 pub(crate) async fn watchdog() {
     let Some(interval) = sd_notify::watchdog_enabled() else { return };
     let mut beat = tokio::time::interval((interval / 2).max(Duration::from_millis(100)));
@@ -45,11 +45,11 @@ pub(crate) async fn watchdog() {
     }
 }
 
-/// The listeners that were handed over.
+/// The listeners that systemd passed on.
 #[derive(Debug)]
 struct Handed {
     addresses: Vec<SocketAddr>,
-    /// Until the frontend takes them.
+    /// Present until the frontend takes them.
     listeners: Mutex<Vec<TcpListener>>,
 }
 
@@ -67,12 +67,13 @@ fn handed() -> Result<&'static Handed, Failure> {
     HANDED.as_ref().map_err(Failure::failed)
 }
 
-/// The addresses of the listeners that were handed over.
+/// Returns the addresses of the listeners that systemd passed on.
 pub(crate) fn addresses() -> Result<&'static [SocketAddr], Failure> {
     handed().map(|handed| handed.addresses.as_slice())
 }
 
-/// The listeners that were handed over, once; inside a tokio runtime.
+/// Takes the listeners that systemd passed on. Only the first call returns them; must run inside a tokio
+/// runtime.
 pub(crate) fn take_listeners() -> Result<Vec<tokio::net::TcpListener>, Failure> {
     let mut listeners = handed()?.listeners.lock().unwrap_or_else(PoisonError::into_inner);
     let taken = std::mem::take(&mut *listeners).into_iter();

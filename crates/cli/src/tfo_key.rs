@@ -1,8 +1,8 @@
 //! `brisk tfo-key`: Fast Open keys, and their rotation in three steps.
 //!
 //! A key file holds `PRIMARY` or `PRIMARY,BACKUP`, the line that Linux takes as `net.ipv4.tcp_fastopen_key`.
-//! The steps of a rotation are three, because the servers of a farm do not change at one instant: a cookie
-//! must be good everywhere before anybody gives it out.
+//! The steps of a rotation are three, because the servers of a farm do not change at the same time: every
+//! server must accept a cookie before any server issues it.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
@@ -19,8 +19,8 @@ Examples:
   brisk tfo-key                      print a new key
   brisk tfo-key keys                 write a new key into the file, or show what it holds
   brisk tfo-key keys --stage         step 1: add a new key as the backup; then distribute the file
-  brisk tfo-key keys --swap          step 2: when all have it, make it the primary; then distribute
-  brisk tfo-key keys --retire        step 3: after the overlap, take the old one away; then distribute
+  brisk tfo-key keys --swap          step 2: when all servers have it, make it the primary; then distribute
+  brisk tfo-key keys --retire        step 3: after the overlap, remove the old key; then distribute
   sysctl -w net.ipv4.tcp_fastopen_key=$(cat keys)";
 
 /// The flags of `tfo-key`.
@@ -36,7 +36,7 @@ pub(crate) struct Args {
     /// Step 2: exchange primary and backup
     #[arg(long, conflicts_with = "retire")]
     swap: bool,
-    /// Step 3: take the backup away
+    /// Step 3: remove the backup
     #[arg(long)]
     retire: bool,
 }
@@ -47,7 +47,7 @@ pub(crate) fn run(args: Args, _common: &Common) -> Result<(), Failure> {
     let line = match held(path)? {
         Some(line) if !(args.stage || args.swap || args.retire) => return output::print_line(&line),
         None if args.swap || args.retire => {
-            return Err(refused(path, "there is no such file; make it without a flag"));
+            return Err(refused(path, "the file does not exist; create it by the command without a flag"));
         }
         None => fresh_key()?,
         Some(line) => rotated(&line, &args, fresh_key).map_err(|why| refused(path, why))??,
@@ -55,7 +55,7 @@ pub(crate) fn run(args: Args, _common: &Common) -> Result<(), Failure> {
     store(path, &line)
 }
 
-/// The line after a step; `Err` says why the step cannot be taken now.
+/// Returns the line after a step; `Err` has the reason why the step is impossible now.
 fn rotated(
     line: &str,
     args: &Args,
@@ -63,10 +63,10 @@ fn rotated(
 ) -> Result<Result<String, Failure>, &'static str> {
     match (line.split_once(','), args.stage, args.swap) {
         (None, true, _) => Ok(fresh().map(|fresh| format!("{line},{fresh}"))),
-        (Some(_), true, _) => Err("a rotation is under way: --swap and --retire come first"),
+        (Some(_), true, _) => Err("a rotation is under way: finish it with --swap and --retire"),
         (Some((primary, backup)), _, true) => Ok(Ok(format!("{backup},{primary}"))),
         (Some((primary, _)), _, false) => Ok(Ok(primary.to_owned())),
-        (None, _, _) => Err("there is no backup key: --stage comes first"),
+        (None, _, _) => Err("there is no backup key: add one with --stage first"),
     }
 }
 
@@ -74,7 +74,7 @@ fn refused(path: &Path, why: &str) -> Failure {
     Failure::failed(format!("{}: {why}", path.display()))
 }
 
-/// The line of the file, if there is one.
+/// Returns the line of the file, if the file exists.
 fn held(path: &Path) -> Result<Option<String>, Failure> {
     let line = match std::fs::read_to_string(path) {
         Ok(text) => text.trim().to_owned(),
@@ -90,12 +90,12 @@ fn fresh_key() -> Result<String, Failure> {
     let mut words = [[0; 4]; 4];
     let drawn = File::open("/dev/urandom")
         .and_then(|mut source| words.iter_mut().try_for_each(|word| source.read_exact(word)));
-    drawn.map_err(|error| Failure::failed(format!("the system gives no randomness: {error}")))?;
+    drawn.map_err(|error| Failure::failed(format!("cannot get random bytes from the system: {error}")))?;
     Ok(words.map(|word| format!("{:08x}", u32::from_le_bytes(word))).join("-"))
 }
 
-/// Replaces the file at once, readable by its owner alone: who reads it meanwhile has the old keys or the
-/// new.
+/// Replaces the file atomically, readable by its owner alone: a simultaneous reader gets the old keys or the
+/// new ones.
 fn store(path: &Path, line: &str) -> Result<(), Failure> {
     let mut name = path.to_owned().into_os_string();
     name.push(format!(".{}", std::process::id()));

@@ -1,4 +1,4 @@
-//! `brisk top`: a gateway at work, in the terminal. It shows the `/status` of the admin listener.
+//! `brisk top`: shows a running gateway in the terminal. The data is from `/status` of the admin listener.
 
 use std::io::{IsTerminal, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -20,9 +20,9 @@ Examples:
   brisk top 127.0.0.1:9413 --once
   brisk top 10.0.0.5:9413 --token-file token";
 
-/// Where the admin listener is if nobody says.
+/// Default address of the admin listener.
 const USUAL: &str = "127.0.0.1:9413";
-/// How long an answer may take.
+/// Time limit for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The flags of `top`.
@@ -35,19 +35,19 @@ pub(crate) struct Args {
     /// File with the admin token
     #[arg(long, value_name = "FILE", env = "BRISK_ADMIN_TOKEN_FILE")]
     token_file: Option<PathBuf>,
-    /// Show it once and end
+    /// Show the page once and exit
     #[arg(long)]
     once: bool,
 }
 
-/// The address that HOST:PORT has.
+/// Returns the address of HOST:PORT.
 fn address(text: &str) -> Result<SocketAddr, String> {
     let mut found =
         text.to_socket_addrs().map_err(|error| format!("{error}; write HOST:PORT, such as {USUAL}"))?;
     found.next().ok_or_else(|| format!("it has no address; write HOST:PORT, such as {USUAL}"))
 }
 
-/// Shows it every second until `q` is pressed or it is interrupted.
+/// Shows the page every second until `q` is pressed or a signal arrives.
 pub(crate) fn run(args: &Args, _common: &Common) -> Result<(), Failure> {
     let read = |file: &PathBuf| {
         let unreadable = |error| Failure::failed(format!("--token-file {}: {error}", file.display()));
@@ -65,7 +65,7 @@ pub(crate) fn run(args: &Args, _common: &Common) -> Result<(), Failure> {
             Ok(status) => page(&status),
             Err(failure) => format!("{}\n", failure.message),
         };
-        // Home, each line erased to its end, then what is below.
+        // Moves to the top left corner, erases the rest of each line, then everything below.
         output::print(&format!("\x1b[H{}\x1b[J", page.replace('\n', "\x1b[K\n")))?;
         for _ in 0..10 {
             if !stop.load(Ordering::Relaxed) && keys.quit_within(Duration::from_millis(100)) {
@@ -76,19 +76,19 @@ pub(crate) fn run(args: &Args, _common: &Common) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The keyboard, if there is one: keys come one by one and are not shown, until this is dropped.
+/// The keyboard, if there is one. Until this is dropped, each key arrives at once and is not shown.
 struct Keys(Option<Termios>);
 
 impl Keys {
     fn read_singly() -> Keys {
         let Ok(before) = tcgetattr(stdin()) else { return Keys(None) };
         let mut singly = before.clone();
-        // Ctrl-C stays a signal.
+        // Ctrl-C remains a signal.
         singly.local_modes.remove(LocalModes::ICANON | LocalModes::ECHO);
         Keys(tcsetattr(stdin(), OptionalActions::Now, &singly).ok().map(|()| before))
     }
 
-    /// Waits so long; true as soon as `q` is pressed.
+    /// Waits for this time; returns true as soon as `q` is pressed.
     fn quit_within(&self, wait: Duration) -> bool {
         let began = Instant::now();
         while let Some(left) = wait.checked_sub(began.elapsed()) {
@@ -105,7 +105,7 @@ impl Keys {
             match rustix::io::read(input, &mut key) {
                 Ok(1..) if key == *b"q" => return true,
                 Ok(1..) => {}
-                // The terminal has gone; it will not say more.
+                // The terminal is closed and sends no more keys.
                 Ok(0) | Err(_) => std::thread::sleep(wait.saturating_sub(began.elapsed())),
             }
         }
@@ -116,7 +116,7 @@ impl Keys {
 impl Drop for Keys {
     fn drop(&mut self) {
         if let Some(before) = &self.0 {
-            // A terminal that is gone needs no settings.
+            // A closed terminal needs no settings.
             let _ = tcsetattr(stdin(), OptionalActions::Now, before);
         }
     }
@@ -124,9 +124,8 @@ impl Drop for Keys {
 
 /// Asks the admin listener.
 fn status(admin: SocketAddr, token: Option<&str>) -> Result<Value, Failure> {
-    let failed = |why: String| {
-        Failure::failed(format!("{admin}: {why}; is the gateway started with --admin {admin}?"))
-    };
+    let failed =
+        |why: String| Failure::failed(format!("{admin}: {why}; start the gateway with --admin {admin}"));
     let fetch = || -> std::io::Result<String> {
         let mut stream = TcpStream::connect_timeout(&admin, PATIENCE)?;
         stream.set_read_timeout(Some(PATIENCE))?;
@@ -139,12 +138,12 @@ fn status(admin: SocketAddr, token: Option<&str>) -> Result<Value, Failure> {
     let response = fetch().map_err(|error| failed(error.to_string()))?;
     let (head, body) = response.split_once("\r\n\r\n").ok_or_else(|| failed("no HTTP answer".to_owned()))?;
     if !head.starts_with("HTTP/1.1 200") {
-        // Our own answers are a line of text; for anything else the status is enough.
+        // Errors of the gateway are a line of text; for any other answer the status is enough.
         let status = head.lines().next().unwrap_or_default();
         let told = Some(body.trim()).filter(|body| !body.starts_with('<') && body.lines().count() == 1);
         return Err(Failure::failed(format!("{admin}: {}", told.unwrap_or(status))));
     }
-    serde_json::from_str(body).map_err(|_| failed("this is no admin listener of brisk".to_owned()))
+    serde_json::from_str(body).map_err(|_| failed("this is not an admin listener of brisk".to_owned()))
 }
 
 fn number(value: &Value, path: &str) -> f64 {
@@ -155,12 +154,12 @@ fn word<'a>(value: &'a Value, path: &str) -> &'a str {
     value.pointer(path).and_then(Value::as_str).unwrap_or("-")
 }
 
-/// Nothing was measured where it is 0.
+/// A value of 0 means that there is no measurement.
 fn milliseconds(value: f64) -> String {
     if value > 0.0 { format!("{value} ms") } else { "-".to_owned() }
 }
 
-/// Bytes as people read them.
+/// Formats bytes with a unit.
 fn size(bytes: f64) -> String {
     match bytes {
         bytes if bytes >= 1e9 => format!("{:.1} GB", bytes / 1e9),
@@ -170,7 +169,7 @@ fn size(bytes: f64) -> String {
     }
 }
 
-/// The page, at most 80 columns wide.
+/// Returns the page, at most 80 columns wide.
 fn page(status: &Value) -> String {
     let count = |path: &str| number(status, path);
     let uptime = count("/uptime_s");
@@ -180,7 +179,7 @@ fn page(status: &Value) -> String {
         .iter()
         .filter(|second| number(second, "/at") + 10.0 >= uptime)
         .map(|second| number(second, "/connections"))
-        // `sum` of nothing is -0.0.
+        // The `sum` of an empty list is -0.0.
         .fold(0.0, |sum, one| sum + one);
     let total = count("/connections/total");
     let used = 100.0 * count("/connections/fast_open/used") / total.max(1.0);
@@ -239,7 +238,7 @@ fn mechanisms(list: &[Value]) -> String {
     page
 }
 
-/// The backends of a frontend; nothing for a backend.
+/// Formats the backends of a frontend; empty for a backend.
 fn backends(list: &[Value]) -> String {
     if list.is_empty() {
         return String::new();
@@ -276,13 +275,13 @@ fn backends(list: &[Value]) -> String {
     page + "loss: to the backend / from it; extra: bytes on the hop beyond the payload\n"
 }
 
-/// Two values, each times `scale`, to a decimal.
+/// Formats two values, each times `scale`, with one decimal.
 fn both(one: Option<f64>, other: Option<f64>, scale: f64) -> String {
     let written = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{:.1}", scale * value));
     format!("{}/{}", written(one), written(other))
 }
 
-/// The frontends of a backend that have keys of their own.
+/// Formats the frontends of a backend that have keys of their own.
 fn frontends(list: &[Value]) -> String {
     if list.is_empty() {
         return String::new();
@@ -309,15 +308,15 @@ fn frontends(list: &[Value]) -> String {
             percent(frontend["loss_out"].as_f64()),
         );
     }
-    page + "extra: bytes on the hop beyond the payload; loss: on the way to the frontend\n"
+    page + "extra: bytes on the hop beyond the payload; loss: towards the frontend\n"
 }
 
-/// A share as people read it.
+/// Formats a share in percent.
 fn percent(share: Option<f64>) -> String {
     share.map_or("-".to_owned(), |share| format!("{:.1} %", 100.0 * share))
 }
 
-/// At most so many characters.
+/// Shortens a text to at most `most` characters.
 fn cut(text: &str, most: usize) -> String {
     match text.char_indices().nth(most) {
         Some(_) => text.chars().take(most - 1).chain(['~']).collect(),

@@ -1,4 +1,4 @@
-//! Answers an invalid command line in one line, like every failure.
+//! Reports an invalid command line in one line, like every failure.
 //!
 //! clap writes a paragraph. Its content is kept, its layout is not; help and version are shown as they are.
 
@@ -10,14 +10,14 @@ use clap::{Command, Parser};
 
 use crate::failure::Failure;
 
-/// The command line, or the exit status if there is nothing to run.
+/// Returns the command line, or the exit status if there is nothing to run.
 pub(crate) fn parse<C: Parser>() -> Result<C, ExitCode> {
     let words: Vec<_> = std::env::args_os().collect();
     C::try_parse_from(&words).map_err(|error| match error.kind() {
         ErrorKind::DisplayHelp
         | ErrorKind::DisplayVersion
         | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            // A closed output has no reader.
+            // An error means that the output is closed and has no reader.
             let _ = error.print();
             ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(1))
         }
@@ -28,7 +28,7 @@ pub(crate) fn parse<C: Parser>() -> Result<C, ExitCode> {
     })
 }
 
-/// The subcommand that the words name, with those above it: `lab run`.
+/// Returns the subcommand that the words name, with its parents: `lab run`.
 fn subcommand<'a>(mut command: Command, words: impl Iterator<Item = &'a OsString>) -> Option<String> {
     let mut names = Vec::new();
     for word in words {

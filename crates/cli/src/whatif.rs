@@ -1,4 +1,4 @@
-//! `brisk whatif`: what each mechanism would do for a flow over a link, in virtual time.
+//! `brisk whatif`: simulates each mechanism for a flow over a link, in virtual time.
 
 use std::path::{Path, PathBuf};
 
@@ -23,7 +23,7 @@ use crate::output::{print, print_line};
 use crate::text_file::read_text;
 
 const EXAMPLES: &str = "\
-Without any flag of the link it is --rtt 100ms --rate 20mbit --loss 2%; with one of them, what is not said is not there:
+Without any flag of the link it is --rtt 100ms --rate 20mbit --loss 2%; with one of them, properties without a flag are absent:
 no delay, no loss, no limit of the rate.
 
 Examples:
@@ -35,7 +35,7 @@ Examples:
 
 /// The link when no flag describes one.
 const USUAL_LINK: &str = "--rtt 100ms --rate 20mbit --loss 2%";
-/// The seed when none is given: results can be compared from day to day.
+/// The default seed; it is fixed, so that results can be compared from day to day.
 const USUAL_SEED: u64 = 1;
 
 /// The flags of `whatif`.
@@ -68,14 +68,14 @@ struct Workload {
     /// Draw the sizes of the responses from a CSV of "bytes,cumulative share"
     #[arg(long, value_name = "FILE", env = "BRISK_SIZES")]
     sizes: Option<PathBuf>,
-    /// Load the page that this HAR file recorded: each transaction is a whole page
+    /// Load the page of this HAR file: each transaction is a whole page
     #[arg(long, value_name = "FILE")]
     har: Option<PathBuf>,
     /// Draw the sizes of the responses from the access log of a web server (common or combined format)
     #[arg(long, value_name = "FILE", conflicts_with_all = ["sizes", "har"])]
     access_log: Option<PathBuf>,
-    /// Take everything from a packet capture (pcap, pcapng): sizes, round-trip times, losses and their runs;
-    /// flags of the link go before what the capture says
+    /// Take sizes, round-trip times, losses and their runs from a packet capture (pcap, pcapng); flags of the
+    /// link take precedence
     #[arg(long, value_name = "FILE", conflicts_with_all = ["sizes", "har", "access_log", "request", "established", "arms"])]
     pcap: Option<PathBuf>,
     /// Bytes of each request, at least 16
@@ -84,7 +84,7 @@ struct Workload {
     /// Transactions for each arm
     #[arg(short, long = "number", value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..=100_000_000), env = "BRISK_NUMBER")]
     n: u64,
-    /// Leave the handshake out: each transaction begins on an open connection
+    /// Omit the handshake: each transaction begins on an open connection
     #[arg(long)]
     established: bool,
 }
@@ -100,7 +100,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
         true => ProgressBar::hidden(),
         false => ProgressBar::new(comparison.n * comparison.arms.len() as u64).with_style(style()),
     };
-    // Draws on a terminal only; a pipe sees nothing of it.
+    // Draws only on a terminal, never into a pipe.
     let report = compare(&comparison, &|done| bar.inc(done), &stop).map_err(Failure::failed)?;
     bar.finish_and_clear();
     if args.json {
@@ -123,7 +123,7 @@ fn style() -> ProgressStyle {
 }
 
 impl Args {
-    /// Percent of additional bytes that are allowed.
+    /// Permitted additional bytes, percent.
     fn max_overhead(&self) -> Result<u32, Failure> {
         parse_max_overhead(&self.max_overhead)
             .map_err(|error| Failure::usage(format!("--max-overhead {error}")))

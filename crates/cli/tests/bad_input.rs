@@ -142,7 +142,7 @@ fn where_nothing_is_nothing_has_passed() {
     std::fs::create_dir_all(&place).expect("a directory");
     let at = place.display().to_string();
     refused(&["script", &at], FAILED, &[&at, "no *.pkt there"]);
-    refused(&["lab", "merge", &at, "--out", &at], FAILED, &[&at, "no results there"]);
+    refused(&["lab", "merge", &at, "--out", &at], FAILED, &[&at, "no results in this directory"]);
     std::fs::remove_dir_all(&place).expect("it is removed");
 }
 
@@ -170,7 +170,7 @@ fn a_file_that_holds_no_cookies_is_left_alone() {
         "--fast-open-cache",
         &at,
     ];
-    refused(&words, FAILED, &[&at, "no file of cookies"]);
+    refused(&words, FAILED, &[&at, "the file has no cookies"]);
     assert_eq!(std::fs::read_to_string(&file).expect("it is there"), "somebody's key\n");
     std::fs::remove_file(&file).expect("it is removed");
 }

@@ -155,7 +155,7 @@ fn invalid_command_gives_one_line() {
             2,
             "--pages pages.jsonl: line 1: missing field `res`",
         ),
-        (&["report", "."], 1, "no results; `brisk lab run --all --out .`"),
+        (&["report", "."], 1, "no results; run `brisk lab run --all --out .`"),
         (&["merge", "nowhere"], 1, "nowhere: No such file"),
     ] {
         let output = lab(&place, words);

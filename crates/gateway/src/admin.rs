@@ -53,7 +53,7 @@ pub enum AdminError {
     },
     /// The token is none.
     #[error(
-        "--admin-token-file {0} (token_file of [admin]): a token has at least 16 characters, on one line, in a file for its owner alone"
+        "--admin-token-file {0} (token_file of [admin]): a token needs at least 16 characters, on one line, in a file that only its owner can read"
     )]
     Token(String),
     /// The system refused.
@@ -165,7 +165,7 @@ fn respond<B>(shown: &Shown, token: Option<&str>, request: &Request<B>) -> Respo
     // Whether the process lives and serves is no secret: probes of Kubernetes ask for it without a token.
     let is_open = path == "/healthz" || path == "/readyz";
     if !is_open && !token.is_none_or(|token| bears(request, token)) {
-        let mut refused = text(StatusCode::UNAUTHORIZED, TEXT, "this needs the admin token\n");
+        let mut refused = text(StatusCode::UNAUTHORIZED, TEXT, "this request needs the admin token\n");
         refused.headers_mut().insert(WWW_AUTHENTICATE, hyper::header::HeaderValue::from_static("Bearer"));
         return refused;
     }
@@ -188,7 +188,7 @@ fn respond<B>(shown: &Shown, token: Option<&str>, request: &Request<B>) -> Respo
         }
         "/status" | "/" if wants_a_page(request) => text(StatusCode::OK, "text/html; charset=utf-8", PAGE),
         "/status" | "/status.json" => text(StatusCode::OK, "application/json", status()),
-        _ => text(StatusCode::NOT_FOUND, TEXT, "there are /status, /metrics, /healthz and /readyz\n"),
+        _ => text(StatusCode::NOT_FOUND, TEXT, "the paths are /status, /metrics, /healthz and /readyz\n"),
     }
 }
 

@@ -27,7 +27,7 @@ enum Host {
 
 /// A text is no [`Allow`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("'{0}' is no rule; write for instance origin.example:443, *.example:*, 10.0.0.0/8:80")]
+#[error("'{0}' is not a rule; write for instance origin.example:443, *.example:*, 10.0.0.0/8:80")]
 pub struct AllowError(String);
 
 impl Allow {

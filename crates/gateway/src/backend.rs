@@ -152,7 +152,7 @@ impl Backend {
     pub fn bind(config: BackendConfig, endpoint: &Endpoint) -> io::Result<Backend> {
         if config.as_client {
             outgoing::may_connect_as().map_err(|error| {
-                io::Error::new(error.kind(), format!("--as-client: {error}, or --send-proxy instead"))
+                io::Error::new(error.kind(), format!("--as-client: {error}; or use --send-proxy instead"))
             })?;
         }
         let (tcp, fast_open) = (config.tcp.clone(), config.fast_open.clone());
@@ -402,7 +402,7 @@ fn permitted<'a>(config: &'a BackendConfig, asked: Option<&'a str>) -> Result<&'
             config.origins.get(name).ok_or_else(|| format!("no origin of this backend is named {name}"))
         }
         (Some(asked), _) if config.allow.iter().any(|rule| rule.permits(asked)) => Ok(asked),
-        (Some(asked), _) => Err(format!("{asked} is not among the origins that are allowed")),
+        (Some(asked), _) => Err(format!("{asked} is not an allowed origin")),
         (None, Some(origin)) => Ok(origin),
         (None, None) => {
             Err("the frontend asked for no origin, and this backend has none of its own".to_owned())

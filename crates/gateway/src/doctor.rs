@@ -106,7 +106,7 @@ pub async fn examine(examination: &Examination) -> Report {
             report.add(
                 "hop",
                 true,
-                format!("our TCP reaches the backend; the key fits (first time {} ms)", ms(took)),
+                format!("our TCP reaches the backend; the key fits (first connection: {} ms)", ms(took)),
             );
             redundancy(&hop, &mut report);
             questions(hop, probes, &mut report).await;
@@ -135,7 +135,7 @@ async fn open(
         Err(_) => {
             let patience = humantime::format_duration(patience);
             Err(format!(
-                "no answer within {patience}; is the backend there, does something drop what goes there?"
+                "no answer within {patience}; check that the backend runs and that no firewall drops the packets"
             ))
         }
     }
@@ -189,8 +189,8 @@ fn losses(stats: &ConnStats, answered: usize, loss_in: Option<f64>, report: &mut
     let share = |count: u64| (count as f64 / (answered as f64).max(1.0)).min(1.0);
     let out = share(lost);
     let (back, source) = match loss_in {
-        Some(told) => (told, "as the backend counts"),
-        None => (share(counters.probes_spurious), "by needless probes"),
+        Some(told) => (told, "counted by the backend"),
+        None => (share(counters.probes_spurious), "estimated from unnecessary probes"),
     };
     let told = format!(
         "out {:.1} % ({lost} of {answered}), in {:.1} % ({source}); {} timeouts",
@@ -199,7 +199,7 @@ fn losses(stats: &ConnStats, answered: usize, loss_in: Option<f64>, report: &mut
         counters.timeouts
     );
     report.add("loss", out.max(back) < 0.05, told);
-    let order = if stats.reordering_seen { "the path changes the order of packets" } else { "in order" };
+    let order = if stats.reordering_seen { "the path reorders packets" } else { "in order" };
     report.add("order", true, order.to_owned());
     (out + back) / 2.0
 }
@@ -226,7 +226,9 @@ async fn segment(upstream: &Upstream, dialling: &Dialling, patience: Duration, r
         }
     };
     let narrow = |up: usize, down: usize| {
-        format!("{announced} bytes of payload do not arrive; {up} up and {down} down do, found in {took} ms")
+        format!(
+            "{announced} bytes of payload do not arrive; {up} up and {down} down arrive (found in {took} ms)"
+        )
     };
     let (good, told) = match down {
         Some(down) if down.0 >= up && up == announced && down.0 == down.1 => {
@@ -236,7 +238,9 @@ async fn segment(upstream: &Upstream, dialling: &Dialling, patience: Duration, r
         None if up == announced => {
             (up >= 1200, format!("{up} bytes of payload, tested upwards (the backend is an older release)"))
         }
-        None => (false, format!("{announced} bytes of payload do not arrive; {up} do, found in {took} ms")),
+        None => {
+            (false, format!("{announced} bytes of payload do not arrive; {up} arrive (found in {took} ms)"))
+        }
     };
     report.add("segment", good, told);
 }
@@ -277,11 +281,7 @@ async fn other(
     match open(upstream, dialling, patience, way).await {
         Ok(_) => {
             report.usable = true;
-            report.add(
-                what,
-                true,
-                "works: the fallback where the path does not carry the transports above".to_owned(),
-            );
+            report.add(what, true, "works; used if the path does not carry the transports above".to_owned());
         }
         Err(why) => report.add(what, false, format!("fallback: {why}")),
     }

@@ -214,7 +214,7 @@ async fn until<T>(
             return Ok(found);
         }
         if buffer.len() >= longest {
-            return Err(bad("it says too much before it says where it wants to go"));
+            return Err(bad("the request is too long before it names a destination"));
         }
         buffer.reserve(CHUNK);
         if client.read_buf(buffer).await? == 0 {
@@ -302,7 +302,7 @@ async fn socks5(
         client.write_all(&[5, NO_METHOD]).await?;
         return Err(match users {
             Some(_) => Denied::Unauthorized(NO_LOGIN),
-            None => bad("the SOCKS5 client insists on authentication").into(),
+            None => bad("the SOCKS5 client does not offer to connect without a login").into(),
         });
     }
     client.write_all(&[5, method]).await?;
@@ -315,7 +315,7 @@ async fn socks5(
         Ok(asked) => asked,
         Err(code) => {
             client.write_all(&socks5_reply(code)).await?;
-            return Err(bad("the SOCKS5 client asks for something else than to connect").into());
+            return Err(bad("the SOCKS5 client asks for a command other than CONNECT").into());
         }
     };
     buffer.drain(..length);
@@ -331,7 +331,7 @@ async fn socks5_login(
     let (user, length) = until(client, buffer, 512, |bytes| {
         let [version, name_length, rest @ ..] = bytes else { return Ok(None) };
         if *version != 1 {
-            return Err(bad("the SOCKS5 login has another version"));
+            return Err(bad("the SOCKS5 login has an unknown version"));
         }
         let Some((name, [password_length, rest @ ..])) = rest.split_at_checked(usize::from(*name_length))
         else {
@@ -358,7 +358,7 @@ async fn socks5_login(
 fn socks5_request(bytes: &[u8]) -> io::Result<Option<Result<(String, usize), u8>>> {
     let [version, command, _, kind, rest @ ..] = bytes else { return Ok(None) };
     if *version != 5 {
-        return Err(bad("the SOCKS5 request has another version"));
+        return Err(bad("the SOCKS5 request has an unknown version"));
     }
     if *command != 1 {
         return Ok(Some(Err(7)));
@@ -382,7 +382,7 @@ fn socks5_request(bytes: &[u8]) -> io::Result<Option<Result<(String, usize), u8>
         _ => std::str::from_utf8(host).ok().map(|host| format!("{host}:{port}")),
     };
     let origin =
-        origin.filter(|origin| usable(origin)).ok_or_else(|| bad("the SOCKS5 request names no host"))?;
+        origin.filter(|origin| usable(origin)).ok_or_else(|| bad("the SOCKS5 request has no host"))?;
     Ok(Some(Ok((origin, 4 + skip + length + 2))))
 }
 

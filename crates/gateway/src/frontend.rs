@@ -717,7 +717,7 @@ impl Current {
             opened = upstream.open(&self.dialling, &opening, &admitted.first) => opened,
             () = upstream.dead() => return Err(Attempt::lost(match was_down {
                 true => "the backend is down and does not answer".to_owned(),
-                false => "the backend has died meanwhile".to_owned(),
+                false => "the backend failed while the request waited".to_owned(),
             })),
         };
         let log = &self.config.service.log;

@@ -225,46 +225,42 @@ impl Metrics {
         let mut counter = |name: &str, help: &str, series: &Series| {
             registry.register(name, help, series.family.clone());
         };
-        counter("connections", "Connections that have ended, by how", &self.connections);
-        counter("tfo_attempts", "Connections of the hop, by what became of Fast Open", &self.fast_open);
+        counter("connections", "Connections that have ended, by result", &self.connections);
+        counter("tfo_attempts", "Connections of the hop, by outcome of Fast Open", &self.fast_open);
         counter(
             "redundancy_connections",
             "Connections of the hop, by whether both sides agreed on parity and copies",
             &self.redundancy,
         );
-        counter(
-            "wire_bytes",
-            "Bytes on the hop, IP headers included; by kind where this side sent them",
-            &self.wire,
-        );
-        counter("payload_bytes", "Bytes carried; up is towards the origin", &self.payload);
+        counter("wire_bytes", "Bytes on the hop, IP headers included; sent bytes also by kind", &self.wire);
+        counter("payload_bytes", "Payload bytes; up is towards the origin", &self.payload);
         counter(
             "first_bytes",
-            "Connections by who spoke first; client_late: after the hop was opened without its first bytes",
+            "Connections by the side that sent first; client_late: the client sent after the hop was opened without its first bytes",
             &self.spoke_first,
         );
+        counter("timeouts", "Connections that a timeout of [limits] ended, by timeout", &self.timed_out);
         counter(
-            "timeouts",
-            "Connections that were ended because they did nothing, by the limit",
-            &self.timed_out,
+            "segments_repaired",
+            "Losses that a probe, parity or a copy repaired before a retransmission",
+            &self.repaired,
         );
-        counter("segments_repaired", "Losses that were repaired before a retransmission", &self.repaired);
         counter(
             "parity_segments",
-            "Parity segments, sent, received and, of the latter, without use by cause",
+            "Parity segments: sent, received, and received without use by cause",
             &self.parity,
         );
-        counter("tail_probes", "Tail loss probes, by what they found", &self.probes);
+        counter("tail_probes", "Tail loss probes, by result", &self.probes);
         registry.register(
             "service_connections",
-            "Connections that have ended, by the listener (at a frontend that has several), the name of the origin and how",
+            "Connections that have ended, by listener (at a frontend that has several), name of the origin, and result",
             self.services.clone(),
         );
-        registry.register("connections_active", "Connections that are open now", self.open.clone());
+        registry.register("connections_active", "Open connections", self.open.clone());
         registry.register("rto", "Retransmission timeouts on the hop", self.timeouts.clone());
         registry.register(
             "rejected",
-            "Connections of the hop whose first message was none of ours",
+            "Connections of the hop whose first message was rejected",
             self.rejected.clone(),
         );
         self.by_frontend.register(&mut registry);
@@ -277,25 +273,25 @@ impl Metrics {
         let mut registry = lock(&self.registry);
         registry.register_with_unit(
             "parity_saved",
-            "How much earlier the reports of repairs came than those of retransmissions could have",
+            "Time by which the report of a repair came earlier than the earliest possible report of a retransmission",
             Unit::Seconds,
             self.parity_saved.clone(),
         );
         registry.register_with_unit(
             "time_to_first_byte",
-            "From accept to the first byte of the answer",
+            "Time from accept to the first byte of the answer",
             Unit::Seconds,
             self.first_byte.clone(),
         );
         registry.register_with_unit(
             "response",
-            "From accept to the end",
+            "Time from accept to the end of the connection",
             Unit::Seconds,
             self.response.clone(),
         );
         registry.register_with_unit(
             "path_rtt",
-            "Round-trip time to a backend: smoothed, and the least of the last five minutes",
+            "Round-trip time to a backend: smoothed, and the minimum of the last five minutes",
             Unit::Seconds,
             self.round_trip.clone(),
         );
@@ -305,23 +301,23 @@ impl Metrics {
         let mut registry = lock(&self.registry);
         registry.register(
             "path_loss_ratio",
-            "Share of the segments on the path that were lost, repaired ones included: out, sent by this side; in, sent by the peer, as it counts them",
+            "Share of lost segments on the path, repaired ones included; out: sent by this side; in: sent by the peer, which reports the share",
             self.loss.clone(),
         );
         registry.register(
             "overhead_ratio",
-            "Bytes of parity and copies, of the bytes carried",
+            "Bytes of parity and copies, divided by the payload bytes",
             self.overhead.clone(),
         );
-        registry.register("backend_up", "1 if the backend can be asked", self.backend_up.clone());
+        registry.register("backend_up", "1 if the backend is up", self.backend_up.clone());
         registry.register(
             "backend_transport",
-            "1 for the transport that connections to a backend begin with",
+            "1 for the transport of new connections to a backend",
             self.backend_transport.clone(),
         );
         registry.register(
             "mechanism_state",
-            "1 for the state that a mechanism is in",
+            "1 for the current state of a mechanism",
             self.mechanisms.clone(),
         );
         let build = Family::<Labels, Gauge>::default();
@@ -570,17 +566,17 @@ struct ByFrontend {
 
 impl ByFrontend {
     fn register(&self, registry: &mut Registry) {
-        let active = "Connections of a frontend that are open now";
+        let active = "Open connections of a frontend";
         registry.register("frontend_connections_active", active, self.active.clone());
-        let connections = "Connections of a frontend that have ended, by how";
+        let connections = "Connections of a frontend that have ended, by result";
         registry.register("frontend_connections", connections, self.connections.clone());
-        let payload = "Bytes carried for a frontend; up is towards the origin";
+        let payload = "Payload bytes of a frontend; up is towards the origin";
         registry.register("frontend_payload_bytes", payload, self.payload.clone());
         let wire = "Bytes on the hop with a frontend, IP headers included";
         registry.register("frontend_wire_bytes", wire, self.wire.clone());
         registry.register_with_unit(
             "frontend_throttled",
-            "Time that connections of a frontend have waited for its max_rate, in sum",
+            "Total time that connections of a frontend have waited for its max_rate",
             Unit::Seconds,
             self.throttled.clone(),
         );

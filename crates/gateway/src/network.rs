@@ -13,7 +13,7 @@ pub struct Network {
 
 /// A text is no [`Network`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("'{0}' is no network; write for instance 10.0.0.0/8, 192.0.2.1 or fd00::/8")]
+#[error("'{0}' is not a network; write for instance 10.0.0.0/8, 192.0.2.1 or fd00::/8")]
 pub struct NetworkError(String);
 
 impl Network {

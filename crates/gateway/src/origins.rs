@@ -33,9 +33,9 @@ impl FromStr for OriginName {
         let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
         match !text.is_empty() && text.len() <= OriginName::LONGEST && text.chars().all(is_name) {
             true => Ok(OriginName(text.to_owned())),
-            false => {
-                Err(format!("'{text}' is no name of an origin: write 1 to 64 letters, digits, -, _ and ."))
-            }
+            false => Err(format!(
+                "'{text}' is not a name for an origin: write 1 to 64 letters, digits, -, _ and ."
+            )),
         }
     }
 }

@@ -115,7 +115,7 @@ pub(crate) async fn connect_as(
     first: &[u8],
 ) -> io::Result<(TcpStream, usize)> {
     let Some(client) = client else { return connect_saying(target, first).await };
-    let other = || format!("the origin has no address of the family of the client's, {}", client.ip());
+    let other = || format!("the origin has no address of the client's address family, {}", client.ip());
     let mut failed = io::Error::new(io::ErrorKind::AddrNotAvailable, other());
     for address in lookup_host(target).await?.filter(|address| address.is_ipv4() == client.is_ipv4()) {
         match open(foreign(address, client)?, address, first).await {
@@ -150,8 +150,9 @@ pub(crate) fn may_connect_as() -> io::Result<()> {
 fn transparent(address: SocketAddr) -> io::Result<Socket> {
     let socket = socket(address)?;
     sockopt::allow_foreign_address(socket.as_fd(), address.is_ipv6()).map_err(|error| {
-        let text =
-            format!("the client's address cannot be taken: {error}; it needs CAP_NET_RAW or CAP_NET_ADMIN");
+        let text = format!(
+            "cannot connect from the client's address: {error}; it needs CAP_NET_RAW or CAP_NET_ADMIN"
+        );
         io::Error::new(error.kind(), text)
     })?;
     Ok(socket)
@@ -173,8 +174,7 @@ async fn connect_to(address: SocketAddr, first: &[u8]) -> io::Result<(TcpStream,
         io::ErrorKind::AddrNotAvailable => io::Error::new(
             io::ErrorKind::AddrNotAvailable,
             format!(
-                "no free port towards {address}: more connections a minute than ports; \
-                 run: sysctl net.ipv4.tcp_tw_reuse=1"
+                "no free port towards {address}: more connections per minute than ports; run: sysctl net.ipv4.tcp_tw_reuse=1"
             ),
         ),
         _ => error,

@@ -115,7 +115,7 @@ impl Redundancy {
             Redundancy::Unanswered => {
                 "the peer has redundancy off or is an older release, or the path removes the option"
             }
-            Redundancy::Blocked => "the path damages or swallows the option",
+            Redundancy::Blocked => "the path damages the option, or drops packets with it",
             Redundancy::Lapsed => "the handshake was repeated, or the connection before it failed",
         }
     }

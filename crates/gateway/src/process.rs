@@ -87,21 +87,26 @@ impl Collector for Process {
         };
         if let Some(stat) = Stat::read() {
             let cpu = Sample::Total(ConstCounter::new(seconds(stat.cpu)));
-            write("process_cpu", "Processor time of user and system", Some(Unit::Seconds), cpu)?;
+            write("process_cpu", "Processor time in user and system mode", Some(Unit::Seconds), cpu)?;
             let resident = stat.resident.saturating_mul(page_size() as u64);
             write("process_resident_memory", "Resident memory", Some(Unit::Bytes), Sample::now(resident))?;
             let virtual_memory = Sample::now(stat.virtual_memory);
             write("process_virtual_memory", "Virtual memory", Some(Unit::Bytes), virtual_memory)?;
         }
         if let Some(open) = open_descriptors() {
-            write("process_open_fds", "Descriptors that are open", None, Sample::now(open))?;
+            write("process_open_fds", "Open descriptors", None, Sample::now(open))?;
         }
         if let Some(limit) = getrlimit(Resource::Nofile).current {
-            write("process_max_fds", "Descriptors that may be open", None, Sample::now(limit))?;
+            write("process_max_fds", "Limit of open descriptors", None, Sample::now(limit))?;
         }
         if let Some(start) = self.start {
             let start = Sample::Now(ConstGauge::new(start));
-            write("process_start_time", "Start of the process since 1970", Some(Unit::Seconds), start)?;
+            write(
+                "process_start_time",
+                "Start of the process, as time since 1970",
+                Some(Unit::Seconds),
+                start,
+            )?;
         }
         Ok(())
     }

@@ -80,7 +80,7 @@ fn parse_v2(bytes: &[u8]) -> Parsed {
     };
     let length = usize::from(u16::from_be_bytes([*high, *low]));
     if version >> 4 != 2 || 16 + length > LONGEST {
-        return Parsed::Bad("the PROXY header has another version, or is too long");
+        return Parsed::Bad("the PROXY header has an unknown version, or is too long");
     }
     let Some(body) = rest.get(..length) else { return Parsed::More };
     let addresses = match (version & 15, family) {
@@ -95,7 +95,7 @@ fn parse_v2(bytes: &[u8]) -> Parsed {
             None => return Parsed::Bad("the PROXY header is too short for its addresses"),
         },
         (1, _) => None,
-        _ => return Parsed::Bad("the PROXY header has a command that means nothing"),
+        _ => return Parsed::Bad("the PROXY header has an unknown command"),
     };
     Parsed::Header(addresses, 16 + length)
 }

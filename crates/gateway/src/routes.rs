@@ -92,7 +92,7 @@ impl FromStr for ServerName {
         match is_usual && !bare.starts_with('.') && !bare.ends_with('.') {
             true => Ok(ServerName { text: text.strip_prefix('*').unwrap_or(text).to_ascii_lowercase() }),
             false => {
-                Err(format!("'{text}' is no name of a server: write for instance shop.example or *.example"))
+                Err(format!("'{text}' is not a server name: write for instance shop.example or *.example"))
             }
         }
     }

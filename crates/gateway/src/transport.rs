@@ -191,8 +191,8 @@ impl Fate {
         let before = self.before;
         let is_over = |told: &Told| told.process > before.process || is_lost(way, &before, told);
         match self.told.wait_for(is_over).await.map(|told| told.process > before.process) {
-            Ok(true) => "the backend's process has gone",
-            Ok(false) => "the path does not carry our TCP any more",
+            Ok(true) => "the backend's process has ended",
+            Ok(false) => "the path no longer carries brisk's TCP",
             // Nobody knows this backend any more: the connection sees for itself what becomes of it.
             Err(_) => std::future::pending().await,
         }

@@ -682,7 +682,7 @@ impl Upstream {
 }
 
 fn no_such_way() -> io::Error {
-    io::Error::new(io::ErrorKind::AddrNotAvailable, "there is no such way to this backend")
+    io::Error::new(io::ErrorKind::AddrNotAvailable, "this transport is not configured for this backend")
 }
 
 /// Says `message` over the kernel's TCP and waits for the answer.

@@ -82,21 +82,19 @@ impl Users {
         let mut users = Vec::new();
         for (place, line) in lines(text, place) {
             let malformed = |problem| UsersError::Malformed { place: place.clone(), problem };
-            let (name, password) =
-                line.split_once(':').ok_or_else(|| malformed("there is no colon in it"))?;
+            let (name, password) = line.split_once(':').ok_or_else(|| malformed("it has no colon"))?;
             if [name, password].iter().any(|part| part.is_empty() || part.len() > LONGEST) {
                 return Err(malformed("its name or its password is empty or too long"));
             }
             let digest = Digest::of(name.as_bytes(), password.as_bytes());
-            let digest = digest.ok_or_else(|| malformed("it cannot be digested"))?;
+            let digest = digest.ok_or_else(|| malformed("its hash cannot be computed"))?;
             users.push(User { name: name.into(), digest });
         }
         match users.len() {
             0..=MAX_USERS => Ok(Users(users.into())),
-            _ => Err(UsersError::Malformed {
-                place: place.to_owned(),
-                problem: "these are more than 4096 users",
-            }),
+            _ => {
+                Err(UsersError::Malformed { place: place.to_owned(), problem: "it has more than 4096 users" })
+            }
         }
     }
 
@@ -185,9 +183,7 @@ mod tests {
     #[test]
     fn line_that_is_no_user_and_file_of_others_are_refused() {
         let error = |text: &str| Users::parse(text, "users").unwrap_err().to_string();
-        assert!(
-            error("alice:a\nbob").starts_with("users: line 2: there is no colon in it; write a line NAME:")
-        );
+        assert!(error("alice:a\nbob").starts_with("users: line 2: it has no colon; write a line NAME:"));
         for bad in [":a", "a:", &format!("a:{}", "b".repeat(256))] {
             assert!(error(bad).contains("empty or too long"), "{bad}");
         }

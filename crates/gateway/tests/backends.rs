@@ -603,7 +603,7 @@ async fn a_backend_connects_only_to_what_it_may() {
     }
     let records = records.lock().unwrap();
     let refused = records.iter().filter(|access| access.role == Role::Backend);
-    assert_eq!(refused.filter(|access| access.end.to_string().contains("not among the origins")).count(), 3);
+    assert_eq!(refused.filter(|access| access.end.to_string().contains("not an allowed origin")).count(), 3);
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Where keys can be kept: a file, a directory in the layout of a mounted Kubernetes Secret, a systemd
+//! The place of keys: a file, a directory in the layout of a mounted Kubernetes Secret, or a systemd
 //! credential.
 
 use std::fmt;
@@ -28,18 +28,18 @@ impl Place {
         let Some(name) = text.strip_prefix("credential:") else {
             return match text.split_once("://") {
                 Some((scheme, _)) => Err(format!(
-                    "{scheme}:// is not supported; name a file, a directory or credential:NAME, and have a program \
-                     write the keys there"
+                    "{scheme}:// is not supported; write the keys to a file or directory and name it, or write credential:NAME"
                 )),
                 None => Ok(Place(PathBuf::from(text))),
             };
         };
-        let directory = credentials
-            .ok_or("no credentials: run as a systemd unit with LoadCredential=NAME:PATH, or name the file")?;
+        let directory = credentials.ok_or(
+            "systemd passed no credentials: run as a unit with LoadCredential=NAME:PATH, or name the file",
+        )?;
         // One component: a name cannot lead out of the directory.
         match Path::new(name).components().collect::<Vec<_>>()[..] {
             [std::path::Component::Normal(_)] => Ok(Place(directory.join(name))),
-            _ => Err("write credential:NAME with the name that LoadCredential= gives".to_owned()),
+            _ => Err("write credential:NAME with a NAME from LoadCredential=".to_owned()),
         }
     }
 
@@ -49,7 +49,7 @@ impl Place {
             return pair(&current(&self.0));
         }
         String::from_utf8(contents(&self.0)?)
-            .map_err(|_| "this is no text; a key is written in hexadecimal".to_owned())
+            .map_err(|_| "it is not text; write the key in hexadecimal".to_owned())
     }
 
     /// Returns the bytes of a secret, without the end of a line.
@@ -65,9 +65,8 @@ impl Place {
     }
 }
 
-/// The directory that a mounted Secret shows now: its files are links into `..data`, which is a link that is
-/// exchanged at one stroke. Read through it once, so that the two keys are of one moment: a step of a
-/// rotation exchanges them.
+/// The directory that a mounted Secret shows now: its files are links into `..data`, a link that is replaced
+/// atomically. The link is read once, so that both keys are from the same step of a rotation.
 fn current(directory: &Path) -> PathBuf {
     std::fs::canonicalize(directory.join("..data")).unwrap_or_else(|_| directory.to_owned())
 }
@@ -75,7 +74,7 @@ fn current(directory: &Path) -> PathBuf {
 fn pair(directory: &Path) -> Result<String, String> {
     let text = |name: &str| {
         let text = String::from_utf8(contents(&directory.join(name))?);
-        text.map(|text| text.trim().to_owned()).map_err(|_| format!("{name} is no text"))
+        text.map(|text| text.trim().to_owned()).map_err(|_| format!("{name} is not text"))
     };
     let primary = text("primary")?;
     match directory.join("backup").exists() {
@@ -86,7 +85,7 @@ fn pair(directory: &Path) -> Result<String, String> {
 
 fn contents(path: &Path) -> Result<Vec<u8>, String> {
     let unreadable = |error: &dyn std::fmt::Display| match path.file_name() {
-        // Of a directory the file in it matters.
+        // For a key in a directory, the error names the file.
         Some(name) => format!("the key cannot be read: {error} ({})", name.display()),
         None => format!("the key cannot be read: {error}"),
     };
@@ -141,7 +140,8 @@ mod tests {
         assert!(missing.contains("cannot be read") && missing.contains("nothing"), "{missing}");
     }
 
-    /// As the kubelet does it: a new directory, a new link beside it, and the link renamed over the old one.
+    /// Like the kubelet: creates a new directory and a new link next to it, and renames the link over the old
+    /// one.
     #[test]
     fn a_mounted_secret_is_read_as_of_one_moment() {
         let at = Directory::new("mounted");
@@ -180,6 +180,6 @@ mod tests {
     #[test]
     fn a_url_is_refused_with_the_remedy() {
         let error = Place::parse("etcd://127.0.0.1:2379/keys").expect_err("a URL");
-        assert!(error.contains("etcd://") && error.contains("name a file"), "{error}");
+        assert!(error.contains("etcd://") && error.contains("write the keys to a file"), "{error}");
     }
 }

@@ -25,7 +25,7 @@ pub(super) fn introduction(demo: &Demo) -> String {
     )
 }
 
-/// How it goes.
+/// Progress of the demonstration.
 pub(super) fn live(demo: &Demo, snapshot: &Snapshot) -> String {
     let whole = if snapshot.warming_up { demo.warm_up } else { demo.duration };
     let share = (snapshot.elapsed.as_secs_f64() / whole.as_secs_f64()).min(1.0);
@@ -56,7 +56,7 @@ pub(super) fn live(demo: &Demo, snapshot: &Snapshot) -> String {
     text
 }
 
-/// The result that it showed.
+/// Result of the demonstration.
 pub(super) fn result(demo: &Demo, report: &DemoReport) -> String {
     let mut text =
         "arm               answered   p50 ms   p95 ms   p99 ms   p50/RTT  p99/RTT  wire\n".to_owned();
@@ -112,7 +112,7 @@ fn warnings(report: &DemoReport) -> String {
     text
 }
 
-/// One sentence of what was measured.
+/// One sentence about the result.
 fn sentence(demo: &Demo, report: &DemoReport) -> String {
     let Some(first) = report.arms.first().filter(|arm| arm.measured.completed > 0) else {
         return "No request was answered.\n".to_owned();

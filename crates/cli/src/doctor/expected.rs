@@ -20,8 +20,8 @@ const RESPONSE: u64 = 30_000;
 const TRANSACTIONS: u64 = 2000;
 const SEED: u64 = 1;
 
-/// Two lines: the time of a response with our TCP alone and with the mechanisms in use, and the command that
-/// simulates it.
+/// Returns two lines: the time of a response with brisk's TCP alone and with the mechanisms in use, and the
+/// command that simulates it.
 pub(super) fn lines(measured: &Measured, hop: &HopSettings) -> Result<String, Failure> {
     let comparison = Comparison {
         link: LinkSpec::parse(&link_flags(measured)).map_err(Failure::usage)?,

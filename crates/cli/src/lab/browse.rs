@@ -34,7 +34,7 @@ const USUAL_SEED: u64 = 1;
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
-    /// Labels of pages: of the file given by --pages, or of the plans
+    /// Labels of pages: in the file of --pages, or in the plans
     #[arg(value_name = "PAGE", required = true)]
     page: Vec<String>,
     /// Recorded pages: page skeletons, JSON lines, or a HAR, whose label is its name without .har
@@ -45,16 +45,16 @@ pub(super) struct Args {
     /// Profiles of the gateways, separated by semicolons; gains are relative to the first
     #[arg(long, value_name = "ARMS", default_value = "tcp; tcp+tfo", env = "BRISK_ARMS")]
     arms: String,
-    /// The initial window of every arm instead of its own, segments
+    /// Initial window of every arm, segments [default: the arm's own]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     initial_window: Option<u32>,
-    /// Loads of each arm; one more before them is not counted
+    /// Loads that count for each arm; one load precedes them
     #[arg(short, long = "number", value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     n: u32,
-    /// A picture of each page goes here, PAGE.png
+    /// Directory for a picture of each page, PAGE.png
     #[arg(long, value_name = "DIR")]
     pictures: Option<PathBuf>,
-    /// Print one JSON object a line for each page, with every load, instead of tables
+    /// Print a line of JSON for each page, with every load, instead of tables
     #[arg(long)]
     json: bool,
 }
@@ -133,7 +133,7 @@ impl Args {
     }
 }
 
-/// The pages that plans make.
+/// Returns the synthetic pages of the plans.
 fn made() -> Result<Vec<Outline>, Failure> {
     let mut outlines: Vec<Outline> = Vec::new();
     for (name, text) in builtin::PLANS {
@@ -147,7 +147,7 @@ fn made() -> Result<Vec<Outline>, Failure> {
     Ok(outlines)
 }
 
-/// A label as the name of a file.
+/// Converts a label into a file name.
 fn file_name(label: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || c == '-' || c == '.' { c } else { '-' };
     format!("{}.png", label.chars().map(plain).collect::<String>())

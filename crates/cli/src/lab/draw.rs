@@ -25,10 +25,10 @@ pub(super) struct Draw {
     /// The arm; default: the first one of the cell
     #[arg(long, value_name = "NAME")]
     arm: Option<String>,
-    /// Which transaction, counted from 0 as in the results
+    /// Number of the transaction, from 0 as in the results
     #[arg(short = 'n', long = "number", value_name = "N", default_value_t = 0)]
     index: u64,
-    /// Seed of everything, as when the plan was run
+    /// Seed of all random numbers, the same as in the run of the plan
     #[arg(long, value_name = "N", default_value_t = 1, env = "BRISK_SEED")]
     seed: u64,
     /// The diagram, SVG

@@ -1,4 +1,5 @@
-//! `brisk lab run --real`: the cells of plans in real time, beside the kernel and whoever else a plan names.
+//! `brisk lab run --real`: runs the cells of plans in real time, and compares them with the kernel and the
+//! plan's other contestants.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +17,7 @@ use crate::failure::Failure;
 use crate::interrupt;
 use crate::output::{print, print_line};
 
-/// The flags of `lab run` that are about real time.
+/// The flags of `lab run` for real time.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "In real time")]
 pub(super) struct Args {
@@ -27,11 +28,11 @@ pub(super) struct Args {
     /// Requests of each contestant; default: 200
     #[arg(short, long = "number", value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     n: Option<u64>,
-    /// Requests at a time; default: 4
+    /// Simultaneous requests; default: 4
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=256))]
     parallel: Option<u64>,
-    /// How long a bulk flow of each contestant runs beside one of the kernel's CUBIC; 0s leaves that out, as
-    /// does a link without a rate; default: 10s
+    /// Duration of a bulk flow of each contestant that shares the link with one of the kernel's CUBIC; 0s:
+    /// none; a link without a rate has none; default: 10s
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     beside: Option<Duration>,
     /// Only this cell
@@ -39,14 +40,14 @@ pub(super) struct Args {
     cell: Option<String>,
 }
 
-/// Requests of each contestant, and at a time, if nobody says.
+/// Default number of requests of each contestant, and of simultaneous requests.
 const USUAL_NUMBER: u64 = 200;
 const USUAL_PARALLEL: u64 = 4;
-/// How long two bulk flows run side by side if nobody says.
+/// Default duration of two bulk flows on the same link.
 const USUAL_BESIDE: Duration = Duration::from_secs(10);
 
 impl Args {
-    /// Whether it is asked for; flags that mean nothing without it are refused.
+    /// True if real time is requested; refuses flags that need it otherwise.
     pub(super) fn is_asked_for(&self) -> Result<bool, Failure> {
         let given = [
             ("--number", self.n.is_some()),
@@ -62,7 +63,7 @@ impl Args {
         }
     }
 
-    /// Runs every cell that can be run in real time; the others are named.
+    /// Runs every cell that can run in real time; names the others.
     pub(super) fn run(
         &self,
         plans: &[(Plan, String)],
@@ -90,7 +91,7 @@ impl Args {
                     Err(_) => {}
                 }
                 if stop.load(Ordering::Relaxed) {
-                    return Err(Failure::failed("interrupted; what was measured by then is shown and kept"));
+                    return Err(Failure::failed("interrupted; the results so far are shown and kept"));
                 }
             }
         }
@@ -100,7 +101,7 @@ impl Args {
         }
     }
 
-    /// The cell with everybody who takes part, or why it cannot be.
+    /// Returns the cell with all its contestants, or the reason why it cannot run in real time.
     fn cell(&self, plan: &Plan, cell: &Cell, seed: u64) -> Result<Result<Real, String>, Failure> {
         let (link, bytes) = match cell.in_real_time() {
             Ok(found) => found,
@@ -113,7 +114,7 @@ impl Args {
         contestants.push(Contestant::nginx_pool());
         contestants.extend(named.map_err(Failure::usage)?);
         contestants.extend(cell.arms.iter().map(|arm| Contestant::pair(&program, arm)));
-        // Without a rate there is nothing that two flows would have to share.
+        // On a link without a rate, two flows have nothing to share.
         let limited = link.up.rate.is_some() || link.down.rate.is_some();
         let beside = if limited { self.beside.unwrap_or(USUAL_BESIDE) } else { Duration::ZERO };
         let n = self.n.unwrap_or(USUAL_NUMBER);

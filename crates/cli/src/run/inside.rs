@@ -1,5 +1,5 @@
-//! The part of `run` that becomes the command: it makes the namespaces, hands out the sockets and steps
-//! aside.
+//! The part of `run` that becomes the command: it creates the namespaces, passes the sockets to the frontend
+//! and executes the command.
 
 use std::ffi::OsString;
 use std::io::{IoSlice, Read, Write};
@@ -18,22 +18,24 @@ use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use crate::failure::Failure;
 
-/// The address that connections come from; nobody sees it outside.
+/// The source address of connections; it is not visible outside.
 const OWN: Ipv4Addr = Ipv4Addr::new(10, 255, 255, 254);
-/// Exit status of a shell for a command that it cannot run.
+/// Exit status for a command that cannot run, as in a shell.
 const CANNOT_RUN: u8 = 127;
 
 /// Becomes the command. Returns only if that fails.
 pub(super) fn run(outside: &Path, command: &[OsString]) -> Result<(), Failure> {
     let mut outside = UnixStream::connect(outside)?;
     enter_private().map_err(|error| {
-        Failure::failed(format!("{error}; where that is forbidden, `brisk rules --user` prints another way"))
+        Failure::failed(format!(
+            "{error}; if the system forbids it, `brisk rules --user` prints rules for the host"
+        ))
     })?;
     let (listener, names) = network()?;
     redirect(listener.local_addr()?.port(), names.local_addr()?.port())?;
     hand_out(&outside, &listener, &names)?;
     drop((listener, names));
-    // The frontend outside is ready, or has failed and said why.
+    // Waits until the frontend outside is ready, or has failed and reported the reason.
     if outside.read_exact(&mut [0]).is_err() {
         return Err(Failure { message: "the command was not started".to_owned(), code: 1, about: None });
     }
@@ -43,7 +45,7 @@ pub(super) fn run(outside: &Path, command: &[OsString]) -> Result<(), Failure> {
     Err(Failure { message: format!("{}: {error}", program.display()), code: CANNOT_RUN, about: None })
 }
 
-/// Routes that lead nowhere but through the firewall, and the sockets that it leads to.
+/// Creates routes into the firewall, and the sockets to which it redirects.
 fn network() -> Result<(TcpListener, UdpSocket), Failure> {
     let lo = Interface::named("lo").map_err(Failure::failed)?;
     lo.add_address(OWN.into(), 32).map_err(Failure::failed)?;
@@ -58,7 +60,7 @@ fn network() -> Result<(TcpListener, UdpSocket), Failure> {
     Ok((listener, names))
 }
 
-/// The rules: everything that is not for the namespace itself goes to the two sockets; other UDP is refused.
+/// The rules: TCP and look-ups of names that leave the namespace go to the two sockets; other UDP is refused.
 fn rules(tcp: u16, names: u16) -> String {
     format!(
         "table inet brisk {{\n  chain output {{\n    type nat hook output priority -100;\n    \
@@ -76,7 +78,7 @@ fn redirect(tcp: u16, names: u16) -> Result<(), Failure> {
         command.args(["-f", "-"]).stdin(Stdio::piped()).spawn()
     };
     let mut nft = nft("nft").or_else(|_| nft("/usr/sbin/nft")).map_err(|error| {
-        Failure::failed(format!("nft: {error}; run needs it in its own namespace, install nftables"))
+        Failure::failed(format!("nft: {error}; install nftables, which `brisk run` needs"))
     })?;
     if let Some(mut stdin) = nft.stdin.take() {
         stdin.write_all(rules(tcp, names).as_bytes())?;
@@ -85,7 +87,7 @@ fn redirect(tcp: u16, names: u16) -> Result<(), Failure> {
     inherit(CapabilitySet::empty())?;
     match done.success() {
         true => Ok(()),
-        false => Err(Failure::failed("nft could not make the rules of the namespace; see above")),
+        false => Err(Failure::failed("nft cannot create the rules of the namespace; see above")),
     }
 }
 

@@ -1,5 +1,4 @@
-//! Looking up names for a command in a namespace of its own: each question goes to the resolver that the host
-//! uses.
+//! Looks up names for a command in a namespace of its own: sends each question to the host's resolver.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -9,16 +8,16 @@ use std::time::Duration;
 use tokio::net::UdpSocket;
 use tokio::sync::Semaphore;
 
-/// Questions at one time; more wait in the socket's buffer.
+/// Simultaneous questions; further ones wait in the socket's buffer.
 const MAX: usize = 64;
-/// How long the resolver may take; who asks has asked again by then.
+/// Time limit for the resolver; the client has repeated its question by then.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Longest question and answer, bytes: that of a UDP datagram.
+/// Longest question and answer, bytes: the size of a UDP datagram.
 const LONGEST: usize = 65_535;
-/// Where the host says which resolver it uses.
+/// The file with the host's resolvers.
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 
-/// Relays for ever.
+/// Relays questions and answers; never returns.
 ///
 /// # Errors
 /// If the socket cannot be used.
@@ -59,7 +58,7 @@ async fn ask(resolver: SocketAddr, question: &[u8]) -> io::Result<Vec<u8>> {
     Ok(answer)
 }
 
-/// The first resolver that is named; the host itself where none is (resolv.conf(5)).
+/// Returns the first resolver in the file; the host itself if the file has none (resolv.conf(5)).
 fn resolver(text: &str) -> SocketAddr {
     let named = |line: &str| {
         let mut words = line.split_whitespace();

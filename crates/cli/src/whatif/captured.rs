@@ -1,4 +1,4 @@
-//! `brisk whatif --pcap`: what a capture has, and what each mechanism would do for it.
+//! `brisk whatif --pcap`: analyses a capture and estimates the gain of each mechanism.
 
 use std::fs::File;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::failure::Failure;
 use crate::interrupt;
 use crate::output::{print, print_line};
 
-/// Analyses the capture, estimates, prints both.
+/// Analyses the capture, estimates the gains and prints both.
 pub(super) fn run(args: &Args, file: &Path, common: &Common) -> Result<(), Failure> {
     let failed =
         |error: &dyn std::fmt::Display| Failure::failed(format!("--pcap {}: {error}", file.display()));
@@ -25,7 +25,7 @@ pub(super) fn run(args: &Args, file: &Path, common: &Common) -> Result<(), Failu
     }
     let traffic = Traffic::of(&analysis).ok_or_else(|| {
         failed(&format!(
-            "{} TCP segments, and no request with a response and a round-trip time among them",
+            "{} TCP segments without any request that has a response and a round-trip time",
             analysis.segments
         ))
     })?;
@@ -62,7 +62,7 @@ pub(super) fn run(args: &Args, file: &Path, common: &Common) -> Result<(), Failu
     facts.rests_on.iter().try_for_each(|line| print(&wrapped(line)))
 }
 
-/// A list entry in lines of at most 80 columns.
+/// Formats a list entry in lines of at most 80 columns.
 fn wrapped(line: &str) -> String {
     let mut text = String::from("-");
     let mut width = 1;

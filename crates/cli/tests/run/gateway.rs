@@ -83,7 +83,7 @@ fn a_frontend_without_its_backend_resets_the_client_and_says_why() {
     let (status, log) = frontend.stop();
     assert_eq!(status, Some(0));
     assert!(log.contains("reason=\"peer gateway unreachable: "), "{log}");
-    assert!(log.contains("connection refused by the peer: nobody listens there"), "{log}");
+    assert!(log.contains("connection refused by the peer: no program listens there"), "{log}");
 }
 
 #[test]

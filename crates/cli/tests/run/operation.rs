@@ -125,7 +125,10 @@ fn check_refuses_a_side_that_cannot_start() {
             "checked.toml:8: 'http://127.0.0.1:80': a gateway carries TCP",
         ),
         ("[hop]\nplain = false\n", "checked.toml:5: the hop has no key"),
-        ("[hop]\nplain = true\n[backend]\nto = 'a:1'\n", "checked.toml:7: a backend needs to know where"),
+        (
+            "[hop]\nplain = true\n[backend]\nto = 'a:1'\n",
+            "checked.toml:7: a backend needs an address for frontends",
+        ),
     ] {
         let more =
             if more.contains("[hop]") { more.to_owned() } else { format!("[hop]\nplain = true\n{more}") };
@@ -142,7 +145,7 @@ fn check_refuses_a_side_that_cannot_start() {
     let (status, told) = checked(&files, "[hop]\nplain = true\npacket = 'nope0'\n");
     assert_eq!(status, Some(0));
     assert!(
-        told.contains("warning") && told.contains("checked.toml:7: there is no interface nope0"),
+        told.contains("warning") && told.contains("checked.toml:7: the interface nope0 does not exist"),
         "{told}"
     );
 }
@@ -278,9 +281,9 @@ fn listeners_are_checked_named_and_changed_by_a_reload() {
     };
     for (bad, says) in [
         (listener(&a, "web"), "f.toml:9: the listeners"),
-        (listener("127.0.0.1:1-2000", "web"), "2001 ports together; 1024 is the limit"),
+        (listener("127.0.0.1:1-2000", "web"), "2001 ports in total; a frontend has at most 1024"),
         (listener("127.0.0.1:9-8", "web"), "f.toml:10: '127.0.0.1:9-8': write ADDR:PORT, ADDR:FIRST-LAST"),
-        (listener(&b, "we:b"), "f.toml:11: 'we:b' is no name of an origin"),
+        (listener(&b, "we:b"), "f.toml:11: 'we:b' is not a name for an origin"),
         (listener(&b, "web").replace("origin", "orign"), "did you mean origin?"),
     ] {
         write(&[bad]);
@@ -540,7 +543,7 @@ fn the_last_peer_key_is_revoked_by_a_reload() {
     assert_eq!(doctor().status.code(), Some(1), "the frontend is shut out");
     std::fs::write(&public, "# nobody\n").expect("a file");
     let said = text(&doctor().stderr);
-    assert!(said.contains("the public key of the backend goes there"), "{said}");
+    assert!(said.contains("write the backend's public key into that file"), "{said}");
     assert_eq!(backend.stop().0, Some(0));
 }
 

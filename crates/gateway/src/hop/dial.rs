@@ -31,7 +31,7 @@ pub(crate) enum Refused {
     Handshake(#[from] HandshakeError),
     /// The connection ended before the answer: the backend resets who does not hold its key.
     #[error("{}{}", .0, match .0.kind() {
-        io::ErrorKind::ConnectionRefused => ": nobody listens there",
+        io::ErrorKind::ConnectionRefused => ": no program listens there",
         io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
             ": the backend closed the connection during the handshake; check that both sides use the same key (its log has the \
              reason)"

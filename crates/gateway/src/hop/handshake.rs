@@ -56,7 +56,7 @@ pub enum HandshakeError {
     #[error("{0} is not among the public keys of the other side")]
     UnknownKey(Fingerprint),
     /// Ours: the library refused. Cannot happen with messages of the bounded length that callers use.
-    #[error("the message cannot be sealed")]
+    #[error("the message cannot be encrypted")]
     Library,
 }
 

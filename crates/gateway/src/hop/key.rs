@@ -63,7 +63,7 @@ pub enum KeyError {
     },
     /// Public keys of the other side belong to a pair.
     #[error(
-        "{place}: this is no pair of keys, and --peer-keys needs one; make it with: brisk keygen --static > {place}"
+        "{place}: this is not a pair of keys, and --peer-keys needs one; create it with: brisk keygen --static > {place}"
     )]
     NoPair {
         /// The file of the key.
@@ -90,10 +90,8 @@ pub enum KeyError {
 /// Returns the remedy for a file that cannot be read. An existing file is not to be overwritten.
 fn to_read(error: &io::Error, path: &str) -> String {
     match error.kind() {
-        io::ErrorKind::NotFound => format!("; make one with: brisk keygen > {path}"),
-        io::ErrorKind::PermissionDenied => {
-            "; make it the file of the user that this program runs as".to_owned()
-        }
+        io::ErrorKind::NotFound => format!("; create one with: brisk keygen > {path}"),
+        io::ErrorKind::PermissionDenied => "; change its owner to the user that runs this program".to_owned(),
         _ => String::new(),
     }
 }
@@ -157,7 +155,7 @@ pub(super) fn digits(text: &str) -> Result<Zeroizing<[u8; 32]>, &'static str> {
         }
     }
     if bytes.iter().all(|byte| *byte == 0) {
-        return Err("a key of zeros is none");
+        return Err("a key must not be all zeros");
     }
     Ok(bytes)
 }
@@ -229,9 +227,9 @@ impl KeyRing {
         }
         let malformed = |problem| Err(KeyError::Malformed { place: place.to_owned(), problem });
         match keys.len() {
-            0 => malformed("there is no key in it"),
+            0 => malformed("it has no key"),
             1..=MAX_KEYS => Ok(KeyRing(keys.into())),
-            _ => malformed("these are more than 4 keys"),
+            _ => malformed("it has more than 4 keys"),
         }
     }
 
@@ -268,7 +266,7 @@ mod tests {
     fn invalid_key_is_refused_with_its_line() {
         let good = "ab".repeat(32);
         let error = |text: &str| KeyRing::parse(text, "key").unwrap_err().to_string();
-        assert!(error("").starts_with("key: there is no key"));
+        assert!(error("").starts_with("key: it has no key"));
         assert!(
             error(&format!("{good}\nsecret\n")).starts_with("key: line 2: expected 64 hexadecimal digits")
         );

@@ -54,13 +54,13 @@ pub struct Opening {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum OpeningError {
     /// It ends too early.
-    #[error("it ends in the middle")]
+    #[error("it ends too early")]
     Short,
     /// Another version.
     #[error("it has version {0}, and this side speaks {VERSION}: install the same release on both sides")]
     Version(u8),
     /// A field that says nothing.
-    #[error("its {0} means nothing")]
+    #[error("its {0} is invalid")]
     Field(&'static str),
 }
 

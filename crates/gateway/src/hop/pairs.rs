@@ -206,9 +206,9 @@ pub fn private_keys(text: &str, place: &str) -> Result<Vec<PrivateKey>, KeyError
         keys.push(PrivateKey(HopKey::new(*bytes)));
     }
     match keys.len() {
-        0 => Err(malformed(place.to_owned(), "there is no private key in it")),
+        0 => Err(malformed(place.to_owned(), "it has no private key")),
         1..=MAX_KEYS => Ok(keys),
-        _ => Err(malformed(place.to_owned(), "these are more than 4 keys")),
+        _ => Err(malformed(place.to_owned(), "it has more than 4 keys")),
     }
 }
 
@@ -228,7 +228,7 @@ fn public_keys(text: &str, place: &str) -> Result<Vec<PeerKey>, KeyError> {
     }
     match keys.len() {
         0..=MAX_PEERS => Ok(keys),
-        _ => Err(refused(place.to_owned(), "these are more than 4096 keys")),
+        _ => Err(refused(place.to_owned(), "it has more than 4096 keys")),
     }
 }
 
@@ -288,7 +288,7 @@ mod tests {
         write(&own, &key.reveal(), 0o644);
         assert!(error(&own, Some(&peers)).contains("chmod 600"));
         write(&own, &"ab".repeat(32), 0o600);
-        assert!(error(&own, Some(&peers)).contains("is no pair"));
+        assert!(error(&own, Some(&peers)).contains("is not a pair"));
         write(&own, &format!("{}\n{}\n", *key.reveal(), "ab".repeat(32)), 0o600);
         assert!(error(&own, Some(&peers)).contains("line 2"));
         std::fs::remove_dir_all(&directory).unwrap();

@@ -26,7 +26,7 @@ const REKEY_EVERY: u64 = 1 << 16;
 
 /// A record that is none of ours, or was changed on the way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("what arrived on the hop was changed on the way")]
+#[error("data on the hop was changed on the path")]
 pub struct Forged;
 
 /// The keys of both directions.

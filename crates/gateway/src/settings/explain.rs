@@ -67,16 +67,16 @@ pub(super) fn explained(message: &str, at: &Range<usize>, text: &str) -> String 
         return unknown_key(unknown).unwrap_or_else(|| message.to_owned());
     }
     if let Some(key) = message.strip_prefix("missing field `").and_then(|rest| rest.strip_suffix('`')) {
-        return format!("{key} is missing here: write {key} = {}", permitted_values(key));
+        return format!("the key {key} is missing: write {key} = {}", permitted_values(key));
     }
     if message.starts_with("duplicate key") {
         return match text.get(..at.start).is_some_and(|before| before.ends_with('[')) {
-            true => format!("the section [{there}] is there twice: put its keys into one"),
-            false => format!("the key '{there}' is there twice: take one out"),
+            true => format!("the section [{there}] occurs twice: put its keys into one"),
+            false => format!("the key '{there}' occurs twice: remove one"),
         };
     }
     if message.starts_with("string values must be quoted") {
-        return format!("texts stand in quotes: write \"{there}\"");
+        return format!("a text needs quotes: write \"{there}\"");
     }
     let ours = ["invalid type", "invalid value", "unknown variant", "invalid IP address", "wanted string"];
     // The parser hands a date to a map of names as one of its own.
@@ -95,7 +95,7 @@ fn wrong_value(at: &Range<usize>, text: &str) -> Option<String> {
     let written = places.written(text, path)?;
     let is_time = TIMES.iter().any(|(time, _)| *time == key);
     if is_time && let Ok(seconds) = written.parse::<u64>() {
-        return Some(format!("{key} = {written}: write it with its unit, for instance \"{seconds}s\""));
+        return Some(format!("{key} = {written}: add the unit, for instance \"{seconds}s\""));
     }
     match written.starts_with('[') && !written.ends_with(']') || written.starts_with(&format!("[{key}")) {
         true => Some(format!("{key}: write {}", permitted_values(key))),

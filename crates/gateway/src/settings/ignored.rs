@@ -36,33 +36,33 @@ impl Settings {
             (
                 frontend.origin.is_some() && !direct,
                 "frontend.origin",
-                "origin has no effect: nobody goes there without fallback = \"direct\"",
+                "origin has no effect without fallback = \"direct\"",
             ),
             (
                 frontend.send_proxy.is_some() && !direct,
                 "frontend.send_proxy",
-                "send_proxy has no effect: a frontend sends the header on the direct way alone, and there is none (--direct); \
+                "send_proxy has no effect: a frontend sends the header only on direct connections, which are off (--direct); \
                  over the hop the backend sends it (backend.send_proxy)",
             ),
             (
                 frontend.users_file.is_some() && !is_proxy,
                 "frontend.users_file",
-                "users_file has no effect: it is for SOCKS5 and HTTP proxies, and both are off (socks5, connect)",
+                "users_file has no effect: it is for the SOCKS5 and the HTTP proxy, and both are off (socks5, connect)",
             ),
             (
                 frontend.socks5 == Some(true) && no_plain_listener,
                 "frontend.socks5",
-                "socks5 has no effect: it is for the clients of frontend.listen, which is not there",
+                "socks5 has no effect: it is for the clients of frontend.listen, which is not set",
             ),
             (
                 frontend.connect == Some(true) && no_plain_listener,
                 "frontend.connect",
-                "connect has no effect: it is for the clients of frontend.listen, which is not there",
+                "connect has no effect: it is for the clients of frontend.listen, which is not set",
             ),
             (
                 frontend.transparent == Some(true) && no_plain_listener,
                 "frontend.transparent",
-                "transparent has no effect: it is for the clients of frontend.listen, which is not there",
+                "transparent has no effect: it is for the clients of frontend.listen, which is not set",
             ),
             (
                 listeners.iter().any(|listener| listener.send_proxy.is_some() && listener.direct.is_none()),
@@ -83,7 +83,7 @@ impl Settings {
             (
                 hop.max_overhead.is_some() && without_planner && !is_edge,
                 "hop.max_overhead",
-                "max_overhead has no effect: it is the limit of the planner, which mechanisms does not name",
+                "max_overhead has no effect: it is the limit of the planner, which is not in mechanisms",
             ),
             (
                 hop.kernel_tcp == Some(true) && over_tun,
@@ -98,12 +98,12 @@ impl Settings {
             (
                 !frontends.is_empty() && hop.peer_keys.is_none(),
                 "frontends",
-                "[[frontends]] has no effect: its labels stand behind public keys, and there are none (hop.peer_keys)",
+                "[[frontends]] has no effect: its labels are those of public keys, and there are none (hop.peer_keys)",
             ),
             (
                 admin.token_file.is_some() && admin.listen.is_none(),
                 "admin.token_file",
-                "token_file has no effect: there is no admin listener (admin.listen, --admin)",
+                "token_file has no effect without an admin listener (admin.listen, --admin)",
             ),
         ];
         let ignored = checks.into_iter().filter(|(is_ignored, ..)| *is_ignored);
