@@ -42,7 +42,7 @@ impl Connection {
                 self.tell_gentle(&SentSegment::TailAck, now);
                 self.account_ack(&segment.header);
             }
-            Choice::Ack(_) => {
+            Choice::Ack => {
                 self.account_ack(&segment.header);
                 self.tell_gentle(&SentSegment::Ack(&segment.header), now);
             }

@@ -28,7 +28,7 @@ pub(crate) enum Choice {
     /// An acknowledgement that shows how far the sequence numbers reach, and says nothing else.
     TailAck,
     /// An acknowledgement alone.
-    Ack(Option<Gentle>),
+    Ack,
 }
 
 /// A range of the send queue that leaves in one transmission.

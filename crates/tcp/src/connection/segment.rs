@@ -111,9 +111,9 @@ impl Connection {
                 header.options.gentle = None;
                 Segment::new(Origin::Ack, header, Payload::None)
             }
-            Choice::Ack(option) => {
+            Choice::Ack => {
                 let mut header = self.ack_header(now);
-                header.options.gentle = option.or_else(|| self.failure_option()).or(header.options.gentle);
+                header.options.gentle = self.failure_option().or(header.options.gentle);
                 Segment::new(Origin::Ack, header, Payload::None)
             }
         }

@@ -123,7 +123,7 @@ impl Connection {
         (self.tx.paced, self.tx.held) = (false, false);
         if self.gentle.active.is_some() {
             if self.owes_failure() {
-                return Some(Choice::Ack(None));
+                return Some(Choice::Ack);
             }
             if let Some(copy) = self.poll_gentle(Turn::Copies, now) {
                 return Some(copy);
@@ -448,8 +448,8 @@ impl Connection {
     pub(crate) fn choose_ack(&mut self, now: Instant) -> Option<Choice> {
         match self.rx.ack.owed() {
             Owed::Nothing => None,
-            Owed::Now => Some(Choice::Ack(None)),
-            Owed::At(due) => (due <= now).then_some(Choice::Ack(None)),
+            Owed::Now => Some(Choice::Ack),
+            Owed::At(due) => (due <= now).then_some(Choice::Ack),
         }
     }
 

@@ -231,7 +231,7 @@ impl Gentle {
             // a bare acknowledgement at SND.NXT it learns how far the sequence numbers reach; one that is
             // owed serves as well.
             let owes = parts.rx.ack.owed() != Owed::Nothing;
-            return Some(if owes { Choice::Ack(None) } else { Choice::TailAck });
+            return Some(if owes { Choice::Ack } else { Choice::TailAck });
         }
         loop {
             match self.poll_parity(parts, now)? {
