@@ -72,8 +72,8 @@ pub struct ClientMemory {
     pub soft_base: Duration,
     /// After a server gave no cookie: the time to the next request. Default 600 s.
     pub request_interval: Duration,
-    /// After so many requests were swallowed in a row: the time to the next one, doubled each time. Default
-    /// 1 h.
+    /// The time to the next request after [`ClientMemory::syn_fail_limit`] in a row were swallowed, doubled
+    /// each time. Default 1 h.
     pub request_base: Duration,
     /// Fast Open is off for this long on an attachment that is a black hole, doubled each time; 0: never.
     /// Up to 86400 s, default 3600 s.
