@@ -5,7 +5,7 @@ use brisk_wire::{Flags, TcpHeader};
 use crate::congestion::sample::Transmission;
 use crate::connection::Connection;
 use crate::connection::control::Control;
-use crate::connection::decision::{Choice, Data};
+use crate::connection::decision::{Change, Choice, Data};
 use crate::connection::gentle::SentSegment;
 use crate::connection::segment::{Built, Segment};
 use crate::connection::state::State;
@@ -25,7 +25,10 @@ impl Connection {
         now: Instant,
     ) {
         match choice {
-            Choice::Control(control) => self.account_control(*control, &segment.header),
+            Choice::Control(control) => {
+                self.outbox.pop();
+                self.account_control(*control, &segment.header);
+            }
             Choice::Syn(gentle) => {
                 self.with_gentle(|of, parts| of.on_syn_sent(*gentle, parts));
                 if let Some(shift) = segment.header.options.early_window {
@@ -42,13 +45,77 @@ impl Connection {
                 self.tell_gentle(&SentSegment::TailAck, now);
                 self.account_ack(&segment.header);
             }
-            Choice::Ack => {
+            Choice::Ack { is_tail } => {
                 self.account_ack(&segment.header);
-                self.tell_gentle(&SentSegment::Ack(&segment.header), now);
+                self.tell_gentle(&SentSegment::Ack { header: &segment.header, is_tail: *is_tail }, now);
             }
         }
         self.count_packet(built, packet_len);
         self.spend_allowance(packet_len);
+    }
+
+    /// Makes a change that a decision asked for.
+    pub(crate) fn change(&mut self, change: Change, now: Instant) {
+        match change {
+            Change::DropCopy => {
+                let more = self.tx.may_send_new(&self.budget(now));
+                self.with_gentle(|gentle, parts| gentle.drop_copy(more, parts));
+            }
+            Change::HoldCopy { paced } => {
+                self.tx.paced |= paced;
+                self.gentle.hold_copy();
+            }
+            Change::CloseGroup => self.gentle.close_group(),
+            Change::TakeGroup => self.with_gentle(|gentle, parts| gentle.take_group(parts, now)),
+            Change::DropParity => self.with_gentle(|gentle, parts| gentle.drop_parity(parts)),
+            Change::PaceParity => self.tx.paced = true,
+            Change::HoldLost { paced } => (self.tx.paced, self.tx.held) = (paced, true),
+            Change::RestartWindow(window) => {
+                self.tx.rate.congestion.on_idle_restart(now, window);
+                self.tx.last_sent = now;
+                self.reopen_start();
+            }
+            Change::DecayWindow(window) => {
+                self.tx.rate.congestion.on_idle_restart(now, window);
+                self.tx.usage.on_growth(now);
+            }
+            Change::RaiseMtu => {
+                if self.tx.mtu.raise_stale() {
+                    self.adopt_mss();
+                }
+            }
+            Change::SearchMtu => self.tx.mtu.search_again(now),
+            Change::PlanFlight => self.plan_flight(now),
+            Change::HoldNew { paced } => {
+                (self.tx.paced, self.tx.held) = (paced, true);
+                self.tx.end_burst(true);
+            }
+            Change::EndBurst { corked } => {
+                if corked {
+                    self.tx.hold.start_cork(self.tx.rtt.rto_base(), now);
+                }
+                self.tx.end_burst(false);
+            }
+        }
+    }
+
+    /// The connection decides what to send: until then nothing is known to be held back.
+    pub(crate) fn begin_poll(&mut self, now: Instant) {
+        (self.tx.paced, self.tx.held) = (false, false);
+        if self.gentle.active.is_some() {
+            let more = self.tx.may_send_new(&self.budget(now));
+            self.with_gentle(|gentle, parts| gentle.refresh_copies(more, parts));
+        }
+    }
+
+    /// Nothing waits to be sent: no limit holds anything back, and the burst is over.
+    #[inline]
+    pub(crate) fn rest(&mut self, now: Instant) {
+        (self.tx.paced, self.tx.held) = (false, false);
+        if self.state.sends() && !self.tx.scoreboard.is_empty() {
+            self.tx.end_burst(false);
+        }
+        self.update_timers(now);
     }
 
     /// Every segment after the SYN carries the acknowledgement that was owed, except parity: its receiver

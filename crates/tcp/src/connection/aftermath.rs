@@ -100,7 +100,11 @@ impl Connection {
     /// Like [`Connection::aftermath`], after a poll; `sent`: the poll produced a packet.
     #[inline]
     pub(crate) fn after_poll(&mut self, sent: bool, now: Instant) -> Aftermath {
-        let urgency = if sent && !self.has_nothing_to_send(now) { Urgency::Normal } else { Urgency::Idle };
+        let is_idle = !sent || self.turns(now).is_empty();
+        if sent && is_idle {
+            self.rest(now);
+        }
+        let urgency = if is_idle { Urgency::Idle } else { Urgency::Normal };
         self.aftermath(urgency, now)
     }
 }

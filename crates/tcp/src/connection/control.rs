@@ -43,6 +43,11 @@ impl Outbox {
         }
     }
 
+    /// Returns the oldest.
+    pub(crate) fn first(&self) -> Option<Control> {
+        self.waiting.0.first().copied()
+    }
+
     /// Takes the oldest.
     pub(crate) fn pop(&mut self) -> Option<Control> {
         self.waiting.get_mut()?.0.pop_at(0)

@@ -1,4 +1,5 @@
-//! The next segment to send, as a value with all that the build and the accounting need.
+//! The values of a decision: the [turns](Turn) in which kinds of segments may leave, the [`Step`] that is
+//! decided in a turn, and the [`Choice`] with all that the build and the accounting need.
 
 use brisk_wire::Gentle;
 
@@ -7,6 +8,90 @@ use crate::mechanism::ParityPlan;
 use crate::outcome::Origin;
 use crate::send::push::BurstPush;
 use crate::seq_ranges::SeqRange;
+
+/// A kind of segments that may leave. [`Connection::turns`](crate::connection::Connection::turns) has their
+/// order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Turn {
+    /// A control segment.
+    Control,
+    /// The SYN or the SYN-ACK.
+    Syn,
+    /// A copy of it.
+    SynCopy,
+    /// Data behind the SYN, before its answer.
+    AfterSyn,
+    /// A failure of Corrective that the peer must hear of.
+    Failure,
+    /// Copies of Proactive.
+    Copies,
+    /// Lost data.
+    Lost,
+    /// A tail loss probe.
+    TailLossProbe,
+    /// Parity that is due, and the acknowledgement that follows it.
+    Parity,
+    /// A path-MTU probe, which is made of new data.
+    MtuProbe,
+    /// New data.
+    New,
+    /// Parity that waits for nothing but the end of the burst.
+    ParityBehindBurst,
+    /// An acknowledgement alone.
+    Ack,
+}
+
+/// The decision in a turn.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Step {
+    /// This segment leaves.
+    Send(Choice),
+    /// This has to be done first. The same turn decides again.
+    Prepare(Change),
+    /// Nothing leaves in this turn. The reason, if it must be recorded.
+    Pass(Option<Change>),
+}
+
+impl Step {
+    /// The choice leaves, if there is one.
+    pub(crate) fn send(choice: Option<Choice>) -> Step {
+        choice.map_or(Step::Pass(None), Step::Send)
+    }
+}
+
+/// A change of state that a decision asks for. It is made in `account`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Change {
+    /// The next copy is needless, or will never be permitted.
+    DropCopy,
+    /// Pacing (`paced`) or the congestion window holds the next copy back.
+    HoldCopy { paced: bool },
+    /// The open group of the encoder is complete.
+    CloseGroup,
+    /// The encoder takes up the next group whose parity is due.
+    TakeGroup,
+    /// The allowance will never permit the next parity.
+    DropParity,
+    /// Pacing holds parity back.
+    PaceParity,
+    /// Pacing (`paced`) or the congestion window holds lost data back.
+    HoldLost { paced: bool },
+    /// New data leaves after an idle time: the congestion window becomes this.
+    RestartWindow(u32),
+    /// A FIN leaves after an idle time: the congestion window becomes this.
+    DecayWindow(u32),
+    /// The report that lowered the path MTU is no longer believed.
+    RaiseMtu,
+    /// The search for the path MTU begins again.
+    SearchMtu,
+    /// A flight begins, and has no plan.
+    PlanFlight,
+    /// Pacing (`paced`) or the congestion window holds new data back.
+    HoldNew { paced: bool },
+    /// No more new data leaves: it is all sent, or something else than the congestion window holds the rest
+    /// back. `corked`: the cork.
+    EndBurst { corked: bool },
+}
 
 /// The next segment to send.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -27,8 +112,8 @@ pub(crate) enum Choice {
     Parity(ParityPlan),
     /// An acknowledgement that shows how far the sequence numbers reach, and says nothing else.
     TailAck,
-    /// An acknowledgement alone.
-    Ack,
+    /// An acknowledgement alone. `is_tail`: one that was owed serves as [`Choice::TailAck`].
+    Ack { is_tail: bool },
 }
 
 /// A range of the send queue that leaves in one transmission.

@@ -1,7 +1,7 @@
 //! One connection: this module only connects the parts.
 //!
 //! An arriving segment runs through `arrive` (the steps of RFC 9293 section 3.10.7). A leaving segment is
-//! chosen in `transmit`, written in `segment` and accounted for in `account`. `handshake` opens the
+//! decided on in `transmit`, written in `segment` and accounted for in `account`. `handshake` opens the
 //! connection, `timer` handles deadlines, and `application` has the methods that the program calls. The parts
 //! themselves (queue, scoreboard, RACK, assembler, ...) are in `send` and `receive`; they take values and
 //! return values.

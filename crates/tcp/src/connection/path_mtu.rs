@@ -86,7 +86,7 @@ impl Connection {
     }
 
     /// Chooses lost data for a segment of the suspected size, once a smaller one is under way.
-    pub(crate) fn choose_retest(&mut self, budget: &Budget) -> Option<Choice> {
+    pub(crate) fn choose_retest(&self, budget: &Budget) -> Option<Choice> {
         let size = self.tx.mtu.retest(self.tx.option_len())?;
         // Our own SACK blocks would make it larger than it is meant to be.
         if budget.pipe < budget.mss || self.payload_limit() < self.tx.mss() {

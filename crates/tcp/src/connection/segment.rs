@@ -111,7 +111,7 @@ impl Connection {
                 header.options.gentle = None;
                 Segment::new(Origin::Ack, header, Payload::None)
             }
-            Choice::Ack => {
+            Choice::Ack { .. } => {
                 let mut header = self.ack_header(now);
                 header.options.gentle = self.failure_option().or(header.options.gentle);
                 Segment::new(Origin::Ack, header, Payload::None)

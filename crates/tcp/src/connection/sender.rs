@@ -12,7 +12,7 @@ use crate::connection::Host;
 use crate::outcome::{AckOutcome, CongestionState, Delivered, LossCause};
 use crate::send::budget::{Budget, Charges};
 use crate::send::delivery::Snapshots;
-use crate::send::mtu::PathMtu;
+use crate::send::mtu::{NextProbe, PathMtu};
 use crate::send::pacer::Pacer;
 use crate::send::push::{BurstPush, Pace};
 use crate::send::queue::SendQueue;
@@ -136,17 +136,26 @@ impl Hold {
     ///
     /// RFC 9293 section 3.7.4 (Nagle): "if there is unacknowledged data [...] the sending TCP
     /// endpoint buffers all user data"; Minshall's form, which Linux uses, waits only for an
-    /// unacknowledged *partial* segment.
-    /// `rto` is the retransmission timeout: a cork does not hold for longer.
-    pub(crate) fn permits_partial(&mut self, una: SeqNum, fin: bool, rto: Micros, now: Instant) -> bool {
+    /// unacknowledged *partial* segment. A cork holds it until its time is over.
+    pub(crate) fn permits_partial(&self, una: SeqNum, fin: bool, now: Instant) -> bool {
         if fin || self.overridden {
             return true;
         }
         if self.cork || self.more {
-            let until = *self.cork_until.get_or_insert(now + rto.max(CORK_MIN));
-            return until <= now;
+            return self.cork_until.is_some_and(|until| until <= now);
         }
         self.nodelay || self.small_end.is_none_or(|end| end.le(una))
+    }
+
+    /// True if a cork holds partial segments back.
+    pub(crate) fn is_corked(&self) -> bool {
+        self.cork || self.more
+    }
+
+    /// The cork holds a partial segment back: for a retransmission timeout (`rto`) from now on, if its time
+    /// has not begun.
+    pub(crate) fn start_cork(&mut self, rto: Micros, now: Instant) {
+        self.cork_until.get_or_insert(now + rto.max(CORK_MIN));
     }
 
     /// True if a partial segment that empties the queue has to wait, unless the time of a cork is over.
@@ -484,9 +493,9 @@ impl Sender {
     }
 
     /// Payload size of a path-MTU probe that may be sent now: only while nothing is being repaired.
-    pub(crate) fn next_mtu_probe(&mut self, now: Instant) -> Option<u32> {
+    pub(crate) fn next_mtu_probe(&self, now: Instant) -> NextProbe {
         if self.recovery.state() != CongestionState::Open {
-            return None;
+            return NextProbe::Wait;
         }
         let (cwnd, unsent) = (self.rate.congestion.cwnd(), self.unsent());
         self.mtu.next_probe(cwnd, unsent, self.option_len, now)
@@ -630,6 +639,17 @@ impl Sender {
         next > 0 && next <= budget.unpaced()
     }
 
+    /// A burst has ended. `limited`: the congestion window or pacing ended it.
+    pub(crate) fn end_burst(&mut self, limited: bool) {
+        // Where the controller names a rate, that is what holds data back most of the time.
+        let limited = limited && !(self.paced && self.rate.congestion.pacing_rate().is_some());
+        let board = &self.scoreboard;
+        let (una, nxt, pipe) = (board.una(), board.nxt(), self.rate.pipe_with(board.pipe()));
+        let had_data = nxt != self.usage.burst_end() || self.unsent() > 0 || self.fin_unsent();
+        let full = had_data && pipe.saturating_add(self.mss()) > self.rate.congestion.cwnd();
+        self.usage.on_burst(una, nxt, limited || full);
+    }
+
     /// The burst of which the transmission of `range`, which is new, is the last so far.
     pub(crate) fn burst_with(&self, range: SeqRange, budget: &Budget) -> BurstPush {
         let end = self.queue.end();
@@ -720,19 +740,21 @@ mod tests {
     #[test]
     fn nagle_waits_for_an_unacknowledged_partial_segment_only() {
         let mut hold = Hold::default();
-        assert!(hold.permits_partial(SeqNum(1), false, RTO, Instant::ZERO));
+        assert!(hold.permits_partial(SeqNum(1), false, Instant::ZERO));
         hold.on_sent(SeqNum(101), true);
-        assert!(!hold.permits_partial(SeqNum(1), false, RTO, Instant::ZERO));
-        assert!(hold.permits_partial(SeqNum(1), true, RTO, Instant::ZERO), "a FIN goes at once");
-        assert!(hold.permits_partial(SeqNum(101), false, RTO, Instant::ZERO));
+        assert!(!hold.permits_partial(SeqNum(1), false, Instant::ZERO));
+        assert!(hold.permits_partial(SeqNum(1), true, Instant::ZERO), "a FIN goes at once");
+        assert!(hold.permits_partial(SeqNum(101), false, Instant::ZERO));
     }
 
     #[test]
     fn a_cork_is_drawn_after_200_ms() {
         let mut hold = Hold { cork: true, nodelay: true, ..Hold::default() };
-        assert!(!hold.permits_partial(SeqNum(1), false, RTO, Instant::ZERO));
-        assert!(!hold.permits_partial(SeqNum(1), false, RTO, Instant::from_millis(199)));
-        assert!(hold.permits_partial(SeqNum(1), false, RTO, Instant::from_millis(200)));
+        assert!(!hold.permits_partial(SeqNum(1), false, Instant::ZERO));
+        hold.start_cork(RTO, Instant::ZERO);
+        hold.start_cork(RTO, Instant::from_millis(100));
+        assert!(!hold.permits_partial(SeqNum(1), false, Instant::from_millis(199)));
+        assert!(hold.permits_partial(SeqNum(1), false, Instant::from_millis(200)));
     }
 
     fn usage() -> WindowUsage {

@@ -1,14 +1,13 @@
-//! The choice of the next segment. `poll_transmit` runs the three steps; the rest of this file chooses.
+//! The decision about the next segment. `poll_transmit` runs the three steps; the rest of this file decides.
 //!
-//! The order is: control segments, the handshake, copies, lost data, a tail loss probe, parity, new
-//! data, parity behind the burst, an acknowledgement alone. Each asks the [`Budget`] how much may leave.
+//! [`Connection::turns`] has the order: which kinds of segments may have to leave, and which first. Each turn
+//! asks the [`Budget`] how much may leave. Deciding changes no state: what has to change is a value, which
+//! `account` carries out.
 
 use alloc::vec::Vec;
 
-use brisk_wire::OptionProfile;
-
-use crate::connection::decision::{Choice, Data};
-use crate::connection::gentle::Turn;
+use crate::connection::decision::{Change, Choice, Data, Step, Turn};
+use crate::connection::fast_open::EarlyBudget;
 use crate::connection::gentle::plain_copy::PlainCopy;
 use crate::connection::gentle::proactive::CopiedRun;
 use crate::connection::reactive::ProbeTimer;
@@ -17,8 +16,8 @@ use crate::connection::sender::Sharing;
 use crate::connection::state::State;
 use crate::connection::{Connection, Env, MAX_PIECES};
 use crate::outcome::Origin;
-use crate::receive::Owed;
 use crate::send::budget::Budget;
+use crate::send::mtu::NextProbe;
 use crate::send::push::BurstPush;
 use crate::seq_ranges::SeqRange;
 use crate::time::{Instant, Micros};
@@ -28,160 +27,177 @@ use crate::time::{Instant, Micros};
 enum Extent {
     /// This many payload bytes, perhaps with the FIN.
     Send { len: u32, fin: bool },
-    /// The congestion window or pacing.
-    Congestion,
-    /// The peer's window, Nagle, the cork, or nothing to send.
-    Nothing,
+    /// Nothing: pacing (`paced`) or the congestion window.
+    Congestion { paced: bool },
+    /// Nothing: the peer's window, Nagle's algorithm or the cork (`corked`).
+    Nothing { corked: bool },
+}
+
+/// The order of [`Connection::turns`] in each situation.
+mod order {
+    use crate::connection::decision::Turn::{self, *};
+
+    pub(super) const CONTROL: &[Turn] = &[Control];
+    pub(super) const SYN: &[Turn] = &[Syn];
+    pub(super) const SYN_SENT: &[Turn] = &[SynCopy, AfterSyn];
+    pub(super) const SYN_ACK_COPY: &[Turn] = &[SynCopy];
+    pub(super) const EARLY: &[Turn] = &[Parity, Copies, MtuProbe, New, ParityBehindBurst, Ack];
+    pub(super) const EARLY_WITHOUT_PARITY: &[Turn] = &[Copies, MtuProbe, New, Ack];
+    /// Nothing is lost, and neither Corrective nor Proactive is in use.
+    pub(super) const PLAIN: &[Turn] = &[MtuProbe, New, Ack];
+    pub(super) const ALL: &[Turn] =
+        &[Failure, Copies, Lost, TailLossProbe, Parity, MtuProbe, New, ParityBehindBurst, Ack];
+    /// F-RTO asks with new data whether a timeout was a mistake (RFC 5682).
+    pub(super) const NEW_FIRST: &[Turn] =
+        &[Failure, Copies, MtuProbe, New, Lost, TailLossProbe, Parity, ParityBehindBurst, Ack];
+    /// Our FIN is acknowledged.
+    pub(super) const ALL_SENT: &[Turn] = &[Failure, Copies, Ack];
 }
 
 impl Connection {
     /// Writes the next packet into `out`, if there is one to send: decide, build, account.
     pub(crate) fn poll_transmit(&mut self, now: Instant, env: &Env<'_>, out: &mut Vec<u8>) -> Option<Built> {
-        loop {
-            let Some(choice) = self.choose(now, env) else {
-                self.update_timers(now);
-                return None;
-            };
-            let segment = self.build(&choice, now);
-            let built = self.emit(&segment, env, out);
-            self.account(&choice, &segment, built, out.len() + built.in_place_len(), now);
-            // A packet that cannot be built (no room for the header) is gone like a lost one.
-            if !out.is_empty() {
-                return Some(built);
+        let mut turns = self.turns(now);
+        if turns.is_empty() {
+            let sends = |turn: &Turn| matches!(self.decide(*turn, now, env), Step::Send(_));
+            debug_assert!(!self.state.is_synchronized() || !order::ALL.iter().any(sends), "it has a turn");
+            self.rest(now);
+            return None;
+        }
+        self.begin_poll(now);
+        while let Some((&turn, later)) = turns.split_first() {
+            match self.decide(turn, now, env) {
+                Step::Send(choice) => {
+                    let segment = self.build(&choice, now);
+                    let built = self.emit(&segment, env, out);
+                    self.account(&choice, &segment, built, out.len() + built.in_place_len(), now);
+                    if !out.is_empty() {
+                        return Some(built);
+                    }
+                    // A packet that cannot be built (no room for the header) is gone like a lost one.
+                    turns = self.turns(now);
+                }
+                Step::Prepare(change) => self.change(change, now),
+                Step::Pass(reason) => {
+                    if let Some(reason) = reason {
+                        self.change(reason, now);
+                    }
+                    turns = later;
+                }
             }
         }
-    }
-
-    /// True if [`Connection::choose`] would surely find nothing to send; the facts that it records in that
-    /// case are recorded. False: it has to be asked.
-    #[inline]
-    pub(crate) fn has_nothing_to_send(&mut self, now: Instant) -> bool {
-        let owes = match self.rx.ack.owed() {
-            Owed::Nothing => false,
-            Owed::Now => true,
-            Owed::At(due) => due <= now,
-        };
-        if owes
-            || self.tx.unsent() > 0
-            || self.tx.fin_unsent()
-            || !self.state.is_synchronized()
-            || !self.outbox.is_empty()
-            || self.may_send_beside_new()
-        {
-            return false;
-        }
-        (self.tx.paced, self.tx.held) = (false, false);
-        if self.state.sends() && !self.tx.scoreboard.is_empty() {
-            self.note_burst_end(false);
-        }
-        debug_assert!(self.finds_nothing(now), "{:?} has something to send", self.state);
         self.update_timers(now);
-        true
+        None
     }
 
-    /// There may be lost data to send, or a probe, or what Corrective and Proactive want.
-    fn may_send_beside_new(&self) -> bool {
-        self.gentle.active.is_some()
-            || self.tx.scoreboard.has_lost()
-            || self.reactive.as_ref().is_some_and(ProbeTimer::is_due)
-    }
-
-    /// True if [`Connection::choose`] agrees with [`Connection::has_nothing_to_send`].
-    fn finds_nothing(&mut self, now: Instant) -> bool {
-        let env = Env {
-            challenge: &mut |_| false,
-            super_segment: 0,
-            sends_twice: false,
-            partial_checksum: false,
-            payload_in_place: false,
-            option_profile: &OptionProfile::default(),
-        };
-        self.choose(now, &env).is_none()
-    }
-
-    /// Chooses the next segment; `None`: nothing now.
-    pub(crate) fn choose(&mut self, now: Instant, env: &Env<'_>) -> Option<Choice> {
-        if let Some(control) = self.outbox.pop() {
-            return Some(Choice::Control(control));
+    /// Returns the kinds of segments that may have to leave now, in the order in which [`Connection::decide`]
+    /// decides on them. Empty: nothing has to leave.
+    #[inline]
+    pub(crate) fn turns(&self, now: Instant) -> &'static [Turn] {
+        if !self.outbox.is_empty() {
+            return order::CONTROL;
         }
+        if !self.state.is_synchronized() {
+            return self.opening_turns();
+        }
+        let has_new = self.tx.unsent() > 0 || self.tx.fin_unsent();
+        let has_more = self.gentle.active.is_some()
+            || self.tx.scoreboard.has_lost()
+            || self.reactive.as_ref().is_some_and(ProbeTimer::is_due);
+        if !has_new && !has_more && !self.rx.ack.is_due(now) {
+            &[]
+        } else if !self.state.sends() {
+            order::ALL_SENT
+        } else if self.tx.recovery.prefers_new_data() {
+            order::NEW_FIRST
+        } else if has_more {
+            order::ALL
+        } else {
+            order::PLAIN
+        }
+    }
+
+    /// The turns before the handshake is complete.
+    fn opening_turns(&self) -> &'static [Turn] {
         match self.state {
-            State::Closed => return None,
-            State::SynSent | State::SynReceived if self.handshake.syn.due => {
-                return Some(Choice::Syn(self.syn_gentle_option(now, env.option_profile)));
-            }
-            State::SynReceived if self.handshake.syn.copy == PlainCopy::Due => return Some(Choice::SynCopy),
-            State::SynSent => return self.choose_syn_copy().or_else(|| self.choose_after_syn()),
-            State::SynReceived => return self.choose_early(now, env),
-            State::Established
+            State::SynSent | State::SynReceived if self.handshake.syn.due => order::SYN,
+            State::SynReceived if self.handshake.syn.copy == PlainCopy::Due => order::SYN_ACK_COPY,
+            State::SynSent => order::SYN_SENT,
+            State::SynReceived => match self.affords_early() {
+                EarlyBudget::Nothing => &[],
+                EarlyBudget::Segment => order::EARLY_WITHOUT_PARITY,
+                EarlyBudget::Parity => order::EARLY,
+            },
+            State::Closed
+            | State::Established
             | State::FinWait1
             | State::FinWait2
             | State::CloseWait
             | State::Closing
             | State::LastAck
-            | State::TimeWait => {}
+            | State::TimeWait => &[],
         }
-        (self.tx.paced, self.tx.held) = (false, false);
-        if self.gentle.active.is_some() {
-            if self.owes_failure() {
-                return Some(Choice::Ack);
-            }
-            if let Some(copy) = self.poll_gentle(Turn::Copies, now) {
-                return Some(copy);
-            }
-        }
-        if self.state.sends() {
-            let data = if self.may_send_beside_new() || self.tx.recovery.prefers_new_data() {
-                self.choose_data(now, env)
-            } else {
-                self.choose_new(now, env)
-            };
-            if data.is_some() {
-                return data;
-            }
-        }
-        self.choose_ack(now)
     }
 
-    /// Data, for the first time or again, or parity.
-    fn choose_data(&mut self, now: Instant, env: &Env<'_>) -> Option<Choice> {
-        let first = if self.tx.recovery.prefers_new_data() { self.choose_new(now, env) } else { None };
-        first
-            .or_else(|| self.choose_lost(now))
-            .or_else(|| self.choose_probe(now))
-            .or_else(|| self.poll_gentle(Turn::Parity, now))
-            .or_else(|| self.choose_new(now, env))
-            .or_else(|| self.poll_gentle(Turn::ParityBehindBurst, now))
+    /// Decides whether a segment of this kind leaves now. It changes no state: a [`Change`] names what has to
+    /// be changed.
+    fn decide(&self, turn: Turn, now: Instant, env: &Env<'_>) -> Step {
+        match turn {
+            Turn::Control => Step::send(self.outbox.first().map(Choice::Control)),
+            Turn::Syn => Step::Send(Choice::Syn(self.syn_gentle_option(now, env.option_profile))),
+            Turn::SynCopy => Step::send(self.choose_syn_copy()),
+            Turn::AfterSyn => Step::send(self.choose_after_syn()),
+            Turn::Failure => Step::send(self.owes_failure().then_some(Choice::Ack { is_tail: false })),
+            Turn::Copies => self.decide_copy(now),
+            Turn::Lost => self.decide_lost(now),
+            Turn::TailLossProbe => Step::send(self.choose_probe(now)),
+            Turn::Parity => self.decide_parity(now),
+            Turn::MtuProbe => self.decide_mtu_probe(now),
+            Turn::New => self.decide_new(now, env),
+            Turn::ParityBehindBurst => self.decide_parity_behind_burst(now),
+            Turn::Ack => Step::send(self.rx.ack.is_due(now).then_some(Choice::Ack { is_tail: false })),
+        }
+    }
+
+    /// Returns the limits of transmissions now.
+    #[inline]
+    pub(crate) fn budget(&self, now: Instant) -> Budget {
+        let mut budget = self.tx.budget(now);
+        if let Some(bytes) = self.unproven_budget() {
+            budget.peer = budget.peer.min(bytes);
+        }
+        budget
     }
 
     /// The first range that is declared lost.
-    fn choose_lost(&mut self, now: Instant) -> Option<Choice> {
-        if !self.tx.scoreboard.has_lost() {
-            return None;
-        }
-        if self.tx.recovery.holds_retransmissions() {
-            return None;
+    fn decide_lost(&self, now: Instant) -> Step {
+        if !self.tx.scoreboard.has_lost() || self.tx.recovery.holds_retransmissions() {
+            return Step::Pass(None);
         }
         let limit = self.payload_limit();
-        let mut lost = self.tx.scoreboard.next_lost(limit)?;
+        let Some(mut lost) = self.tx.scoreboard.next_lost(limit) else { return Step::Pass(None) };
         // Of what lies beyond a window that the peer has drawn back, only the first segment is sent again
         // (RFC 9293 section 3.8.6).
         let una = self.tx.scoreboard.una();
         let window = self.tx.window.snd_wnd().saturating_sub(lost.start.since(una));
         if lost.start != una && window < lost.len() {
-            lost = self.tx.scoreboard.next_lost(limit.min(window))?;
+            let Some(within) = self.tx.scoreboard.next_lost(limit.min(window)) else {
+                return Step::Pass(None);
+            };
+            lost = within;
         }
         let range = self.tx.queue.within_record(lost);
-        let budget = self.tx.budget(now);
+        let budget = self.budget(now);
         if let Some(retest) = self.choose_retest(&budget) {
-            return Some(retest);
+            return Step::Send(retest);
         }
         // A segment that ends because its record does is charged as a full one: small records would leave
         // after a timeout in a burst of many (Linux's window counts segments).
         let charged = if range.len() < lost.len() { range.len().max(self.tx.mss()) } else { range.len() };
-        let permitted = charged <= budget.of(Origin::Retransmit);
-        self.tx.paced = !permitted && budget.is_paced(range.len());
-        self.tx.held |= !permitted;
-        permitted.then(|| self.again(range, Origin::Retransmit))
+        if charged <= budget.of(Origin::Retransmit) {
+            return Step::Send(self.again(range, Origin::Retransmit));
+        }
+        Step::Pass(Some(Change::HoldLost { paced: budget.is_paced(range.len()) }))
     }
 
     /// A range that was sent before.
@@ -218,7 +234,7 @@ impl Connection {
         if !self.reactive.as_ref().is_some_and(ProbeTimer::is_due) {
             return None;
         }
-        let budget = self.tx.budget(now);
+        let budget = self.budget(now);
         let nxt = self.tx.scoreboard.nxt();
         let segment_size = self.probe_limit();
         let record = self.tx.queue.record_end(nxt).map_or(u32::MAX, |end| end.since(nxt));
@@ -244,36 +260,61 @@ impl Connection {
         Some(self.again(range, Origin::TailLossProbe))
     }
 
+    /// A probe of the path MTU (RFC 4821): one segment larger than the MSS, made of new data. Not while
+    /// SACK blocks of our own would make it larger than it was meant to be (Linux: the same). Before it, and
+    /// before all new data, the window restarts after an idle time.
+    fn decide_mtu_probe(&self, now: Instant) -> Step {
+        if self.tx.unsent() == 0 && !self.tx.fin_unsent() {
+            return Step::Pass(None);
+        }
+        if let Some(restart) = self.restart_after_idle(now) {
+            return Step::Prepare(restart);
+        }
+        if self.tx.mtu.is_stale(now) {
+            return Step::Prepare(Change::RaiseMtu);
+        }
+        if !self.tx.mtu.is_searching() || self.payload_limit() + self.tx.reserved < self.tx.mss() {
+            return Step::Pass(None);
+        }
+        let size = match self.tx.next_mtu_probe(now) {
+            NextProbe::Wait => return Step::Pass(None),
+            NextProbe::SearchAgain => return Step::Pass(Some(Change::SearchMtu)),
+            NextProbe::Payload(size) => size,
+        };
+        let range = SeqRange::with_len(self.tx.scoreboard.nxt(), size);
+        let budget = self.budget(now);
+        if self.tx.queue.within_record(range) != range || size > budget.of(Origin::New) {
+            return Step::Pass(None);
+        }
+        Step::Send(Choice::Data(Data {
+            range,
+            segment_size: size,
+            origin: Origin::New,
+            fin: false,
+            mtu_probe: true,
+            twice: false,
+            burst: self.burst_with(range, &budget),
+        }))
+    }
+
     /// Data that was never sent, as a run of segments that one header can describe.
-    pub(crate) fn choose_new(&mut self, now: Instant, env: &Env<'_>) -> Option<Choice> {
+    fn decide_new(&self, now: Instant, env: &Env<'_>) -> Step {
         if self.tx.unsent() == 0 && !self.tx.fin_unsent() {
             // How much flew counts also where the data ended before the window did.
-            if !self.tx.scoreboard.is_empty() {
-                self.note_burst_end(false);
-            }
-            return None;
+            let in_flight = !self.tx.scoreboard.is_empty();
+            return Step::Pass(in_flight.then_some(Change::EndBurst { corked: false }));
         }
-        self.restart_after_idle(now);
-        if self.tx.mtu.raise_stale(now) {
-            self.adopt_mss();
+        if self.needs_plan() {
+            return Step::Prepare(Change::PlanFlight);
         }
-        let mut budget = self.tx.budget(now);
-        if let Some(bytes) = self.unproven_budget() {
-            budget.peer = budget.peer.min(bytes);
-        }
-        let limit = self.payload_limit();
-        if let Some(probe) = self.choose_mtu_probe(&budget, limit, now) {
-            return Some(probe);
-        }
-        self.plan_flight(&budget);
-        // A plan may have shorter segments.
-        let mss = if self.gentle.planner.is_some() { self.payload_limit() } else { limit };
-        let (most, twice) = self.longest_run(mss, &budget, env, now);
-        match self.extent(&budget, mss, most, now) {
+        let budget = self.budget(now);
+        let mss = self.payload_limit();
+        let (max, twice) = self.longest_run(mss, &budget, env, now);
+        match self.extent(&budget, mss, max, now) {
             Extent::Send { len, fin } => {
                 let range = SeqRange::with_len(self.tx.scoreboard.nxt(), len + u32::from(fin));
                 let burst = self.burst_with(SeqRange::with_len(range.start, len), &budget);
-                Some(Choice::Data(Data {
+                Step::Send(Choice::Data(Data {
                     range,
                     segment_size: mss,
                     origin: Origin::New,
@@ -283,14 +324,8 @@ impl Connection {
                     burst,
                 }))
             }
-            Extent::Congestion => {
-                self.note_burst_end(true);
-                None
-            }
-            Extent::Nothing => {
-                self.note_burst_end(false);
-                None
-            }
+            Extent::Congestion { paced } => Step::Pass(Some(Change::HoldNew { paced })),
+            Extent::Nothing { corked } => Step::Pass(Some(Change::EndBurst { corked })),
         }
     }
 
@@ -299,51 +334,33 @@ impl Connection {
         self.config.push_bursts.then(|| self.tx.burst_with(payload, budget))
     }
 
-    pub(crate) fn note_burst_end(&mut self, limited: bool) {
-        // Where the controller names a rate, that is what holds data back most of the time.
-        let limited = limited && !(self.tx.paced && self.tx.rate.congestion.pacing_rate().is_some());
-        let board = &self.tx.scoreboard;
-        let (una, nxt, pipe) = (board.una(), board.nxt(), self.tx.rate.pipe_with(board.pipe()));
-        let had_data = nxt != self.tx.usage.burst_end() || self.tx.unsent() > 0 || self.tx.fin_unsent();
-        let full = had_data && pipe.saturating_add(self.tx.mss()) > self.tx.rate.congestion.cwnd();
-        self.tx.usage.on_burst(una, nxt, limited || full);
-    }
-
     /// RFC 5681 section 4.1: "a TCP SHOULD set cwnd to no more than RW before beginning transmission if the
     /// TCP has not sent data in an interval exceeding the retransmission timeout". As in Linux the window
     /// halves for each timeout of silence until it is RW (RFC 2861 section 3.1). A window probe begins no
     /// transmission.
-    fn restart_after_idle(&mut self, now: Instant) {
+    fn restart_after_idle(&self, now: Instant) -> Option<Change> {
         // The silence of one member is not that of its path.
         let is_member = self.tx.sharing == Sharing::Member;
         if !self.config.slow_start_after_idle || !self.tx.scoreboard.is_empty() || is_member {
-            return;
+            return None;
         }
         let rto = self.tx.timeout();
+        let cwnd = self.tx.rate.congestion.cwnd();
         if self.tx.unsent() == 0 {
-            return self.decay_for_fin(rto, now);
+            // A FIN alone begins no transmission. A window that nothing has grown for a timeout was not used
+            // and goes half of the way to what was (RFC 2861 section 3.1; Linux:
+            // tcp_cwnd_application_limited).
+            let used = self.unasked_window();
+            let unused = Micros::between(self.tx.usage.grown_at(), now) >= rto && used < cwnd;
+            return unused.then(|| Change::DecayWindow(cwnd.midpoint(used)));
         }
         let idle = Micros::between(self.tx.last_sent, now);
         if idle <= rto || self.tx.usable_window() == 0 {
-            return;
+            return None;
         }
-        let cwnd = self.tx.rate.congestion.cwnd();
-        let restart = self.unasked_window();
         let halvings = (idle.0 - 1) / rto.0.max(1);
         let decayed = cwnd.checked_shr(halvings).unwrap_or(0);
-        self.tx.rate.congestion.on_idle_restart(now, decayed.max(restart.min(cwnd)));
-        self.tx.last_sent = now;
-        self.reopen_start();
-    }
-
-    /// A FIN alone begins no transmission. A window that nothing has grown for a timeout was not used and
-    /// goes half of the way to what was (RFC 2861 section 3.1; Linux: tcp_cwnd_application_limited).
-    fn decay_for_fin(&mut self, rto: Micros, now: Instant) {
-        let (cwnd, used) = (self.tx.rate.congestion.cwnd(), self.unasked_window());
-        if Micros::between(self.tx.usage.grown_at(), now) >= rto && used < cwnd {
-            self.tx.rate.congestion.on_idle_restart(now, cwnd.midpoint(used));
-            self.tx.usage.on_growth(now);
-        }
+        Some(Change::RestartWindow(decayed.max(self.unasked_window().min(cwnd))))
     }
 
     /// Bytes that one transmission may hold: whole segments up to what the device takes. A segment with an
@@ -375,17 +392,18 @@ impl Connection {
         if in_place >= run / 4 { (in_place / mss * mss).max(mss) } else { run }
     }
 
-    fn extent(&mut self, budget: &Budget, mss: u32, most: u32, now: Instant) -> Extent {
+    fn extent(&self, budget: &Budget, mss: u32, max: u32, now: Instant) -> Extent {
         let nxt = self.tx.scoreboard.nxt();
         let record = self.tx.queue.record_end(nxt);
         let unsent = record.map_or(self.tx.unsent(), |end| end.since(nxt));
         let offered = unsent.min(budget.peer);
-        let allowed = budget.of(Origin::New).min(most);
+        let allowed = budget.of(Origin::New).min(max);
         if offered > allowed {
             let whole = allowed / mss * mss;
-            self.tx.paced = whole == 0 && budget.is_paced(mss);
-            self.tx.held |= whole == 0;
-            return if whole > 0 { Extent::Send { len: whole, fin: false } } else { Extent::Congestion };
+            return match whole {
+                0 => Extent::Congestion { paced: budget.is_paced(mss) },
+                len => Extent::Send { len, fin: false },
+            };
         }
         let fin = record.is_none() && self.tx.fin_unsent() && offered == unsent && offered < budget.peer;
         let partial = offered % mss;
@@ -393,21 +411,22 @@ impl Connection {
         // does).
         let ends_record = record.is_some() && offered == unsent;
         if partial == 0 || ends_record || self.may_send_partial(offered, unsent, fin, budget, now) {
-            return if offered > 0 || fin { Extent::Send { len: offered, fin } } else { Extent::Nothing };
+            let sends = offered > 0 || fin;
+            return if sends {
+                Extent::Send { len: offered, fin }
+            } else {
+                Extent::Nothing { corked: false }
+            };
         }
-        let whole = offered - partial;
-        if whole > 0 { Extent::Send { len: whole, fin: false } } else { Extent::Nothing }
+        match offered - partial {
+            // Nagle's algorithm or the cork waits for the rest.
+            0 => Extent::Nothing { corked: offered == unsent && self.tx.hold.is_corked() },
+            len => Extent::Send { len, fin: false },
+        }
     }
 
     /// Sender's silly window avoidance (RFC 9293 section 3.8.6.2.1) and Nagle's algorithm.
-    fn may_send_partial(
-        &mut self,
-        offered: u32,
-        unsent: u32,
-        fin: bool,
-        budget: &Budget,
-        now: Instant,
-    ) -> bool {
+    fn may_send_partial(&self, offered: u32, unsent: u32, fin: bool, budget: &Budget, now: Instant) -> bool {
         if offered < unsent {
             // "(3) or if at least a fraction Fs of the maximum window can be sent"; Fs = 1/2.
             return self.tx.hold.overridden
@@ -416,41 +435,7 @@ impl Connection {
         let una = self.tx.scoreboard.una();
         // Urgent data does not wait for Nagle's algorithm (Linux: the same).
         let urgent = self.urgent.pointer(una).is_some();
-        let rto = self.tx.rtt.rto_base();
-        urgent || self.tx.hold.permits_partial(una, fin, rto, now)
-    }
-
-    /// A probe of the path MTU (RFC 4821): one segment larger than the MSS, made of new data. Not while
-    /// SACK blocks of our own would make it larger than it was meant to be (Linux: the same).
-    fn choose_mtu_probe(&mut self, budget: &Budget, payload_limit: u32, now: Instant) -> Option<Choice> {
-        if payload_limit + self.tx.reserved < self.tx.mss() {
-            return None;
-        }
-        let size = self.tx.next_mtu_probe(now)?;
-        let range = SeqRange::with_len(self.tx.scoreboard.nxt(), size);
-        if self.tx.queue.within_record(range) != range {
-            return None;
-        }
-        (size <= budget.of(Origin::New)).then(|| {
-            Choice::Data(Data {
-                range,
-                segment_size: size,
-                origin: Origin::New,
-                fin: false,
-                mtu_probe: true,
-                twice: false,
-                burst: self.burst_with(range, budget),
-            })
-        })
-    }
-
-    /// An acknowledgement that nothing carried.
-    pub(crate) fn choose_ack(&mut self, now: Instant) -> Option<Choice> {
-        match self.rx.ack.owed() {
-            Owed::Nothing => None,
-            Owed::Now => Some(Choice::Ack),
-            Owed::At(due) => (due <= now).then_some(Choice::Ack),
-        }
+        urgent || self.tx.hold.permits_partial(una, fin, now)
     }
 
     /// Largest payload of a data segment now: SACK blocks of our own, a cookie and flags take from it.

@@ -170,6 +170,16 @@ impl AckPolicy {
         self.owed
     }
 
+    /// True if an acknowledgement must leave now, with or without data.
+    #[inline]
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
+        match self.owed {
+            Owed::Nothing => false,
+            Owed::Now => true,
+            Owed::At(due) => due <= now,
+        }
+    }
+
     /// Whether the acknowledgement that is owed now should leave before the next packet of a batch is taken
     /// in. RFC 5681 section 4.2 asks for one for "at least every second full-sized segment"; a batch may
     /// stretch that, as Linux's own receive offload does, but not for a sender in slow start, and not where

@@ -1,5 +1,5 @@
 //! The bytes that may leave now: the place that compares the bytes in flight with the windows, the pacer and
-//! the allowance. Two checks are elsewhere: `choose_lost` stays within a window that the peer has drawn back,
+//! the allowance. Two checks are elsewhere: `decide_lost` stays within a window that the peer has drawn back,
 //! and `choose_probe` sends one segment at most.
 
 use crate::outcome::Origin;

@@ -75,6 +75,17 @@ struct Probe {
     range: SeqRange,
 }
 
+/// The next step of a search.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum NextProbe {
+    /// No probe may leave now.
+    Wait,
+    /// The search is finished, and so old that larger sizes are to be tried again.
+    SearchAgain,
+    /// A probe with so much payload may leave, bytes.
+    Payload(u32),
+}
+
 impl PathMtu {
     /// Creates it before the first packet from the MTU of the device, bytes of IP packet.
     pub(crate) fn new(local: u16, v6: bool, probing: MtuProbing, base_mss: u16) -> Self {
@@ -203,13 +214,15 @@ impl PathMtu {
         shrank
     }
 
-    /// True if a router's word has lowered the MTU so long ago that the size before is to be tried again,
-    /// which it is from now on: the router says so once more if it must.
+    /// True if a router's word has lowered the MTU so long ago that it is no longer believed.
     #[inline]
-    pub(crate) fn raise_stale(&mut self, now: Instant) -> bool {
-        if self.stale_at.is_none_or(|at| at > now) {
-            return false;
-        }
+    pub(crate) fn is_stale(&self, now: Instant) -> bool {
+        self.stale_at.is_some_and(|at| at <= now)
+    }
+
+    /// The size before a router's word is to be tried again: the router says so once more if it must. Returns
+    /// true if the MTU has grown.
+    pub(crate) fn raise_stale(&mut self) -> bool {
         self.stale_at = None;
         // A search raises the MTU by probes.
         let grows = self.search.is_none() && self.mtu < self.local;
@@ -310,30 +323,41 @@ impl PathMtu {
         self.search.as_ref().is_some_and(|search| search.retest)
     }
 
-    /// The payload size, with `options` bytes of options, of a probe that may be sent now: a search
-    /// is under way, no probe is in flight, and window and unsent data (both bytes) let enough follow
-    /// it. The caller allows probes only while nothing is being recovered.
-    pub(crate) fn next_probe(&mut self, cwnd: u32, unsent: u32, options: u32, now: Instant) -> Option<u32> {
+    /// True if a search is under way or finished.
+    #[inline]
+    pub(crate) fn is_searching(&self) -> bool {
+        self.search.is_some()
+    }
+
+    /// Returns the probe that may be sent now, with `options` bytes of options: a search is under way, no
+    /// probe is in flight, and window and unsent data (both bytes) let enough follow it. The caller allows
+    /// probes only while nothing is being recovered.
+    pub(crate) fn next_probe(&self, cwnd: u32, unsent: u32, options: u32, now: Instant) -> NextProbe {
         let mss = self.mss(options);
-        let (headers, local) = (self.headers, self.local);
-        let search = self.search.as_mut()?;
+        let Some(search) = &self.search else { return NextProbe::Wait };
         if search.probe.is_some() || cwnd / mss < PROBE_CWND {
-            return None;
+            return NextProbe::Wait;
         }
         if search.high.saturating_sub(search.low) < THRESHOLD {
-            if now.saturating_since(search.since) >= RAISE_AFTER {
-                search.high = local;
-                search.since = now;
-            }
-            return None;
+            let again = now.saturating_since(search.since) >= RAISE_AFTER;
+            return if again { NextProbe::SearchAgain } else { NextProbe::Wait };
         }
         let size = match search.retest {
             true => search.high,
             false => search.low + (search.high - search.low).div_ceil(2),
         };
-        let payload = size.saturating_sub(headers + options);
+        let payload = size.saturating_sub(self.headers + options);
         let needed = payload.saturating_add(SEGMENTS_BEHIND_PROBE.saturating_mul(mss));
-        (payload > mss && unsent >= needed && cwnd >= needed).then_some(payload)
+        let permitted = payload > mss && unsent >= needed && cwnd >= needed;
+        if permitted { NextProbe::Payload(payload) } else { NextProbe::Wait }
+    }
+
+    /// The finished search tries larger sizes again.
+    pub(crate) fn search_again(&mut self, now: Instant) {
+        if let Some(search) = &mut self.search {
+            search.high = self.local;
+            search.since = now;
+        }
     }
 
     /// A probe left; `options` as in [`PathMtu::next_probe`].
@@ -425,9 +449,14 @@ mod tests {
     #[test]
     fn size_named_by_a_router_is_tested_again_after_ten_minutes() {
         let mut path = PathMtu::new(1500, false, MtuProbing::OnBlackHole, BASE_MSS);
-        assert!(path.on_icmp(1400, at(0)) && !path.raise_stale(at(599)));
-        assert!(path.on_icmp(1300, at(599)) && !path.raise_stale(at(600)), "it was said again");
-        assert!(path.raise_stale(at(1199)) && path.mtu() == 1500 && path.report() == MtuReport::Silent);
+        assert!(path.on_icmp(1400, at(0)) && !path.is_stale(at(599)));
+        assert!(path.on_icmp(1300, at(599)) && !path.is_stale(at(600)), "it was said again");
+        assert!(
+            path.is_stale(at(1199))
+                && path.raise_stale()
+                && path.mtu() == 1500
+                && path.report() == MtuReport::Silent
+        );
         assert!(path.on_icmp(1300, at(1200)) && path.mtu() == 1300);
     }
 
@@ -436,7 +465,14 @@ mod tests {
     }
 
     fn probe(path: &mut PathMtu, now: Instant) -> Option<u32> {
-        let size = path.next_probe(1_000_000, 1_000_000, OPTIONS, now)?;
+        let size = match path.next_probe(1_000_000, 1_000_000, OPTIONS, now) {
+            NextProbe::Payload(size) => size,
+            NextProbe::SearchAgain => {
+                path.search_again(now);
+                return None;
+            }
+            NextProbe::Wait => return None,
+        };
         path.on_probe_sent(SeqRange::with_len(SeqNum(1000), size), OPTIONS);
         Some(size)
     }
@@ -573,8 +609,12 @@ mod tests {
     #[test]
     fn one_probe_is_in_flight_at_a_time_and_only_with_enough_behind_it() {
         let mut path = PathMtu::new(1500, false, MtuProbing::Always, BASE_MSS);
-        assert_eq!(path.next_probe(10 * 1012, 1_000_000, OPTIONS, at(0)), None, "window too small");
-        assert_eq!(path.next_probe(1_000_000, 3000, OPTIONS, at(0)), None, "nothing to follow it");
+        assert_eq!(
+            path.next_probe(10 * 1012, 1_000_000, OPTIONS, at(0)),
+            NextProbe::Wait,
+            "window too small"
+        );
+        assert_eq!(path.next_probe(1_000_000, 3000, OPTIONS, at(0)), NextProbe::Wait, "nothing to follow it");
         assert!(probe(&mut path, at(0)).is_some());
         assert!(path.probe_in_flight().is_some());
         assert_eq!(probe(&mut path, at(0)), None);

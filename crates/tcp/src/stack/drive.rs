@@ -179,7 +179,8 @@ impl Stack {
                 false => connection.start_as_unknown(),
             }
         }
-        if connection.has_nothing_to_send(now) {
+        if connection.turns(now).is_empty() {
+            connection.rest(now);
             reserve(&mut self.allowances, connection, now);
             if slot.member.is_some() {
                 self.take_back(id, Urgency::Idle, now);

@@ -12,8 +12,6 @@ use arrayvec::ArrayVec;
 use brisk_wire::{FastOpen, Flags, SeqNum};
 
 use crate::congestion::sample::RtoEvent;
-use crate::connection::decision::Choice;
-use crate::connection::gentle::Turn;
 use crate::connection::gentle::plain_copy::PlainCopy;
 use crate::connection::path::STANDARD_WINDOW;
 use crate::connection::sender::initial_window;
@@ -48,6 +46,17 @@ pub(crate) enum Role {
     Client(Client),
     /// The SYN came to a listener.
     Server(Server),
+}
+
+/// What the amplification limit of a listener lets leave from SYN-RECEIVED.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum EarlyBudget {
+    /// Nothing.
+    Nothing,
+    /// The next segment.
+    Segment,
+    /// The next segment, or parity.
+    Parity,
 }
 
 /// The two sides.
@@ -433,25 +442,22 @@ impl Connection {
         Some(initial_window(STANDARD_WINDOW, self.tx.mss()).saturating_sub(sent))
     }
 
-    /// Chooses what leaves from SYN-RECEIVED in addition to the SYN-ACK: new data within the windows and the
-    /// amplification limit.
-    pub(crate) fn choose_early(&mut self, now: Instant, env: &Env<'_>) -> Option<Choice> {
-        let allowance = self.fast_server().filter(|server| server.sends_early())?.allowance();
-        if let Some(allowance) = allowance {
-            // Segments are not cut to fit.
-            let next = self.tx.unsent().min(self.payload_limit()) as usize;
-            if self.header_len() + next > allowance {
-                return None;
-            }
+    /// Returns what may leave from SYN-RECEIVED in addition to the SYN-ACK within the amplification limit.
+    pub(crate) fn affords_early(&self) -> EarlyBudget {
+        let Some(server) = self.fast_server().filter(|server| server.sends_early()) else {
+            return EarlyBudget::Nothing;
+        };
+        let Some(allowance) = server.allowance() else { return EarlyBudget::Parity };
+        // Segments are not cut to fit.
+        let next = self.tx.unsent().min(self.payload_limit()) as usize;
+        let parity = (self.tx.parity_limit() + PARITY_OPTION) as usize;
+        if self.header_len() + next > allowance {
+            EarlyBudget::Nothing
+        } else if self.header_len() + parity > allowance {
+            EarlyBudget::Segment
+        } else {
+            EarlyBudget::Parity
         }
-        let parity = self.tx.parity_limit() + self.header_len() as u32 + PARITY_OPTION;
-        let affordable = allowance.is_none_or(|allowance| parity as usize <= allowance);
-        let first = if affordable { self.poll_gentle(Turn::Parity, now) } else { None };
-        first
-            .or_else(|| self.poll_gentle(Turn::Copies, now))
-            .or_else(|| self.choose_new(now, env))
-            .or_else(|| if affordable { self.poll_gentle(Turn::ParityBehindBurst, now) } else { None })
-            .or_else(|| self.choose_ack(now))
     }
 
     /// True while every byte counts: segments leave one by one.

@@ -14,7 +14,7 @@ use brisk_wire::options::kind;
 use brisk_wire::{Flags, Gentle as GentleOption, OptionProfile, Options, SeqNum, TcpHeader};
 
 use crate::config::TcpConfig;
-use crate::connection::decision::{Choice, Data, SynOption};
+use crate::connection::decision::{Data, SynOption};
 #[cfg(feature = "historical")]
 use crate::connection::gentle::f1::F1Hold;
 use crate::connection::gentle::parity::ParityTx;
@@ -129,17 +129,19 @@ pub(crate) enum SentSegment<'a> {
     Parity(&'a ParityPlan, Option<GentleOption>),
     /// An acknowledgement that shows how far the sequence numbers reach.
     TailAck,
-    /// An acknowledgement alone, with this header.
-    Ack(&'a TcpHeader),
+    /// An acknowledgement alone. `is_tail`: it serves as the one that shows how far the sequence numbers
+    /// reach.
+    Ack { header: &'a TcpHeader, is_tail: bool },
 }
 
 impl<'a> SentSegment<'a> {
     fn data(&self) -> Option<&'a Data> {
         match self {
             SentSegment::Data { data, .. } => Some(data),
-            SentSegment::Copy(_) | SentSegment::Parity(..) | SentSegment::TailAck | SentSegment::Ack(_) => {
-                None
-            }
+            SentSegment::Copy(_)
+            | SentSegment::Parity(..)
+            | SentSegment::TailAck
+            | SentSegment::Ack { .. } => None,
         }
     }
 }
@@ -452,36 +454,6 @@ impl Connection {
     }
 }
 
-/// The segments that Corrective and Proactive may send: each has its place in the order in which segments
-/// leave.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Turn {
-    Copies,
-    Parity,
-    /// Parity that waits for nothing but the end of the burst.
-    ParityBehindBurst,
-}
-
-impl Connection {
-    /// Returns the segment that Corrective or Proactive sends next, if `turn` is that of a running mechanism.
-    #[inline]
-    pub(crate) fn poll_gentle(&mut self, turn: Turn, now: Instant) -> Option<Choice> {
-        let active = self.gentle.active.as_ref()?;
-        let runs = match turn {
-            Turn::Copies => active.proactive.is_some(),
-            Turn::Parity | Turn::ParityBehindBurst => active.tx.is_some(),
-        };
-        if !runs {
-            return None;
-        }
-        self.with_gentle(|gentle, parts| match turn {
-            Turn::Copies => gentle.active()?.choose_copy(parts, now),
-            Turn::Parity => gentle.choose_parity(parts, now),
-            Turn::ParityBehindBurst => gentle.choose_parity_behind_burst(parts, now),
-        })
-    }
-}
-
 impl Gentle {
     /// A segment left: its signals need not be repeated, and its data may be copied and encoded.
     fn on_sent(&mut self, sent: &SentSegment<'_>, parts: &mut Parts<'_>, now: Instant) {
@@ -501,10 +473,10 @@ impl Gentle {
             }
             SentSegment::Copy(range) => active.on_copy_sent(range, parts, now),
             SentSegment::Parity(plan, option) => active.on_parity_sent(plan, option, parts, now),
-            SentSegment::TailAck => active.on_bare_ack(parts),
-            SentSegment::Ack(header) => {
+            SentSegment::TailAck => active.on_bare_ack(true, parts),
+            SentSegment::Ack { header, is_tail } => {
                 active.signals.on_sent(header.options.gentle, now);
-                active.on_bare_ack(parts);
+                active.on_bare_ack(is_tail, parts);
                 active.copy_ack(header, parts, now);
             }
         }

@@ -6,8 +6,9 @@ use brisk_wire::gentle::{ENC, FIN_END};
 use brisk_wire::{Gentle as GentleOption, SeqNum};
 
 use crate::config::{CorrectiveConfig, FecHold};
-use crate::connection::decision::{Choice, Data};
+use crate::connection::decision::{Change, Choice, Data, Step};
 use crate::connection::gentle::{Active, Gentle, Parts, Refuted};
+use crate::connection::sender::Sender;
 use crate::connection::{Connection, State};
 use crate::event::Probe;
 use crate::evidence::is_queued;
@@ -21,8 +22,8 @@ use crate::mechanism::{Agreed, ParityOff, ParityPlan, Profile};
 use crate::outcome::{
     AckOutcome, CongestionState, Delivered, Dsack, DsackOf, LossCause, LossOutcome, Origin,
 };
+use crate::path::PathFacts;
 use crate::receive::Owed;
-use crate::send::budget::Budget;
 use crate::send::rack::RackVerdict;
 use crate::seq_ranges::{SeqRange, SeqRanges};
 use crate::time::{Duration, Instant, Micros};
@@ -117,6 +118,13 @@ impl ParityTx {
             let recovering = parts.tx.recovery.in_recovery();
             self.encoder.on_sent(range, data.segment_size, recovering, parts.parity_rtt(), now);
         }
+    }
+
+    /// True if a queue stands on the path, and parity would make it longer.
+    fn sees_standing_queue(&self, tx: &Sender, known: &PathFacts, now: Instant) -> bool {
+        let Some(srtt) = tx.rtt.srtt().filter(|_| !self.config.into_queue) else { return false };
+        let min_rtt = || known.least_with(tx.rtt.min_rtt());
+        self.queue.least(srtt, now).map(Duration::from).is_some_and(|least| is_queued(least, min_rtt()))
     }
 
     /// Payload that data segments give up.
@@ -222,86 +230,104 @@ impl Connection {
 }
 
 /// The parity that leaves next.
-impl Gentle {
-    /// Parity that is due, before new data.
-    pub(super) fn choose_parity(&mut self, parts: &mut Parts<'_>, now: Instant) -> Option<Choice> {
-        let tx = self.parity_tx()?;
-        if core::mem::take(&mut tx.tail_ack_due) {
+impl Connection {
+    /// Decides whether parity leaves, before new data.
+    pub(crate) fn decide_parity(&self, now: Instant) -> Step {
+        let Some(active) = &self.gentle.active else { return Step::Pass(None) };
+        let Some(tx) = &active.tx else { return Step::Pass(None) };
+        if tx.tail_ack_due {
             // A stateful device that did not see the lost tail drops the acknowledgement of its repair. From
             // a bare acknowledgement at SND.NXT it learns how far the sequence numbers reach; one that is
             // owed serves as well.
-            let owes = parts.rx.ack.owed() != Owed::Nothing;
-            return Some(if owes { Choice::Ack } else { Choice::TailAck });
+            let owes = self.rx.ack.owed() != Owed::Nothing;
+            return Step::Send(if owes { Choice::Ack { is_tail: true } } else { Choice::TailAck });
         }
-        loop {
-            match self.poll_parity(parts, now)? {
-                Ok(plan) => {
-                    let budget = parts.tx.budget(now);
-                    return self.grant_parity(plan, &budget, parts);
-                }
-                Err(why) => parts.count_unsent(why),
-            }
-        }
-    }
-
-    /// Parity that waits for nothing but the end of the burst.
-    pub(super) fn choose_parity_behind_burst(
-        &mut self,
-        parts: &mut Parts<'_>,
-        now: Instant,
-    ) -> Option<Choice> {
-        if parts.tx.paced {
-            // The burst goes on when pacing lets it.
-            return None;
-        }
-        self.parity_tx()?.encoder.on_burst_end();
-        self.choose_parity(parts, now)
-    }
-
-    fn poll_parity(&mut self, parts: &Parts<'_>, now: Instant) -> Option<Result<ParityPlan, Unsent>> {
-        let rtt = parts.parity_rtt();
-        let context = EncoderContext {
-            una: parts.tx.scoreboard.una(),
-            limit: parts.tx.parity_limit(),
-            fin: (parts.tx.queue.fin_queued() && !parts.tx.fin_unsent()).then(|| parts.tx.queue.end()),
-            in_recovery: parts.tx.recovery.in_recovery(),
-            window_shut: parts.tx.window.snd_wnd() == 0,
-            queue_stands: self.has_standing_queue(parts, now),
-        };
-        let active = self.active()?;
-        let tx = active.tx.as_mut()?;
         // A host that reflects options agrees to F1 unawares: it must have shown that it speaks it.
-        let early = parts.state == State::SynReceived;
+        let early = self.state == State::SynReceived;
         if tx.profile.is_f1() && (early || !active.confirmed) {
-            return None;
+            return Step::Pass(None);
         }
-        tx.encoder.poll(&context, |range| parts.tx.scoreboard.is_sacked(&range), rtt, now)
-    }
-
-    /// A queue stands on the path, and parity would make it longer. A planner judges that itself.
-    fn has_standing_queue(&self, parts: &Parts<'_>, now: Instant) -> bool {
-        let Some(tx) = self.active.as_ref().and_then(|active| active.tx.as_ref()) else { return false };
-        let Some(srtt) = parts.tx.rtt.srtt().filter(|_| !tx.config.into_queue && self.planner.is_none())
-        else {
-            return false;
+        let rtt = self.parity_rtt();
+        if tx.encoder.is_open_group_over(rtt, now) {
+            return Step::Prepare(Change::CloseGroup);
+        }
+        let context = self.gentle.encoder_context(tx, &self.tx, &self.path.known, now);
+        let Some(plan) = tx.encoder.next(&context) else {
+            return match tx.encoder.is_due(rtt, now) {
+                true => Step::Prepare(Change::TakeGroup),
+                false => Step::Pass(None),
+            };
         };
-        let min_rtt = || parts.known.least_with(parts.tx.rtt.min_rtt());
-        tx.queue.least(srtt, now).map(Duration::from).is_some_and(|least| is_queued(least, min_rtt()))
+        // Pacing lets parity wait, an exhausted allowance drops it.
+        let (len, budget) = (plan.wire().len(), self.budget(now));
+        if len <= budget.of(Origin::Parity) {
+            Step::Send(Choice::Parity(plan))
+        } else if budget.is_paced(len) {
+            Step::Pass(Some(Change::PaceParity))
+        } else {
+            Step::Pass(budget.is_spent(len).then_some(Change::DropParity))
+        }
     }
 
-    /// The limits of parity: pacing lets it wait, an exhausted allowance drops it.
-    fn grant_parity(&mut self, plan: ParityPlan, budget: &Budget, parts: &mut Parts<'_>) -> Option<Choice> {
-        let len = plan.wire().len();
-        if len <= budget.of(Origin::Parity) {
-            return Some(Choice::Parity(plan));
+    /// Decides whether parity leaves that waits for nothing but the end of the burst.
+    pub(crate) fn decide_parity_behind_burst(&self, now: Instant) -> Step {
+        let tx = self.gentle.active.as_ref().and_then(|active| active.tx.as_ref());
+        match tx {
+            // The burst goes on when pacing lets it.
+            Some(_) if self.tx.paced => Step::Pass(None),
+            Some(tx) if tx.encoder.ends_with_burst() => Step::Prepare(Change::CloseGroup),
+            Some(_) => self.decide_parity(now),
+            None => Step::Pass(None),
         }
-        if budget.is_paced(len) {
-            parts.tx.paced = true;
-        } else if budget.is_spent(len) {
+    }
+}
+
+impl Gentle {
+    fn encoder_context(
+        &self,
+        parity: &ParityTx,
+        tx: &Sender,
+        known: &PathFacts,
+        now: Instant,
+    ) -> EncoderContext {
+        // A planner judges a standing queue itself.
+        let sees_queue = self.planner.is_none() && parity.sees_standing_queue(tx, known, now);
+        EncoderContext {
+            una: tx.scoreboard.una(),
+            limit: tx.parity_limit(),
+            fin: (tx.queue.fin_queued() && !tx.fin_unsent()).then(|| tx.queue.end()),
+            in_recovery: tx.recovery.in_recovery(),
+            window_shut: tx.window.snd_wnd() == 0,
+            queue_stands: sees_queue,
+        }
+    }
+
+    /// The open group is complete.
+    pub(crate) fn close_group(&mut self) {
+        if let Some(tx) = self.parity_tx() {
+            tx.encoder.close();
+        }
+    }
+
+    /// The encoder takes up the next group whose parity is due.
+    pub(crate) fn take_group(&mut self, parts: &mut Parts<'_>, now: Instant) {
+        let tx = self.active.as_ref().and_then(|active| active.tx.as_ref());
+        let Some(context) = tx.map(|tx| self.encoder_context(tx, parts.tx, parts.known, now)) else {
+            return;
+        };
+        let (rtt, board) = (parts.parity_rtt(), &parts.tx.scoreboard);
+        let Some(tx) = self.parity_tx() else { return };
+        if let Some(why) = tx.encoder.take_group(&context, |range| board.is_sacked(&range), rtt, now) {
+            parts.count_unsent(why);
+        }
+    }
+
+    /// The next parity will never be permitted.
+    pub(crate) fn drop_parity(&mut self, parts: &mut Parts<'_>) {
+        if let Some(tx) = self.parity_tx() {
+            tx.encoder.sent();
             parts.count_unsent(Unsent::State);
-            self.parity_tx()?.encoder.sent();
         }
-        None
     }
 }
 
@@ -381,9 +407,10 @@ impl Active {
             && tx.spoken_at != Some(nxt);
     }
 
-    /// A segment without data left, at SND.NXT.
-    pub(crate) fn on_bare_ack(&mut self, parts: &Parts<'_>) {
+    /// A segment without data left, at SND.NXT. `is_tail`: it is the one that follows parity.
+    pub(crate) fn on_bare_ack(&mut self, is_tail: bool, parts: &Parts<'_>) {
         if let Some(tx) = &mut self.tx {
+            tx.tail_ack_due &= !is_tail;
             tx.spoken_at = Some(parts.tx.scoreboard.nxt());
         }
     }

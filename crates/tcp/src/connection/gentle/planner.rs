@@ -194,15 +194,18 @@ impl Connection {
 
 /// Decisions of the planner.
 impl Connection {
-    /// New data may leave: is it planned how?
-    pub(crate) fn plan_flight(&mut self, budget: &Budget) {
-        let (nxt, unsent) = (self.tx.scoreboard.nxt(), self.tx.unsent());
-        let Some(planner) = &self.gentle.planner else { return };
+    /// True if a flight begins with the next new data, and has no plan.
+    pub(crate) fn needs_plan(&self) -> bool {
+        let nxt = self.tx.scoreboard.nxt();
+        let Some(planner) = &self.gentle.planner else { return false };
         let under_way = planner.flight.is_some_and(|flight| nxt.lt(flight.range.end));
-        if unsent == 0 || under_way {
-            return;
-        }
-        let flight = self.next_flight(budget, unsent);
+        self.tx.unsent() > 0 && !under_way
+    }
+
+    /// Plans how the flight that begins is protected.
+    pub(crate) fn plan_flight(&mut self, now: Instant) {
+        let (nxt, unsent) = (self.tx.scoreboard.nxt(), self.tx.unsent());
+        let flight = self.next_flight(&self.budget(now), unsent);
         let losses = self.expected_losses();
         let means = self.means();
         let earned = self.earned_by(&flight);

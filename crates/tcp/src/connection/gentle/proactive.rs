@@ -4,7 +4,7 @@
 use brisk_wire::{Flags, TcpHeader, gentle};
 
 use crate::config::{CopyScope, ProactiveConfig};
-use crate::connection::decision::{Choice, Data};
+use crate::connection::decision::{Change, Choice, Data, Step};
 use crate::connection::gentle::{Active, Gentle, Parts, Refuted, SegmentFate};
 use crate::connection::{Connection, Env};
 use crate::event::Probe;
@@ -75,6 +75,23 @@ impl Connection {
         self.proactive().is_some_and(|proactive| proactive.copies.is_on())
     }
 
+    /// Decides whether the copy that is due leaves.
+    pub(crate) fn decide_copy(&self, now: Instant) -> Step {
+        let next = self.proactive().and_then(|proactive| proactive.copies.next(now));
+        let Some(range) = next.map(|copy| copy.range) else { return Step::Pass(None) };
+        if self.tx.scoreboard.is_sacked(&range) {
+            return Step::Prepare(Change::DropCopy);
+        }
+        let budget = self.budget(now);
+        if range.len() <= budget.of(Origin::Duplicate) {
+            Step::Send(Choice::Copy(range))
+        } else if budget.is_spent(range.len()) {
+            Step::Prepare(Change::DropCopy)
+        } else {
+            Step::Pass(Some(Change::HoldCopy { paced: budget.is_paced(range.len()) }))
+        }
+    }
+
     /// How new data may leave where each copy has to follow its original.
     pub(crate) fn copied_run(&self, mss: u32, budget: &Budget, env: &Env<'_>, now: Instant) -> CopiedRun {
         let Some(proactive) = self.proactive() else { return CopiedRun::None };
@@ -93,8 +110,34 @@ impl Connection {
     }
 }
 
-/// Reports of the peer on copies.
+/// The next copy, and reports of the peer on copies.
 impl Gentle {
+    /// Copies of acknowledged data are needless. `more`: new data may leave.
+    pub(crate) fn refresh_copies(&mut self, more: bool, parts: &Parts<'_>) {
+        if let Some(copies) = self.copies() {
+            copies.refresh(parts.tx.scoreboard.una(), more);
+        }
+    }
+
+    /// Drops the next copy.
+    pub(crate) fn drop_copy(&mut self, more: bool, parts: &Parts<'_>) {
+        if let Some(copies) = self.copies() {
+            copies.drop_next();
+        }
+        self.refresh_copies(more, parts);
+    }
+
+    /// The next copy has to wait for something else than its time.
+    pub(crate) fn hold_copy(&mut self) {
+        if let Some(copies) = self.copies() {
+            copies.hold();
+        }
+    }
+
+    fn copies(&mut self) -> Option<&mut Copies> {
+        Some(&mut self.active()?.proactive.as_mut()?.copies)
+    }
+
     /// A DSACK arrived. Copies that are reported as duplicates were not seen to be copies, unless the peer is
     /// reporting that a copy masked a loss: then the original came after all, and nothing was lost.
     pub(super) fn on_copy_reported(
@@ -213,27 +256,6 @@ impl Proactive {
 
 /// Segments that leave.
 impl Active {
-    /// The copy that is due, if what limits copies lets it go.
-    pub(super) fn choose_copy(&mut self, parts: &mut Parts<'_>, now: Instant) -> Option<Choice> {
-        let Proactive { copies, .. } = self.proactive.as_mut()?;
-        let (budget, una) = (parts.tx.budget(now), parts.tx.scoreboard.una());
-        let more = parts.tx.may_send_new(&budget);
-        loop {
-            let range = copies.next(una, more, now)?.range;
-            if parts.tx.scoreboard.is_sacked(&range) {
-                copies.drop_next();
-            } else if range.len() <= budget.of(Origin::Duplicate) {
-                return Some(Choice::Copy(range));
-            } else if budget.is_spent(range.len()) {
-                copies.drop_next();
-            } else {
-                parts.tx.paced |= budget.is_paced(range.len());
-                copies.hold();
-                return None;
-            }
-        }
-    }
-
     /// Changes the copier, and reports if that ends it.
     pub(super) fn change_copies<R>(&mut self, parts: &mut Parts<'_>, change: impl FnOnce(&mut Copies) -> R) {
         let Some(Proactive { copies, .. }) = &mut self.proactive else { return };

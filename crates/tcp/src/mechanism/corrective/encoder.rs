@@ -4,7 +4,7 @@
 //! Segments that are sent for the first time within a quarter of a round trip form a group of at most 16
 //! blocks. Its parity leaves a quarter of a round trip after its last packet: late enough that the loss of a
 //! burst does not take the parity with it, early enough to come well before a retransmission. The encoder
-//! does not know the bytes of the stream: [`Encoder::poll`] returns the ranges, and the parity is computed
+//! does not know the bytes of the stream: [`Encoder::next`] returns the ranges, and the parity is computed
 //! from the send queue when the packet is written.
 
 use alloc::collections::VecDeque;
@@ -245,8 +245,7 @@ impl Encoder {
     }
 
     fn close_by_time(&mut self, rtt: Option<Duration>, now: Instant) {
-        let over = |group: Group| group.plan.delay_divisor > 0 && group.closes(rtt) <= now;
-        if self.open.is_some_and(over) {
+        if self.is_open_group_over(rtt, now) {
             self.close();
         }
     }
@@ -276,13 +275,6 @@ impl Encoder {
         self.ready = None;
     }
 
-    /// No more data leaves for now: a group without a delay is complete.
-    pub(crate) fn on_burst_end(&mut self) {
-        if self.open.is_some_and(|group| group.plan.delay_divisor == 0) {
-            self.close();
-        }
-    }
-
     /// When [`Encoder::on_timeout`] wants to be called.
     pub(crate) fn next_timeout(&self, rtt: Option<Duration>) -> Option<Instant> {
         let open = self.open.filter(|group| group.plan.delay_divisor > 0);
@@ -298,34 +290,47 @@ impl Encoder {
         self.close_by_time(rtt, now);
     }
 
-    /// Returns the parity that leaves now, or the reason why there will be none. Call it until it returns
-    /// `None`; confirm each parity by [`Encoder::sent`]. `sacked`: a whole range is reported by SACK.
-    pub(crate) fn poll(
+    /// True if the open group takes no more segments at `now`.
+    pub(crate) fn is_open_group_over(&self, rtt: Option<Duration>, now: Instant) -> bool {
+        self.open.is_some_and(|group| group.plan.delay_divisor > 0 && group.closes(rtt) <= now)
+    }
+
+    /// True if the open group is complete once no more data leaves for now: its parity has no delay.
+    pub(crate) fn ends_with_burst(&self) -> bool {
+        self.open.is_some_and(|group| group.plan.delay_divisor == 0)
+    }
+
+    /// Returns the parity that leaves next of the group that was taken up; confirm it by [`Encoder::sent`].
+    pub(crate) fn next(&self, context: &EncoderContext) -> Option<ParityPlan> {
+        let plan = self.ready.as_ref()?.parities.first()?;
+        self.still_whole(plan, context).then_some(*plan)
+    }
+
+    /// True if the parity of a group is due. [`Encoder::take_group`] takes it up where [`Encoder::next`] has
+    /// none.
+    pub(crate) fn is_due(&self, rtt: Option<Duration>, now: Instant) -> bool {
+        self.ready.is_some() || self.closed.front().is_some_and(|group| group.due(rtt) <= now)
+    }
+
+    /// Takes up the next group whose parity is due, in place of the one before. Returns why a group gets no
+    /// parity. `sacked`: a whole range is reported by SACK.
+    pub(crate) fn take_group(
         &mut self,
         context: &EncoderContext,
         sacked: impl Fn(SeqRange) -> bool,
         rtt: Option<Duration>,
         now: Instant,
-    ) -> Option<Result<ParityPlan, Unsent>> {
-        self.close_by_time(rtt, now);
-        loop {
-            if let Some(ready) = &self.ready {
-                let next = ready.parities.first().copied();
-                match next {
-                    Some(plan) if self.still_whole(&plan, context) => return Some(Ok(plan)),
-                    Some(_) => {
-                        self.ready = None;
-                        return Some(Err(Unsent::Delivered));
-                    }
-                    None => self.ready = None,
-                }
+    ) -> Option<Unsent> {
+        if self.ready.take().is_some_and(|ready| !ready.parities.is_empty()) {
+            return Some(Unsent::Delivered);
+        }
+        let group = self.closed.pop_front_if(|group| group.due(rtt) <= now)?;
+        match self.parities(&group, context, &sacked) {
+            Ok(parities) => {
+                self.ready = Some(Ready { group, parities });
+                None
             }
-            let group = *self.closed.front().filter(|group| group.due(rtt) <= now)?;
-            self.closed.pop_front();
-            match self.parities(&group, context, &sacked) {
-                Ok(parities) => self.ready = Some(Ready { group, parities }),
-                Err(why) => return Some(Err(why)),
-            }
+            Err(why) => Some(why),
         }
     }
 
@@ -335,7 +340,7 @@ impl Encoder {
         permitted && context.una.le(plan.layout.range().start)
     }
 
-    /// Confirms that the parity polled last left, or cannot leave at all.
+    /// Confirms that the next parity left, or cannot leave at all.
     pub(crate) fn sent(&mut self) {
         if let Some(ready) = &mut self.ready
             && !ready.parities.is_empty()
@@ -448,13 +453,33 @@ mod tests {
         encoder
     }
 
+    /// Returns the parity that leaves at `now`, or the reason why there will be none, as a connection asks.
+    fn poll(
+        encoder: &mut Encoder,
+        context: &EncoderContext,
+        now: Instant,
+    ) -> Option<Result<ParityPlan, Unsent>> {
+        encoder.close_by_time(RTT, now);
+        loop {
+            if let Some(plan) = encoder.next(context) {
+                return Some(Ok(plan));
+            }
+            if !encoder.is_due(RTT, now) {
+                return None;
+            }
+            if let Some(why) = encoder.take_group(context, |_| false, RTT, now) {
+                return Some(Err(why));
+            }
+        }
+    }
+
     /// Vector C24, the sender.
     #[test]
     fn parity_has_its_place_also_where_sequence_numbers_wrap() {
         let una = SeqNum(0xffff_fc18);
         let mut encoder = three_segments(una);
-        assert_eq!(encoder.poll(&context(una), |_| false, RTT, at(24)), None);
-        let plan = encoder.poll(&context(una), |_| false, RTT, at(25)).and_then(Result::ok).expect("parity");
+        assert_eq!(poll(&mut encoder, &context(una), at(24)), None);
+        let plan = poll(&mut encoder, &context(una), at(25)).and_then(Result::ok).expect("parity");
         let range = plan.layout.range();
         assert_eq!(plan.wire(), SeqRange::new(SeqNum(0xffff_f830), una));
         assert_eq!((range, range.start.since(plan.seq)), (SeqRange::with_len(una, 3000), 1000));
@@ -467,7 +492,7 @@ mod tests {
         let mut encoder = three_segments(una);
         encoder.discard_open();
         encoder.close();
-        assert_eq!(encoder.poll(&context(una), |_| false, RTT, at(25)), None);
+        assert_eq!(poll(&mut encoder, &context(una), at(25)), None);
     }
 
     #[test]
@@ -475,19 +500,19 @@ mod tests {
         let una = SeqNum(1);
         let mut encoder = three_segments(una);
         let queue = EncoderContext { queue_stands: true, ..context(una) };
-        assert_eq!(encoder.poll(&queue, |_| false, RTT, at(25)), Some(Err(Unsent::Queue)));
-        assert_eq!(encoder.poll(&context(una), |_| false, RTT, at(25)), None);
+        assert_eq!(poll(&mut encoder, &queue, at(25)), Some(Err(Unsent::Queue)));
+        assert_eq!(poll(&mut encoder, &context(una), at(25)), None);
     }
 
     #[test]
     fn a_shut_window_and_a_range_beyond_24_bits_get_no_parity() {
         let una = SeqNum(1);
         let shut = EncoderContext { window_shut: true, ..context(una) };
-        assert_eq!(three_segments(una).poll(&shut, |_| false, RTT, at(25)), Some(Err(Unsent::State)));
+        assert_eq!(poll(&mut three_segments(una), &shut, at(25)), Some(Err(Unsent::State)));
         // SEG.SEQ is SND.UNA - 1000.
-        let poll = |distance: u32| three_segments(una + distance).poll(&context(una), |_| false, RTT, at(25));
-        assert!(poll((1 << 24) - 1001).is_some_and(|polled| polled.is_ok()));
-        assert_eq!(poll((1 << 24) - 1000), None);
+        let parity = |distance: u32| poll(&mut three_segments(una + distance), &context(una), at(25));
+        assert!(parity((1 << 24) - 1001).is_some_and(|polled| polled.is_ok()));
+        assert_eq!(parity((1 << 24) - 1000), None);
     }
 
     /// Payload bytes of all parity for bursts of segments (milliseconds since the burst before, sizes), of
@@ -499,7 +524,7 @@ mod tests {
         let mut run_until = |encoder: &mut Encoder, until: Instant| {
             while let Some(due) = encoder.next_timeout(RTT).filter(|due| *due <= until) {
                 encoder.on_timeout(RTT, due);
-                while let Some(polled) = encoder.poll(&context(una), |_| false, RTT, due) {
+                while let Some(polled) = poll(encoder, &context(una), due) {
                     bytes += polled.map_or(0, |plan| plan.layout.payload_len() as u64);
                     encoder.sent();
                 }

@@ -224,9 +224,9 @@ impl Copies {
         }
     }
 
-    /// Returns the copy that may leave at `now`. Data acknowledged up to `una` needs none and is struck out.
-    /// `more`: further originals could leave first.
-    pub(crate) fn next(&mut self, una: SeqNum, more: bool, now: Instant) -> Option<&Copy> {
+    /// Strikes out the copies of data that is acknowledged, up to `una`. Until the next one is tried again,
+    /// nothing holds it back. `more`: further originals could leave first.
+    pub(crate) fn refresh(&mut self, una: SeqNum, more: bool) {
         self.held = false;
         let obsolete = |copy: &Copy| !copy.range.is_empty() && copy.range.start.lt(una);
         while self.waiting.front().is_some_and(obsolete) {
@@ -234,8 +234,11 @@ impl Copies {
         }
         self.gathering |= self.waiting.is_empty();
         self.gathering &= more && self.waiting.len() < self.policy.aggregate;
-        let gathering = self.gathering;
-        self.waiting.front().filter(|copy| copy.due <= now && !gathering)
+    }
+
+    /// Returns the copy that may leave at `now`; [`Copies::refresh`] first.
+    pub(crate) fn next(&self, now: Instant) -> Option<&Copy> {
+        self.waiting.front().filter(|copy| copy.due <= now && !self.gathering)
     }
 
     /// The copy that [`Copies::next`] answered.
@@ -382,10 +385,15 @@ mod tests {
         copies.on_sent(&original, &header);
     }
 
+    fn next(copies: &mut Copies, una: u32, more: bool, now: Instant) -> Option<&Copy> {
+        copies.refresh(SeqNum(una), more);
+        copies.next(now)
+    }
+
     /// The segments whose copies leave at `now`.
     fn drain(copies: &mut Copies, now: Instant) -> alloc::vec::Vec<u32> {
         let mut left = alloc::vec::Vec::new();
-        while let Some(copy) = copies.next(SeqNum(1), false, now) {
+        while let Some(copy) = next(copies, 1, false, now) {
             left.push((copy.range.start.0 - 1) / 1000 + 1);
             copies.on_copy_sent(now);
         }
@@ -396,7 +404,7 @@ mod tests {
     fn a_copy_is_due_at_once_and_differs_in_the_mark_only() {
         let mut copies = Copies::new(POLICY);
         send(&mut copies, 1, Origin::New, at(0));
-        let copy = copies.next(SeqNum(1), true, at(0)).unwrap();
+        let copy = next(&mut copies, 1, true, at(0)).unwrap();
         assert_eq!((copy.header.flags, copy.header.seq), (Flags::ACK | Flags::R4, SeqNum(1)));
         assert_eq!((copy.range, copy.payload_len()), (range(1), 1000));
     }
@@ -428,8 +436,8 @@ mod tests {
         let mut copies = Copies::new(CopyPolicy { gap: Duration::from_millis(80), ..POLICY });
         (1..=2).for_each(|segment| send(&mut copies, segment, Origin::New, at(0)));
         assert_eq!(copies.next_timeout(), Some(at(25)));
-        assert!(copies.next(SeqNum(1), false, at(24)).is_none());
-        assert_eq!(copies.next(SeqNum(1001), false, at(25)).map(|copy| copy.range), Some(range(2)));
+        assert!(next(&mut copies, 1, false, at(24)).is_none());
+        assert_eq!(next(&mut copies, 1001, false, at(25)).map(|copy| copy.range), Some(range(2)));
     }
 
     #[test]
@@ -443,7 +451,7 @@ mod tests {
         assert!(copies.on_needless(range(2), RTT, at(100)));
         assert_eq!((copies.mark_len(), copies.off()), (8, None));
         send(&mut copies, 5, Origin::New, at(110));
-        let copy = copies.next(SeqNum(1), false, at(110)).unwrap();
+        let copy = next(&mut copies, 1, false, at(110)).unwrap();
         assert_eq!(copy.header.options.gentle, Some(Gentle::Short { flags: gentle::COPY }));
         assert_eq!(copy.header.flags, Flags::ACK);
         copies.on_copy_sent(at(110));
@@ -469,11 +477,11 @@ mod tests {
     #[test]
     fn copies_of_an_aggregate_follow_it() {
         let mut copies = Copies::new(CopyPolicy { aggregate: 2, ..POLICY });
-        assert!(copies.next(SeqNum(1), true, at(0)).is_none());
+        assert!(next(&mut copies, 1, true, at(0)).is_none());
         send(&mut copies, 1, Origin::New, at(0));
-        assert!(copies.next(SeqNum(1), true, at(0)).is_none());
+        assert!(next(&mut copies, 1, true, at(0)).is_none());
         send(&mut copies, 2, Origin::New, at(0));
-        assert!(copies.next(SeqNum(1), true, at(0)).is_some());
+        assert!(next(&mut copies, 1, true, at(0)).is_some());
         assert_eq!(drain(&mut copies, at(0)), [1, 2]);
         assert_eq!((copies.outstanding(SeqNum(1)), copies.outstanding(SeqNum(1001))), (2000, 1000));
     }
