@@ -179,7 +179,8 @@ impl Stack {
                 false => connection.start_as_unknown(),
             }
         }
-        if connection.turns(now).is_empty() {
+        let turns = connection.turns(now);
+        if turns.is_empty() {
             connection.rest(now);
             reserve(&mut self.allowances, connection, now);
             if slot.member.is_some() {
@@ -202,7 +203,7 @@ impl Stack {
         }
         let built = with_env(&self.config, &mut self.challenges, &mut self.stats, |env| {
             env.payload_in_place = payload_in_place;
-            connection.poll_transmit(now, env, out)
+            connection.transmit_in(turns, now, env, out)
         });
         let transmit = built.map(|built| Transmit {
             len: out.len() + built.in_place_len(),

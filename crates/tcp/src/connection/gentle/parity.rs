@@ -251,12 +251,12 @@ impl Connection {
         if tx.encoder.is_open_group_over(rtt, now) {
             return Step::Prepare(Change::CloseGroup);
         }
-        let context = self.gentle.encoder_context(tx, &self.tx, &self.path.known, now);
-        let Some(plan) = tx.encoder.next(&context) else {
-            return match tx.encoder.is_due(rtt, now) {
-                true => Step::Prepare(Change::TakeGroup),
-                false => Step::Pass(None),
-            };
+        if !tx.encoder.is_due(rtt, now) {
+            return Step::Pass(None);
+        }
+        let una = self.tx.scoreboard.una();
+        let Some(plan) = tx.encoder.next(una, self.tx.recovery.in_recovery()) else {
+            return Step::Prepare(Change::TakeGroup);
         };
         // Pacing lets parity wait, an exhausted allowance drops it.
         let (len, budget) = (plan.wire().len(), self.budget(now));

@@ -301,13 +301,13 @@ impl Encoder {
     }
 
     /// Returns the parity that leaves next of the group that was taken up; confirm it by [`Encoder::sent`].
-    pub(crate) fn next(&self, context: &EncoderContext) -> Option<ParityPlan> {
+    pub(crate) fn next(&self, una: SeqNum, in_recovery: bool) -> Option<ParityPlan> {
         let plan = self.ready.as_ref()?.parities.first()?;
-        self.still_whole(plan, context).then_some(*plan)
+        self.still_whole(plan, una, in_recovery).then_some(*plan)
     }
 
-    /// True if the parity of a group is due. [`Encoder::take_group`] takes it up where [`Encoder::next`] has
-    /// none.
+    /// True if a group is taken up, or its parity is due. Where [`Encoder::next`] has none,
+    /// [`Encoder::take_group`] goes on to the next group.
     pub(crate) fn is_due(&self, rtt: Option<Duration>, now: Instant) -> bool {
         self.ready.is_some() || self.closed.front().is_some_and(|group| group.due(rtt) <= now)
     }
@@ -335,9 +335,9 @@ impl Encoder {
     }
 
     /// False if acknowledgements have come in since the parity was planned: its bytes may be gone.
-    fn still_whole(&self, plan: &ParityPlan, context: &EncoderContext) -> bool {
-        let permitted = self.in_recovery || !context.in_recovery;
-        permitted && context.una.le(plan.layout.range().start)
+    fn still_whole(&self, plan: &ParityPlan, una: SeqNum, in_recovery: bool) -> bool {
+        let permitted = self.in_recovery || !in_recovery;
+        permitted && una.le(plan.layout.range().start)
     }
 
     /// Confirms that the next parity left, or cannot leave at all.
@@ -461,7 +461,7 @@ mod tests {
     ) -> Option<Result<ParityPlan, Unsent>> {
         encoder.close_by_time(RTT, now);
         loop {
-            if let Some(plan) = encoder.next(context) {
+            if let Some(plan) = encoder.next(context.una, context.in_recovery) {
                 return Some(Ok(plan));
             }
             if !encoder.is_due(RTT, now) {
