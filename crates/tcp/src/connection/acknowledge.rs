@@ -214,7 +214,7 @@ impl Connection {
         if let Some(rtt) = ack.rtt {
             self.tx.rtt.on_sample(rtt, now);
             self.tx.rto.reset_backoff();
-            self.plan_with_rtt(rtt);
+            self.gentle.plan_with_rtt(rtt);
             self.watch_queue(rtt, now);
             if let Some(srtt) = self.tx.rtt.srtt() {
                 self.probe(Probe::RttSample { rtt: rtt.into(), srtt: srtt.into() });
