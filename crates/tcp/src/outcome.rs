@@ -178,6 +178,16 @@ pub struct AckOutcome {
 }
 
 impl AckOutcome {
+    /// Bytes that left the path a second time: a retransmission that turns out to have been needless was
+    /// delivered too, and lets as much go as the original did (packet conservation; Linux: the same).
+    pub(crate) fn repeated_bytes(&self) -> u32 {
+        let repeated = self.dsack.filter(|dsack| match dsack.of {
+            DsackOf::Retransmit | DsackOf::TailLossProbe => true,
+            DsackOf::Duplicate | DsackOf::NeverSentTwice | DsackOf::Repaired => false,
+        });
+        repeated.map_or(0, |dsack| dsack.range.len())
+    }
+
     /// The acknowledgement reports a repair: it gives no round-trip sample.
     pub(crate) fn withhold_times(&mut self) {
         self.repaired = true;

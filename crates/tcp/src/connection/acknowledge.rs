@@ -11,7 +11,7 @@ use crate::connection::state::Input;
 use crate::event::{Probe, UndoCause};
 use crate::mechanism::signal::RepairReport;
 use crate::outcome::{
-    AckOutcome, Arrived, CongestionSignal, CongestionState, Delivered, Dsack, DsackOf, Episode, LossCause,
+    AckOutcome, Arrived, CongestionSignal, CongestionState, Delivered, DsackOf, Episode, LossCause,
     LossOutcome, Origin, Reaction,
 };
 use crate::send::rack::RackVerdict;
@@ -39,7 +39,7 @@ impl Connection {
             self.soft_error = None;
         }
         self.tx.hold.on_ack();
-        self.count_answer_beyond_window(now);
+        self.tx.count_answer_beyond_window(now);
         self.tx.queue.set_max_window(self.tx.window.max_snd_wnd());
         if self.acknowledges_nothing(segment) {
             return;
@@ -64,13 +64,13 @@ impl Connection {
         let report = self.tell_gentle_of_ack(segment, &mut ack, reported, now);
         // A duplicate has been delivered as well, if something was sent twice.
         let repeated = ack.dsack.filter(|dsack| dsack.of != DsackOf::NeverSentTwice);
-        let repeated = repeated.map_or(0, |dsack| self.segments_of(&dsack));
+        let repeated = repeated.map_or(0, |dsack| self.tx.segments_of(&dsack));
         let delivered = u64::from(ack.delivered_segments + repeated);
         self.counters.delivered_segments += delivered;
         if ack.ece {
             self.counters.delivered_segments_ce += delivered;
         }
-        let repeated_bytes = self.repeated_bytes(&ack);
+        let repeated_bytes = ack.repeated_bytes();
         if let Some(delivery) = &mut self.tx.rate.delivery {
             delivery.count(&ack, repeated_bytes);
         }
@@ -97,22 +97,6 @@ impl Connection {
         }
         if let Some(report) = &report {
             self.conclude_repairs(report, &ack, now);
-        }
-    }
-
-    /// Starts the count of retries again if the peer has answered a retransmission of data beyond its window.
-    /// RFC 9293 section 3.8.6: the sender "SHOULD NOT time out the connection if data beyond the right window
-    /// edge is not acknowledged".
-    fn count_answer_beyond_window(&mut self, now: Instant) {
-        if self.tx.timeouts_in_row == 0 {
-            return;
-        }
-        let window = self.tx.window.snd_wnd();
-        if self.tx.scoreboard.head().is_some_and(|head| window < head.range.len()) {
-            self.tx.timeouts_in_row = 0;
-            self.tx.waiting_since = Some(now);
-            // The segment has reached the peer: its size is no reason to suspect the path.
-            self.tx.mtu.on_progress();
         }
     }
 
@@ -214,14 +198,14 @@ impl Connection {
         if let Some(rtt) = ack.rtt {
             self.tx.rtt.on_sample(rtt, now);
             self.tx.rto.reset_backoff();
-            self.plan_with_rtt(rtt);
+            self.gentle.plan_with_rtt(rtt);
             self.watch_queue(rtt, now);
             if let Some(srtt) = self.tx.rtt.srtt() {
                 self.probe(Probe::RttSample { rtt: rtt.into(), srtt: srtt.into() });
             }
         }
         if let Some(dsack) = &ack.dsack {
-            self.counters.dsacks += u64::from(self.segments_of(dsack));
+            self.counters.dsacks += u64::from(self.tx.segments_of(dsack));
             self.counters.retransmits_spurious += u64::from(dsack.of == DsackOf::Retransmit);
         }
     }
@@ -413,7 +397,7 @@ impl Connection {
         let oldest = self.tx.scoreboard.head().map(|head| head.first_sent_at);
         let counters = self.tx.rate.delivery.as_mut().zip(self.tx.snapshots.as_mut());
         let delivery = counters.map(|(delivery, snapshots)| delivery.sample(snapshots, ack, min_rtt, oldest));
-        let repeated = self.repeated_bytes(ack);
+        let repeated = ack.repeated_bytes();
         if let Some(others) = &mut self.tx.rate.others
             && let Some(newest) = ack.delivered.last()
         {
@@ -447,21 +431,6 @@ impl Connection {
             self.tx.usage.on_growth(now);
             self.tx.grow_queue(ack.delivered_bytes, now);
         }
-    }
-
-    /// Segments that a report of a duplicate speaks of.
-    fn segments_of(&self, dsack: &Dsack) -> u32 {
-        dsack.range.len().div_ceil(self.tx.mss())
-    }
-
-    /// Bytes that left the path a second time: a retransmission that turns out to have been needless was
-    /// delivered too, and lets as much go as the original did (packet conservation; Linux: the same).
-    fn repeated_bytes(&self, ack: &AckOutcome) -> u32 {
-        let repeated = ack.dsack.filter(|dsack| match dsack.of {
-            DsackOf::Retransmit | DsackOf::TailLossProbe => true,
-            DsackOf::Duplicate | DsackOf::NeverSentTwice | DsackOf::Repaired => false,
-        });
-        repeated.map_or(0, |dsack| dsack.range.len())
     }
 
     /// Has the window lowered, once per episode.
@@ -560,7 +529,7 @@ impl Connection {
     /// RFC 6298 5.3, or RFC 7765 if so configured.
     fn restart_rto(&mut self, now: Instant) {
         let base = self.tx.rtt.rto_base();
-        let from_oldest = self.config.thin_stream.is_some_and(|thin| thin.rto_restart) && self.is_thin();
+        let from_oldest = self.config.thin_stream.is_some_and(|thin| thin.rto_restart) && self.tx.is_thin();
         match self.tx.scoreboard.head().filter(|_| from_oldest) {
             Some(head) => self.tx.rto.restart_from(head.sent_at, now, base),
             None => self.tx.rto.restart(now, base),

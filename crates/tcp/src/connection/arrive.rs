@@ -11,7 +11,6 @@ use crate::connection::{Aftermath, Connection, Env, Urgency};
 use crate::error::CloseReason;
 use crate::outcome::Arrived;
 use crate::receive::{ArrivalKind, Paws, Received};
-use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant};
 
 impl Connection {
@@ -229,7 +228,7 @@ impl Connection {
         }
         if !self.state.receives() {
             // The peer repeats its FIN or data from before it: say again what has arrived.
-            self.report_old(segment);
+            self.rx.report_old(segment);
             self.rx.ack.force();
             return;
         }
@@ -320,7 +319,7 @@ impl Connection {
         if !segment.flags.intersects(Flags::ACK | Flags::SYN) {
             return;
         }
-        self.report_old(segment);
+        self.rx.report_old(segment);
         if segment.is_empty() || segment.flags.contains(Flags::SYN) {
             // So that two confused ends do not acknowledge each other for ever.
             let interval = if self.is_syn_ack_again(segment) {
@@ -333,16 +332,6 @@ impl Connection {
             }
         }
         self.answer_at_once();
-    }
-
-    /// Records the part of a segment that had arrived before, for the next acknowledgement to report. Data on
-    /// a SYN does not count as sent twice.
-    fn report_old(&mut self, segment: &Arrived<'_>) {
-        let old = SeqRange::new(segment.seq, segment.end().min(self.rx.rcv_nxt()));
-        if !old.is_empty() && !segment.flags.contains(Flags::SYN) {
-            self.rx.sack.on_duplicate(old);
-            self.rx.ack.on_old_data(self.rx.rcv_wnd());
-        }
     }
 
     /// True if all of a segment has arrived before, and it reaches the last acknowledgement that left. A peer

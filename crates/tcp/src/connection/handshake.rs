@@ -395,7 +395,10 @@ impl Connection {
         if self.handshake.syn.sent > 1 + before_standard && self.tx.rtt.srtt().is_none() {
             self.tx.rtt.set_initial_rto(Micros::from_millis(3000));
         }
-        self.trust_known_rtt();
+        // If the handshake gave no round-trip time, the remembered one has to do.
+        if self.tx.rtt.srtt().is_none() {
+            self.tx.rtt.trust_prior();
+        }
         self.tx.rto.reset_backoff();
         self.tx.timeouts_in_row = 0;
         self.answers = AnswerInterval::default();

@@ -265,7 +265,7 @@ impl Connection {
             window: (self.rx.rcv_wnd() >> self.rx.window.shift()).min(u32::from(u16::MAX)) as u16,
             ts_recent: self.rx.timestamps.recent().filter(|_| self.handshake.agreed.timestamps),
             ts_offset: self.ts_offset,
-            copies: self.proactive().is_some(),
+            copies: self.gentle.proactive().is_some(),
         }
     }
 

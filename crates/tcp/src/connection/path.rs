@@ -375,13 +375,6 @@ impl Connection {
         }
     }
 
-    /// The handshake is complete. If it gave no round-trip time, the remembered one has to do.
-    pub(crate) fn trust_known_rtt(&mut self) {
-        if self.tx.rtt.srtt().is_none() {
-            self.tx.rtt.trust_prior();
-        }
-    }
-
     /// SND.UNA advanced: did all that was sent on trust arrive?
     pub(crate) fn confirm_path(&mut self) {
         if let Start::OnTrust { end, .. } = self.path.start

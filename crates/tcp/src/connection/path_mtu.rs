@@ -22,27 +22,10 @@ const UNANSWERED: u32 = 3;
 const UNANSWERED_AT_TIMEOUT: u32 = 2;
 
 impl Connection {
-    /// True if large segments have left `least` times, none of those outstanding has arrived, and the path
-    /// has not let any through before.
-    fn suspects_size(&self, least: u32) -> bool {
-        if !self.tx.mtu.may_suspect() {
-            return false;
-        }
-        let options = self.tx.option_len();
-        let mut unanswered = 0_u32;
-        for record in self.tx.scoreboard.records().filter(|r| self.tx.mtu.is_large(r.payload(), options)) {
-            if record.sacked {
-                return false;
-            }
-            unanswered = unanswered.saturating_add(record.transmissions);
-        }
-        unanswered >= least
-    }
-
     /// Largest payload of a tail loss probe: one that arrives says more than one that may be too large.
     pub(crate) fn probe_limit(&self) -> u32 {
         let limit = self.payload_limit();
-        match self.suspects_size(UNANSWERED) {
+        match self.tx.suspects_size(UNANSWERED) {
             true => limit.min(self.tx.mtu.base_payload(self.tx.option_len())),
             false => limit,
         }
@@ -50,7 +33,7 @@ impl Connection {
 
     /// The retransmission timer fired.
     pub(crate) fn judge_size_at_timeout(&mut self, full_sized: bool, now: Instant) {
-        let suspect = self.suspects_size(UNANSWERED_AT_TIMEOUT);
+        let suspect = self.tx.suspects_size(UNANSWERED_AT_TIMEOUT);
         let vanished = self.tx.mtu.on_timeout(full_sized, now);
         if suspect {
             self.tx.mtu.suspect(now);
@@ -62,7 +45,7 @@ impl Connection {
 
     /// Suspects the segment size if losses were found and only small segments have arrived.
     pub(crate) fn judge_size(&mut self, loss: &LossOutcome, now: Instant) {
-        if loss.newly_lost == 0 || !self.suspects_size(UNANSWERED) {
+        if loss.newly_lost == 0 || !self.tx.suspects_size(UNANSWERED) {
             return;
         }
         self.tx.mtu.suspect(now);

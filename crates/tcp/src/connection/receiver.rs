@@ -110,6 +110,16 @@ impl Receiver {
         arrival
     }
 
+    /// Records the part of a segment that had arrived before, for the next acknowledgement to report. Data on
+    /// a SYN does not count as sent twice.
+    pub(crate) fn report_old(&mut self, segment: &Arrived<'_>) {
+        let old = SeqRange::new(segment.seq, segment.end().min(self.rcv_nxt()));
+        if !old.is_empty() && !segment.flags.contains(Flags::SYN) {
+            self.sack.on_duplicate(old);
+            self.ack.on_old_data(self.rcv_wnd());
+        }
+    }
+
     /// Records a segment from a peer without SACK. RFC 5681 section 4.2: "A TCP receiver SHOULD send an
     /// immediate duplicate ACK when an out-of-order segment arrives."
     pub(crate) fn owe_duplicates(&mut self, arrival: &Arrival, segments: u32) {

@@ -88,7 +88,7 @@ impl Connection {
                 Segment::new(Origin::New, header, Payload::Queued(*range))
             }
             Choice::Data(data) => self.build_data(data, now),
-            Choice::Copy(_) => match self.proactive().and_then(|proactive| proactive.copies.front()) {
+            Choice::Copy(_) => match self.gentle.proactive().and_then(|proactive| proactive.copies.front()) {
                 Some(copy) => {
                     let payload = SeqRange::with_len(copy.range.start, copy.payload_len());
                     Segment::new(Origin::Duplicate, copy.header.clone(), Payload::Queued(payload))
@@ -113,7 +113,7 @@ impl Connection {
             }
             Choice::Ack { .. } => {
                 let mut header = self.ack_header(now);
-                header.options.gentle = self.failure_option().or(header.options.gentle);
+                header.options.gentle = self.gentle.failure_option().or(header.options.gentle);
                 Segment::new(Origin::Ack, header, Payload::None)
             }
         }
@@ -205,7 +205,7 @@ impl Connection {
             timestamps: self.handshake.agreed.timestamps.then(|| self.rx.timestamps.option(now)),
             sack: if reports { self.rx.sack.blocks(self.sack_room()) } else { SackBlocks::new() },
             fast_open: self.fast_open_option(),
-            gentle: self.gentle_option(),
+            gentle: self.gentle.option(),
             ..Options::default()
         };
         TcpHeader {
@@ -222,7 +222,7 @@ impl Connection {
 
     /// SACK blocks that fit beside the other options (RFC 2018 section 3); none without SACK.
     pub(crate) fn sack_room(&self) -> usize {
-        let beside_flags = usize::from(self.gentle_option_len() > 0);
+        let beside_flags = usize::from(self.gentle.option_len() > 0);
         match (self.handshake.agreed.sack, self.handshake.agreed.timestamps) {
             (false, _) => 0,
             (true, true) => 3 - beside_flags,

@@ -9,7 +9,7 @@ use crate::config::{LossDetection, PrrBound, TcpConfig};
 use crate::congestion::Controller;
 use crate::congestion::sample::{ControllerStart, LostPacket};
 use crate::connection::Host;
-use crate::outcome::{AckOutcome, CongestionState, Delivered, LossCause};
+use crate::outcome::{AckOutcome, CongestionState, Delivered, Dsack, LossCause};
 use crate::send::budget::{Budget, Charges};
 use crate::send::delivery::Snapshots;
 use crate::send::mtu::{NextProbe, PathMtu};
@@ -665,6 +665,49 @@ impl Sender {
         let is_held =
             left < budget.mss && self.hold.holds_partial(self.scoreboard.una(), self.queue.fin_queued());
         self.burst_push.with_segment(&pace, left > 0 && !is_held && budget.takes_behind(range.len(), left))
+    }
+
+    /// Starts the count of retries again if the peer has answered a retransmission of data beyond its window.
+    /// RFC 9293 section 3.8.6: the sender "SHOULD NOT time out the connection if data beyond the right window
+    /// edge is not acknowledged".
+    pub(crate) fn count_answer_beyond_window(&mut self, now: Instant) {
+        if self.timeouts_in_row == 0 {
+            return;
+        }
+        let window = self.window.snd_wnd();
+        if self.scoreboard.head().is_some_and(|head| window < head.range.len()) {
+            self.timeouts_in_row = 0;
+            self.waiting_since = Some(now);
+            // The segment has reached the peer: its size is no reason to suspect the path.
+            self.mtu.on_progress();
+        }
+    }
+
+    /// Segments that a report of a duplicate speaks of.
+    pub(crate) fn segments_of(&self, dsack: &Dsack) -> u32 {
+        dsack.range.len().div_ceil(self.mss())
+    }
+
+    /// Fewer than four segments outstanding and nothing to follow (RFC 7765 section 4).
+    pub(crate) fn is_thin(&self) -> bool {
+        self.scoreboard.segments() < 4 && self.unsent() == 0
+    }
+
+    /// True if large segments have left `least` times, none of those outstanding has arrived, and the path
+    /// has not let any through before.
+    pub(crate) fn suspects_size(&self, least: u32) -> bool {
+        if !self.mtu.may_suspect() {
+            return false;
+        }
+        let options = self.option_len;
+        let mut unanswered = 0_u32;
+        for record in self.scoreboard.records().filter(|r| self.mtu.is_large(r.payload(), options)) {
+            if record.sacked {
+                return false;
+            }
+            unanswered = unanswered.saturating_add(record.transmissions);
+        }
+        unanswered >= least
     }
 
     /// Frees what an idle sender does not need.

@@ -405,7 +405,7 @@ impl Connection {
             syn_ack: self.syn_ack_class(),
             syn_data_taken: self.syn_data_taken,
             gentle: self.gentle.outcome(),
-            copies_off: self.proactive().and_then(|proactive| proactive.copies.off()),
+            copies_off: self.gentle.proactive().and_then(|proactive| proactive.copies.off()),
             lost_segments: self.all_losses().lost,
             counters: self.counters.snapshot(),
         }

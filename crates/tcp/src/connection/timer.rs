@@ -210,15 +210,10 @@ impl Connection {
         orphan.unwrap_or(self.config.retries)
     }
 
-    /// Fewer than four segments outstanding and nothing to follow (RFC 7765 section 4).
-    pub(crate) fn is_thin(&self) -> bool {
-        self.tx.scoreboard.segments() < 4 && self.tx.unsent() == 0
-    }
-
     /// RFC 6298 5.5 doubles the timeout; a thin stream does without the first times.
     fn back_off(&mut self) {
         let linear = self.config.thin_stream.map_or(0, |thin| thin.linear_timeouts);
-        if self.is_thin() && self.tx.timeouts_in_row <= linear {
+        if self.tx.is_thin() && self.tx.timeouts_in_row <= linear {
             self.tx.rto.on_expire_linear();
         } else {
             self.tx.rto.on_expire();

@@ -158,7 +158,7 @@ impl Connection {
             Turn::Syn => Step::Send(Choice::Syn(self.syn_gentle_option(now, env.option_profile))),
             Turn::SynCopy => Step::send(self.choose_syn_copy()),
             Turn::AfterSyn => Step::send(self.choose_after_syn()),
-            Turn::Failure => Step::send(self.owes_failure().then_some(Choice::Ack { is_tail: false })),
+            Turn::Failure => Step::send(self.gentle.owes_failure().then_some(Choice::Ack { is_tail: false })),
             Turn::Copies => self.decide_copy(now),
             Turn::Lost => self.decide_lost(now),
             Turn::TailLossProbe => Step::send(self.choose_probe(now)),
@@ -380,11 +380,13 @@ impl Connection {
     fn longest_run(&self, mss: u32, budget: &Budget, env: &Env<'_>, now: Instant) -> (u32, bool) {
         if self.urgent.pointer(self.tx.scoreboard.nxt()).is_some()
             || self.has_allowance()
-            || self.plans_copies()
+            || self.gentle.plans_copies()
         {
             return (mss, false);
         }
-        let run = (env.super_segment / mss * mss).min(self.planned_run(mss)).max(mss);
+        let run = (env.super_segment / mss * mss)
+            .min(self.gentle.planned_run(self.tx.scoreboard.nxt(), mss))
+            .max(mss);
         let run = if env.payload_in_place { self.run_in_place(mss, run) } else { run };
         match self.copied_run(mss, budget, env, now) {
             CopiedRun::None => (run, false),
@@ -454,8 +456,8 @@ impl Connection {
         let fast_open = self.fast_open_option_len();
         let blocks = if self.rx.sack.is_empty() { 0 } else { self.rx.sack.count(self.sack_room()) as u32 };
         let sack = if blocks == 0 { 0 } else { 4 + 8 * blocks };
-        let options = (sack + fast_open + self.gentle_option_len()).max(self.tx.reserved);
+        let options = (sack + fast_open + self.gentle.option_len()).max(self.tx.reserved);
         let most = self.tx.mss().saturating_sub(options).min(self.tx.window.segment_bound());
-        most.min(self.planned_segment(self.tx.scoreboard.nxt())).max(1)
+        most.min(self.gentle.planned_segment(self.tx.scoreboard.nxt())).max(1)
     }
 }

@@ -103,7 +103,7 @@ impl Connection {
         self.fast_open_outcome = FastOpenOutcome::Pending;
         self.handshake.syn.due = !connect.defer;
         let insurance = PlainCopy::of(&plan, &connect);
-        if self.config.handshake_copies.is_none() || (self.plans() && insurance != PlainCopy::Off) {
+        if self.config.handshake_copies.is_none() || (self.gentle.plans() && insurance != PlainCopy::Off) {
             self.handshake.syn.copy = insurance;
         }
         self.fast_open = Some(Box::new(Role::Client(Client::new(plan, connect, self.handshake.iss))));

@@ -418,33 +418,35 @@ impl Connection {
 }
 
 /// Segments that leave.
-impl Connection {
+impl Gentle {
     /// The option of a segment that leaves now.
-    pub(crate) fn gentle_option(&self) -> Option<GentleOption> {
-        let flags = self.gentle.active.as_ref()?.signals.flags();
+    pub(crate) fn option(&self) -> Option<GentleOption> {
+        let flags = self.active.as_ref()?.signals.flags();
         // In F1 every segment has the option, if only to show that nobody removes it.
-        (flags != 0 || self.gentle.is_f1()).then_some(GentleOption::Short { flags })
+        (flags != 0 || self.is_f1()).then_some(GentleOption::Short { flags })
     }
 
     /// Bytes that the option occupies in a data segment.
-    pub(crate) fn gentle_option_len(&self) -> u32 {
+    pub(crate) fn option_len(&self) -> u32 {
         let marks = self.proactive().map_or(0, |proactive| proactive.copies.mark_len());
-        if self.gentle_option().is_some() { FLAGS_LEN } else { marks }
+        if self.option().is_some() { FLAGS_LEN } else { marks }
     }
 
     /// Returns the option of an acknowledgement alone that reports a failure, or STOP.
     pub(crate) fn failure_option(&self) -> Option<GentleOption> {
-        let signals = &self.gentle.active.as_ref()?.signals;
+        let signals = &self.active.as_ref()?.signals;
         let lost_len = signals.failure()?;
         Some(GentleOption::Fail { flags: signals.flags() | R_FAIL, lost_len })
     }
 
     /// True if a failure must be told at once, on an acknowledgement of its own.
     pub(crate) fn owes_failure(&self) -> bool {
-        let failure = self.gentle.active.as_ref().and_then(|active| active.signals.failure());
+        let failure = self.active.as_ref().and_then(|active| active.signals.failure());
         failure.is_some_and(|lost_len| lost_len != STOP)
     }
+}
 
+impl Connection {
     /// A segment left.
     #[inline]
     pub(crate) fn tell_gentle(&mut self, sent: &SentSegment<'_>, now: Instant) {

@@ -144,22 +144,11 @@ struct Unrepaired {
     hopeless: bool,
 }
 
-/// Transmission.
-impl Connection {
-    fn parity_tx(&mut self) -> Option<&mut ParityTx> {
-        self.gentle.active()?.tx.as_mut()
-    }
-
-    /// The round-trip time that parity is timed by.
-    pub(crate) fn parity_rtt(&self) -> Option<Duration> {
-        let expected = self.config.mechanisms.corrective.and_then(|corrective| corrective.expected_rtt);
-        let known = self.known_path().rtt.map(|rtt| rtt.srtt);
-        self.tx.rtt.srtt().map(Duration::from).or(expected).or(known)
-    }
-
+/// The plan of parity.
+impl Gentle {
     /// Returns the forms that the planner may choose from.
     pub(crate) fn planned_parity(&self) -> Option<Parity> {
-        let tx = self.gentle.active.as_ref()?.tx.as_ref()?;
+        let tx = self.active.as_ref()?.tx.as_ref()?;
         Some(match tx.encoder.plan().code {
             Code::Xor => Parity::Xor,
             Code::XorInterleaved => Parity::Interleaved,
@@ -180,13 +169,23 @@ impl Connection {
             });
         }
     }
+}
 
+/// Transmission.
+impl Connection {
     /// A round-trip sample was taken.
     pub(crate) fn watch_queue(&mut self, rtt: Micros, now: Instant) {
         let (una, nxt) = (self.tx.scoreboard.una(), self.tx.scoreboard.nxt());
-        if let Some(tx) = self.parity_tx() {
+        if let Some(tx) = self.gentle.parity_tx() {
             tx.queue.on_sample(rtt, una, nxt, now);
         }
+    }
+
+    /// The round-trip time that parity is timed by.
+    pub(crate) fn parity_rtt(&self) -> Option<Duration> {
+        let expected = self.config.mechanisms.corrective.and_then(|corrective| corrective.expected_rtt);
+        let known = self.known_path().rtt.map(|rtt| rtt.srtt);
+        self.tx.rtt.srtt().map(Duration::from).or(expected).or(known)
     }
 
     /// The checksum of what a parity covers: the same for all parities of a group, which leave one after the

@@ -8,6 +8,7 @@
 use brisk_wire::SeqNum;
 
 use crate::config::PlannerConfig;
+use crate::connection::gentle::Gentle;
 use crate::connection::{Connection, State};
 use crate::event::Probe;
 use crate::evidence::is_queued;
@@ -103,6 +104,52 @@ impl Planner {
     }
 }
 
+/// The plan in force.
+impl Gentle {
+    /// A round-trip sample was taken.
+    pub(crate) fn plan_with_rtt(&mut self, rtt: Micros) {
+        if let Some(planner) = &mut self.planner {
+            planner.kinds.recent.push(rtt);
+        }
+    }
+
+    /// True if redundancy is left to the planner.
+    pub(crate) fn plans(&self) -> bool {
+        self.planner.is_some()
+    }
+
+    /// Returns the allowance that the flight itself earns.
+    fn earned_by(&self, flight: &Flight) -> u32 {
+        let percent = self.planner.as_ref().map_or(0, |planner| planner.config.max_overhead);
+        let bytes = u64::from(flight.bytes) + u64::from(flight.segments() * flight.headers);
+        (bytes * u64::from(percent) / 100) as u32
+    }
+
+    fn means(&self) -> Means {
+        Means { parity: self.planned_parity(), copies: self.sends_copies() }
+    }
+
+    /// True if segments of the flight that is under way are copied.
+    pub(crate) fn plans_copies(&self) -> bool {
+        let flight = self.planner.as_ref().and_then(|planner| planner.flight);
+        flight.is_some_and(|flight| matches!(flight.plan.protection, Protection::Copies { .. }))
+    }
+
+    /// Whole segments, in bytes, to the end of the flight that is under way: what follows has a plan of its
+    /// own.
+    pub(crate) fn planned_run(&self, nxt: SeqNum, mss: u32) -> u32 {
+        let flight = self.planner.as_ref().and_then(|planner| planner.flight);
+        let left = flight.map(|flight| flight.range.end).filter(|end| nxt.lt(*end)).map(|end| end.since(nxt));
+        left.map_or(u32::MAX, |left| left.div_ceil(mss).saturating_mul(mss))
+    }
+
+    /// Largest payload of a segment that begins at `seq`, if the plan cuts the flight.
+    pub(crate) fn planned_segment(&self, seq: SeqNum) -> u32 {
+        let flight = self.planner.as_ref().and_then(|planner| planner.flight);
+        flight.filter(|flight| flight.range.contains(seq)).map_or(u32::MAX, |flight| flight.plan.segment)
+    }
+}
+
 /// Input of the planner.
 impl Connection {
     /// The configuration of the planner, if there is one.
@@ -149,13 +196,6 @@ impl Connection {
         Some(((reserved, since), planned))
     }
 
-    /// A round-trip sample was taken.
-    pub(crate) fn plan_with_rtt(&mut self, rtt: Micros) {
-        if let Some(planner) = &mut self.gentle.planner {
-            planner.kinds.recent.push(rtt);
-        }
-    }
-
     /// Something was lost, repaired or not.
     pub(crate) fn plan_with_loss(&mut self) {
         self.sort_losses();
@@ -170,11 +210,6 @@ impl Connection {
 
 /// The handshake, which is protected first: nothing behind it helps if it is lost.
 impl Connection {
-    /// True if redundancy is left to the planner.
-    pub(crate) fn plans(&self) -> bool {
-        self.gentle.planner.is_some()
-    }
-
     /// True if a copy of the first SYN or SYN-ACK is well spent: of so many bytes, and, if it is `plain`,
     /// without the data that the SYN had. Without the planner that is for others to say.
     pub(crate) fn plans_syn_copy(&self, bytes: u32, plain: bool) -> bool {
@@ -186,7 +221,8 @@ impl Connection {
     /// How long the copy of a SYN waits at least: where losses come in runs, until a run is over. That of a
     /// SYN-ACK does not wait: the response is behind it, and would arrive before the handshake is through.
     pub(crate) fn planned_syn_gap(&self) -> Duration {
-        let runs = self.state == State::SynSent && self.plans() && self.expected_losses().burst_milli >= RUNS;
+        let runs =
+            self.state == State::SynSent && self.gentle.plans() && self.expected_losses().burst_milli >= RUNS;
         let srtt = self.known_path().rtt.map_or(Duration::ZERO, |rtt| rtt.srtt);
         if runs { (srtt / 4).min(GAP_MAX) } else { Duration::ZERO }
     }
@@ -207,8 +243,8 @@ impl Connection {
         let (nxt, unsent) = (self.tx.scoreboard.nxt(), self.tx.unsent());
         let flight = self.next_flight(&self.budget(now), unsent);
         let losses = self.expected_losses();
-        let means = self.means();
-        let earned = self.earned_by(&flight);
+        let means = self.gentle.means();
+        let earned = self.gentle.earned_by(&flight);
         // Pacing may hold redundancy of the flight before back.
         let owed = self.unacknowledged_flight().map_or(0, |last| self.tx.redundancy().min(last.plan.cost));
         let Some(planner) = &mut self.gentle.planner else { return };
@@ -238,13 +274,6 @@ impl Connection {
         }
     }
 
-    /// Returns the allowance that the flight itself earns.
-    fn earned_by(&self, flight: &Flight) -> u32 {
-        let percent = self.planner_config().map_or(0, |config| config.max_overhead);
-        let bytes = u64::from(flight.bytes) + u64::from(flight.segments() * flight.headers);
-        (bytes * u64::from(percent) / 100) as u32
-    }
-
     /// Returns the expected losses: from the memory of the path and this connection, a guess where both are
     /// silent.
     pub(crate) fn expected_losses(&self) -> Losses {
@@ -265,39 +294,14 @@ impl Connection {
         }
     }
 
-    fn means(&self) -> Means {
-        Means { parity: self.planned_parity(), copies: self.sends_copies() }
-    }
-
     /// Sets the mechanisms as the plan says. `owed`: bytes that the plan before may still spend.
     fn follow(&mut self, plan: &Plan, owed: u32) {
         let (parities, group, pause) = match plan.protection {
             Protection::Parity { parities, group, pause } => (parities, group, pause),
             Protection::Nothing | Protection::Copies { .. } => (0, 2, false),
         };
-        self.plan_parity(parities, group, pause);
+        self.gentle.plan_parity(parities, group, pause);
         self.tx.allow_redundancy(plan.cost.saturating_add(owed));
-    }
-
-    /// True if segments of the flight that is under way are copied.
-    pub(crate) fn plans_copies(&self) -> bool {
-        let flight = self.gentle.planner.as_ref().and_then(|planner| planner.flight);
-        flight.is_some_and(|flight| matches!(flight.plan.protection, Protection::Copies { .. }))
-    }
-
-    /// Whole segments, in bytes, to the end of the flight that is under way: what follows has a plan of its
-    /// own.
-    pub(crate) fn planned_run(&self, mss: u32) -> u32 {
-        let flight = self.gentle.planner.as_ref().and_then(|planner| planner.flight);
-        let nxt = self.tx.scoreboard.nxt();
-        let left = flight.map(|flight| flight.range.end).filter(|end| nxt.lt(*end)).map(|end| end.since(nxt));
-        left.map_or(u32::MAX, |left| left.div_ceil(mss).saturating_mul(mss))
-    }
-
-    /// Largest payload of a segment that begins at `seq`, if the plan cuts the flight.
-    pub(crate) fn planned_segment(&self, seq: SeqNum) -> u32 {
-        let flight = self.gentle.planner.as_ref().and_then(|planner| planner.flight);
-        flight.filter(|flight| flight.range.contains(seq)).map_or(u32::MAX, |flight| flight.plan.segment)
     }
 }
 

@@ -60,24 +60,26 @@ pub(crate) enum CopiedRun {
     Twice(u32),
 }
 
-/// Segments that leave.
-impl Connection {
+impl Gentle {
     pub(crate) fn proactive(&self) -> Option<&Proactive> {
-        self.gentle.active.as_ref()?.proactive.as_ref()
+        self.active.as_ref()?.proactive.as_ref()
     }
 
     pub(crate) fn proactive_mut(&mut self) -> Option<&mut Proactive> {
-        self.gentle.active.as_mut()?.proactive.as_mut()
+        self.active.as_mut()?.proactive.as_mut()
     }
 
     /// True if segments may be copied.
     pub(crate) fn sends_copies(&self) -> bool {
         self.proactive().is_some_and(|proactive| proactive.copies.is_on())
     }
+}
 
+/// Segments that leave.
+impl Connection {
     /// Decides whether the copy that is due leaves.
     pub(crate) fn decide_copy(&self, now: Instant) -> Step {
-        let next = self.proactive().and_then(|proactive| proactive.copies.next(now));
+        let next = self.gentle.proactive().and_then(|proactive| proactive.copies.next(now));
         let Some(range) = next.map(|copy| copy.range) else { return Step::Pass(None) };
         if self.tx.scoreboard.is_sacked(&range) {
             return Step::Prepare(Change::DropCopy);
@@ -94,7 +96,7 @@ impl Connection {
 
     /// How new data may leave where each copy has to follow its original.
     pub(crate) fn copied_run(&self, mss: u32, budget: &Budget, env: &Env<'_>, now: Instant) -> CopiedRun {
-        let Some(proactive) = self.proactive() else { return CopiedRun::None };
+        let Some(proactive) = self.gentle.proactive() else { return CopiedRun::None };
         let rto = self.tx.timeout();
         let Some(in_scope) = proactive.copies.in_scope(rto, now) else { return CopiedRun::None };
         // Copies are not ECN-capable: they would not be the same but for the mark.
@@ -165,7 +167,8 @@ impl Connection {
     /// it did, and they have been dealt with.
     pub(crate) fn take_apart(&mut self, segment: &Arrived<'_>, now: Instant, env: &mut Env<'_>) -> bool {
         let size = segment.segment_size;
-        let Some(proactive) = self.proactive().filter(|_| size > 0 && segment.payload.len() > size) else {
+        let Some(proactive) = self.gentle.proactive().filter(|_| size > 0 && segment.payload.len() > size)
+        else {
             return false;
         };
         // Where no original is awaited, the filter lets all of them pass that are new.
@@ -190,7 +193,8 @@ impl Connection {
     /// True if every part of what a device coalesced is a copy that the filter drops.
     fn repeats(&self, segment: &Arrived<'_>) -> bool {
         let range = SeqRange::with_len(segment.seq, segment.len());
-        let (Some(proactive), Some(timestamps)) = (self.proactive(), segment.options.timestamps) else {
+        let (Some(proactive), Some(timestamps)) = (self.gentle.proactive(), segment.options.timestamps)
+        else {
             return false;
         };
         is_marked(segment)
@@ -202,7 +206,7 @@ impl Connection {
 
     /// The receiver took new data from this segment.
     pub(crate) fn note_taken(&mut self, segment: &Arrived<'_>, now: Instant) {
-        if self.proactive().is_none() {
+        if self.gentle.proactive().is_none() {
             return;
         }
         let age = Filter::pend_age(self.tx.rtt.srtt());
@@ -216,7 +220,7 @@ impl Connection {
         if instance.marked {
             self.counters.copies_used += 1;
         }
-        if let Some(proactive) = self.proactive_mut() {
+        if let Some(proactive) = self.gentle.proactive_mut() {
             proactive.filter.on_taken(&instance, age, now);
         }
     }

@@ -215,16 +215,18 @@ impl Active {
     }
 }
 
+impl Gentle {
+    fn parity_rx(&mut self) -> Option<&mut ParityRx> {
+        self.active()?.rx.as_mut()
+    }
+}
+
 /// Returns the part of the stream that the decoder may read.
 fn held(rx: &Receiver) -> Reception<'_> {
     Reception { queue: &rx.queue, assembler: &rx.assembler, read_next: rx.read_next }
 }
 
 impl Connection {
-    fn parity_rx(&mut self) -> Option<&mut ParityRx> {
-        self.gentle.active()?.rx.as_mut()
-    }
-
     /// Data arrived: parity that was not enough may be enough now.
     pub(crate) fn repair_with_more(&mut self, segment: &Arrived<'_>, now: Instant) {
         if self.gentle.active.is_some()
@@ -280,7 +282,7 @@ impl Connection {
 
     /// Nothing more arrives: nothing is kept to repair it.
     pub(crate) fn end_history(&mut self) {
-        if let Some(rx) = self.parity_rx() {
+        if let Some(rx) = self.gentle.parity_rx() {
             rx.history.clear();
             rx.decoder.clear();
             self.rx.queue.retain(0);
@@ -300,7 +302,7 @@ impl Connection {
 
     /// The stack is short of memory for repairs.
     pub(crate) fn forget_history(&mut self) {
-        if let Some(rx) = self.parity_rx() {
+        if let Some(rx) = self.gentle.parity_rx() {
             rx.history.clear();
             rx.decoder.clear();
             self.rx.queue.forget();
