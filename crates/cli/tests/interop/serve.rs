@@ -230,5 +230,5 @@ fn without_its_device_the_program_ends_and_says_why() {
     namespace.ip(&["link", "delete", "brisk1"]);
     let ended = server.ended();
     assert_eq!(ended.status, Some(1), "{}", ended.said);
-    assert!(ended.said.contains("brisk: the device is gone"), "{}", ended.said);
+    assert!(ended.said.contains("brisk: the device failed or was deleted"), "{}", ended.said);
 }
