@@ -430,7 +430,7 @@ impl Upstream {
             if self.health() != Health::Up || self.way() != Way::Usual {
                 continue;
             }
-            // Their SYNs ask for what Fast Open needs, so that the pool ends as soon as requests can ride.
+            // Their SYNs ask for a cookie, so that the pool ends as soon as a SYN can carry a request.
             let fast_open = dialling.fast_open;
             let connect = ConnectConfig { tcp: dialling.tcp.clone(), fast_open, ..ConnectConfig::default() };
             for _ in 0..missing {

@@ -19,7 +19,7 @@ pub(crate) const KEPT: usize = 4;
 /// How long one is good: a backend closes who is silent for as long as it may take to connect; one of an
 /// earlier release, after five seconds.
 const GOOD: Duration = Duration::from_secs(3);
-/// Connections in a row that could not use Fast Open until the pool replaces it.
+/// Number of connections in a row without Fast Open after which the pool replaces it.
 const ENOUGH: u32 = 3;
 
 /// The pool of a backend.

@@ -110,7 +110,7 @@ impl Connection {
 
     /// Nothing waits to be sent: no limit holds anything back, and the burst is over.
     #[inline]
-    pub(crate) fn rest(&mut self, now: Instant) {
+    pub(crate) fn become_idle(&mut self, now: Instant) {
         (self.tx.paced, self.tx.held) = (false, false);
         if self.state.sends() && !self.tx.scoreboard.is_empty() {
             self.tx.end_burst(false);

@@ -102,7 +102,7 @@ impl Connection {
     pub(crate) fn after_poll(&mut self, sent: bool, now: Instant) -> Aftermath {
         let is_idle = !sent || self.turns(now).is_empty();
         if sent && is_idle {
-            self.rest(now);
+            self.become_idle(now);
         }
         let urgency = if is_idle { Urgency::Idle } else { Urgency::Normal };
         self.aftermath(urgency, now)

@@ -1,4 +1,4 @@
-//! The decision about the next segment. `poll_transmit` runs the three steps; the rest of this file decides.
+//! The decision about the next segment. `transmit_in` runs the three steps; the rest of this file decides.
 //!
 //! [`Connection::turns`] has the order: which kinds of segments may have to leave, and which first. Each turn
 //! asks the [`Budget`] how much may leave. Deciding changes no state: what has to change is a value, which
@@ -43,8 +43,9 @@ mod order {
     pub(super) const SYN_ACK_COPY: &[Turn] = &[SynCopy];
     pub(super) const EARLY: &[Turn] = &[Parity, Copies, MtuProbe, New, ParityBehindBurst, Ack];
     pub(super) const EARLY_WITHOUT_PARITY: &[Turn] = &[Copies, MtuProbe, New, Ack];
-    /// Nothing is lost, and neither Corrective nor Proactive is in use.
+    /// Nothing is lost, no probe is due, and neither Corrective nor Proactive is in use.
     pub(super) const PLAIN: &[Turn] = &[MtuProbe, New, Ack];
+    /// The usual order.
     pub(super) const ALL: &[Turn] =
         &[Failure, Copies, Lost, TailLossProbe, Parity, MtuProbe, New, ParityBehindBurst, Ack];
     /// F-RTO asks with new data whether a timeout was a mistake (RFC 5682).
@@ -61,7 +62,7 @@ impl Connection {
         if turns.is_empty() {
             let sends = |turn: &Turn| matches!(self.decide(*turn, now, env), Step::Send(_));
             debug_assert!(!self.state.is_synchronized() || !order::ALL.iter().any(sends), "it has a turn");
-            self.rest(now);
+            self.become_idle(now);
             return None;
         }
         self.transmit_in(turns, now, env, out)

@@ -11,14 +11,14 @@
 //! time. A device that removes the option from later segments, or rewrites payload, stops it for a day.
 //! [`crate::fast_open::client`] remembers failures of Fast Open alone.
 //!
-//! A connection on which no SYN is answered, not even the plain ones that follow the first, tells nothing by
-//! itself: the server may be down, or started later than its client. The next connection has neither option.
-//! If it opens, the SYN before it counts as dropped; if it fails as well, the server was to blame.
-//!
 //! A random loss looks the same. On a path that loses 2 % in each direction a SYN stays unanswered in 4 of
 //! 100 connections, and two in a row after some 600. By the rule above a busy client would do without the
 //! option most of the time, on exactly the paths for which it is made. So for a destination that has passed
 //! the option before, more dropped SYNs are needed.
+//!
+//! A connection on which no SYN is answered, not even the plain ones that follow the first, tells nothing by
+//! itself: the server may be down, or started later than its client. The next connection has neither option.
+//! If it opens, the SYN before it counts as dropped; if it fails as well, the server was to blame.
 
 use crate::fast_open::client::{Mode, Report};
 use crate::four_tuple::KeyedHash;
@@ -51,7 +51,7 @@ pub(crate) struct Destination {
 
 /// Options that a SYN which would carry both may carry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Turn {
+pub(crate) enum SynOptions {
     /// Both.
     Together,
     /// That of Fast Open alone.
@@ -149,18 +149,18 @@ impl GentleMemory {
     }
 
     /// Returns the options that the SYN of a new connection may carry.
-    pub(crate) fn turn(&self, to: &Destination, now: Instant) -> Turn {
-        let Some(record) = self.records.peek(to) else { return Turn::Together };
+    pub(crate) fn syn_options(&self, to: &Destination, now: Instant) -> SynOptions {
+        let Some(record) = self.records.peek(to) else { return SynOptions::Together };
         if record.suspect.is_some() {
-            return Turn::Plain;
+            return SynOptions::Plain;
         }
         if record.away_until.is_some_and(|until| until > now) {
-            return Turn::NoGentle;
+            return SynOptions::NoGentle;
         }
         match record.search {
-            Search::Idle | Search::OnceMore => Turn::Together,
-            Search::FastOpenNext => Turn::FastOpen,
-            Search::GentleNext { .. } => Turn::Gentle,
+            Search::Idle | Search::OnceMore => SynOptions::Together,
+            Search::FastOpenNext => SynOptions::FastOpen,
+            Search::GentleNext { .. } => SynOptions::Gentle,
         }
     }
 
@@ -286,6 +286,7 @@ mod tests {
     const BOTH: (bool, bool) = (true, true);
     const FAST_OPEN: (bool, bool) = (true, false);
     const GENTLE: (bool, bool) = (false, true);
+    const PLAIN: (bool, bool) = (false, false);
 
     struct World {
         memory: GentleMemory,
@@ -311,8 +312,8 @@ mod tests {
             self.memory.on_opened(to(80), &Opened { fast_open, gentle, answer }, self.now)
         }
 
-        fn turn(&self) -> Turn {
-            self.memory.turn(&to(80), self.now)
+        fn turn(&self) -> SynOptions {
+            self.memory.syn_options(&to(80), self.now)
         }
 
         fn pass(&mut self, secs: u64) {
@@ -323,19 +324,19 @@ mod tests {
     #[test]
     fn one_after_the_other_then_together_once_more_then_a_day_apart() {
         let mut world = World::new();
-        assert_eq!(world.turn(), Turn::Together);
+        assert_eq!(world.turn(), SynOptions::Together);
         world.opened(BOTH, true);
-        assert_eq!(world.turn(), Turn::FastOpen);
+        assert_eq!(world.turn(), SynOptions::FastOpen);
         world.opened(FAST_OPEN, false);
-        assert_eq!(world.turn(), Turn::Gentle);
+        assert_eq!(world.turn(), SynOptions::Gentle);
         world.opened(GENTLE, false);
-        assert_eq!(world.turn(), Turn::Together, "each passed alone: once more");
+        assert_eq!(world.turn(), SynOptions::Together, "each passed alone: once more");
         world.opened(BOTH, true);
-        assert_eq!(world.turn(), Turn::NoGentle);
+        assert_eq!(world.turn(), SynOptions::NoGentle);
         world.pass(24 * HOUR - 1);
-        assert_eq!(world.turn(), Turn::NoGentle);
+        assert_eq!(world.turn(), SynOptions::NoGentle);
         world.pass(1);
-        assert_eq!(world.turn(), Turn::Together);
+        assert_eq!(world.turn(), SynOptions::Together);
     }
 
     #[test]
@@ -344,52 +345,50 @@ mod tests {
         world.opened(BOTH, true);
         world.opened(FAST_OPEN, false);
         world.opened(GENTLE, true);
-        assert_eq!(world.turn(), Turn::FastOpen, "one failure may be a lost packet");
+        assert_eq!(world.turn(), SynOptions::FastOpen, "one failure may be a lost packet");
         world.opened(FAST_OPEN, false);
         world.opened(GENTLE, true);
         for hours in [1, 2, 4, 8, 16, 32, 32] {
-            assert_eq!(world.turn(), Turn::NoGentle);
+            assert_eq!(world.turn(), SynOptions::NoGentle);
             world.pass(hours * HOUR - 1);
-            assert_eq!(world.turn(), Turn::NoGentle);
+            assert_eq!(world.turn(), SynOptions::NoGentle);
             world.pass(1);
-            assert_eq!(world.turn(), Turn::Together);
+            assert_eq!(world.turn(), SynOptions::Together);
             world.opened(GENTLE, true);
         }
     }
 
     #[test]
     fn server_that_is_down_for_a_while_costs_one_plain_connection() {
-        const PLAIN: (bool, bool) = (false, false);
         for carried in [BOTH, FAST_OPEN, GENTLE] {
             let mut world = World::new();
             for _ in 0..20 {
-                assert_eq!(world.turn(), Turn::Together);
+                assert_eq!(world.turn(), SynOptions::Together);
                 assert_eq!(world.answered(carried, Answer::Never), None);
                 assert_eq!(world.answered(carried, Answer::Never), None, "one that began at the same time");
-                assert_eq!(world.turn(), Turn::Plain);
+                assert_eq!(world.turn(), SynOptions::Plain);
                 assert_eq!(world.answered(PLAIN, Answer::Never), None);
             }
             world.answered(carried, Answer::Never);
             world.answered(carried, Answer::First);
-            assert_eq!(world.turn(), Turn::Together, "it was answered with the option");
+            assert_eq!(world.turn(), SynOptions::Together, "it was answered with the option");
         }
     }
 
     #[test]
     fn plain_connection_that_opens_blames_the_options_of_the_one_that_failed() {
-        const PLAIN: (bool, bool) = (false, false);
         let mut world = World::new();
         world.answered(BOTH, Answer::Never);
         assert_eq!(world.answered(PLAIN, Answer::First), Some(Report::Doubted));
-        assert_eq!(world.turn(), Turn::FastOpen, "the search begins");
+        assert_eq!(world.turn(), SynOptions::FastOpen, "the search begins");
         world.answered(FAST_OPEN, Answer::Never);
         assert_eq!(world.answered(PLAIN, Answer::First), Some(Report::Failed(Mode::Data)));
-        assert_eq!(world.turn(), Turn::Gentle);
+        assert_eq!(world.turn(), SynOptions::Gentle);
         world.answered(GENTLE, Answer::Never);
         assert_eq!(world.answered(PLAIN, Answer::First), None);
         world.answered(GENTLE, Answer::Never);
         assert_eq!(world.answered(PLAIN, Answer::First), None);
-        assert_eq!(world.turn(), Turn::NoGentle);
+        assert_eq!(world.turn(), SynOptions::NoGentle);
     }
 
     #[test]
@@ -397,12 +396,12 @@ mod tests {
         let mut world = World::new();
         world.opened(BOTH, true);
         world.opened(FAST_OPEN, true);
-        assert_eq!(world.turn(), Turn::Gentle);
+        assert_eq!(world.turn(), SynOptions::Gentle);
         world.opened(GENTLE, false);
-        assert_eq!(world.turn(), Turn::FastOpen, "not together before it has passed alone");
+        assert_eq!(world.turn(), SynOptions::FastOpen, "not together before it has passed alone");
         // Fast Open is off for this destination by its own rule: the other option goes on.
         world.opened(GENTLE, false);
-        assert_eq!(world.turn(), Turn::FastOpen);
+        assert_eq!(world.turn(), SynOptions::FastOpen);
         world.opened(FAST_OPEN, false);
         world.opened(GENTLE, false);
         world.opened(BOTH, false);
@@ -417,18 +416,18 @@ mod tests {
         (0..KNOWN).for_each(|_| world.opened(GENTLE, false));
         for _ in 1..LIMIT_OF_KNOWN {
             world.opened(GENTLE, true);
-            assert_eq!(world.turn(), Turn::Together);
+            assert_eq!(world.turn(), SynOptions::Together);
         }
         for hours in [1, 2, 4] {
             world.opened(GENTLE, true);
-            assert_eq!(world.turn(), Turn::NoGentle);
+            assert_eq!(world.turn(), SynOptions::NoGentle);
             world.pass(hours * HOUR - 1);
-            assert_eq!(world.turn(), Turn::NoGentle);
+            assert_eq!(world.turn(), SynOptions::NoGentle);
             world.pass(1);
         }
         world.opened(GENTLE, false);
         world.opened(GENTLE, true);
-        assert_eq!(world.turn(), Turn::Together, "it passes again");
+        assert_eq!(world.turn(), SynOptions::Together, "it passes again");
     }
 
     /// One open in 25 goes unanswered, by chance: what a loss of 2 % each way comes to.
@@ -444,10 +443,12 @@ mod tests {
             (0..KNOWN).for_each(|_| world.opened((with_fast_open, true), false));
             for _ in 0..100_000 {
                 let carried = match world.turn() {
-                    Turn::Together => (with_fast_open, true),
-                    Turn::FastOpen => (with_fast_open, !with_fast_open),
-                    Turn::Gentle => GENTLE,
-                    Turn::NoGentle | Turn::Plain => panic!("it is kept away after {offered} offers"),
+                    SynOptions::Together => (with_fast_open, true),
+                    SynOptions::FastOpen => (with_fast_open, !with_fast_open),
+                    SynOptions::Gentle => GENTLE,
+                    SynOptions::NoGentle | SynOptions::Plain => {
+                        panic!("it is kept away after {offered} offers")
+                    }
                 };
                 offered += u32::from(carried.1);
                 world.opened(carried, chance.next_u32() % 25 == 0);
@@ -465,13 +466,13 @@ mod tests {
             world.opened(GENTLE, false);
         }
         world.opened(FAST_OPEN, true);
-        assert_eq!((world.turn(), world.memory.records.len()), (Turn::Together, 1));
+        assert_eq!((world.turn(), world.memory.records.len()), (SynOptions::Together, 1));
         world.memory.on_spoilt(to(80), world.now);
         world.memory.on_spoilt(to(81), world.now);
         world.memory.on_spoilt(to(82), world.now);
-        assert_eq!(world.turn(), Turn::Together, "the oldest made way");
-        assert_eq!(world.memory.turn(&to(82), world.now), Turn::NoGentle);
+        assert_eq!(world.turn(), SynOptions::Together, "the oldest made way");
+        assert_eq!(world.memory.syn_options(&to(82), world.now), SynOptions::NoGentle);
         world.memory.flush();
-        assert_eq!(world.memory.turn(&to(82), world.now), Turn::Together);
+        assert_eq!(world.memory.syn_options(&to(82), world.now), SynOptions::Together);
     }
 }

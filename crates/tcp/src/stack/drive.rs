@@ -181,7 +181,7 @@ impl Stack {
         }
         let turns = connection.turns(now);
         if turns.is_empty() {
-            connection.rest(now);
+            connection.become_idle(now);
             reserve(&mut self.allowances, connection, now);
             if slot.member.is_some() {
                 self.take_back(id, Urgency::Idle, now);

@@ -26,7 +26,7 @@ use crate::fast_open::{
 };
 use crate::four_tuple::{FourTuple, KeyedHash};
 use crate::keys::{Chance, Purpose, Seed};
-use crate::mechanism::memory::Turn;
+use crate::mechanism::memory::SynOptions;
 use crate::outcome::Arrived;
 use crate::time::Instant;
 
@@ -222,7 +222,7 @@ impl Stack {
         &mut self,
         connection: &mut Connection,
         config: &ConnectConfig,
-        turn: Turn,
+        options: SynOptions,
         now: Instant,
     ) -> Option<Box<Asker>> {
         let Some(connect) = self.fast_open.switches.connect(config.fast_open?) else {
@@ -231,10 +231,10 @@ impl Stack {
         };
         let tuple = connection.tuple();
         let asker = Asker::new(tuple.local, tuple.remote, &connect);
-        if matches!(turn, Turn::Gentle | Turn::Plain) {
+        if matches!(options, SynOptions::Gentle | SynOptions::Plain) {
             self.stats.fast_open.disabled += 1;
             connection.open_without_fast(OffReason::OnTrial);
-            return (turn == Turn::Plain).then(|| Box::new(asker));
+            return (options == SynOptions::Plain).then(|| Box::new(asker));
         }
         let known = *connection.known_path();
         match self.fast_open.cache.choose(&asker, &connect, config.tcp.max_segment, &known, now) {

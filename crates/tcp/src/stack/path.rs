@@ -13,7 +13,7 @@ use crate::connection::Connection;
 use crate::fast_open::ImportError;
 use crate::four_tuple::FourTuple;
 use crate::mechanism::GentleOff;
-use crate::mechanism::memory::{Answer, Destination, Turn};
+use crate::mechanism::memory::{Answer, Destination, SynOptions};
 use crate::path::{Ends, PathFacts, PathMemory, PathReport};
 use crate::time::Instant;
 
@@ -119,22 +119,27 @@ fn destination(tuple: &FourTuple) -> Destination {
 
 impl Stack {
     /// Returns the options that the SYN of a new connection may carry.
-    pub(super) fn turn_of(&self, connection: &Connection, config: &ConnectConfig, now: Instant) -> Turn {
+    pub(super) fn syn_options_of(
+        &self,
+        connection: &Connection,
+        config: &ConnectConfig,
+        now: Instant,
+    ) -> SynOptions {
         let wants_gentle = connection.wants_gentle();
         if !wants_gentle && config.fast_open.is_none() {
-            return Turn::Together;
+            return SynOptions::Together;
         }
-        let turn = self.gentle_memory.turn(&destination(&connection.tuple()), now);
-        if wants_gentle || turn == Turn::Plain { turn } else { Turn::Together }
+        let options = self.gentle_memory.syn_options(&destination(&connection.tuple()), now);
+        if wants_gentle || options == SynOptions::Plain { options } else { SynOptions::Together }
     }
 
     /// Withholds the option of Corrective and Proactive if it is not its turn. That of Fast Open is planned.
-    pub(super) fn plan_gentle(&mut self, connection: &mut Connection, turn: Turn) {
-        let why = match turn {
-            Turn::NoGentle => GentleOff::Remembered,
-            Turn::Plain if connection.wants_gentle() => GentleOff::OnTrial,
-            Turn::FastOpen if connection.opens_fast() => GentleOff::OnTrial,
-            Turn::Plain | Turn::FastOpen | Turn::Together | Turn::Gentle => return,
+    pub(super) fn plan_gentle(&mut self, connection: &mut Connection, options: SynOptions) {
+        let why = match options {
+            SynOptions::NoGentle => GentleOff::Remembered,
+            SynOptions::Plain if connection.wants_gentle() => GentleOff::OnTrial,
+            SynOptions::FastOpen if connection.opens_fast() => GentleOff::OnTrial,
+            SynOptions::Plain | SynOptions::FastOpen | SynOptions::Together | SynOptions::Gentle => return,
         };
         self.stats.gentle_withheld += 1;
         connection.withhold_gentle(why);

@@ -48,7 +48,7 @@ pub(crate) enum Role {
     Server(Server),
 }
 
-/// What the amplification limit of a listener lets leave from SYN-RECEIVED.
+/// Transmissions from SYN-RECEIVED that the amplification limit of a listener permits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum EarlyBudget {
     /// Nothing.
