@@ -59,6 +59,11 @@ pub(crate) struct ParityTx {
 }
 
 impl ParityTx {
+    /// True if there is parity, or the acknowledgement that follows it, that has not left.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.tail_ack_due || self.encoder.is_waiting()
+    }
+
     pub(crate) fn new(agreed: &Agreed, code: Code, config: CorrectiveConfig) -> Self {
         ParityTx {
             encoder: Encoder::new(agreed.profile, code, &config),
