@@ -9,7 +9,7 @@ use crate::hop::stream::HopStream;
 use crate::hop::{Ephemerals, Hop, Opening, Purpose};
 use crate::log::Log;
 use crate::peer::{self, Answer, Redundancy};
-use crate::transport::Way;
+use crate::transport::Transport;
 use crate::upstream::{BackendSpec, Dialling, Upstream};
 use brisk_runtime::{ConnStats, Endpoint, FastOpenConnect, FastOpenOutcome, TcpConfig};
 
@@ -99,7 +99,7 @@ pub async fn examine(examination: &Examination) -> Report {
     let upstream = Upstream::new(backend);
     let mut report = Report::default();
     let began = Instant::now();
-    match open(&upstream, &dialling, patience, Way::Usual).await {
+    match open(&upstream, &dialling, patience, Transport::Usual).await {
         Ok(hop) => {
             let took = began.elapsed();
             report.usable = true;
@@ -117,8 +117,8 @@ pub async fn examine(examination: &Examination) -> Report {
         }
         Err(why) => report.add("hop", false, why),
     }
-    for (way, what) in [(Way::Packet, "native tcp"), (Way::Kernel, "kernel tcp")] {
-        other(&upstream, &dialling, patience, way, what, &mut report).await;
+    for (transport, what) in [(Transport::Packet, "native tcp"), (Transport::Kernel, "kernel tcp")] {
+        other(&upstream, &dialling, patience, transport, what, &mut report).await;
     }
     report
 }
@@ -127,10 +127,10 @@ async fn open(
     upstream: &Upstream,
     dialling: &Dialling,
     patience: Duration,
-    way: Way,
+    transport: Transport,
 ) -> Result<HopStream, String> {
     let opening = Opening::new(Purpose::Watch);
-    match tokio::time::timeout(patience, upstream.open_over(dialling, &opening, way)).await {
+    match tokio::time::timeout(patience, upstream.open_over(dialling, &opening, transport)).await {
         Ok(opened) => opened.map_err(|refused| refused.to_string()),
         Err(_) => {
             let patience = humantime::format_duration(patience);
@@ -206,7 +206,7 @@ fn losses(stats: &ConnStats, answered: usize, loss_in: Option<f64>, report: &mut
 
 /// Sends full segments in both directions: a size that only the handshake announced may not pass.
 async fn segment(upstream: &Upstream, dialling: &Dialling, patience: Duration, report: &mut Report) {
-    let Ok(mut hop) = open(upstream, dialling, patience, Way::Usual).await else { return };
+    let Ok(mut hop) = open(upstream, dialling, patience, Transport::Usual).await else { return };
     let announced = hop.line().segment();
     let began = Instant::now();
     let segment = hop.line().segment();
@@ -252,7 +252,7 @@ async fn again(upstream: &Upstream, dialling: &Dialling, patience: Duration, rep
     let mut outcome = None;
     for _ in 0..AGAIN {
         let began = Instant::now();
-        let Ok(hop) = open(upstream, dialling, patience, Way::Usual).await else { continue };
+        let Ok(hop) = open(upstream, dialling, patience, Transport::Usual).await else { continue };
         took = took.min(began.elapsed());
         let seen = hop.line().stats().map(|stats| stats.fast_open);
         used += usize::from(seen == Some(FastOpenOutcome::Used));
@@ -271,14 +271,14 @@ async fn other(
     upstream: &Upstream,
     dialling: &Dialling,
     patience: Duration,
-    way: Way,
+    transport: Transport,
     what: &'static str,
     report: &mut Report,
 ) {
-    if !upstream.there().contains(&way) {
+    if !upstream.available().contains(&transport) {
         return;
     }
-    match open(upstream, dialling, patience, way).await {
+    match open(upstream, dialling, patience, transport).await {
         Ok(_) => {
             report.usable = true;
             report.add(what, true, "works; used if the path does not carry the transports above".to_owned());

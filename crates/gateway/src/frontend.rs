@@ -35,7 +35,7 @@ use crate::routes::{self, Route};
 use crate::service::{
     Arrived, Door, Phase, ServiceConfig, Serving, Summary, adopt, first_bytes, hop_tcp, reached, serve_until,
 };
-use crate::transport::{Fate, Way};
+use crate::transport::{PathState, Transport};
 use crate::upstream::{BackendSpec, Dialling, Health, Upstream, Upstreams};
 
 /// How often a client that is held looks whether a backend is there.
@@ -368,7 +368,7 @@ impl Shared {
     }
 }
 
-type Routed = Result<(HopStream, Option<(Fate, Way)>), Unrouted>;
+type Routed = Result<(HopStream, Option<(PathState, Transport)>), Unrouted>;
 
 impl Shared {
     /// The connection for a client, and the settings with which it was made. A client that no backend takes
@@ -528,11 +528,11 @@ async fn serve(
         shared.habits.answered(routed.is_ok(), guess);
     }
     access.end = match routed {
-        Ok((hop, fate)) => {
+        Ok((hop, path_state)) => {
             access.bytes_up = first as u64;
             let lost = async move {
-                match fate {
-                    Some((fate, way)) => fate.sealed(way).await,
+                match path_state {
+                    Some((path_state, transport)) => path_state.broken(transport).await,
                     None => std::future::pending().await,
                 }
             };
@@ -657,7 +657,7 @@ impl Current {
                     continue;
                 }
                 access.route = Some(upstream.spec.name.clone());
-                let fate = upstream.fate();
+                let path_state = upstream.path_state();
                 let attempt = self.attempt(upstream, admitted);
                 let opened = tokio::select! {
                     biased;
@@ -667,7 +667,7 @@ impl Current {
                     }
                 };
                 let refused = match opened {
-                    Ok(Ok((hop, way))) => return Ok((hop, Some((fate, way)))),
+                    Ok(Ok((hop, transport))) => return Ok((hop, Some((path_state, transport)))),
                     Ok(Err(refused)) => refused,
                     Err(Stop::Drained) => return Err(Unrouted::of(End::Drained)),
                     Err(Stop::Late(why)) => Attempt::lost(why),
@@ -704,7 +704,11 @@ impl Current {
     }
 
     /// One backend.
-    async fn attempt(&self, upstream: &Upstream, admitted: &Admitted) -> Result<(HopStream, Way), Attempt> {
+    async fn attempt(
+        &self,
+        upstream: &Upstream,
+        admitted: &Admitted,
+    ) -> Result<(HopStream, Transport), Attempt> {
         let opening = Opening {
             client: Some(admitted.addresses),
             origin: admitted.origin.clone(),

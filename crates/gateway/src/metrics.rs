@@ -530,9 +530,9 @@ impl Metrics {
         let peer = label("peer", upstream.spec.name.clone());
         let up = matches!(upstream.health(), Health::Up | Health::Unknown);
         self.backend_up.get_or_create(&vec![peer.clone()]).set(i64::from(up));
-        for way in upstream.there() {
-            let labels = vec![peer.clone(), label("transport", way.name())];
-            self.backend_transport.get_or_create(&labels).set(i64::from(way == upstream.way()));
+        for transport in upstream.available() {
+            let labels = vec![peer.clone(), label("transport", transport.name())];
+            self.backend_transport.get_or_create(&labels).set(i64::from(transport == upstream.transport()));
         }
         let PathReport { smoothed_rtt, min_rtt, loss_out, loss_in } = upstream.path();
         for (kind, rtt) in [("smoothed", smoothed_rtt), ("min", min_rtt)] {

@@ -264,7 +264,7 @@ fn backends(frontend: &FrontendControl) -> Vec<BackendStatus> {
         BackendStatus {
             name: upstream.spec.name.clone(),
             health: upstream.health().name(),
-            transport: upstream.way().name(),
+            transport: upstream.transport().name(),
             rtt_ms: smoothed_rtt.map(millis),
             min_rtt_ms: min_rtt.map(millis),
             loss_out,

@@ -1,12 +1,12 @@
-//! Transports of the hop to a backend ([`Way`]), and the memory of which of them work.
+//! Transports of the hop to a backend ([`Transport`]), and the memory of which of them work.
 //!
 //! The first transport is tried alone for at least [`HEAD_START`]. If its handshake has not completed by
 //! then, the next one is opened in parallel with **the same** first message. Over an encrypted hop the
 //! backend acts once on that message, whichever transport delivers it ([`crate::hop::replay`]). So the first
 //! answer is accepted and the other transport dropped. If a later transport won, connections start with it,
-//! and the earlier ones are tried again after [`AGAIN`]. The watch tries them each time, so that it notices
+//! and the earlier ones are tried again after [`RETRY_PAUSE`]. The watch tries them each time, so that it notices
 //! within three seconds when the path carries them again. Connections, which pay a head start for the trial,
-//! try them after twice as long each time, up to [`AGAIN_MOST`].
+//! try them after twice as long each time, up to [`MAX_RETRY_PAUSE`].
 
 use std::future::Future;
 use std::pin::pin;
@@ -19,7 +19,7 @@ use crate::hop::dial::Refused;
 
 /// Transport of a connection of the hop, in the order in which they are tried.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Way {
+pub enum Transport {
     /// Our TCP on the usual device: inside UDP, unless somebody has chosen another.
     Usual,
     /// Our TCP by itself, through a packet socket.
@@ -28,16 +28,16 @@ pub enum Way {
     Kernel,
 }
 
-impl Way {
+impl Transport {
     /// All of them, in order.
-    pub(crate) const ALL: [Way; 3] = [Way::Usual, Way::Packet, Way::Kernel];
+    pub(crate) const ALL: [Transport; 3] = [Transport::Usual, Transport::Packet, Transport::Kernel];
 
     /// For reports.
     pub fn name(self) -> &'static str {
         match self {
-            Way::Usual => "brisk",
-            Way::Packet => "packet",
-            Way::Kernel => "kernel-tcp",
+            Transport::Usual => "brisk",
+            Transport::Packet => "packet",
+            Transport::Kernel => "kernel-tcp",
         }
     }
 }
@@ -45,11 +45,11 @@ impl Way {
 /// How long a way is alone at least: three round trips where that is more.
 pub(crate) const HEAD_START: Duration = Duration::from_millis(400);
 /// How long others go on before a way is tried again.
-const AGAIN: Duration = Duration::from_secs(1);
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// The longest pause between two trials by connections.
-const AGAIN_MOST: Duration = Duration::from_secs(60);
+const MAX_RETRY_PAUSE: Duration = Duration::from_secs(60);
 /// A transport is given up if no trial has come through for this time.
-const CERTAIN: Duration = Duration::from_secs(15);
+const GIVE_UP_AFTER: Duration = Duration::from_secs(15);
 
 /// The task that tries a lost transport again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,31 +60,32 @@ pub(crate) enum Trials {
 
 /// Memory of each of our transports. The kernel's TCP is the last one, and always worth a try.
 #[derive(Debug, Default)]
-pub(crate) struct Ways {
+pub(crate) struct Transports {
     usual: Memory,
     packet: Memory,
 }
 
-impl Ways {
+impl Transports {
     /// Returns the memory of a transport; `None` for the kernel's TCP.
-    pub(crate) fn memory(&self, way: Way) -> Option<&Memory> {
-        match way {
-            Way::Usual => Some(&self.usual),
-            Way::Packet => Some(&self.packet),
-            Way::Kernel => None,
+    pub(crate) fn memory(&self, transport: Transport) -> Option<&Memory> {
+        match transport {
+            Transport::Usual => Some(&self.usual),
+            Transport::Packet => Some(&self.packet),
+            Transport::Kernel => None,
         }
     }
 
     /// Those of `there`, in order, from the first one that the path carries, as far as we know; if there is
     /// none, all.
-    pub(crate) fn starting_with_what_works(
+    pub(crate) fn from_first_working(
         &self,
-        there: &[Way],
-        mut works: impl FnMut(Way, &Memory) -> bool,
-    ) -> Vec<Way> {
-        let works = |way: &Way| self.memory(*way).is_none_or(|memory| works(*way, memory));
-        let first = there.iter().position(works).unwrap_or(0);
-        there.get(first..).unwrap_or_default().to_vec()
+        available: &[Transport],
+        mut works: impl FnMut(Transport, &Memory) -> bool,
+    ) -> Vec<Transport> {
+        let works =
+            |transport: &Transport| self.memory(*transport).is_none_or(|memory| works(*transport, memory));
+        let first = available.iter().position(works).unwrap_or(0);
+        available.get(first..).unwrap_or_default().to_vec()
     }
 }
 
@@ -115,17 +116,17 @@ impl Memory {
     /// it: a path, or a machine, that was busy for a moment must not cost them.
     pub(crate) fn lost(&self, trials: Trials, now: Instant) -> bool {
         let Some(Lost { since, again_at, pause }) = self.get() else {
-            self.set(Some(Lost { since: now, again_at: now + AGAIN, pause: AGAIN }));
+            self.set(Some(Lost { since: now, again_at: now + RETRY_PAUSE, pause: RETRY_PAUSE }));
             return false;
         };
         let trial = again_at <= now;
         let pause = match (trial, trials) {
-            (true, Trials::Connections) => (2 * pause).min(AGAIN_MOST),
+            (true, Trials::Connections) => (2 * pause).min(MAX_RETRY_PAUSE),
             // In a pause, others have seen the same at the same time.
             (true, Trials::Watch) | (false, _) => pause,
         };
         self.set(Some(Lost { since, again_at: now + pause, pause }));
-        trial && now.saturating_duration_since(since) >= CERTAIN
+        trial && now.saturating_duration_since(since) >= GIVE_UP_AFTER
     }
 
     /// It comes through.
@@ -144,11 +145,11 @@ impl Memory {
 
 /// Tells the connections over a backend what they cannot see: that nobody will ever answer them.
 #[derive(Debug, Default)]
-pub(crate) struct Fates(watch::Sender<Told>);
+pub(crate) struct PathChanges(watch::Sender<Changes>);
 
 /// How often that was told.
 #[derive(Clone, Copy, Debug, Default)]
-struct Told {
+struct Changes {
     process: u64,
     usual: u64,
     packet: u64,
@@ -156,41 +157,42 @@ struct Told {
 
 /// Latest path state for a connection.
 #[derive(Debug)]
-pub(crate) struct Fate {
-    told: watch::Receiver<Told>,
+pub(crate) struct PathState {
+    changes: watch::Receiver<Changes>,
     /// Path state when the connection began.
-    before: Told,
+    before: Changes,
 }
 
-impl Fates {
+impl PathChanges {
     /// For a connection that begins.
-    pub(crate) fn begin(&self) -> Fate {
-        let told = self.0.subscribe();
-        let before = *told.borrow();
-        Fate { told, before }
+    pub(crate) fn begin(&self) -> PathState {
+        let changes = self.0.subscribe();
+        let before = *changes.borrow();
+        PathState { changes, before }
     }
 
     /// Nobody listens on the backend's port any more, and its host lives.
     pub(crate) fn process_gone(&self) {
-        self.0.send_modify(|told| told.process += 1);
+        self.0.send_modify(|changes| changes.process += 1);
     }
 
     /// The path carries another way and not this one, and that for a while.
-    pub(crate) fn lost(&self, way: Way) {
-        self.0.send_modify(|told| match way {
-            Way::Usual => told.usual += 1,
-            Way::Packet => told.packet += 1,
-            Way::Kernel => {}
+    pub(crate) fn lost(&self, transport: Transport) {
+        self.0.send_modify(|changes| match transport {
+            Transport::Usual => changes.usual += 1,
+            Transport::Packet => changes.packet += 1,
+            Transport::Kernel => {}
         });
     }
 }
 
-impl Fate {
+impl PathState {
     /// Resolves when a connection on `way` has no future, with the reason.
-    pub(crate) async fn sealed(mut self, way: Way) -> &'static str {
+    pub(crate) async fn broken(mut self, transport: Transport) -> &'static str {
         let before = self.before;
-        let is_over = |told: &Told| told.process > before.process || is_lost(way, &before, told);
-        match self.told.wait_for(is_over).await.map(|told| told.process > before.process) {
+        let is_over =
+            |changes: &Changes| changes.process > before.process || is_lost(transport, &before, changes);
+        match self.changes.wait_for(is_over).await.map(|changes| changes.process > before.process) {
             Ok(true) => "the backend's process has ended",
             Ok(false) => "the path no longer carries brisk's TCP",
             // Nobody knows this backend any more: the connection sees for itself what becomes of it.
@@ -200,11 +202,11 @@ impl Fate {
 }
 
 /// The path has ceased to carry `way` between `before` and `now`.
-fn is_lost(way: Way, before: &Told, now: &Told) -> bool {
-    match way {
-        Way::Usual => now.usual > before.usual,
-        Way::Packet => now.packet > before.packet,
-        Way::Kernel => false,
+fn is_lost(transport: Transport, before: &Changes, now: &Changes) -> bool {
+    match transport {
+        Transport::Usual => now.usual > before.usual,
+        Transport::Packet => now.packet > before.packet,
+        Transport::Kernel => false,
     }
 }
 
@@ -312,24 +314,25 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_connection_is_told_what_comes_after_its_beginning_and_concerns_it() {
-        let told =
-            async |fate: Fate, way| tokio::time::timeout(Duration::from_secs(1), fate.sealed(way)).await.ok();
-        let fates = Fates::default();
-        fates.process_gone();
-        let [usual, packet, kernel] = Way::ALL.map(|_| fates.begin());
-        fates.lost(Way::Usual);
-        assert!(told(usual, Way::Usual).await.is_some_and(|why| why.contains("path")));
-        assert_eq!(told(packet, Way::Packet).await, None);
-        assert_eq!(told(kernel, Way::Kernel).await, None);
-        let packet = fates.begin();
-        fates.lost(Way::Packet);
-        assert!(told(packet, Way::Packet).await.is_some_and(|why| why.contains("path")));
-        let kernel = fates.begin();
-        fates.process_gone();
-        assert!(told(kernel, Way::Kernel).await.is_some_and(|why| why.contains("process")));
-        let (left, fates) = (fates.begin(), drop(fates));
-        assert_eq!((told(left, Way::Usual).await, fates), (None, ()));
+    async fn a_connection_learns_only_of_later_changes_of_its_transport() {
+        let reason = async |path_state: PathState, transport| {
+            tokio::time::timeout(Duration::from_secs(1), path_state.broken(transport)).await.ok()
+        };
+        let changes = PathChanges::default();
+        changes.process_gone();
+        let [usual, packet, kernel] = Transport::ALL.map(|_| changes.begin());
+        changes.lost(Transport::Usual);
+        assert!(reason(usual, Transport::Usual).await.is_some_and(|why| why.contains("path")));
+        assert_eq!(reason(packet, Transport::Packet).await, None);
+        assert_eq!(reason(kernel, Transport::Kernel).await, None);
+        let packet = changes.begin();
+        changes.lost(Transport::Packet);
+        assert!(reason(packet, Transport::Packet).await.is_some_and(|why| why.contains("path")));
+        let kernel = changes.begin();
+        changes.process_gone();
+        assert!(reason(kernel, Transport::Kernel).await.is_some_and(|why| why.contains("process")));
+        let (left, changes) = (changes.begin(), drop(changes));
+        assert_eq!((reason(left, Transport::Usual).await, changes), (None, ()));
     }
 
     /// The pauses between eight trials that fail, in seconds, and of each whether it was certain.
@@ -370,17 +373,18 @@ mod tests {
 
     #[test]
     fn connections_begin_with_the_first_way_that_works() {
-        let (ways, now) = (Ways::default(), Instant::now());
-        let begin = |there: &[Way]| ways.starting_with_what_works(there, |_, memory| !memory.is_lost());
-        let [usual, packet, kernel] = Way::ALL;
-        assert_eq!(begin(&Way::ALL), Way::ALL);
-        ways.usual.lost(Trials::Watch, now);
-        assert_eq!(begin(&Way::ALL), [packet, kernel]);
+        let (transports, now) = (Transports::default(), Instant::now());
+        let begin =
+            |available: &[Transport]| transports.from_first_working(available, |_, memory| !memory.is_lost());
+        let [usual, packet, kernel] = Transport::ALL;
+        assert_eq!(begin(&Transport::ALL), Transport::ALL);
+        transports.usual.lost(Trials::Watch, now);
+        assert_eq!(begin(&Transport::ALL), [packet, kernel]);
         assert_eq!(begin(&[usual, kernel]), [kernel]);
         assert_eq!(begin(&[usual]), [usual], "it is asked all the same");
-        ways.packet.lost(Trials::Watch, now);
-        assert_eq!(begin(&Way::ALL), [kernel]);
-        ways.usual.works();
-        assert_eq!(begin(&Way::ALL), Way::ALL);
+        transports.packet.lost(Trials::Watch, now);
+        assert_eq!(begin(&Transport::ALL), [kernel]);
+        transports.usual.works();
+        assert_eq!(begin(&Transport::ALL), Transport::ALL);
     }
 }

@@ -26,7 +26,7 @@ use crate::outgoing;
 use crate::peer::{self, Answer, PathReport, Peer, Redundancy, Registered};
 use crate::roaming::{self, Secret};
 use crate::traffic::Traffic;
-use crate::transport::{Fate, Fates, HEAD_START, Memory, Trials, Way, Ways, first_of};
+use crate::transport::{HEAD_START, Memory, PathChanges, PathState, Transport, Transports, Trials, first_of};
 use crate::warm::Warm;
 
 /// How often a watched backend is asked.
@@ -120,11 +120,11 @@ pub struct Upstream {
     pub spec: BackendSpec,
     pub(crate) clock: BackendClock,
     health: AtomicU8,
-    ways: Ways,
+    transports: Transports,
     /// The transport of new connections that was reported last.
-    reported: Mutex<Way>,
+    reported: Mutex<Transport>,
     warm: Warm,
-    fates: Fates,
+    changes: PathChanges,
     peer: Peer,
     /// The secret by which the backend knows this frontend at another address; `None` if the system has no
     /// randomness.
@@ -153,10 +153,10 @@ impl Upstream {
             spec,
             clock: BackendClock::default(),
             health: AtomicU8::new(health as u8),
-            ways: Ways::default(),
-            reported: Mutex::new(Way::Usual),
+            transports: Transports::default(),
+            reported: Mutex::new(Transport::Usual),
             warm: Warm::default(),
-            fates: Fates::default(),
+            changes: PathChanges::default(),
             peer: Peer::default(),
             secret: roaming::secret(),
             changed: Notify::new(),
@@ -177,19 +177,19 @@ impl Upstream {
     }
 
     /// Returns the transport of connections to it that begin now, as far as is known.
-    pub fn way(&self) -> Way {
-        let ways = self.ways.starting_with_what_works(&self.there(), |_, memory| !memory.is_lost());
-        ways.first().copied().unwrap_or(Way::Usual)
+    pub fn transport(&self) -> Transport {
+        let transports = self.transports.from_first_working(&self.available(), |_, memory| !memory.is_lost());
+        transports.first().copied().unwrap_or(Transport::Usual)
     }
 
     /// The ways that there are.
-    pub(crate) fn there(&self) -> Vec<Way> {
-        let there = |way: &Way| match way {
-            Way::Usual => true,
-            Way::Packet => self.spec.packet.is_some(),
-            Way::Kernel => self.spec.kernel.is_some(),
+    pub(crate) fn available(&self) -> Vec<Transport> {
+        let is_available = |transport: &Transport| match transport {
+            Transport::Usual => true,
+            Transport::Packet => self.spec.packet.is_some(),
+            Transport::Kernel => self.spec.kernel.is_some(),
         };
-        Way::ALL.into_iter().filter(there).collect()
+        Transport::ALL.into_iter().filter(is_available).collect()
     }
 
     /// Round trip of the watch; `None` before the first.
@@ -220,7 +220,7 @@ impl Upstream {
     /// Round trip of the path if bytes that are there when a connection is opened ride on its opening.
     fn rides(&self, dialling: &Dialling) -> Option<Duration> {
         let on_syn = dialling.fast_open.is_some() && !self.warm.is_needed();
-        let rides = self.way() != Way::Kernel && (on_syn || self.warm.is_there(Instant::now()));
+        let rides = self.transport() != Transport::Kernel && (on_syn || self.warm.is_there(Instant::now()));
         self.round_trip().filter(|_| rides)
     }
 
@@ -266,7 +266,7 @@ impl Upstream {
             let fields = [
                 ("backend", Value::Text(self.spec.name.clone())),
                 ("health", Value::Text(health.name().into())),
-                ("transport", Value::Text(self.way().name().into())),
+                ("transport", Value::Text(self.transport().name().into())),
                 ("reason", Value::Text(why.into())),
             ];
             log.line(level, "backend", &fields);
@@ -294,31 +294,31 @@ impl Upstream {
         dialling: &Dialling,
         opening: &Opening,
         first: &[u8],
-    ) -> Result<(HopStream, Way), Refused> {
+    ) -> Result<(HopStream, Transport), Refused> {
         let (dialled, message) = self.message(dialling, opening, first)?;
         // A plain hop must not send data twice: nobody recognises the repetition.
         let once = !matches!(dialling.hop, Hop::Plain) || opening.purpose == Purpose::Watch;
         let works = |_, memory: &Memory| !memory.is_lost() || self.may_try(memory, dialling);
-        let mut ways = self.ways.starting_with_what_works(&self.there(), works);
+        let mut transports = self.transports.from_first_working(&self.available(), works);
         if !once {
-            ways.truncate(1);
+            transports.truncate(1);
         }
-        let asked = self.ask_in_order(dialling, &message, &ways).await;
-        let (way, answered) = asked.inspect_err(|_| self.clock.doubt())?;
-        for tried in ways.into_iter().take_while(|tried| *tried != way) {
-            if self.ways.memory(tried).is_some_and(|memory| works(tried, memory)) {
+        let asked = self.ask_in_order(dialling, &message, &transports).await;
+        let (transport, answered) = asked.inspect_err(|_| self.clock.doubt())?;
+        for tried in transports.into_iter().take_while(|tried| *tried != transport) {
+            if self.transports.memory(tried).is_some_and(|memory| works(tried, memory)) {
                 let trials = if dialling.watched { Trials::Watch } else { Trials::Connections };
                 self.lost(tried, trials, &dialling.log);
             }
         }
-        self.works(way, &dialling.log);
+        self.works(transport, &dialling.log);
         let stream = dialled.finish(answered, &self.clock).await?;
         if !dialling.watched
             && let Some(round_trip) = stream.line().stats().and_then(|stats| stats.srtt)
         {
             self.learn(round_trip);
         }
-        Ok((stream, way))
+        Ok((stream, transport))
     }
 
     /// Says `message` on the first of `ways`, and on the next ones where that does not come through.
@@ -326,9 +326,9 @@ impl Upstream {
         &self,
         dialling: &Dialling,
         message: &[u8],
-        ways: &[Way],
-    ) -> Result<(Way, Answered), Refused> {
-        let (first, rest) = ways.split_first().unwrap_or((&Way::Usual, &[]));
+        transports: &[Transport],
+    ) -> Result<(Transport, Answered), Refused> {
+        let (first, rest) = transports.split_first().unwrap_or((&Transport::Usual, &[]));
         if rest.is_empty() {
             return self.ask_over(*first, dialling, message, None).await.map(|answered| (*first, answered));
         }
@@ -346,10 +346,10 @@ impl Upstream {
         &self,
         dialling: &Dialling,
         opening: &Opening,
-        way: Way,
+        transport: Transport,
     ) -> Result<HopStream, Refused> {
         let (dialled, message) = self.message(dialling, opening, &[])?;
-        let answered = self.ask_over(way, dialling, &message, None).await?;
+        let answered = self.ask_over(transport, dialling, &message, None).await?;
         dialled.finish(answered, &self.clock).await
     }
 
@@ -372,24 +372,24 @@ impl Upstream {
     /// Says `message` on one way and waits for the answer; `connected` is told when the handshake is through.
     async fn ask_over(
         &self,
-        way: Way,
+        transport: Transport,
         dialling: &Dialling,
         message: &[u8],
         connected: Option<watch::Sender<bool>>,
     ) -> Result<Answered, Refused> {
-        let (endpoint, address) = match (way, &dialling.packet) {
-            (Way::Kernel, _) => return ask_over_kernel(self.spec.kernel, message).await,
-            (Way::Packet, Some(packet)) => (packet, self.spec.packet),
-            (Way::Packet | Way::Usual, _) => (&dialling.endpoint, self.spec.address),
+        let (endpoint, address) = match (transport, &dialling.packet) {
+            (Transport::Kernel, _) => return ask_over_kernel(self.spec.kernel, message).await,
+            (Transport::Packet, Some(packet)) => (packet, self.spec.packet),
+            (Transport::Packet | Transport::Usual, _) => (&dialling.endpoint, self.spec.address),
         };
         let mut fast_open = dialling.fast_open;
-        if let (Way::Packet, Some(fast_open)) = (way, &mut fast_open) {
+        if let (Transport::Packet, Some(fast_open)) = (transport, &mut fast_open) {
             // Devices on the way let nothing but SYNs pass before the SYN-ACK, and nothing beyond the window
             // of the SYN.
             fast_open.data_after_syn = 0;
             fast_open.early_window = false;
         }
-        if let (Way::Usual, Some(stream)) = (way, self.warm.take(Instant::now())) {
+        if let (Transport::Usual, Some(stream)) = (transport, self.warm.take(Instant::now())) {
             if let Some(connected) = connected {
                 connected.send_replace(true);
             }
@@ -403,7 +403,7 @@ impl Upstream {
         if let Some(connected) = connected {
             connected.send_replace(true);
         }
-        if let (Way::Usual, Some(stats)) = (way, stream.stats()) {
+        if let (Transport::Usual, Some(stats)) = (transport, stream.stats()) {
             self.warm.learn(stats.fast_open);
             self.peer.learn(stats.gentle);
         }
@@ -427,7 +427,7 @@ impl Upstream {
         loop {
             tokio::time::sleep(ASK).await;
             let missing = self.warm.missing(Instant::now());
-            if self.health() != Health::Up || self.way() != Way::Usual {
+            if self.health() != Health::Up || self.transport() != Transport::Usual {
                 continue;
             }
             // Their SYNs ask for a cookie, so that the pool ends as soon as a SYN can carry a request.
@@ -478,33 +478,33 @@ impl Upstream {
     async fn watch_path(&self, dialling: &Dialling) {
         loop {
             tokio::time::sleep(ASK).await;
-            for way in self.there() {
-                self.try_again(way, dialling).await;
+            for transport in self.available() {
+                self.try_again(transport, dialling).await;
             }
         }
     }
 
-    async fn try_again(&self, way: Way, dialling: &Dialling) {
-        if !self.ways.memory(way).is_some_and(|memory| memory.is_due(Instant::now())) {
+    async fn try_again(&self, transport: Transport, dialling: &Dialling) {
+        if !self.transports.memory(transport).is_some_and(|memory| memory.is_due(Instant::now())) {
             return;
         }
         let opening = Opening::new(Purpose::Watch);
-        let trial = self.open_over(dialling, &opening, way);
+        let trial = self.open_over(dialling, &opening, transport);
         match tokio::time::timeout(4 * PATIENCE, trial).await {
-            Ok(Ok(_)) => self.works(way, &dialling.log),
-            Ok(Err(_)) | Err(_) => self.lost(way, Trials::Watch, &dialling.log),
+            Ok(Ok(_)) => self.works(transport, &dialling.log),
+            Ok(Err(_)) | Err(_) => self.lost(transport, Trials::Watch, &dialling.log),
         }
     }
 
-    fn lost(&self, way: Way, trials: Trials, log: &Log) {
-        if self.ways.memory(way).is_some_and(|memory| memory.lost(trials, Instant::now())) {
-            self.fates.lost(way);
+    fn lost(&self, transport: Transport, trials: Trials, log: &Log) {
+        if self.transports.memory(transport).is_some_and(|memory| memory.lost(trials, Instant::now())) {
+            self.changes.lost(transport);
         }
         self.report_change(log);
     }
 
-    fn works(&self, way: Way, log: &Log) {
-        if let Some(memory) = self.ways.memory(way) {
+    fn works(&self, transport: Transport, log: &Log) {
+        if let Some(memory) = self.transports.memory(transport) {
             memory.works();
         }
         self.report_change(log);
@@ -513,7 +513,7 @@ impl Upstream {
     /// Logs the transport of new connections if it has changed.
     fn report_change(&self, log: &Log) {
         let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
-        let (before, now) = (*reported, self.way());
+        let (before, now) = (*reported, self.transport());
         *reported = now;
         if before == now {
             return;
@@ -541,8 +541,8 @@ impl Upstream {
     }
 
     /// Returns the path state for a connection that begins now.
-    pub(crate) fn fate(&self) -> Fate {
-        self.fates.begin()
+    pub(crate) fn path_state(&self) -> PathState {
+        self.changes.begin()
     }
 
     /// Asks the kernel of the backend's host whether anybody is there: a process that was killed says nothing
@@ -553,7 +553,7 @@ impl Upstream {
         if let Ok(Err(error)) = knock.await
             && error.kind() == std::io::ErrorKind::ConnectionRefused
         {
-            self.fates.process_gone();
+            self.changes.process_gone();
         }
     }
 
@@ -562,13 +562,13 @@ impl Upstream {
     async fn converse(&self, dialling: &Dialling, log: &Log) -> (bool, Option<String>) {
         let opening = Opening::new(Purpose::Watch);
         let opened = self.unless_silent(self.first_answer(), self.open(dialling, &opening, &[])).await;
-        let (mut hop, way) = match opened {
+        let (mut hop, transport) = match opened {
             Some(Ok(opened)) => opened,
             Some(Err(refused)) => return (false, Some(refused.to_string())),
             None => return (false, Some("no answer".to_owned())),
         };
         let (mut follows, mut has_registered) =
-            (false, way != Way::Usual || matches!(dialling.hop, Hop::Plain));
+            (false, transport != Transport::Usual || matches!(dialling.hop, Hop::Plain));
         loop {
             let asked = Instant::now();
             let (mut read, mut write) = hop.split();
@@ -597,9 +597,9 @@ impl Upstream {
                 None => return (true, Some(format!("silent for {} ms", asked.elapsed().as_millis()))),
             };
             self.learn(asked.elapsed());
-            self.peer.measured(self.measure(hop.line(), way, dialling, loss));
+            self.peer.measured(self.measure(hop.line(), transport, dialling, loss));
             self.peer.tell(&self.spec.name, log);
-            if way != self.way() {
+            if transport != self.transport() {
                 return (true, None);
             }
             if !has_registered {
@@ -646,10 +646,16 @@ impl Upstream {
     }
 
     /// The path as a connection of the watch sees it.
-    fn measure(&self, line: &Line, way: Way, dialling: &Dialling, loss_in: Option<f64>) -> PathReport {
-        let endpoint = match way {
-            Way::Packet => dialling.packet.as_ref(),
-            Way::Usual | Way::Kernel => Some(&dialling.endpoint),
+    fn measure(
+        &self,
+        line: &Line,
+        transport: Transport,
+        dialling: &Dialling,
+        loss_in: Option<f64>,
+    ) -> PathReport {
+        let endpoint = match transport {
+            Transport::Packet => dialling.packet.as_ref(),
+            Transport::Usual | Transport::Kernel => Some(&dialling.endpoint),
         };
         match (line.stats(), line.ends(), endpoint) {
             (Some(stats), Some(ends), Some(endpoint)) => PathReport::of(&stats, endpoint, ends, loss_in),
@@ -873,23 +879,23 @@ mod tests {
             let labels = format!("{{peer=\"192.0.2.1:1\",transport=\"{transport}\"}}");
             metrics.text(Some(&upstreams)).contains(&format!("brisk_backend_transport{labels} {value}\n"))
         };
-        upstream.works(Way::Usual, &log);
+        upstream.works(Transport::Usual, &log);
         assert_eq!(logged(), "");
         assert!(is_shown("brisk", 1) && is_shown("kernel-tcp", 0));
-        upstream.lost(Way::Usual, Trials::Watch, &log);
-        upstream.lost(Way::Usual, Trials::Watch, &log);
+        upstream.lost(Transport::Usual, Trials::Watch, &log);
+        upstream.lost(Transport::Usual, Trials::Watch, &log);
         let fallback = logged();
         assert_eq!(fallback.lines().count(), 1, "{fallback}");
         let fields = "event=transport backend=192.0.2.1:1 transport=kernel-tcp before=brisk";
         assert!(fallback.contains("level=warn") && fallback.contains(fields), "{fallback}");
         assert!(is_shown("brisk", 0) && is_shown("kernel-tcp", 1));
-        upstream.works(Way::Usual, &log);
+        upstream.works(Transport::Usual, &log);
         let back = logged();
         assert!(back.contains("level=info") && back.contains("transport=brisk before=kernel-tcp"), "{back}");
         assert!(is_shown("brisk", 1) && is_shown("kernel-tcp", 0));
         // Without another way the hop stays where it is.
         let alone = Upstream::new(BackendSpec::new(address));
-        alone.lost(Way::Usual, Trials::Watch, &log);
+        alone.lost(Transport::Usual, Trials::Watch, &log);
         assert_eq!(logged(), "");
     }
 
