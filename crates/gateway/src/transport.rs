@@ -3,10 +3,10 @@
 //! The first transport is tried alone for at least [`HEAD_START`]. If its handshake has not completed by
 //! then, the next one is opened in parallel with **the same** first message. Over an encrypted hop the
 //! backend acts once on that message, whichever transport delivers it ([`crate::hop::replay`]). So the first
-//! answer is accepted and the other transport dropped. If a later transport won, connections start with it,
-//! and the earlier ones are tried again after [`RETRY_PAUSE`]. The watch tries them each time, so that it notices
-//! within three seconds when the path carries them again. Connections, which pay a head start for the trial,
-//! try them after twice as long each time, up to [`MAX_RETRY_PAUSE`].
+//! answer is accepted, and the other transport is dropped. If a later transport was first, new connections
+//! begin with it, and the earlier ones are tried again after [`RETRY_PAUSE`]. The watch keeps that pause, so
+//! that it notices within three seconds that the path carries them again. For connections, which each lose a
+//! head start by a trial, the pause doubles with each failure, up to [`MAX_RETRY_PAUSE`].
 
 use std::future::Future;
 use std::pin::pin;
@@ -17,22 +17,22 @@ use tokio::sync::watch;
 
 use crate::hop::dial::Refused;
 
-/// Transport of a connection of the hop, in the order in which they are tried.
+/// Transport of a connection of the hop. The variants are in the order in which they are tried.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Transport {
-    /// Our TCP on the usual device: inside UDP, unless somebody has chosen another.
+    /// Brisk's TCP on the usual device: inside UDP by default.
     Usual,
-    /// Our TCP by itself, through a packet socket.
+    /// Brisk's TCP without UDP, through a packet socket.
     Packet,
     /// The kernel's TCP.
     Kernel,
 }
 
 impl Transport {
-    /// All of them, in order.
+    /// All transports, in order.
     pub(crate) const ALL: [Transport; 3] = [Transport::Usual, Transport::Packet, Transport::Kernel];
 
-    /// For reports.
+    /// Returns the name for reports.
     pub fn name(self) -> &'static str {
         match self {
             Transport::Usual => "brisk",
@@ -42,13 +42,13 @@ impl Transport {
     }
 }
 
-/// How long a way is alone at least: three round trips where that is more.
+/// Time for which a transport is tried alone; three round trips if they take longer.
 pub(crate) const HEAD_START: Duration = Duration::from_millis(400);
-/// How long others go on before a way is tried again.
+/// Time from a failure of a transport until it is tried again.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
-/// The longest pause between two trials by connections.
+/// Longest such time for trials by connections.
 const MAX_RETRY_PAUSE: Duration = Duration::from_secs(60);
-/// A transport is given up if no trial has come through for this time.
+/// A transport is given up if all trials have failed for this time.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(15);
 
 /// The task that tries a lost transport again.
@@ -58,7 +58,7 @@ pub(crate) enum Trials {
     Connections,
 }
 
-/// Memory of each of our transports. The kernel's TCP is the last one, and always worth a try.
+/// Memory of each transport with brisk's TCP. The kernel's TCP is the last one, and is always tried.
 #[derive(Debug, Default)]
 pub(crate) struct Transports {
     usual: Memory,
@@ -75,8 +75,8 @@ impl Transports {
         }
     }
 
-    /// Those of `there`, in order, from the first one that the path carries, as far as we know; if there is
-    /// none, all.
+    /// Returns `available` in order, beginning with the first transport that works as far as known; all of
+    /// them if none works.
     pub(crate) fn from_first_working(
         &self,
         available: &[Transport],
@@ -89,11 +89,11 @@ impl Transports {
     }
 }
 
-/// Whether a path carries our TCP on one of its ways.
+/// Whether a path carries brisk's TCP over one transport.
 #[derive(Debug, Default)]
 pub(crate) struct Memory(Mutex<Option<Lost>>);
 
-/// It does not, as far as we know.
+/// The path does not carry it, as far as known.
 #[derive(Clone, Copy, Debug)]
 struct Lost {
     since: Instant,
@@ -102,18 +102,18 @@ struct Lost {
 }
 
 impl Memory {
-    /// True while connections begin with another way.
+    /// True while connections begin with another transport.
     pub(crate) fn is_lost(&self) -> bool {
         self.get().is_some()
     }
 
-    /// True if it is time to try it again.
+    /// True if the transport is due for a trial.
     pub(crate) fn is_due(&self, now: Instant) -> bool {
         self.get().is_some_and(|lost| lost.again_at <= now)
     }
 
-    /// It did not come through. Answers whether that is certain enough to give up connections that began over
-    /// it: a path, or a machine, that was busy for a moment must not cost them.
+    /// Records a failure. Returns true if it is certain enough to give up the connections that began over
+    /// this transport; a path or a machine that was busy for a moment must not end them.
     pub(crate) fn lost(&self, trials: Trials, now: Instant) -> bool {
         let Some(Lost { since, again_at, pause }) = self.get() else {
             self.set(Some(Lost { since: now, again_at: now + RETRY_PAUSE, pause: RETRY_PAUSE }));
@@ -122,14 +122,14 @@ impl Memory {
         let trial = again_at <= now;
         let pause = match (trial, trials) {
             (true, Trials::Connections) => (2 * pause).min(MAX_RETRY_PAUSE),
-            // In a pause, others have seen the same at the same time.
+            // Failures during a pause are simultaneous with the recorded one.
             (true, Trials::Watch) | (false, _) => pause,
         };
         self.set(Some(Lost { since, again_at: now + pause, pause }));
         trial && now.saturating_duration_since(since) >= GIVE_UP_AFTER
     }
 
-    /// It comes through.
+    /// Records that the transport works.
     pub(crate) fn works(&self) {
         self.set(None);
     }
@@ -143,11 +143,12 @@ impl Memory {
     }
 }
 
-/// Tells the connections over a backend what they cannot see: that nobody will ever answer them.
+/// Reports to the connections over a backend that an answer will never come, which they cannot see
+/// themselves.
 #[derive(Debug, Default)]
 pub(crate) struct PathChanges(watch::Sender<Changes>);
 
-/// How often that was told.
+/// Number of reports of each kind.
 #[derive(Clone, Copy, Debug, Default)]
 struct Changes {
     process: u64,
@@ -155,28 +156,28 @@ struct Changes {
     packet: u64,
 }
 
-/// Latest path state for a connection.
+/// State of a backend's path since a connection began.
 #[derive(Debug)]
 pub(crate) struct PathState {
     changes: watch::Receiver<Changes>,
-    /// Path state when the connection began.
+    /// The reports at the beginning of the connection.
     before: Changes,
 }
 
 impl PathChanges {
-    /// For a connection that begins.
+    /// Returns the path state for a connection that begins now.
     pub(crate) fn begin(&self) -> PathState {
         let changes = self.0.subscribe();
         let before = *changes.borrow();
         PathState { changes, before }
     }
 
-    /// Nobody listens on the backend's port any more, and its host lives.
+    /// Reports that no process listens on the backend's port any more, although its host is up.
     pub(crate) fn process_gone(&self) {
         self.0.send_modify(|changes| changes.process += 1);
     }
 
-    /// The path carries another way and not this one, and that for a while.
+    /// Reports that the path has carried another transport and not this one for some time.
     pub(crate) fn lost(&self, transport: Transport) {
         self.0.send_modify(|changes| match transport {
             Transport::Usual => changes.usual += 1,
@@ -187,7 +188,7 @@ impl PathChanges {
 }
 
 impl PathState {
-    /// Resolves when a connection on `way` has no future, with the reason.
+    /// Resolves when a connection over `transport` will get no answer any more; returns the reason.
     pub(crate) async fn broken(mut self, transport: Transport) -> &'static str {
         let before = self.before;
         let is_over =
@@ -195,13 +196,13 @@ impl PathState {
         match self.changes.wait_for(is_over).await.map(|changes| changes.process > before.process) {
             Ok(true) => "the backend's process has ended",
             Ok(false) => "the path no longer carries brisk's TCP",
-            // Nobody knows this backend any more: the connection sees for itself what becomes of it.
+            // The backend was removed from the configuration; the connection must find out for itself.
             Err(_) => std::future::pending().await,
         }
     }
 }
 
-/// The path has ceased to carry `way` between `before` and `now`.
+/// True if the path has stopped carrying `transport` between `before` and `now`.
 fn is_lost(transport: Transport, before: &Changes, now: &Changes) -> bool {
     match transport {
         Transport::Usual => now.usual > before.usual,
@@ -210,9 +211,9 @@ fn is_lost(transport: Transport, before: &Changes, now: &Changes) -> bool {
     }
 }
 
-/// The answer of whichever comes first. `next` begins if `this` has not said that it is `connected` after
-/// `head_start`, or is refused before it has delivered anything; if one fails the other is waited for. If
-/// both do, what is answered is the one that may have delivered something.
+/// Returns the first answer of two attempts. `next` begins if `this` is not `connected` after `head_start`,
+/// or is refused before it has delivered anything. If one attempt fails, the result is that of the other. If
+/// both fail, the error is that of the attempt that may have delivered something.
 pub(crate) async fn first_of<T>(
     this: impl Future<Output = Result<T, Refused>>,
     mut connected: watch::Receiver<bool>,
@@ -277,7 +278,7 @@ mod tests {
         assert_eq!(race(pending(), false, ready(Ok("kernel"))).await.unwrap(), "kernel");
         assert_eq!(begin.elapsed(), HEAD_START);
         assert_eq!(race(after(300, Ok("ours")), false, ready(Ok("kernel"))).await.unwrap(), "ours");
-        // The origin takes long, the path is fine.
+        // The origin takes long, but the path works.
         assert_eq!(race(after(5000, Ok("ours")), true, ready(Ok("kernel"))).await.unwrap(), "ours");
         assert_eq!(race(after(500, Ok("ours")), false, after(200, Ok("kernel"))).await.unwrap(), "ours");
     }
@@ -299,7 +300,7 @@ mod tests {
         let reset = || failed(io::ErrorKind::ConnectionReset);
         assert_eq!(race(after(500, reset()), false, after(900, Ok("kernel"))).await.unwrap(), "kernel");
         assert_eq!(race(after(900, Ok("ours")), false, reset_now()).await.unwrap(), "ours");
-        // Nobody may send it elsewhere if one of the two may have delivered it.
+        // The request must not be sent elsewhere if one of the two may have delivered it.
         let refused = || failed(io::ErrorKind::ConnectionRefused);
         for (ours, kernel, nothing) in
             [(reset(), refused(), false), (refused(), reset(), false), (refused(), refused(), true)]
@@ -335,14 +336,14 @@ mod tests {
         assert_eq!((reason(left, Transport::Usual).await, changes), (None, ()));
     }
 
-    /// The pauses between eight trials that fail, in seconds, and of each whether it was certain.
+    /// Returns the pauses between eight failed trials in seconds, each with whether the failure was certain.
     fn pauses(trials: Trials) -> Vec<(u64, bool)> {
         let (memory, mut now) = (Memory::default(), Instant::now());
         assert!(!memory.is_lost() && !memory.is_due(now));
         let mut pauses = Vec::new();
         for _ in 0..8 {
             let certain = memory.lost(trials, now);
-            // Somebody else who sees the same does not count as another trial.
+            // Another task that sees the same failure does not count as another trial.
             assert!(!memory.lost(trials, now) && memory.is_lost());
             let pause = (1..=60).find(|seconds| memory.is_due(now + Duration::from_secs(*seconds))).unwrap();
             pauses.push((pause, certain));
@@ -355,7 +356,7 @@ mod tests {
         pauses
     }
 
-    /// As long as the watch waits for a first answer, four times.
+    /// The wait of the watch for a first answer.
     const PATIENCE: Duration = Duration::from_millis(600);
 
     #[test]
