@@ -141,8 +141,8 @@ pub(crate) struct Habits {
     table: Mutex<Table>,
 }
 
-/// Two halves of entries. When the first half is full it becomes the second; entries that were not updated since
-/// then are forgotten with the old second half.
+/// Two halves of entries. When the first half is full, it becomes the second, and the entries of the old
+/// second half are forgotten.
 #[derive(Debug, Default)]
 struct Table {
     recent: HashMap<u64, Habit>,
