@@ -39,6 +39,9 @@ pub struct ServerLimits {
     pub rst_penalty: Duration,
     /// Client addresses whose connections are counted. 0..=1000000, default 10000.
     pub per_ip_entries: usize,
+    /// Makes literals end with `..`, so that releases can add fields.
+    #[doc(hidden)]
+    pub non_exhaustive: (),
 }
 
 impl Default for ServerLimits {
@@ -48,6 +51,7 @@ impl Default for ServerLimits {
             max_pending_bytes: 1 << 20,
             rst_penalty: Duration::from_secs(60),
             per_ip_entries: 10_000,
+            non_exhaustive: (),
         }
     }
 }
@@ -88,6 +92,9 @@ pub struct FastOpenListen {
     pub data_after_syn: bool,
     /// Remember the SYNs whose data was taken, and take a copy of none. Default `None`: the hold alone.
     pub replay_window: Option<ReplayWindow>,
+    /// Makes literals end with `..`, so that releases can add fields.
+    #[doc(hidden)]
+    pub non_exhaustive: (),
 }
 
 impl ServerLimits {
@@ -133,6 +140,7 @@ impl Default for FastOpenListen {
             one_time: false,
             data_after_syn: false,
             replay_window: None,
+            non_exhaustive: (),
         }
     }
 }
