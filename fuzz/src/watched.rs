@@ -96,7 +96,7 @@ impl Watched {
     pub fn events(&mut self) -> Vec<Event> {
         let events: Vec<Event> = core::iter::from_fn(|| self.stack.poll_event()).take(MAX_EVENTS).collect();
         assert!(events.len() < MAX_EVENTS, "events come for ever");
-        while self.stack.poll_probe().is_some() {}
+        while self.stack.poll_observation().is_some() {}
         events
     }
 

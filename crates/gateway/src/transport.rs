@@ -375,8 +375,9 @@ mod tests {
     #[test]
     fn connections_begin_with_the_first_way_that_works() {
         let (transports, now) = (Transports::default(), Instant::now());
-        let begin =
-            |available: &[Transport]| transports.beginning_with_working(available, |_, memory| !memory.is_lost());
+        let begin = |available: &[Transport]| {
+            transports.beginning_with_working(available, |_, memory| !memory.is_lost())
+        };
         let [usual, packet, kernel] = Transport::ALL;
         assert_eq!(begin(&Transport::ALL), Transport::ALL);
         transports.usual.lost(Trials::Watch, now);

@@ -178,7 +178,8 @@ impl Upstream {
 
     /// Returns the transport of new connections, as far as known.
     pub fn transport(&self) -> Transport {
-        let transports = self.transports.beginning_with_working(&self.available(), |_, memory| !memory.is_lost());
+        let transports =
+            self.transports.beginning_with_working(&self.available(), |_, memory| !memory.is_lost());
         transports.first().copied().unwrap_or(Transport::Usual)
     }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use brisk_device::steering::{SteeredDevice, Steering};
 use brisk_device::{Counters, Device};
 use brisk_tcp::config::FastOpenConfig;
-use brisk_tcp::event::Probe;
+use brisk_tcp::event::Observation;
 use brisk_tcp::fast_open::{ImportError, KeySource, ServerLimits};
 use brisk_tcp::path::PathFacts;
 use brisk_tcp::stack::StackStats;
@@ -450,16 +450,16 @@ impl Builder {
         self
     }
 
-    /// Calls `observer` with each [`Probe`]: events inside a connection and their reasons, for a trace. The
+    /// Calls `observer` with each [`Observation`]: events inside a connection and their reasons, for a trace. The
     /// rules of [`observe`](Builder::observe) apply. Recording costs time and memory for each segment; events
     /// that the driver cannot deliver in time are dropped and counted
-    /// ([`StackStats::probes_dropped`](brisk_tcp::stack::StackStats::probes_dropped)).
+    /// ([`StackStats::observations_dropped`](brisk_tcp::stack::StackStats::observations_dropped)).
     #[must_use]
-    pub fn observe_probes(
+    pub fn trace(
         mut self,
-        observer: impl Fn(ConnId, brisk_tcp::time::Instant, &Probe) + Send + Sync + 'static,
+        observer: impl Fn(ConnId, brisk_tcp::time::Instant, &Observation) + Send + Sync + 'static,
     ) -> Builder {
-        self.observers.probes = Some(Arc::new(observer));
+        self.observers.observations = Some(Arc::new(observer));
         self
     }
 
@@ -474,7 +474,7 @@ impl Builder {
         self.tcp.validate().map_err(error::config)?;
         self.fit_to_device();
         self.stack.lifecycle = self.observers.lifecycle.is_some();
-        self.stack.observe = self.observers.probes.is_some();
+        self.stack.observe = self.observers.observations.is_some();
         let seed = self.seed.map_or_else(os_entropy, Ok)?;
         let several = self.queues.len() > 1;
         let steering = several.then(|| Steering::new(self.queues.len(), steering_key(&seed)));

@@ -60,7 +60,7 @@ pub use brisk_packet_io::{DeviceSpec, inherited::inherited_listener};
 pub use brisk_tcp::config::{CongestionAlgorithm, FastOpenConfig, KeepaliveConfig, SynCookies};
 pub use brisk_tcp::connection::ConnStats;
 pub use brisk_tcp::error::CloseReason;
-pub use brisk_tcp::event::{Lifecycle, LifecycleEvent, Probe};
+pub use brisk_tcp::event::{Lifecycle, LifecycleEvent, Observation};
 pub use brisk_tcp::fast_open::{self, FastOpenConnect, FastOpenListen, FastOpenOutcome, KeySource};
 pub use brisk_tcp::path::{PathFacts, PathMemoryConfig};
 pub use brisk_tcp::stack::{ConnId, FourTuple, StackStats};

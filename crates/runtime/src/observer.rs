@@ -2,25 +2,25 @@
 
 use std::sync::Arc;
 
-use brisk_tcp::event::Probe;
+use brisk_tcp::event::Observation;
 use brisk_tcp::time::Instant;
 use brisk_tcp::{ConnId, LifecycleEvent, Stack};
 
 pub(crate) type OnLifecycle = dyn Fn(&LifecycleEvent) + Send + Sync;
-pub(crate) type OnProbe = dyn Fn(ConnId, Instant, &Probe) + Send + Sync;
+pub(crate) type OnObservation = dyn Fn(ConnId, Instant, &Observation) + Send + Sync;
 
 /// The observers of an endpoint.
 #[derive(Clone, Default)]
 pub(crate) struct Observers {
     pub(crate) lifecycle: Option<Arc<OnLifecycle>>,
-    pub(crate) probes: Option<Arc<OnProbe>>,
+    pub(crate) observations: Option<Arc<OnObservation>>,
 }
 
 /// The observers as one driver calls them, with the reports that they have not received.
 pub(crate) struct Observing {
     observers: Observers,
     lifecycle: Vec<LifecycleEvent>,
-    probes: Vec<(ConnId, Instant, Probe)>,
+    observations: Vec<(ConnId, Instant, Observation)>,
     /// An observer is running.
     pub(crate) is_calling: bool,
 }
@@ -28,28 +28,28 @@ pub(crate) struct Observing {
 impl Observing {
     /// Returns `None` if there is no observer.
     pub(crate) fn new(observers: Observers) -> Option<Box<Observing>> {
-        let Observers { lifecycle, probes } = &observers;
-        let is_needed = lifecycle.is_some() || probes.is_some();
+        let Observers { lifecycle, observations } = &observers;
+        let is_needed = lifecycle.is_some() || observations.is_some();
         let observing =
-            || Observing { observers, lifecycle: Vec::new(), probes: Vec::new(), is_calling: false };
+            || Observing { observers, lifecycle: Vec::new(), observations: Vec::new(), is_calling: false };
         is_needed.then(|| Box::new(observing()))
     }
 
     /// Takes the reports of the stack, under its lock.
     pub(crate) fn take(&mut self, stack: &mut Stack) {
         self.lifecycle.extend(std::iter::from_fn(|| stack.poll_lifecycle()));
-        self.probes.extend(std::iter::from_fn(|| stack.poll_probe()));
+        self.observations.extend(std::iter::from_fn(|| stack.poll_observation()));
     }
 
     /// Hands the reports to the observers, without the lock.
     pub(crate) fn call(&mut self) {
-        let Observing { observers: Observers { lifecycle, probes }, .. } = self;
+        let Observing { observers: Observers { lifecycle, observations }, .. } = self;
         self.is_calling = true;
         if let Some(observer) = lifecycle {
             self.lifecycle.drain(..).for_each(|event| observer(&event));
         }
-        if let Some(observer) = probes {
-            self.probes.drain(..).for_each(|(conn, at, probe)| observer(conn, at, &probe));
+        if let Some(observer) = observations {
+            self.observations.drain(..).for_each(|(conn, at, observation)| observer(conn, at, &observation));
         }
         self.is_calling = false;
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use brisk_runtime::endpoint::Builder;
 use brisk_runtime::memory::{self, LinkSpec};
-use brisk_runtime::{CloseReason, Endpoint, Lifecycle, LifecycleEvent, Probe, TcpListener};
+use brisk_runtime::{CloseReason, Endpoint, Lifecycle, LifecycleEvent, Observation, TcpListener};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, timeout};
 
@@ -123,11 +123,11 @@ async fn panic_of_an_observer_is_reported_as_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn probes_reach_their_observer_in_order_and_all_of_them() {
+async fn observations_reach_their_observer_in_order_and_all_of_them() {
     let (a, b) = builders();
-    let probes = Arc::new(Mutex::new(Vec::new()));
-    let to_test = probes.clone();
-    let a = a.observe_probes(move |_, at, probe| to_test.lock().unwrap().push((at, *probe)));
+    let observations = Arc::new(Mutex::new(Vec::new()));
+    let to_test = observations.clone();
+    let a = a.trace(move |_, at, observation| to_test.lock().unwrap().push((at, *observation)));
     let (a, b) = (a.build().unwrap(), b.build().unwrap());
     let listener = TcpListener::bind(&b, at("10.0.0.2:80")).unwrap();
     let (client, accepted) = tokio::join!(a.connect(at("10.0.0.2:80")), listener.accept());
@@ -138,9 +138,10 @@ async fn probes_reach_their_observer_in_order_and_all_of_them() {
     drop(server);
     timeout(LIMIT, a.wait_idle()).await.unwrap();
     let sent = client.stats().unwrap().counters.data_segments_out;
-    let probes = probes.lock().unwrap();
-    assert!(probes.is_sorted_by_key(|(at, _)| *at));
-    let of_data = |probe: &&_| matches!(probe, (_, Probe::Sent { range, .. }) if range.len() > 1);
-    assert!(sent > 60 && probes.iter().filter(of_data).count() as u64 + 1 >= sent);
-    assert_eq!((a.stats().probes_dropped, b.stats().probes_dropped), (0, 0));
+    let observations = observations.lock().unwrap();
+    assert!(observations.is_sorted_by_key(|(at, _)| *at));
+    let of_data =
+        |observation: &&_| matches!(observation, (_, Observation::Sent { range, .. }) if range.len() > 1);
+    assert!(sent > 60 && observations.iter().filter(of_data).count() as u64 + 1 >= sent);
+    assert_eq!((a.stats().observations_dropped, b.stats().observations_dropped), (0, 0));
 }

@@ -1,13 +1,13 @@
 //! Events and their reasons, one JSON object per line.
 //!
 //! Every line has `t` (virtual microseconds). An event of a connection has `host`, `conn`, `what` and the
-//! fields of that [`Probe`]; a packet refused by a link `link`, `way`, `bytes`, `what`; a note of an
+//! fields of that [`Observation`]; a packet refused by a link `link`, `way`, `bytes`, `what`; a note of an
 //! application `host`, `app`, `what`.
 
 use std::io::{self, Write};
 
 use brisk_link::{Offered, Way};
-use brisk_tcp::event::Probe;
+use brisk_tcp::event::Observation;
 use brisk_wire::Instant;
 use serde_json::{Value, json};
 
@@ -53,9 +53,9 @@ impl Trace {
 
     /// The observations of a host's connections and the notes of its applications since the last call.
     pub(crate) fn host(&mut self, now: Instant, host: &mut Host) {
-        while let Some((conn, at, probe)) = host.stack.poll_probe() {
+        while let Some((conn, at, observation)) = host.stack.poll_observation() {
             let mut line = json!({"t": at.as_micros(), "host": host.name, "conn": conn.to_string()});
-            merge(&mut line, observed(&probe));
+            merge(&mut line, observed(&observation));
             self.line(line);
         }
         for (app, what) in host.notes.iter_mut().flat_map(|notes| notes.drain(..)) {
@@ -76,27 +76,27 @@ fn merge(line: &mut Value, fields: Value) {
     }
 }
 
-fn observed(probe: &Probe) -> Value {
-    match probe {
-        Probe::State(state) => json!({"what": "state", "state": format!("{state:?}")}),
-        Probe::Sent { range, origin } => json!({
+fn observed(observation: &Observation) -> Value {
+    match observation {
+        Observation::State(state) => json!({"what": "state", "state": format!("{state:?}")}),
+        Observation::Sent { range, origin } => json!({
             "what": "sent",
             "seq": range.start.0,
             "end": range.end.0,
             "origin": format!("{origin:?}"),
         }),
-        Probe::LossDeclared { bytes, by } => {
+        Observation::LossDeclared { bytes, by } => {
             json!({"what": "loss declared", "bytes": bytes, "by": format!("{by:?}")})
         }
-        Probe::ProbeSent { range, new_data } => json!({
+        Observation::ProbeSent { range, new_data } => json!({
             "what": "probe sent",
             "seq": range.start.0,
             "len": range.len(),
             "new_data": new_data,
         }),
-        Probe::MaskedLoss { by } => json!({"what": "masked loss", "by": format!("{by:?}")}),
-        Probe::CopyUsed { segments } => json!({"what": "copy used", "segments": segments}),
-        Probe::Planned { flight, losses, plan } => json!({
+        Observation::MaskedLoss { by } => json!({"what": "masked loss", "by": format!("{by:?}")}),
+        Observation::CopyUsed { segments } => json!({"what": "copy used", "segments": segments}),
+        Observation::Planned { flight, losses, plan } => json!({
             "what": "planned",
             "bytes": flight.bytes,
             "last": flight.last,
@@ -106,33 +106,33 @@ fn observed(probe: &Probe) -> Value {
             "reason": format!("{:?}", plan.reason),
             "cost": plan.cost,
         }),
-        Probe::CopiesOff { why } => json!({"what": "copies off", "why": format!("{why:?}")}),
-        Probe::Repaired { range, runs } => json!({
+        Observation::CopiesOff { why } => json!({"what": "copies off", "why": format!("{why:?}")}),
+        Observation::Repaired { range, runs } => json!({
             "what": "repaired",
             "seq": range.start.0,
             "end": range.end.0,
             "runs": runs,
         }),
-        Probe::RepairFailed { lost_len, why } => {
+        Observation::RepairFailed { lost_len, why } => {
             json!({"what": "repair failed", "lost_len": lost_len, "why": format!("{why:?}")})
         }
-        Probe::ParityOff { sending, why } => {
+        Observation::ParityOff { sending, why } => {
             json!({"what": "parity off", "sending": sending, "why": format!("{why:?}")})
         }
-        Probe::Timeout { rto } => json!({"what": "timeout", "rto_us": micros(*rto)}),
-        Probe::Recovery { state, cwnd, ssthresh } => json!({
+        Observation::Timeout { rto } => json!({"what": "timeout", "rto_us": micros(*rto)}),
+        Observation::Recovery { state, cwnd, ssthresh } => json!({
             "what": "recovery",
             "state": format!("{state:?}"),
             "cwnd": cwnd,
             "ssthresh": ssthresh,
         }),
-        Probe::RttSample { rtt, srtt } => {
+        Observation::RttSample { rtt, srtt } => {
             json!({"what": "rtt", "rtt_us": micros(*rtt), "srtt_us": micros(*srtt)})
         }
-        Probe::WindowProbe => json!({"what": "window probe"}),
-        Probe::KeepaliveProbe => json!({"what": "keepalive probe"}),
-        Probe::Undone { why } => json!({"what": "undone", "why": format!("{why:?}")}),
-        Probe::MssChanged { mss } => json!({"what": "mss", "mss": mss}),
+        Observation::WindowProbe => json!({"what": "window probe"}),
+        Observation::KeepaliveProbe => json!({"what": "keepalive probe"}),
+        Observation::Undone { why } => json!({"what": "undone", "why": format!("{why:?}")}),
+        Observation::MssChanged { mss } => json!({"what": "mss", "mss": mss}),
         other => json!({"what": format!("{other:?}")}),
     }
 }

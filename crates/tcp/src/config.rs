@@ -76,7 +76,7 @@ pub struct StackConfig {
     /// Beyond this many the oldest are kept in a few bytes, from which the next segment or timer restores
     /// them. Nothing of it is seen on the wire. Default 64.
     pub warm_half_open: usize,
-    /// Record [`crate::event::Probe`]s. Default off.
+    /// Record [`crate::event::Observation`]s. Default off.
     pub observe: bool,
     /// Record [`crate::event::LifecycleEvent`]s. Default off.
     pub lifecycle: bool,

@@ -1,4 +1,4 @@
-//! Events of the stack: [`Event`] for the application, [`LifecycleEvent`] and [`Probe`] for observers.
+//! Events of the stack: [`Event`] for the application, [`LifecycleEvent`] and [`Observation`] for observers.
 
 use alloc::boxed::Box;
 
@@ -79,7 +79,7 @@ pub enum UndoCause {
 /// Event inside a connection with its reason; recorded only if `StackConfig::observe` is set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub enum Probe {
+pub enum Observation {
     /// The connection changed its RFC 9293 state.
     State(crate::connection::State),
     /// A segment left.

@@ -9,7 +9,7 @@ use crate::connection::decision::{Change, Choice, Data};
 use crate::connection::gentle::SentSegment;
 use crate::connection::segment::{Built, Segment};
 use crate::connection::state::State;
-use crate::event::Probe;
+use crate::event::Observation;
 use crate::mechanism::ParityPlan;
 use crate::outcome::{CongestionState, Origin, Sent};
 use crate::seq_ranges::SeqRange;
@@ -51,7 +51,7 @@ impl Connection {
             }
         }
         self.count_packet(built, packet_len);
-        self.spend_allowance(packet_len);
+        self.spend_amplification(packet_len);
     }
 
     /// Makes a change that a decision asked for.
@@ -226,7 +226,7 @@ impl Connection {
         let partial = !data.payload_len().is_multiple_of(data.segment_size) && !self.was_on_syn(data.range);
         if data.origin == Origin::TailLossProbe {
             self.counters.probes_of_new_data += u64::from(fresh);
-            self.probe(Probe::ProbeSent { range: data.range, new_data: fresh });
+            self.observe(Observation::ProbeSent { range: data.range, new_data: fresh });
         }
         if fresh {
             self.tx.hold.on_sent(data.range.end, partial);
@@ -238,7 +238,7 @@ impl Connection {
         self.count_data(data, fresh);
         self.rx.ack.on_data_sent(now);
         self.account_ack(&segment.header);
-        self.probe(Probe::Sent { range: data.range, origin: data.origin });
+        self.observe(Observation::Sent { range: data.range, origin: data.origin });
         let urgent = self.gentle.active.is_some() && self.urgent.pointer(data.range.start).is_some();
         self.tell_gentle(&SentSegment::Data { data, header: &segment.header, fresh, urgent }, now);
         if let Some(reactive) = &mut self.reactive {
@@ -255,7 +255,7 @@ impl Connection {
         self.tx.on_redundancy(wire.len(), now);
         self.counters.redundant_bytes += u64::from(wire.len());
         self.tell_gentle(&SentSegment::Parity(plan, segment.header.options.gentle), now);
-        self.probe(Probe::Sent { range: wire, origin: Origin::Parity });
+        self.observe(Observation::Sent { range: wire, origin: Origin::Parity });
     }
 
     /// Counts a segment with data or a FIN; `fresh` if some of it was never sent.

@@ -8,7 +8,7 @@ use crate::connection::Connection;
 use crate::connection::control::Events;
 use crate::connection::sender::Sender;
 use crate::connection::state::Input;
-use crate::event::{Probe, UndoCause};
+use crate::event::{Observation, UndoCause};
 use crate::mechanism::signal::RepairReport;
 use crate::outcome::{
     AckOutcome, Arrived, CongestionSignal, CongestionState, Delivered, DsackOf, Episode, LossCause,
@@ -164,8 +164,8 @@ impl Connection {
         }
         self.counters.masked_losses += 1;
         self.watch_losses(&[]);
-        self.plan_with_loss();
-        self.probe(Probe::MaskedLoss { by });
+        self.note_loss();
+        self.observe(Observation::MaskedLoss { by });
         self.begin_reduction(episode, CongestionCause::Repaired(by), recover_fs, now);
         let at_once = match reaction {
             Reaction::AtOnce => true,
@@ -184,7 +184,7 @@ impl Connection {
             self.tx.scoreboard.unmark_lost();
             self.tx.rate.on_spurious(now);
             self.counters.undos += 1;
-            self.probe(Probe::Undone { why: UndoCause::Dsack });
+            self.observe(Observation::Undone { why: UndoCause::Dsack });
             self.report_recovery();
         }
     }
@@ -198,10 +198,10 @@ impl Connection {
         if let Some(rtt) = ack.rtt {
             self.tx.rtt.on_sample(rtt, now);
             self.tx.rto.reset_backoff();
-            self.gentle.plan_with_rtt(rtt);
+            self.gentle.note_planner_rtt(rtt);
             self.watch_queue(rtt, now);
             if let Some(srtt) = self.tx.rtt.srtt() {
-                self.probe(Probe::RttSample { rtt: rtt.into(), srtt: srtt.into() });
+                self.observe(Observation::RttSample { rtt: rtt.into(), srtt: srtt.into() });
             }
         }
         if let Some(dsack) = &ack.dsack {
@@ -312,11 +312,11 @@ impl Connection {
             let too_big = by == LossCause::TooBig;
             let segments = if too_big { 0 } else { loss.newly_lost.div_ceil(self.tx.mss()) };
             self.counters.segments_lost += u64::from(segments);
-            self.plan_with_loss();
+            self.note_loss();
             self.counters.early_retransmits += u64::from(by == LossCause::EarlyRetransmit);
             self.counters.fack_losses += u64::from(by == LossCause::Fack);
             self.counters.lost_again_bytes += u64::from(loss.lost_again);
-            self.probe(Probe::LossDeclared { bytes: loss.newly_lost, by });
+            self.observe(Observation::LossDeclared { bytes: loss.newly_lost, by });
         }
     }
 
@@ -356,7 +356,7 @@ impl Connection {
             self.ecn.on_undone();
         }
         self.counters.undos += 1;
-        self.probe(Probe::Undone { why });
+        self.observe(Observation::Undone { why });
         self.report_recovery();
     }
 
@@ -485,8 +485,8 @@ impl Connection {
     pub(crate) fn report_recovery(&mut self) {
         let (state, congestion) = (self.tx.recovery.state(), &self.tx.rate.congestion);
         let ssthresh = congestion.ssthresh().unwrap_or(u32::MAX);
-        let probe = Probe::Recovery { state, cwnd: congestion.cwnd(), ssthresh };
-        self.probe(probe);
+        let observation = Observation::Recovery { state, cwnd: congestion.cwnd(), ssthresh };
+        self.observe(observation);
     }
 
     /// SND.UNA advanced: buffers, timers, our FIN.

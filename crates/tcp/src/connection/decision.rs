@@ -136,6 +136,11 @@ pub(crate) struct Data {
 }
 
 impl Data {
+    /// A range without a FIN, in segments of `segment_size` bytes of payload.
+    pub(crate) fn new(range: SeqRange, segment_size: u32, origin: Origin) -> Data {
+        Data { range, segment_size, origin, fin: false, mtu_probe: false, twice: false, burst: None }
+    }
+
     /// Payload bytes, without the FIN.
     pub(crate) fn payload_len(&self) -> u32 {
         self.range.len() - u32::from(self.fin)

@@ -324,7 +324,7 @@ impl Connection {
         let mss = self.tx.mss();
         self.tx.rate.congestion.set_mss(mss);
         self.tx.rate.pacer.set_mss(mss);
-        self.probe(crate::event::Probe::MssChanged { mss });
+        self.observe(crate::event::Observation::MssChanged { mss });
     }
 
     /// The peer answered our SYN.

@@ -17,7 +17,7 @@ use brisk_wire::{OptionProfile, SeqNum};
 
 use crate::config::{EcnMode, TcpConfig};
 use crate::error::CloseReason;
-use crate::event::Probe;
+use crate::event::Observation;
 use crate::fast_open::{FastOpenOutcome, OffReason};
 use crate::four_tuple::{CompactTuple, FourTuple};
 use crate::receive::Owed;
@@ -59,6 +59,7 @@ pub use stats::{ConnInfo, ConnStats, Counters, ParityCounters};
 pub(crate) use aftermath::{Aftermath, Urgency};
 pub(crate) use control::Events;
 pub(crate) use fast_open::{MAX_EARLY_BYTES, SynAnswer};
+pub(crate) use gentle::planner::ReservationChange;
 pub(crate) use gentle::proactive::is_marked;
 pub(crate) use handshake::SynCookieParams;
 pub(crate) use member::{MemberState, SHORT_TRANSFER};
@@ -165,7 +166,7 @@ pub(crate) struct Connection {
     /// An ICMP error that was reported since the last acknowledgement arrived.
     soft_error: Option<CloseReason>,
     released: bool,
-    probes: Option<Vec<Probe>>,
+    observations: Option<Vec<Observation>>,
     counters: Tally,
 }
 
@@ -206,14 +207,14 @@ impl Connection {
             closed: None,
             soft_error: None,
             released: false,
-            probes: None,
+            observations: None,
             counters: Tally::default(),
         })
     }
 
-    /// Records [`Probe`]s from now on.
-    pub(crate) fn observe(&mut self) {
-        self.probes = Some(Vec::new());
+    /// Records [`Observation`]s from now on.
+    pub(crate) fn record_observations(&mut self) {
+        self.observations = Some(Vec::new());
     }
 
     /// The two ends.
@@ -292,9 +293,9 @@ impl Connection {
         self.events != Events::default()
     }
 
-    /// The probes since the last call.
-    pub(crate) fn take_probes(&mut self) -> Vec<Probe> {
-        self.probes.as_mut().map(core::mem::take).unwrap_or_default()
+    /// The observations since the last call.
+    pub(crate) fn take_observations(&mut self) -> Vec<Observation> {
+        self.observations.as_mut().map(core::mem::take).unwrap_or_default()
     }
 
     /// Bytes that both buffers hold allocated.
@@ -317,7 +318,7 @@ impl Connection {
     /// Proactive and planner.
     pub(crate) fn is_bare(&self) -> bool {
         let has_mechanisms = self.gentle.active.is_some() || self.gentle.planner.is_some();
-        self.is_idle() && self.rx.queue.memory() == 0 && !has_mechanisms && self.probes.is_none()
+        self.is_idle() && self.rx.queue.memory() == 0 && !has_mechanisms && self.observations.is_none()
     }
 
     /// Frees what only traffic needs: empty lists, and parts that have their initial value. Nothing else
@@ -330,16 +331,16 @@ impl Connection {
         self.rx.release_memory();
     }
 
-    fn probe(&mut self, probe: Probe) {
-        if let Some(probes) = &mut self.probes {
-            probes.push(probe);
+    fn observe(&mut self, observation: Observation) {
+        if let Some(observations) = &mut self.observations {
+            observations.push(observation);
         }
     }
 
     fn enter(&mut self, state: State) {
         if self.state != state {
             self.state = state;
-            self.probe(Probe::State(state));
+            self.observe(Observation::State(state));
         }
     }
 

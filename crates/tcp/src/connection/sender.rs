@@ -410,7 +410,7 @@ impl Sender {
             charged: self.charged + self.redundancy_in_flight(),
             peer: self.usable_window(),
             paced: self.rate.paced(self.mss(), now),
-            redundancy: self.redundancy(),
+            redundancy: self.redundancy_left(),
             mss: self.mss(),
             charges: self.charges,
         }
@@ -427,7 +427,7 @@ impl Sender {
     }
 
     /// Bytes of copies and parity that may still be spent.
-    pub(crate) fn redundancy(&self) -> u32 {
+    pub(crate) fn redundancy_left(&self) -> u32 {
         self.redundancy_left.unwrap_or(u32::MAX)
     }
 
@@ -855,13 +855,13 @@ mod tests {
         let host = Host { mtu: 1500, granularity: Duration::ZERO, repairs: true };
         let mut sender = Sender::new(&TcpConfig::default(), SeqNum(0), host, false, Instant::ZERO);
         sender.earn_redundancy(1_000, Some(25));
-        assert_eq!(sender.redundancy(), u32::MAX, "nothing limits it yet");
+        assert_eq!(sender.redundancy_left(), u32::MAX, "nothing limits it yet");
         sender.allow_redundancy(100);
         sender.earn_redundancy(1_000, Some(25));
         sender.earn_redundancy(1_000, None);
-        assert_eq!(sender.redundancy(), 350);
+        assert_eq!(sender.redundancy_left(), 350);
         sender.spend_redundancy(300);
         sender.spend_redundancy(300);
-        assert_eq!(sender.redundancy(), 0);
+        assert_eq!(sender.redundancy_left(), 0);
     }
 }

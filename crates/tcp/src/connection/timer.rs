@@ -10,7 +10,7 @@ use crate::connection::reactive::ProbeTimer;
 use crate::connection::state::State;
 use crate::connection::{Aftermath, Connection, Urgency};
 use crate::error::CloseReason;
-use crate::event::Probe;
+use crate::event::Observation;
 use crate::outcome::{CongestionState, LossCause, LossOutcome};
 use crate::time::Instant;
 
@@ -180,7 +180,7 @@ impl Connection {
         self.tx.rto.arm(now, self.tx.rtt.rto_base());
         let full_sized = self.tx.scoreboard.head().is_some_and(|head| head.range.len() >= self.tx.mss());
         self.judge_size_at_timeout(full_sized, now);
-        self.probe(Probe::Timeout { rto: self.tx.timeout().into() });
+        self.observe(Observation::Timeout { rto: self.tx.timeout().into() });
         self.report_recovery();
     }
 
@@ -246,7 +246,7 @@ impl Connection {
         self.counters.window_probes += 1;
         self.outbox.push(Control::EmptyProbe);
         self.tx.window.on_persist(now, self.tx.rtt.rto_base());
-        self.probe(Probe::WindowProbe);
+        self.observe(Observation::WindowProbe);
     }
 
     fn on_keepalive_timeout(&mut self, now: Instant) {
@@ -257,7 +257,7 @@ impl Connection {
             KeepaliveVerdict::Wait => {}
             KeepaliveVerdict::Probe => {
                 self.outbox.push(Control::EmptyProbe);
-                self.probe(Probe::KeepaliveProbe);
+                self.observe(Observation::KeepaliveProbe);
             }
             KeepaliveVerdict::Dead => {
                 self.outbox.push(Control::Abort);

@@ -215,30 +215,13 @@ impl Connection {
     /// A range that was sent before.
     fn again(&self, range: SeqRange, origin: Origin) -> Choice {
         let fin = self.tx.queue.fin_queued() && range.end.gt(self.tx.queue.end());
-        Choice::Data(Data {
-            range,
-            segment_size: self.payload_limit(),
-            origin,
-            fin,
-            mtu_probe: false,
-            twice: false,
-            burst: None,
-        })
+        Choice::Data(Data { fin, ..Data::new(range, self.payload_limit(), origin) })
     }
 
     /// A range that was sent before, in one segment larger than the MSS.
     pub(crate) fn again_as_probe(&self, range: SeqRange) -> Choice {
         let fin = self.tx.queue.fin_queued() && range.end.gt(self.tx.queue.end());
-        let segment_size = range.len();
-        Choice::Data(Data {
-            range,
-            segment_size,
-            origin: Origin::Retransmit,
-            fin,
-            mtu_probe: true,
-            twice: false,
-            burst: None,
-        })
+        Choice::Data(Data { fin, mtu_probe: true, ..Data::new(range, range.len(), Origin::Retransmit) })
     }
 
     /// A tail loss probe: one segment of new data if the peer's window takes it, else the tail again.
@@ -255,15 +238,7 @@ impl Connection {
         if len > 0 {
             let fin = self.tx.fin_unsent() && len == self.tx.unsent() && len < window;
             let range = SeqRange::with_len(nxt, len + u32::from(fin));
-            return Some(Choice::Data(Data {
-                range,
-                segment_size,
-                origin: Origin::TailLossProbe,
-                fin,
-                mtu_probe: false,
-                twice: false,
-                burst: None,
-            }));
+            return Some(Choice::Data(Data { fin, ..Data::new(range, segment_size, Origin::TailLossProbe) }));
         }
         // Of a tail longer than a segment may be now, the last part is enough.
         let tail = self.tx.scoreboard.tail()?;
@@ -298,15 +273,8 @@ impl Connection {
         if self.tx.queue.within_record(range) != range || size > budget.of(Origin::New) {
             return Step::Pass(None);
         }
-        Step::Send(Choice::Data(Data {
-            range,
-            segment_size: size,
-            origin: Origin::New,
-            fin: false,
-            mtu_probe: true,
-            twice: false,
-            burst: self.burst_with(range, &budget),
-        }))
+        let burst = self.burst_with(range, &budget);
+        Step::Send(Choice::Data(Data { mtu_probe: true, burst, ..Data::new(range, size, Origin::New) }))
     }
 
     /// Data that was never sent, as a run of segments that one header can describe.
@@ -326,15 +294,8 @@ impl Connection {
             Extent::Send { len, fin } => {
                 let range = SeqRange::with_len(self.tx.scoreboard.nxt(), len + u32::from(fin));
                 let burst = self.burst_with(SeqRange::with_len(range.start, len), &budget);
-                Step::Send(Choice::Data(Data {
-                    range,
-                    segment_size: mss,
-                    origin: Origin::New,
-                    fin,
-                    mtu_probe: false,
-                    twice: twice && len > mss,
-                    burst,
-                }))
+                let twice = twice && len > mss;
+                Step::Send(Choice::Data(Data { fin, twice, burst, ..Data::new(range, mss, Origin::New) }))
             }
             Extent::Congestion { paced } => Step::Pass(Some(Change::HoldNew { paced })),
             Extent::Nothing { corked } => Step::Pass(Some(Change::EndBurst { corked })),
@@ -380,7 +341,7 @@ impl Connection {
     /// sends each of them twice.
     fn longest_run(&self, mss: u32, budget: &Budget, env: &Env<'_>, now: Instant) -> (u32, bool) {
         if self.urgent.pointer(self.tx.scoreboard.nxt()).is_some()
-            || self.has_allowance()
+            || self.counts_every_byte()
             || self.gentle.plans_copies()
         {
             return (mss, false);

@@ -12,7 +12,7 @@ use super::slot::{Phase, Reported, Slot};
 use super::spares::Spares;
 use crate::conn_id::ConnId;
 use crate::connection::{Aftermath, Connection, Events, Urgency};
-use crate::event::{Event, Lifecycle, LifecycleEvent, Probe};
+use crate::event::{Event, Lifecycle, LifecycleEvent, Observation};
 use crate::time::Instant;
 
 /// Probes, and changes in the lives of connections, that may wait for the observer.
@@ -98,7 +98,7 @@ impl Stack {
             self.wake_memory_waiters();
         }
         if self.config.observe {
-            self.take_probes(id, now);
+            self.take_observations(id, now);
         }
         if self.config.lifecycle {
             self.report_lifecycle(id);
@@ -126,18 +126,18 @@ impl Stack {
         }
     }
 
-    fn take_probes(&mut self, id: ConnId, now: Instant) {
+    fn take_observations(&mut self, id: ConnId, now: Instant) {
         let Some(slot) = self.slots.at_mut(id) else { return };
-        for probe in slot.connection.take_probes() {
-            self.note_probe(id, now, probe);
+        for observation in slot.connection.take_observations() {
+            self.note_observation(id, now, observation);
         }
     }
 
-    fn note_probe(&mut self, id: ConnId, now: Instant, probe: Probe) {
-        if self.probes.len() < MAX_REPORTS {
-            self.probes.push_back((id, now, probe));
+    fn note_observation(&mut self, id: ConnId, now: Instant, observation: Observation) {
+        if self.observations.len() < MAX_REPORTS {
+            self.observations.push_back((id, now, observation));
         } else {
-            self.stats.probes_dropped += 1;
+            self.stats.observations_dropped += 1;
         }
     }
 

@@ -9,8 +9,8 @@ use super::demux::Target;
 use super::slot::with_env;
 use super::{Rx, Stack, Transmit};
 use crate::conn_id::ConnId;
-use crate::connection::{Connection, MAX_PIECES, Urgency};
-use crate::event::{Event, LifecycleEvent, Probe};
+use crate::connection::{Connection, MAX_PIECES, ReservationChange, Urgency};
+use crate::event::{Event, LifecycleEvent, Observation};
 use crate::outcome::Origin;
 use crate::time::Instant;
 
@@ -28,9 +28,10 @@ enum Which {
 
 /// Keeps from the other connections to the destination what this one has planned to spend.
 fn reserve(allowances: &mut Allowances, connection: &mut Connection, now: Instant) {
-    let Some(((free, since), reserved)) = connection.take_reservation(now) else { return };
+    let Some(change) = connection.take_reservation(now) else { return };
+    let ReservationChange { released, since, reserved } = change;
     let remote = connection.tuple().remote.ip();
-    allowances.release(remote, free, since);
+    allowances.release(remote, released, since);
     if reserved > 0 {
         allowances.reserve(remote, reserved, now);
     }
@@ -255,8 +256,8 @@ impl Stack {
     }
 
     /// The next observation, if [`StackConfig::observe`](crate::config::StackConfig::observe) is set.
-    pub fn poll_probe(&mut self) -> Option<(ConnId, Instant, Probe)> {
-        self.probes.pop_front()
+    pub fn poll_observation(&mut self) -> Option<(ConnId, Instant, Observation)> {
+        self.observations.pop_front()
     }
 
     /// The next change in the life of a connection, in the order in which they happened, if

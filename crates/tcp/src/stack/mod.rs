@@ -43,7 +43,7 @@ use bytes::Bytes;
 use crate::config::{ConnectConfig, ListenConfig, StackConfig, TcpConfig};
 use crate::connection::{ConnInfo, ConnStats, Host, State};
 use crate::error::{ConfigError, ConnectError, ListenError, WriteError};
-use crate::event::{LifecycleEvent, Probe};
+use crate::event::{LifecycleEvent, Observation};
 use crate::fast_open::{ImportError, KeySource};
 use crate::mechanism::corrective::history::{FecMemory, Pressure};
 use crate::mechanism::memory::GentleMemory;
@@ -184,7 +184,7 @@ pub struct Stack {
     /// Packets that connections had to send before they took in their next one.
     early: VecDeque<(Vec<u8>, Transmit)>,
     events: EventQueue,
-    probes: VecDeque<(ConnId, Instant, Probe)>,
+    observations: VecDeque<(ConnId, Instant, Observation)>,
     lifecycle: VecDeque<LifecycleEvent>,
     /// Bytes that all buffers hold.
     memory: usize,
@@ -247,7 +247,7 @@ impl Stack {
             fast_open: FastOpen::new(&config, seed, hash.clone()),
             gentle_memory: GentleMemory::new(config.path.entries, hash.clone()),
             paths: PathMemory::new(config.path, hash),
-            probes: VecDeque::new(),
+            observations: VecDeque::new(),
             lifecycle: VecDeque::new(),
             memory: 0,
             spares: Spares::new(config.max_buffer_bytes),

@@ -59,14 +59,23 @@ impl Stack {
         idle.clear();
         spares.renew(config.max_buffer_bytes);
         let Stack {
-            requests, ready, answers, early, events, probes, lifecycle, lent, memory_waiters, ..
+            requests,
+            ready,
+            answers,
+            early,
+            events,
+            observations,
+            lifecycle,
+            lent,
+            memory_waiters,
+            ..
         } = self;
         *requests = None;
         ready.clear();
         *answers = Answers::default();
         early.clear();
         events.clear();
-        *probes = VecDeque::new();
+        *observations = VecDeque::new();
         *lifecycle = VecDeque::new();
         *lent = None;
         memory_waiters.clear();

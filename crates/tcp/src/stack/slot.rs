@@ -130,7 +130,7 @@ impl Stack {
         now: Instant,
     ) -> ConnId {
         if self.config.observe {
-            connection.observe();
+            connection.record_observations();
         }
         let tuple = connection.tuple();
         let id = self.seat(connection, tcp, phase, now);

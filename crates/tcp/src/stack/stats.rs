@@ -179,7 +179,7 @@ pub struct StackStats {
     /// Answers of the stack itself that were dropped because too many were waiting.
     pub answers_dropped: u64,
     /// Probes that were dropped because nobody took them.
-    pub probes_dropped: u64,
+    pub observations_dropped: u64,
     /// Changes in the lives of connections that were dropped because nobody took them.
     pub lifecycle_dropped: u64,
     /// SYNs with the option of Corrective and Proactive that the path swallowed.
@@ -299,7 +299,7 @@ impl AddAssign for StackStats {
                 time_waits_evicted,
                 icmp_believed,
                 answers_dropped,
-                probes_dropped,
+                observations_dropped,
                 lifecycle_dropped,
                 gentle_syn_drop,
                 gentle_withheld ; fast_open, refused

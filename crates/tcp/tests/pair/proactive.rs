@@ -11,7 +11,7 @@ use brisk_tcp::config::{
 };
 use brisk_tcp::connection::Counters;
 use brisk_tcp::error::CloseReason;
-use brisk_tcp::event::Probe;
+use brisk_tcp::event::Observation;
 use brisk_tcp::mechanism::plan::{Form, Protection};
 use brisk_tcp::stack::Rx;
 use brisk_tcp::{ConnId, Event, Stack};
@@ -155,12 +155,14 @@ fn a_loss_that_a_copy_repaired_is_observed_at_both_ends() {
     }));
     pair.transfer(A, at_a, at_b, &pattern(10_000), Duration::from_secs(60));
     pair.run_ms(500);
-    let copies: Vec<_> = std::iter::from_fn(|| pair.b.poll_probe()).map(|(_, _, probe)| probe).collect();
-    let used = copies.iter().filter(|probe| matches!(probe, Probe::CopyUsed { segments: 1 })).count();
+    let copies: Vec<_> =
+        std::iter::from_fn(|| pair.b.poll_observation()).map(|(_, _, probe)| probe).collect();
+    let used = copies.iter().filter(|probe| matches!(probe, Observation::CopyUsed { segments: 1 })).count();
     assert_eq!(used, 1, "{copies:?}");
-    let masked: Vec<_> = std::iter::from_fn(|| pair.a.poll_probe()).map(|(_, _, probe)| probe).collect();
-    assert!(masked.iter().any(|probe| matches!(probe, Probe::MaskedLoss { .. })), "{masked:?}");
-    assert_eq!((pair.a.stats().probes_dropped, pair.b.stats().probes_dropped), (0, 0));
+    let masked: Vec<_> =
+        std::iter::from_fn(|| pair.a.poll_observation()).map(|(_, _, probe)| probe).collect();
+    assert!(masked.iter().any(|probe| matches!(probe, Observation::MaskedLoss { .. })), "{masked:?}");
+    assert_eq!((pair.a.stats().observations_dropped, pair.b.stats().observations_dropped), (0, 0));
 }
 
 /// The planner names the last segments of a flight, and they leave twice.

@@ -460,14 +460,14 @@ impl Connection {
         }
     }
 
-    /// True while every byte counts: segments leave one by one.
-    pub(crate) fn has_allowance(&self) -> bool {
+    /// True while the amplification limit is in force: segments leave one by one.
+    pub(crate) fn counts_every_byte(&self) -> bool {
         self.state == State::SynReceived
             && self.fast_server().is_some_and(|server| server.allowance().is_some())
     }
 
-    /// So many IP bytes left.
-    pub(crate) fn spend_allowance(&mut self, bytes: usize) {
+    /// IP bytes left, which count against the amplification limit.
+    pub(crate) fn spend_amplification(&mut self, bytes: usize) {
         if let Some(server) = self.fast_server_mut() {
             server.spend(bytes);
         }

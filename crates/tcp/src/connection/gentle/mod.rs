@@ -25,7 +25,7 @@ use crate::connection::handshake::Negotiated;
 use crate::connection::receiver::Receiver;
 use crate::connection::sender::Sender;
 use crate::connection::{Connection, State, Tally};
-use crate::event::Probe;
+use crate::event::Observation;
 use crate::mechanism::corrective::code::Code;
 use crate::mechanism::corrective::decoder::{Edges, Recovered};
 use crate::mechanism::proactive::copies::Copies;
@@ -101,7 +101,7 @@ pub(crate) struct Parts<'a> {
     pub(crate) tx: &'a mut Sender,
     pub(crate) rx: &'a mut Receiver,
     pub(crate) counters: &'a mut Tally,
-    probes: &'a mut Option<Vec<Probe>>,
+    observations: &'a mut Option<Vec<Observation>>,
     pub(crate) config: &'a TcpConfig,
     pub(crate) negotiated: &'a Negotiated,
     pub(crate) state: State,
@@ -162,9 +162,9 @@ pub(crate) enum SegmentFate {
 
 impl Parts<'_> {
     /// Reports to observers.
-    pub(crate) fn probe(&mut self, probe: Probe) {
-        if let Some(probes) = self.probes {
-            probes.push(probe);
+    pub(crate) fn observe(&mut self, observation: Observation) {
+        if let Some(observations) = self.observations {
+            observations.push(observation);
         }
     }
 
@@ -192,7 +192,7 @@ impl Connection {
             tx: &mut self.tx,
             rx: &mut self.rx,
             counters: &mut self.counters,
-            probes: &mut self.probes,
+            observations: &mut self.observations,
             config: &self.config,
             negotiated: &self.handshake.agreed,
             state: self.state,
@@ -472,7 +472,7 @@ impl Gentle {
             .planner
             .as_ref()
             .zip(sent.data())
-            .and_then(|(planner, data)| planner.names(&data.range, parts.tx.rtt.srtt()));
+            .and_then(|(planner, data)| planner.copy_delay(&data.range, parts.tx.rtt.srtt()));
         let Some(active) = self.active.as_deref_mut() else { return };
         match *sent {
             SentSegment::Data { data, header, fresh, urgent } => {
@@ -624,7 +624,7 @@ impl Gentle {
         if let Some(active) = self.active() {
             active.charge_copies(parts);
         }
-        let newly_lost = if report.reported { self.fill_seen_hole(ack, parts, now) } else { 0 };
+        let newly_lost = if report.reported { self.resend_repaired_hole(ack, parts, now) } else { 0 };
         let refuted = match ack.dsack {
             Some(Dsack { range, of: DsackOf::NeverSentTwice, .. }) => self.refute_repair(range, parts),
             Some(Dsack { range, of: DsackOf::Duplicate, .. }) => {

@@ -10,7 +10,7 @@ use crate::connection::decision::{Change, Choice, Data, Step};
 use crate::connection::gentle::{Active, Gentle, Parts, Refuted};
 use crate::connection::sender::Sender;
 use crate::connection::{Connection, State};
-use crate::event::Probe;
+use crate::event::Observation;
 use crate::evidence::is_queued;
 use crate::mechanism::corrective::code::{Code, checksum, placed_pieces};
 use crate::mechanism::corrective::encoder::{Encoder, EncoderContext, GroupPlan, Unsent};
@@ -613,7 +613,12 @@ impl Gentle {
     /// The peer repaired something, and yet acknowledges only up to a hole that parity covered: a device
     /// between us rewrote the acknowledgement, since it has not seen the data. It gets to see it, without
     /// another reduction. Returns the bytes that are newly marked lost.
-    pub(super) fn fill_seen_hole(&mut self, ack: &AckOutcome, parts: &mut Parts<'_>, now: Instant) -> u32 {
+    pub(super) fn resend_repaired_hole(
+        &mut self,
+        ack: &AckOutcome,
+        parts: &mut Parts<'_>,
+        now: Instant,
+    ) -> u32 {
         let (min_rtt, srtt) = (parts.tx.rtt.min_rtt(), parts.tx.rtt.srtt());
         let una = parts.tx.scoreboard.una();
         let Some(head) = parts.tx.scoreboard.head().copied() else { return 0 };
@@ -687,7 +692,7 @@ impl Gentle {
             parts.tx.reserved = 0;
             parts.counters.parity.tx_off = Some(why);
             parts.tx.rack.hold(false, []);
-            parts.probe(Probe::ParityOff { sending: true, why });
+            parts.observe(Observation::ParityOff { sending: true, why });
         }
     }
 }

@@ -153,7 +153,7 @@ impl Connection {
     fn affords_syn_copy(&self, data: u32) -> bool {
         let again = data > 0 && self.repeats_syn_data();
         let bytes = if again { SYN_LEN + data } else { SYN_LEN };
-        self.tx.redundancy() >= bytes && self.plans_syn_copy(bytes, data > 0 && !again)
+        self.tx.redundancy_left() >= bytes && self.plans_syn_copy(bytes, data > 0 && !again)
     }
 
     /// True if the copy of a SYN has the data and the cookie of the first.

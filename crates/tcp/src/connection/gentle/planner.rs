@@ -10,7 +10,7 @@ use brisk_wire::SeqNum;
 use crate::config::PlannerConfig;
 use crate::connection::gentle::Gentle;
 use crate::connection::{Connection, State};
-use crate::event::Probe;
+use crate::event::Observation;
 use crate::evidence::is_queued;
 use crate::mechanism::plan::{self, Flight, Losses, Means, Plan, Protection};
 use crate::send::budget::Budget;
@@ -43,6 +43,16 @@ pub(crate) struct Planner {
     reserved: (u32, Instant),
     flight: Option<Planned>,
     kinds: LossKinds,
+}
+
+/// A change of what a connection has reserved of its destination's allowance, bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReservationChange {
+    /// So much of what was reserved `since` is free again.
+    pub(crate) released: u32,
+    pub(crate) since: Instant,
+    /// So much is reserved from now on.
+    pub(crate) reserved: u32,
 }
 
 /// A flight that has a plan.
@@ -93,8 +103,8 @@ impl Planner {
 }
 
 impl Planner {
-    /// How long a copy of this segment waits, if the plan names it.
-    pub(crate) fn names(&self, segment: &SeqRange, srtt: Option<Micros>) -> Option<Duration> {
+    /// Returns how long the copy of this segment waits; `None` if the plan does not copy it.
+    pub(crate) fn copy_delay(&self, segment: &SeqRange, srtt: Option<Micros>) -> Option<Duration> {
         let Planned { range, plan } = self.flight?;
         let Protection::Copies { last, pause } = plan.protection else { return None };
         let segments = range.len().div_ceil(plan.segment.max(1));
@@ -107,7 +117,7 @@ impl Planner {
 /// The plan in force.
 impl Gentle {
     /// A round-trip sample was taken.
-    pub(crate) fn plan_with_rtt(&mut self, rtt: Micros) {
+    pub(crate) fn note_planner_rtt(&mut self, rtt: Micros) {
         if let Some(planner) = &mut self.planner {
             planner.kinds.recent.push(rtt);
         }
@@ -168,7 +178,7 @@ impl Connection {
     /// redundancy of a flight that is not acknowledged.
     fn planned_redundancy(&self) -> u32 {
         let flight = self.unacknowledged_flight();
-        flight.map_or(0, |_| self.tx.redundancy()).saturating_add(self.waiting_syn_copy())
+        flight.map_or(0, |_| self.tx.redundancy_left()).saturating_add(self.waiting_syn_copy())
     }
 
     /// Returns the last planned flight while something of it is not acknowledged.
@@ -178,9 +188,8 @@ impl Connection {
         flight.filter(|flight| self.closed.is_none() && una.lt(flight.range.end))
     }
 
-    /// Returns a change of the reservation in the ledger of the destination: bytes reserved since a time that
-    /// are free again, and bytes to reserve from now on. `None` without a planner, and mostly.
-    pub(crate) fn take_reservation(&mut self, now: Instant) -> Option<((u32, Instant), u32)> {
+    /// Returns what changes in the ledger of the destination. `None` without a planner, and mostly.
+    pub(crate) fn take_reservation(&mut self, now: Instant) -> Option<ReservationChange> {
         self.gentle.planner.as_ref()?;
         let planned = self.planned_redundancy();
         let planner = self.gentle.planner.as_mut()?;
@@ -190,14 +199,14 @@ impl Connection {
         }
         if planned < reserved {
             planner.reserved.0 = planned;
-            return Some(((reserved - planned, since), 0));
+            return Some(ReservationChange { released: reserved - planned, since, reserved: 0 });
         }
         planner.reserved = (planned, now);
-        Some(((reserved, since), planned))
+        Some(ReservationChange { released: reserved, since, reserved: planned })
     }
 
     /// Something was lost, repaired or not.
-    pub(crate) fn plan_with_loss(&mut self) {
+    pub(crate) fn note_loss(&mut self) {
         self.sort_losses();
         // A sample that may span a lost SYN-ACK is long without a queue.
         let least = self.rtt_report().and_then(|_| self.least_rtt());
@@ -246,7 +255,8 @@ impl Connection {
         let means = self.gentle.means();
         let earned = self.gentle.earned_by(&flight);
         // Pacing may hold redundancy of the flight before back.
-        let owed = self.unacknowledged_flight().map_or(0, |last| self.tx.redundancy().min(last.plan.cost));
+        let owed =
+            self.unacknowledged_flight().map_or(0, |last| self.tx.redundancy_left().min(last.plan.cost));
         let Some(planner) = &mut self.gentle.planner else { return };
         let plan = match planner.config.form {
             Some(form) => form.weigh(&flight, &losses),
@@ -256,7 +266,7 @@ impl Connection {
         self.follow(&plan, owed);
         self.counters.planned += 1;
         self.counters.planned_protected += u64::from(plan.protection != Protection::Nothing);
-        self.probe(Probe::Planned { flight, losses, plan });
+        self.observe(Observation::Planned { flight, losses, plan });
     }
 
     /// Returns the next flight: all written data if the window takes it within a round trip, else the part
@@ -347,7 +357,7 @@ mod tests {
             failure_per_million: 0,
         };
         planner.flight = Some(Planned { range, plan });
-        let named = |start, len| planner.names(&SeqRange::with_len(SeqNum(start), len), None).is_some();
+        let named = |start, len| planner.copy_delay(&SeqRange::with_len(SeqNum(start), len), None).is_some();
         assert_eq!(
             [named(5, 1000), named(1005, 1000), named(2005, 500), named(2505, 500)],
             [false, false, true, false]

@@ -7,7 +7,7 @@ use crate::config::{CopyScope, ProactiveConfig};
 use crate::connection::decision::{Change, Choice, Data, Step};
 use crate::connection::gentle::{Active, Gentle, Parts, Refuted, SegmentFate};
 use crate::connection::{Connection, Env};
-use crate::event::Probe;
+use crate::event::Observation;
 use crate::mechanism::proactive::copies::{Copies, CopyPolicy, Original, Scope};
 use crate::mechanism::proactive::filter::{BareAck, Fate, Filter, Instance};
 use crate::mechanism::signal::RepairReport;
@@ -266,7 +266,7 @@ impl Active {
         let before = copies.off();
         change(copies);
         if let Some(why) = copies.off().filter(|_| before.is_none()) {
-            parts.probe(Probe::CopiesOff { why });
+            parts.observe(Observation::CopiesOff { why });
         }
     }
 
@@ -296,7 +296,7 @@ impl Active {
         parts.counters.redundant_bytes += u64::from(len);
         self.copied = Some(now);
         self.charge_copies(parts);
-        parts.probe(Probe::Sent { range, origin: Origin::Duplicate });
+        parts.observe(Observation::Sent { range, origin: Origin::Duplicate });
     }
 
     /// The data segment left with this header, which a copy repeats to the letter; the plan may have named
@@ -324,7 +324,7 @@ impl Active {
             proactive.copies.add(data.range, header, now + wait);
         }
         if let Some(why) = proactive.copies.off().filter(|_| before.is_none()) {
-            parts.probe(Probe::CopiesOff { why });
+            parts.observe(Observation::CopiesOff { why });
         }
         copied
     }
@@ -387,7 +387,7 @@ impl Active {
         let masked = proactive.filter.on_timeout(now);
         if masked.losses > 0 {
             parts.counters.repaired_by_copy += u64::from(masked.losses);
-            parts.probe(Probe::CopyUsed { segments: masked.losses });
+            parts.observe(Observation::CopyUsed { segments: masked.losses });
         }
         if masked.report {
             self.signals.on_repair();

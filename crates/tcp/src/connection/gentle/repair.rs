@@ -9,7 +9,7 @@ use crate::connection::gentle::proactive::is_marked;
 use crate::connection::gentle::{Active, Gentle, Parts, SegmentFate};
 use crate::connection::receiver::Receiver;
 use crate::connection::{Connection, State};
-use crate::event::Probe;
+use crate::event::Observation;
 use crate::mechanism::corrective::code::Code;
 use crate::mechanism::corrective::decoder::{Decoder, DecoderConfig, Failure, Outcome, Recovered};
 use crate::mechanism::corrective::history::{History, Reception};
@@ -141,7 +141,7 @@ impl Gentle {
                     active.signals.on_failure(lost_len);
                 }
                 parts.rx.ack.force();
-                parts.probe(Probe::RepairFailed { lost_len, why });
+                parts.observe(Observation::RepairFailed { lost_len, why });
             }
             Outcome::Stop => {
                 parts.count_failure(Failure::Checksum);
@@ -163,7 +163,7 @@ impl Gentle {
             parts.rx.queue.retain(0);
             parts.rx.ack.force();
             parts.counters.parity.rx_off = Some(why);
-            parts.probe(Probe::ParityOff { sending: false, why });
+            parts.observe(Observation::ParityOff { sending: false, why });
         }
     }
 }
@@ -247,7 +247,7 @@ impl Connection {
     ) {
         let Recovered { runs, range, parities: _ } = recovered;
         self.counters.repaired_by_parity += runs.len() as u64;
-        self.probe(Probe::Repaired { range, runs: runs.len() as u32 });
+        self.observe(Observation::Repaired { range, runs: runs.len() as u32 });
         let options = Options::default();
         for Rebuilt { seq, payload, fin } in &runs {
             self.counters.parity.repaired_bytes += payload.len() as u64;

@@ -9,7 +9,7 @@ use super::*;
 use crate::config::{EarlyRetransmit, PaperConfig, Rfc6675Config};
 use crate::config::{LossDetection, MechanismConfig, RackTlpConfig, Reactive, RtoConfig};
 #[cfg(feature = "historical")]
-use crate::event::Probe;
+use crate::event::Observation;
 use crate::outcome::CongestionState;
 #[cfg(feature = "historical")]
 use crate::outcome::LossCause;
@@ -66,7 +66,7 @@ pub(super) struct Tail {
 impl Tail {
     pub(super) fn new(config: TcpConfig, segments: u32, lose: fn(usize, usize) -> bool) -> Tail {
         let mut world = World::open(config);
-        world.end(C).observe();
+        world.end(C).record_observations();
         world.lose = lose;
         let begin = world.now;
         let mut tail = Tail { world, begin };
@@ -196,8 +196,10 @@ fn each_row_of_the_table_is_detected_by_its_rule() {
     for (segments, lose, cause) in rows {
         let mut tail = Tail::new(paper(), segments, lose);
         tail.until(1000);
-        let declared: Vec<_> = (tail.world.end(C).take_probes().into_iter())
-            .filter_map(|probe| if let Probe::LossDeclared { by, .. } = probe { Some(by) } else { None })
+        let declared: Vec<_> = (tail.world.end(C).take_observations().into_iter())
+            .filter_map(
+                |probe| if let Observation::LossDeclared { by, .. } = probe { Some(by) } else { None },
+            )
             .collect();
         assert_eq!(declared, [cause]);
     }

@@ -6,14 +6,14 @@ use brisk_wire::{Options, SackBlock};
 use super::reactive::{ISS, P, Tail, rack_tlp, segment, setting};
 use super::*;
 use crate::config::{MtuProbing, PathStart, Reactive, ThinStreamConfig};
-use crate::event::{Probe, UndoCause};
+use crate::event::{Observation, UndoCause};
 use crate::outcome::CongestionState;
 
 fn undone(tail: &mut Tail) -> Vec<UndoCause> {
-    let probes = tail.world.end(C).take_probes();
+    let probes = tail.world.end(C).take_observations();
     probes
         .into_iter()
-        .filter_map(|probe| if let Probe::Undone { why } = probe { Some(why) } else { None })
+        .filter_map(|probe| if let Observation::Undone { why } = probe { Some(why) } else { None })
         .collect()
 }
 
