@@ -4,6 +4,8 @@ use core::net::SocketAddr;
 
 use thiserror::Error;
 
+pub use crate::stored::ImportError;
+
 /// Whose fault an error is: it decides whether a retry, another peer or a change of code helps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {

@@ -1,13 +1,13 @@
 //! Memory of a path from one connection to the next (RFC 9040, temporal sharing).
 //!
 //! A path is a pair of addresses. Its connections tell what they measured, when they open, every
-//! [`REPORT_INTERVAL`] while they live, and at their end; the memory folds that in, lets it age, and a new
+//! `REPORT_INTERVAL` while they live, and at their end; the memory folds that in, lets it age, and a new
 //! connection is handed the [`PathFacts`] as a value. The memory knows no connection and decides nothing:
 //! what a connection makes of the facts is [`crate::config::PathStart`] and
 //! [`crate::config::HandshakeTimers`].
 //!
 //! This is the only place for facts of the *path*: round-trip time, window, loss, and how large segments may
-//! be. Facts of a *server* about Fast Open (cookies, refusals) are in [`crate::fast_open::client`].
+//! be. Facts of a *server* about Fast Open (cookies, refusals) are in `fast_open::client`.
 //!
 //! | fact | folded in how | believed for |
 //! |---|---|---|
@@ -39,7 +39,7 @@ use volume::Volume;
 pub(crate) use volume::{FlightReport, StartRequest};
 
 /// A connection tells what it measured at least so often while it is busy.
-pub const REPORT_INTERVAL: Duration = Duration::from_secs(10);
+pub(crate) const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 /// Segments that the loss estimate remembers at most: beyond it everything counted is halved.
 const LOSS_SEGMENTS: u64 = 1 << 14;
 /// Counts are kept in this fraction of a segment, so that halving a single loss does not lose it.

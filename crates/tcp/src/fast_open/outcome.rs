@@ -89,7 +89,7 @@ impl OffReason {
 
 /// Evidence that a path breaks connections that Fast Open opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum BlackHoleSign {
+pub(crate) enum BlackHoleSign {
     /// Two retransmission timeouts in a row, and no progress since the connection opened.
     Timeouts,
     /// A FIN arrived out of order, and never any data: somebody removed it.

@@ -6,6 +6,9 @@
 //! (Gilbert): a packet after a lost one is lost with probability `1 - 1/burst`, and a pause ends a burst.
 //! Losses in a full queue get no redundancy.
 //!
+//! The module is public because events report a [`Plan`], and because the simulator compares its decisions
+//! with measured transfers. Releases may change its functions without a new major version.
+//!
 //! Constants of time are in thousandths of a round trip, expected delays in millionths, probabilities in
 //! units of 1e-9; all are integers.
 
@@ -14,9 +17,9 @@ use alloc::vec::Vec;
 /// One, as a probability.
 const ONE: u64 = 1_000_000_000;
 /// A parity segment carries its own option: bytes beyond the headers of data (timestamps aside).
-pub const PARITY_OPTION: u32 = 16;
+pub(crate) const PARITY_OPTION: u32 = 16;
 /// Most parities of a group.
-pub const PARITIES_MAX: u32 = 8;
+pub(crate) const PARITIES_MAX: u32 = 8;
 /// Numbers of lost packets that are told apart: none, as many as there are parities, and more.
 const COUNTS: usize = PARITIES_MAX as usize + 2;
 /// A flight of at most this many segments may be cut into smaller ones.
@@ -202,7 +205,7 @@ fn price(bytes: u32) -> u64 {
 /// True if a packet of the handshake should leave twice: `bytes` is its length, `late_milli` how late the
 /// flight is without it, in thousandths of a round trip (the timer of the SYN or SYN-ACK), `allowance` what
 /// may be spent.
-pub fn doubles_handshake(bytes: u32, late_milli: u32, losses: &Losses, allowance: u32) -> bool {
+pub(crate) fn doubles_handshake(bytes: u32, late_milli: u32, losses: &Losses, allowance: u32) -> bool {
     let chain = Chain::of(losses);
     let gain = mul(chain.loss - mul(chain.loss, chain.stay), u64::from(late_milli) * 1000);
     !losses.queue && bytes <= allowance && gain > price(bytes)

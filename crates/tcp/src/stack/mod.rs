@@ -42,9 +42,9 @@ use bytes::Bytes;
 
 use crate::config::{ConnectConfig, ListenConfig, StackConfig, TcpConfig};
 use crate::connection::{ConnInfo, ConnStats, Host, State};
-use crate::error::{ConfigError, ConnectError, ListenError, WriteError};
+use crate::error::{ConfigError, ConnectError, ImportError, ListenError, WriteError};
 use crate::event::{LifecycleEvent, Probe};
-use crate::fast_open::{ImportError, KeySource};
+use crate::fast_open::KeySource;
 use crate::mechanism::corrective::history::{FecMemory, Pressure};
 use crate::mechanism::memory::GentleMemory;
 use crate::outcome::Origin;

@@ -25,9 +25,9 @@ use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant};
 
 /// Parity segments that are decoded in [`RATE_SPAN`]; more are dropped unread.
-pub const RATE_LIMIT: u32 = 64;
+pub(crate) const RATE_LIMIT: u32 = 64;
 /// See [`RATE_LIMIT`].
-pub const RATE_SPAN: Duration = Duration::from_millis(100);
+pub(crate) const RATE_SPAN: Duration = Duration::from_millis(100);
 
 /// A parity segment lies at most this far left of RCV.NXT, bytes.
 const LEFT_MAX: u32 = 1 << 30;
@@ -96,7 +96,7 @@ pub enum Unfit {
     BeyondWindow,
     /// The encoded range begins further back than any history reaches.
     TooOld,
-    /// More than [`RATE_LIMIT`] in [`RATE_SPAN`].
+    /// More than `RATE_LIMIT` in `RATE_SPAN`.
     Rate,
 }
 

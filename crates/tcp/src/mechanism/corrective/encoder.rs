@@ -31,37 +31,37 @@ const PAUSE_GROUPS: u32 = 16;
 
 /// How the next groups are protected. May be changed between groups.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct GroupPlan {
+pub(crate) struct GroupPlan {
     /// The code, one that the connection agreed on.
-    pub code: Code,
+    pub(crate) code: Code,
     /// Most blocks of a group, up to what the code takes.
-    pub blocks: u32,
+    pub(crate) blocks: u32,
     /// Parities of a group; only [`Code::ReedSolomon`] has a choice. 0: none at all.
-    pub parities: u8,
+    pub(crate) parities: u8,
     /// Parity waits for the round-trip time divided by this; 0: it leaves right behind the burst.
-    pub delay_divisor: u32,
+    pub(crate) delay_divisor: u32,
     /// From which packet of the group the delay counts.
-    pub due: FecDue,
+    pub(crate) due: FecDue,
 }
 
 /// A parity segment that may leave now: what it covers and where it stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ParityPlan {
+pub(crate) struct ParityPlan {
     /// Covered range, form, and length of the payload.
-    pub layout: Layout,
+    pub(crate) layout: Layout,
     /// Which parity of the group, from 0.
-    pub row: u8,
+    pub(crate) row: u8,
     /// Parities of the group.
-    pub parities: u8,
+    pub(crate) parities: u8,
     /// SEG.SEQ.
-    pub seq: SeqNum,
+    pub(crate) seq: SeqNum,
     /// A FIN follows the last encoded byte.
-    pub fin_end: bool,
+    pub(crate) fin_end: bool,
 }
 
 impl ParityPlan {
     /// The sequence range that the segment seems to occupy.
-    pub fn wire(&self) -> SeqRange {
+    pub(crate) fn wire(&self) -> SeqRange {
         SeqRange::with_len(self.seq, self.layout.payload_len() as u32)
     }
 }
