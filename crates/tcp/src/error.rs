@@ -202,6 +202,7 @@ pub enum WriteError {
 /// A configuration value that cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("{key}: {value} is out of range; use {range}")]
+#[non_exhaustive]
 pub struct ConfigError {
     /// The configuration key.
     pub key: &'static str,

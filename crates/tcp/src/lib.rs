@@ -18,6 +18,10 @@
 //!
 //! [`wire`] is the crate of the formats, whose types are in the signatures here.
 //!
+//! Types that the crate hands out (events, errors, outcomes, statistics) are `#[non_exhaustive]`, and
+//! literals of configuration end with `..Default::default()`, so that a minor version can extend both. Enums
+//! with a complete set of values ([`State`](connection::State), [`Fault`](error::Fault)) are exhaustive.
+//!
 //! Two stacks, a request and a response:
 //!
 //! ```

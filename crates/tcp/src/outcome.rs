@@ -15,6 +15,7 @@ use crate::time::{Instant, Micros};
 
 /// Why a segment was sent. The budget (`send::budget`) and the scoreboard judge by it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Origin {
     /// A segment without data, SYN or FIN.
     Ack,
@@ -197,6 +198,7 @@ impl AckOutcome {
 
 /// Algorithm that declared data lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum LossCause {
     /// RACK: sent sufficiently before something that was delivered (RFC 8985 section 6.2).
     Rack,
@@ -231,6 +233,7 @@ pub(crate) struct LossOutcome {
 
 /// Change of the recovery state by an acknowledgement or a timer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Episode {
     /// Nothing: no recovery is under way.
     None,
@@ -255,6 +258,7 @@ pub(crate) struct CongestionSignal {
 
 /// Means that repaired a loss before loss detection could.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Repair {
     /// A tail loss probe.
     Probe,

@@ -112,6 +112,7 @@ impl PathMemoryConfig {
 
 /// Current facts of a path; unknown or outdated ones are absent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct PathFacts {
     /// Round-trip time.
     pub rtt: Option<PathRtt>,
@@ -151,6 +152,7 @@ impl PathFacts {
 
 /// Round-trip time of a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct PathRtt {
     /// Smoothed.
     pub srtt: Duration,
@@ -162,6 +164,7 @@ pub struct PathRtt {
 
 /// Loss on a path, of segments that we sent; without what a queue lost that ran over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct PathLoss {
     /// Segments that the estimate rests on, older ones counting less.
     pub segments: u32,
@@ -180,6 +183,7 @@ impl From<PathLoss> for LossHistory {
 
 /// Result of path-MTU discovery, bytes of IP packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct NarrowPath {
     /// Packets of this size pass.
     pub low: u16,

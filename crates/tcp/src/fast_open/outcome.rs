@@ -7,6 +7,7 @@ use brisk_wire::FastOpen;
 
 /// Whether Fast Open worked on a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum FastOpenOutcome {
     /// It is not known yet: the SYN is not answered.
     Pending,
@@ -48,6 +49,7 @@ impl FastOpenOutcome {
 
 /// Why Fast Open was not tried.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum OffReason {
     /// Nobody asked for it.
     NotAsked,
@@ -105,6 +107,7 @@ pub(crate) enum BlackHoleSign {
 
 /// Content of the first acceptable SYN-ACK with regard to Fast Open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum SynAckClass {
     /// It acknowledges all data of the SYN.
     Accepted,

@@ -34,6 +34,7 @@ impl Profile {
 
 /// Result of the negotiation; at least one of the two.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Agreed {
     /// Where parity stands.
     pub profile: Profile,
@@ -72,6 +73,7 @@ pub enum GentleOutcome {
 
 /// Why neither Corrective nor Proactive is at work on a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum GentleOff {
     /// The configuration names neither, or what they need is off.
     NotAsked,
@@ -95,6 +97,7 @@ pub enum GentleOff {
 
 /// Why one direction of Corrective ended on a connection that had agreed on it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
 pub enum ParityOff {
     /// Something removes the option from parity segments: the peer took one for old data.
     Stripped,

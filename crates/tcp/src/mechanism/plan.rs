@@ -132,6 +132,7 @@ pub enum Protection {
 
 /// Why.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Reason {
     /// It is the least expected delay within the allowance.
     Pays,
@@ -147,6 +148,7 @@ pub enum Reason {
 
 /// A decision and its expected result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Plan {
     /// Payload of a segment: less than the MSS if the flight is cut so that parity is cheap.
     pub segment: u32,

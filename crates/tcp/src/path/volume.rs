@@ -86,6 +86,7 @@ enum Verdict {
 
 /// The volume and the rate with which a connection may start now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct PathVolume {
     /// Bytes that a flight may begin with.
     pub bytes: u32,

@@ -126,12 +126,15 @@ pub struct Rx {
     pub checksum: ChecksumCheck,
     /// Payload bytes of each wire segment if the device coalesced several into this packet.
     pub segment_size: Option<u16>,
+    /// Makes literals end with `..`, so that releases can add fields.
+    #[doc(hidden)]
+    pub non_exhaustive: (),
 }
 
 impl Default for Rx {
     /// One packet as it was on the wire, unverified.
     fn default() -> Self {
-        Rx { checksum: ChecksumCheck::Verify, segment_size: None }
+        Rx { checksum: ChecksumCheck::Verify, segment_size: None, non_exhaustive: () }
     }
 }
 

@@ -102,6 +102,7 @@ pub enum Unfit {
 
 /// Why a loss could not be repaired.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
 pub enum Failure {
     /// More is missing than the parities of the group can repair, or no arrived data confirms the position
     /// of the range.

@@ -40,6 +40,7 @@ pub(crate) enum Scope {
 
 /// Why copying ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum CopiesOff {
     /// The peer reports copies as duplicates: the mark does not get through.
     MarkLost,
