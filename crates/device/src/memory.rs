@@ -1,7 +1,7 @@
 //! A pair of devices joined in memory: what one sends, the other receives, in order and without loss.
 //!
-//! For tests and examples of everything above the devices. Delay, rate and loss between the two ends are the
-//! business of `brisk_link`; this is a cable.
+//! For tests and examples of everything above the devices. It has no delay, rate or loss; `brisk_link`
+//! emulates those.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,10 +16,10 @@ use crate::{Capabilities, ChecksumState, Counters, Device, MAX_SUPER, RxMeta, Tx
 pub struct MemoryOptions {
     /// MTU in bytes, 68 to 65535. Default 1500.
     pub mtu: usize,
-    /// Carry super-packets and open checksums as they are. Without it they are cut and finished by the
-    /// sender, as on a plain wire. Default true.
+    /// Carry super-packets and partial checksums unchanged. Otherwise the sender cuts and finishes them, as
+    /// on a plain wire. Default true.
     pub offload: bool,
-    /// How many bytes may wait in each direction before `send` answers `WouldBlock`. Default 4 MiB.
+    /// Bytes that may wait in each direction before `send` returns `WouldBlock`. Default 4 MiB.
     pub queue_bytes: usize,
 }
 
@@ -29,7 +29,7 @@ impl Default for MemoryOptions {
     }
 }
 
-/// One end of a pair. If the other end is dropped, packets to it are refused silently, as on a cut cable.
+/// One end of a pair. If the other end is dropped, packets to it are lost, as on a cut cable.
 #[derive(Debug)]
 pub struct MemoryDevice {
     inbox: Arc<Mutex<Inbox>>,
@@ -43,23 +43,23 @@ pub struct MemoryDevice {
 struct Inbox {
     packets: VecDeque<(Vec<u8>, RxMeta)>,
     bytes: usize,
-    /// Buffers that were read, for the sender to fill again.
+    /// Buffers that were read and that the sender fills again.
     spare: Vec<Vec<u8>>,
     reader: Option<Waker>,
     writer: Option<Waker>,
     reader_gone: bool,
 }
 
-/// More spare buffers than this are freed.
+/// Limit of spare buffers; further ones are freed.
 const SPARE_BUFFERS: usize = 64;
 
 impl MemoryDevice {
-    /// Two devices with the default [`MemoryOptions`].
+    /// Returns two devices with the default [`MemoryOptions`].
     pub fn pair() -> (MemoryDevice, MemoryDevice) {
         MemoryDevice::pair_with(MemoryOptions::default())
     }
 
-    /// Two devices that are joined.
+    /// Returns two joined devices.
     pub fn pair_with(options: MemoryOptions) -> (MemoryDevice, MemoryDevice) {
         let options = MemoryOptions { mtu: options.mtu.clamp(68, MAX_SUPER), ..options };
         let (to_a, to_b) = (Arc::new(Mutex::default()), Arc::new(Mutex::default()));
@@ -180,7 +180,7 @@ impl Inbox {
     }
 }
 
-/// The queue holds plain values, so a panic elsewhere while it was locked leaves nothing half done.
+/// Locks the queue. It holds plain values, so a panic under the lock leaves no partial state.
 fn lock(inbox: &Mutex<Inbox>) -> MutexGuard<'_, Inbox> {
     inbox.lock().unwrap_or_else(PoisonError::into_inner)
 }

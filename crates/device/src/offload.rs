@@ -5,7 +5,7 @@ use brisk_wire::ChecksumFill;
 
 use crate::TxMeta;
 
-/// Hands `emit` the packets that go on the wire for `packet`: one, or a run of segments, each with full
+/// Hands `emit` the packets on the wire for `packet`: one, or a run of segments, each with complete
 /// checksums. A device without [`Capabilities::tso`](crate::Capabilities::tso) and
 /// [`Capabilities::checksum_offload`](crate::Capabilities::checksum_offload) calls it in
 /// [`Device::send`](crate::Device::send).
@@ -13,7 +13,7 @@ pub fn cut(packet: &[u8], tx: TxMeta, emit: &mut dyn FnMut(&[u8])) {
     let size = tx.segment_size.filter(|&size| size > 0);
     match (size, tx.partial_checksum) {
         (None, false) => emit(packet),
-        // A cut at the longest payload there can be leaves one segment, with a new checksum.
+        // A cut at the longest possible payload leaves one segment, with a new checksum.
         (size, _) => {
             let split = if tx.twice { brisk_wire::split_twice } else { brisk_wire::split };
             split(packet, size.unwrap_or(u16::MAX), ChecksumFill::Full, emit);

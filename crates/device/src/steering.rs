@@ -1,17 +1,17 @@
-//! Several stacks on one device, each on a queue of its own: which packet is for which, and how it gets
+//! Several stacks on one device, each on a queue of its own: which packet belongs to which, and how it gets
 //! there.
 //!
 //! A connection belongs to the stack that [`Steering`] computes from its four-tuple, whichever queue its
-//! packets come from. Most come from the right one: the kernel is given a program that computes the same hash
+//! packets come from. Most arrive on the right one, because a program in the kernel computes the same hash
 //! ([`Device::spread`](crate::Device::spread)). The others are *handed over*: the queue that read them puts
-//! them into the mailbox of the right one. No stack ever waits for another, and a mailbox that is full drops,
-//! as a queue does.
+//! them into the mailbox of the right one. No stack waits for another, and a full mailbox drops packets, as a
+//! queue does.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
 //! | [`mod@self`] | the hash |
-//! | `queue` | [`SteeredDevice`], a queue that hands over what is not for it |
-//! | `mailbox` | where packets wait that others have read |
+//! | `queue` | [`SteeredDevice`], a queue that hands over packets of other stacks |
+//! | `mailbox` | packets that other queues have read |
 
 mod mailbox;
 mod queue;
@@ -22,11 +22,11 @@ use brisk_wire::{ChecksumCheck, Packet, four_tuple};
 
 pub use queue::SteeredDevice;
 
-/// Which of several stacks a four-tuple belongs to: a keyed hash, cheap enough for every packet, which a
-/// kernel can compute as well: see [`Steering::key`].
+/// Assigns four-tuples to stacks by a keyed hash, cheap enough for every packet, which the kernel can compute
+/// as well: see [`Steering::key`].
 ///
-/// Without the key nobody can aim at one stack in particular. It is no cryptographic hash: an attacker who
-/// finds it out can only give one core more work than another.
+/// Without the key an attacker cannot aim at one stack. It is not a cryptographic hash: an attacker who finds
+/// out the key can only give one core more work than another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Steering {
     key: [u32; 2],
@@ -35,17 +35,18 @@ pub struct Steering {
 
 /// 2^32 divided by the golden ratio, the usual factor of multiplicative hashing (Knuth, TAOCP 3, 6.4).
 pub const FACTOR: u32 = 0x9e37_79b1;
-/// Brings the high bits of a product, which all bits of its factors reach, to the low ones.
+/// Shift that brings the high bits of a product, which depend on all bits of its factors, to the low ones.
 pub const SHIFT: u32 = 15;
 
 impl Steering {
-    /// Among so many queues, 1 to 65,535, under a secret key.
+    /// Assigns to 1 to 65,535 queues under a secret key.
     pub fn new(queues: usize, key: u64) -> Steering {
         let queues = queues.clamp(1, usize::from(u16::MAX)) as u32;
         Steering { key: [(key >> 32) as u32, key as u32], queues }
     }
 
-    /// The key in the order in which it is mixed in, for a program that computes the same hash in a kernel.
+    /// Returns the key in the order in which it is mixed in, for a program that computes the same hash in the
+    /// kernel.
     ///
     /// The hash begins with the first half. Mixed into it, in this order, are the ports (the peer's in the
     /// high half), the peer's address, ours ([`address_words`] for IPv6) and the second half of the key; to
@@ -56,14 +57,14 @@ impl Steering {
         self.key
     }
 
-    /// How many queues there are.
+    /// Returns the number of queues.
     pub fn queues(&self) -> usize {
         self.queues as usize
     }
 
-    /// The queue of connections between these ends, ours first; below [`Steering::queues`].
+    /// Returns the queue of connections between these ends; below [`Steering::queues`].
     pub fn queue_of(&self, local: SocketAddr, remote: SocketAddr) -> usize {
-        // In the order of a packet that arrives.
+        // In the order of an arriving packet.
         let ports = u32::from(remote.port()) << 16 | u32::from(local.port());
         let [start, end] = self.key;
         let hash = [remote.ip(), local.ip()].into_iter().fold(mix(start, ports), |hash, ip| match ip {
@@ -74,7 +75,7 @@ impl Steering {
         (((mix(hash, end) >> 16) * self.queues) >> 16) as usize
     }
 
-    /// The queue of a packet that has arrived; `None` for one that is about no connection.
+    /// Returns the queue of a received packet; `None` if it belongs to no connection.
     pub fn queue_of_packet(&self, packet: &[u8]) -> Option<usize> {
         if let Some((remote, local)) = four_tuple(packet) {
             return Some(self.queue_of(local, remote));
@@ -91,7 +92,7 @@ fn mix(hash: u32, word: u32) -> u32 {
     product ^ product >> SHIFT
 }
 
-/// The words of an IPv6 address, the first one first; an IPv4 address as a mapped one.
+/// Returns the words of an IPv6 address, the first one first; an IPv4 address counts as mapped.
 pub fn address_words(ip: IpAddr) -> [u32; 4] {
     let bits = match ip {
         IpAddr::V4(ip) => ip.to_ipv6_mapped().to_bits(),
@@ -114,7 +115,7 @@ mod tests {
 
     const KEY: u64 = 0x0123_4567_fedc_ba98;
 
-    /// A packet from the peer's `port` to ours.
+    /// Returns a packet from the peer's `port` to this side's port.
     fn from_port(port: u16, v6: bool) -> Vec<u8> {
         segment(if v6 { V6 } else { V4 }, (port, 80), &[], ChecksumFill::Full)
     }
@@ -177,7 +178,7 @@ mod tests {
         let (mut first, mut second) = (Vec::new(), Vec::new());
         for _ in 0..200 {
             first.extend(received(&mut queues[0], 4));
-            // Fewer than there are: the rest is not forgotten.
+            // A smaller budget than there are packets: the rest is kept.
             second.extend(received(&mut queues[1], 3));
         }
         let of = |queue| packets.iter().filter(move |packet| steering.queue_of_packet(packet) == Some(queue));

@@ -13,7 +13,7 @@ use crate::hop::opening::plain;
 use crate::log::{Level, Log, Value};
 use crate::peer::Redundancy;
 
-/// Which side of the hop wrote the record.
+/// The side of the hop that wrote the record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
     /// Near the users.
@@ -25,7 +25,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// In a word.
+    /// Returns one word.
     pub fn name(self) -> &'static str {
         match self {
             Role::Frontend => "frontend",
@@ -42,7 +42,7 @@ impl Role {
         }
     }
 
-    /// Returns the end of a connection for a failure of our TCP.
+    /// Returns the end of a connection for a failure of brisk's TCP.
     pub(crate) fn hop_failed(self, reason: String) -> End {
         match self {
             Role::Frontend | Role::Backend => End::HopFailed(reason),
@@ -54,47 +54,47 @@ impl Role {
 /// One connection, from accept to close.
 #[derive(Clone, Debug)]
 pub struct Access {
-    /// Which side this is.
+    /// The side of this record.
     pub role: Role,
-    /// Peer that connected: the client at a frontend or an edge, the frontend at a backend.
+    /// Peer of the accepted connection: the client at a frontend or an edge, the frontend at a backend.
     pub peer: SocketAddr,
-    /// The client, as the frontend told the backend; at the frontend it is the peer, or who a trusted proxy
-    /// named.
+    /// The client, as reported by the frontend at a backend; elsewhere the peer, or the client that a trusted
+    /// proxy named.
     pub client: Option<SocketAddr>,
-    /// The user as whom the client has logged in to the frontend.
+    /// The user that the client has logged in as.
     pub user: Option<Arc<str>>,
-    /// The label of the frontend's key, at a backend whose frontends have pairs.
+    /// The label of the frontend's key, at a backend whose frontends have their own keys.
     pub frontend: Option<Arc<str>>,
-    /// The listener that the client came to, at a frontend or an edge that has several.
+    /// The listener that accepted the client, at a frontend or an edge with several.
     pub listener: Option<Arc<str>>,
-    /// The backend that carried it, or `direct:HOST:PORT`; `None` at the backend, and before one was chosen.
+    /// The backend of the connection, or `direct:HOST:PORT`; `None` at the backend, and before one was
+    /// chosen.
     pub route: Option<String>,
-    /// The name of the origin that was asked for; `None`: the backend's own, or one that was asked for by
-    /// address.
+    /// The name of the requested origin; `None`: the backend's own, or one that was requested by address.
     pub origin: Option<String>,
     /// Side that sent first; `None` if neither has sent anything.
     pub spoke_first: Option<Speaker>,
-    /// How long the client's first bytes were waited for in vain before the hop was opened without them;
-    /// `None` if they came in time, and at the backend.
+    /// Time that was lost waiting for the client's first bytes before the hop was opened without them; `None`
+    /// if they arrived in time, and at the backend.
     pub waited: Option<Duration>,
     /// Payload bytes from the client towards the origin.
     pub bytes_up: u64,
     /// Payload bytes from the origin towards the client.
     pub bytes_down: u64,
-    /// The hop's connection when it closed, at an edge the client's; `None` if there was none.
+    /// Statistics of the hop's connection at its end, at an edge of the client's; `None` if there was none.
     pub hop: Option<ConnStats>,
-    /// When it was accepted.
+    /// Time of the accept.
     pub began: Instant,
-    /// From accept until the first bytes of the answer had been passed on; `None` without any.
+    /// From accept until the first bytes of the answer had been forwarded; `None` without any.
     pub first_byte: Option<Duration>,
     /// From accept to close.
     pub duration: Duration,
-    /// How it ended.
+    /// The reason for its end.
     pub end: End,
 }
 
 impl Access {
-    /// The record of a connection that has just been accepted.
+    /// Returns the record of a connection that has just been accepted.
     pub(crate) fn begin(role: Role, peer: SocketAddr) -> Access {
         Access {
             role,

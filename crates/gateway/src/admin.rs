@@ -28,17 +28,17 @@ use crate::log::Log;
 use crate::metrics::Metrics;
 use crate::status::{Facts, Status};
 
-/// Connections at one time.
+/// Limit of simultaneous connections.
 const MAX: usize = 64;
-/// How long a request may take to arrive, and a connection to last.
+/// Time limit of a request's arrival, and of a connection.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The page for people: it asks `/status.json` every second.
+/// The HTML page; it requests `/status.json` every second.
 const PAGE: &str = include_str!("status.html");
 
-/// Why there is no admin listener.
+/// Reason why there is no admin listener.
 #[derive(Debug, thiserror::Error)]
 pub enum AdminError {
-    /// The operator has to choose.
+    /// The operator must choose one of the two.
     #[error(
         "admin listener {0} is not loopback: give it a token with --admin-token-file, or listen on 127.0.0.1"
     )]
@@ -51,7 +51,7 @@ pub enum AdminError {
         /// Error of the system.
         error: io::Error,
     },
-    /// The token is none.
+    /// The token is not valid.
     #[error(
         "--admin-token-file {0} (token_file of [admin]): a token needs at least 16 characters, on one line, in a file that only its owner can read"
     )]
@@ -83,34 +83,35 @@ impl Admin {
     /// Listens.
     ///
     /// # Errors
-    /// If the address is open to others and there is no token; if the token is none; if the system refuses.
+    /// If other hosts can reach the address and there is no token; if the token is not valid; if the system
+    /// refuses.
     pub fn bind(listen: SocketAddr, token_file: Option<&Path>) -> Result<Admin, AdminError> {
         let token = token_for(listen, token_file)?;
         Ok(Admin { listener: listen_at(listen)?, token })
     }
 
-    /// Checks everything that [`bind`](Admin::bind) refuses before it listens.
+    /// Checks everything that [`bind`](Admin::bind) rejects before it listens.
     ///
     /// # Errors
-    /// If the address is open to others and there is no token; if the token is none.
+    /// If other hosts can reach the address and there is no token; if the token is not valid.
     pub fn check(listen: SocketAddr, token_file: Option<&Path>) -> Result<(), AdminError> {
         token_for(listen, token_file).map(drop)
     }
 
-    /// Where it listens.
+    /// Returns the address and port of the listener.
     ///
     /// # Errors
-    /// If the kernel does not tell.
+    /// If the kernel does not report it.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// Answers for ever.
+    /// Serves requests until it is cancelled.
     pub async fn run(self, shown: Shown, log: Log) {
         let places = Arc::new(Semaphore::new(MAX));
         let shared = Arc::new((shown, self.token));
         loop {
-            // Never closed.
+            // The semaphore is never closed.
             let Ok(place) = places.clone().acquire_owned().await else { return };
             let (stream, _) = accept(&self.listener, &log).await;
             let shared = shared.clone();
@@ -122,7 +123,7 @@ impl Admin {
                     .keep_alive(false)
                     .max_buf_size(16 << 10)
                     .serve_connection(TokioIo::new(stream), service);
-                // A slow reader is cut off.
+                // The limit cuts off slow readers.
                 let _ = tokio::time::timeout(PATIENCE, serving).await;
                 drop(place);
             });
@@ -130,7 +131,7 @@ impl Admin {
     }
 }
 
-/// The token that protects a listener there; none if only this host reaches it.
+/// Returns the token of a listener on this address; `None` if only this host can reach it.
 fn token_for(listen: SocketAddr, token_file: Option<&Path>) -> Result<Option<String>, AdminError> {
     let token = token_file.map(read_token).transpose()?;
     match token.is_none() && !listen.ip().to_canonical().is_loopback() {
@@ -162,7 +163,7 @@ fn respond<B>(shown: &Shown, token: Option<&str>, request: &Request<B>) -> Respo
     const TEXT: &str = "text/plain; charset=utf-8";
     const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     let path = request.uri().path();
-    // Whether the process lives and serves is no secret: probes of Kubernetes ask for it without a token.
+    // Health is no secret: Kubernetes probes request it without a token.
     let is_open = path == "/healthz" || path == "/readyz";
     if !is_open && !token.is_none_or(|token| bears(request, token)) {
         let mut refused = text(StatusCode::UNAUTHORIZED, TEXT, "this request needs the admin token\n");
@@ -192,7 +193,7 @@ fn respond<B>(shown: &Shown, token: Option<&str>, request: &Request<B>) -> Respo
     }
 }
 
-/// Why no more connections should be sent here.
+/// Returns why this side should get no more connections.
 fn unready(metrics: &Metrics, frontend: Option<&FrontendControl>) -> Option<&'static str> {
     if metrics.draining() {
         return Some("draining\n");

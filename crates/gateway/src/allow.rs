@@ -25,14 +25,14 @@ enum Host {
     Network(Network),
 }
 
-/// A text is no [`Allow`].
+/// Error for a text that is no [`Allow`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("'{0}' is not a rule; write for instance origin.example:443, *.example:*, 10.0.0.0/8:80")]
 pub struct AllowError(String);
 
 impl Allow {
-    /// True if `origin`, `HOST:PORT`, may be connected to. A rule with a network is about addresses and
-    /// allows no name, whatever it is looked up to.
+    /// True if connections to `origin`, `HOST:PORT`, are permitted. A rule with a network permits only
+    /// addresses, and no name, whatever the name resolves to.
     pub fn permits(&self, origin: &str) -> bool {
         let Some((host, port)) = origin.rsplit_once(':') else { return false };
         let Ok(port) = port.parse::<u16>() else { return false };

@@ -39,17 +39,17 @@ use crate::service::{
 };
 use crate::timeouts::{Timeout, Timeouts};
 
-/// Connections of the hop that data of their SYN opened and that are not acknowledged yet. A frontend is one
-/// client.
+/// Limit of the hop's connections, in total and from one frontend, that SYN data opened and that are not
+/// acknowledged yet.
 const PENDING: u16 = 4096;
-/// How long the origin's first bytes are waited for, to take the second message along.
+/// Time to wait for the origin's first bytes, so that they leave together with the second message.
 const ANSWER_WAIT: Duration = Duration::from_millis(5);
-/// How long a frontend that watches may be silent.
+/// Longest silence of a frontend that watches.
 const WATCH_SILENCE: Duration = Duration::from_secs(30);
-/// How long connections are accepted after the order to stop. The frontends that watch are told at once; what
-/// they have sent until they hear it is still on its way, and a SYN of it may have to be repeated.
+/// Time for which connections are still accepted after the signal to stop. Watching frontends are told at
+/// once, but what they sent before is still on its way, and they may have to repeat a SYN.
 const FAREWELL: Duration = Duration::from_secs(1);
-/// How long a refusal may take to leave.
+/// Time limit for sending a refusal.
 const LAST_WORD: Duration = Duration::from_secs(1);
 
 /// Configuration of a backend.
@@ -57,51 +57,50 @@ const LAST_WORD: Duration = Duration::from_secs(1);
 pub struct BackendConfig {
     /// Address and port on the hop's stack that frontends connect to.
     pub listen: SocketAddr,
-    /// The origin, `HOST:PORT`. A name is looked up for each connection, so that a change of its address is
-    /// followed. `None`: only origins that frontends ask for, of `origins` or as `allow` permits.
+    /// The origin, `HOST:PORT`. A name is resolved for each connection, so that changes of its address take
+    /// effect. `None`: only origins that frontends request, if `origins` or `allow` permit them.
     pub origin: Option<String>,
-    /// How the hop is protected.
+    /// Protection of the hop.
     pub hop: Hop,
-    /// How long an ephemeral key pair serves under a shared key, 0 (for one connection) to 60 s. Default 10
-    /// s.
+    /// Lifetime of an ephemeral key pair under a shared key, 0 (for one connection) to 60 s. Default 10 s.
     pub ephemeral_lifetime: Duration,
-    /// The hop's connections. Default: [`hop_tcp`].
+    /// Settings of the hop's connections. Default: [`hop_tcp`].
     pub tcp: TcpConfig,
-    /// Takes the first bytes of a connection with its SYN. Data of a SYN is acted upon once
-    /// ([`crate::hop::replay`]); over a plain hop a repeated SYN is recognised while its connection lives and
-    /// for two minutes. Default on, with room for 4096 connections that are not acknowledged yet, also from
-    /// one frontend.
+    /// Accepts the first bytes of a connection with its SYN. Data of a SYN takes effect once
+    /// ([`crate::hop::replay`]); over a plain hop a repeated SYN is recognised while its connection exists
+    /// and for two minutes after. Default on, with at most 4096 unacknowledged connections, also from one
+    /// frontend.
     pub fast_open: Option<FastOpenListen>,
-    /// How long a first message may have been on its way; one that comes later costs a round trip to be
-    /// confirmed. Messages are remembered for twice as long. 1 s to 1 h, default 10 s.
+    /// Longest age of a first message at its arrival; an older one costs a round trip for a confirmation.
+    /// Messages are remembered for twice as long. 1 s to 1 h, default 10 s.
     pub replay_tolerance: Duration,
-    /// Where the kernel's TCP listens for frontends whose path carries nothing else. Default `None`: nowhere.
+    /// Address for the kernel's TCP, for frontends whose path carries nothing else. Default `None`.
     pub kernel_listen: Option<SocketAddr>,
-    /// A stack on a packet socket that keeps the same port; it listens there for frontends whose path carries
-    /// no UDP, and for those that have the kernel's TCP only. Default `None`.
+    /// A stack on a packet socket that uses the same port. It listens there for frontends whose path carries
+    /// no UDP, and for those with the kernel's TCP only. Default `None`.
     pub packet: Option<Endpoint>,
-    /// Other origins that frontends may ask for by address. Default none.
+    /// Other origins that frontends may request by address. Default none.
     pub allow: Vec<Allow>,
-    /// Origins that frontends may ask for by name. Default none.
+    /// Origins that frontends may request by name. Default none.
     pub origins: Origins,
-    /// Connect to the origin from the client's own address, where the origin's way back leads over this host.
-    /// Default no.
+    /// Connect to the origin from the client's own address; the origin's answers must be routed over this
+    /// host. Default no.
     pub as_client: bool,
     /// Tell the origin the client's address in a PROXY header. Default `None`: no.
     pub send_proxy: Option<ProxyVersion>,
-    /// The device of the hop, if frontends are to be named in reports as they are known outside the stack.
+    /// The device of the hop, if reports name frontends by their outside address.
     pub attached: Option<Attached>,
-    /// Limits of frontends that have keys of their own, by label. Default none.
+    /// Limits of frontends with their own keys, by label. Default none.
     pub frontend_limits: BTreeMap<String, FrontendLimits>,
     /// Limits and reports.
     pub service: ServiceConfig,
 }
 
 impl BackendConfig {
-    /// The defaults, between `listen` and `origin`.
+    /// Returns the default configuration for these three settings.
     pub fn new(listen: SocketAddr, origin: impl Into<Option<String>>, hop: Hop) -> BackendConfig {
-        // A sealed hop recognises a repeated first message itself, and its window does not limit SYNs per
-        // second.
+        // A sealed hop recognises a repeated first message itself, so the replay window need not limit SYNs
+        // per second.
         let authenticated = !matches!(hop, Hop::Plain);
         let replay_window = (!authenticated).then(ReplayWindow::default);
         BackendConfig {
@@ -136,10 +135,10 @@ impl BackendConfig {
 #[derive(Debug)]
 pub struct Backend {
     shared: Arc<Shared>,
-    /// One or more.
+    /// At least one.
     listeners: Vec<TcpListener>,
     local: SocketAddr,
-    /// None, one, or one for each core.
+    /// One for each core, one for all, or none.
     kernel: Vec<tokio::net::TcpListener>,
 }
 
@@ -147,8 +146,8 @@ impl Backend {
     /// Listens on the stack of `endpoint`.
     ///
     /// # Errors
-    /// If the address is not the endpoint's or the port is taken; if clients' addresses are to be taken and
-    /// may not be.
+    /// If the address is not the endpoint's, or the port is in use; if `as_client` is set and the system does
+    /// not permit it.
     pub fn bind(config: BackendConfig, endpoint: &Endpoint) -> io::Result<Backend> {
         if config.as_client {
             outgoing::may_connect_as().map_err(|error| {
@@ -163,8 +162,8 @@ impl Backend {
             listeners.extend(listen_on(packet, address, &listen)?);
         }
         let tolerance = config.replay_tolerance.clamp(Duration::from_secs(1), Duration::from_secs(3600));
-        // Where there is a packet socket, the kernel is kept from the port, and that stack answers in its
-        // place.
+        // With a packet socket the kernel cannot use the port, and the stack on that socket accepts these
+        // connections.
         let kernel = config.kernel_listen.filter(|_| config.packet.is_none()).map(listen_at).transpose()?;
         let kernel = kernel.map_or_else(Vec::new, |listener| on_each(listener, &config.service.cores));
         config.service.metrics.frontends().set(config.hop.labels(), &config.frontend_limits);
@@ -181,12 +180,12 @@ impl Backend {
         Ok(Backend { shared, listeners, local, kernel })
     }
 
-    /// To change it while it runs.
+    /// Returns a handle to change the backend while it runs.
     pub fn control(&self) -> BackendControl {
         BackendControl(self.shared.clone())
     }
 
-    /// Address and port on the hop's stack.
+    /// Returns the address and port on the hop's stack.
     pub fn local_addr(&self) -> SocketAddr {
         self.local
     }
@@ -203,7 +202,7 @@ impl Backend {
     }
 }
 
-/// A door for each of `count` cores, with the listeners of the stacks that are there.
+/// Returns a door for each of `count` cores, with the listeners of the existing stacks.
 fn back_doors(
     shared: &Arc<Shared>,
     listeners: Vec<TcpListener>,
@@ -222,12 +221,12 @@ fn back_doors(
     doors
 }
 
-/// Where frontends come in on one core.
+/// The listeners of one core.
 struct BackDoor {
     shared: Arc<Shared>,
     listeners: Vec<Listening<TcpListener>>,
     kernel: Option<Listening<tokio::net::TcpListener>>,
-    /// Index of the listener to ask first, and the core that serves connections of a stack common to all.
+    /// Index of the listener to try first, and of the core that serves the next connection of a shared stack.
     turn: usize,
 }
 
@@ -255,7 +254,7 @@ impl Door for BackDoor {
     }
 }
 
-/// The next frontend over the kernel's TCP; none ever comes if nobody listens there.
+/// Waits for the next frontend over the kernel's TCP; never resolves without a listener.
 async fn accept_kernel(
     listening: Option<&Listening<tokio::net::TcpListener>>,
     turn: usize,
@@ -266,13 +265,13 @@ async fn accept_kernel(
     listening.arrived((Line::Kernel(stream), peer), turn)
 }
 
-/// A handle to a backend that runs.
+/// A handle to a running backend.
 #[derive(Clone, Debug)]
 pub struct BackendControl(Arc<Shared>);
 
 impl BackendControl {
-    /// Serves new connections with `config` from now on; those that there are go on as they began. Listeners,
-    /// device, limits and the log stay.
+    /// Applies `config` to new connections; existing ones keep theirs. Listeners, device, limits and the log
+    /// do not change.
     pub fn reload(&self, config: BackendConfig) {
         let mut current = self.0.current.lock().unwrap_or_else(PoisonError::into_inner);
         let BackendConfig { listen, kernel_listen, packet, attached, service, .. } =
@@ -305,7 +304,7 @@ async fn serve(
     let config = shared.config();
     let asked = match hear(line, &config, &shared.run).await {
         Ok(asked) => asked,
-        // A frontend keeps connections ready and does not need all; health checks do so too.
+        // A frontend keeps spare connections open and does not use all; health checks do the same.
         Err(Rejected::Silent) => return None,
         Err(rejected) => {
             if matches!(rejected, Rejected::Late) {
@@ -317,7 +316,7 @@ async fn serve(
     access.frontend = asked.frontend.clone();
     access.end = match asked.opening.purpose {
         Purpose::Watch => {
-            // A frontend that has gone asks no more; that is all there is to say about it.
+            // The frontend has closed the watch, which needs no report.
             let _ = answer_watch(&shared, asked, peer, &mut signal).await;
             return None;
         }
@@ -331,9 +330,9 @@ async fn serve(
     Some(access)
 }
 
-/// The first message. It comes with the opening of the connection, unless it is lost on its way: then the
-/// frontend says it again for as long as it waits for an answer, and giving up earlier would reset a client
-/// that a little patience serves.
+/// Reads the first message. It arrives with the opening of the connection, unless it is lost. Then the
+/// frontend repeats it while it waits for an answer, so giving up earlier would reset a client that could
+/// still be served.
 async fn hear(mut line: Line, config: &BackendConfig, run: &Run) -> Result<Asked, Rejected> {
     let ServiceConfig { connect_timeout, timeouts: Timeouts { header, .. }, .. } = config.service;
     let silence = header.max(connect_timeout);
@@ -347,8 +346,8 @@ impl Shared {
         self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The address of a frontend as the stack has it, if its connections can follow it to another one: peers
-    /// of TCP in UDP, and under a key, without which anybody could say to be this frontend.
+    /// Returns the address of a frontend in the stack if its connections can follow it to another address.
+    /// This needs TCP in UDP and a key; without a key, anyone could pretend to be this frontend.
     fn followed(&self, (local, remote): (IpAddr, IpAddr)) -> Option<IpAddr> {
         let config = self.config();
         let is_udp =
@@ -356,7 +355,7 @@ impl Shared {
         (is_udp && !matches!(config.hop, Hop::Plain)).then_some(remote)
     }
 
-    /// A frontend has told its secret, from the address `inside` of the stack.
+    /// Registers the secret of a frontend at the address `inside` of the stack.
     fn register(
         &self,
         secret: Secret,
@@ -372,13 +371,13 @@ impl Shared {
         Some(moved)
     }
 
-    /// Lost segments of a million on the path to a frontend, on whichever of the stacks it is.
+    /// Returns lost segments per million on the path to a frontend, whichever stack has measured it.
     fn loss(&self, local: IpAddr, remote: IpAddr) -> Option<u32> {
         let packet = self.config().packet.clone();
         peer::loss(&self.endpoint, local, remote).or_else(|| peer::loss(&packet?, local, remote))
     }
 
-    /// Says why a connection is not served: once a second at most, since anybody can cause it.
+    /// Logs why a connection is not served, once a second at most, because anyone can cause it.
     fn reject(&self, peer: SocketAddr, why: &Rejected) -> Option<Access> {
         self.config().service.metrics.reject();
         if let Some(suppressed) = self.rejections.permit(Instant::now()) {
@@ -394,8 +393,8 @@ impl Shared {
     }
 }
 
-/// The origin of a connection for which a frontend has `asked` by name or address, or not at all; an error
-/// says why it has none.
+/// Returns the origin of a connection, for which the frontend may have `asked` by name or address; an error
+/// says why there is none.
 fn permitted<'a>(config: &'a BackendConfig, asked: Option<&'a str>) -> Result<&'a str, String> {
     match (asked, &config.origin) {
         (Some(name), _) if !name.contains(':') => {
@@ -410,7 +409,7 @@ fn permitted<'a>(config: &'a BackendConfig, asked: Option<&'a str>) -> Result<&'
     }
 }
 
-/// Opens the origin, tells the frontend, and copies.
+/// Connects to the origin, reports the result to the frontend, and copies.
 async fn carry_on(
     config: &BackendConfig,
     run: &Run,
@@ -443,7 +442,7 @@ async fn carry_on(
         Ok(opened) => opened,
         Err((verdict, end)) => {
             access.hop = asked.line().stats();
-            // A frontend that does not hear the verdict sees the connection end.
+            // If the verdict is lost, the frontend sees the connection end.
             if let Ok(mut hop) = asked.tell(verdict, run).await {
                 let (_, mut write) = hop.split();
                 let _ = tokio::time::timeout(LAST_WORD, write.shutdown()).await;
@@ -461,7 +460,7 @@ async fn carry_on(
         slot.charge(asked.first.len(), true);
     }
     access.spoke_first = (!asked.first.is_empty()).then_some(Speaker::Client);
-    // The answer to the frontend travels with the origin's first bytes, if they do not take long.
+    // The answer to the frontend leaves together with the origin's first bytes, if they arrive soon.
     let answer = match first_bytes(&mut origin, ANSWER_WAIT).await {
         Ok(answer) => answer,
         Err(error) => {
@@ -491,7 +490,7 @@ async fn carry_on(
     }
 }
 
-/// Answers a frontend that asks whether this side lives, for as long as it asks.
+/// Answers a frontend's watch until it ends.
 async fn answer_watch(
     shared: &Shared,
     asked: Asked,

@@ -1,16 +1,15 @@
 //! The name of the server in a TLS client hello (RFC 6066, section 3), read without a key and without
 //! changing a byte.
 //!
-//! The hello is parsed here, because rustls's `Acceptor` refuses hellos that an origin may accept (without
-//! `signature_algorithms`, for example), and `tls-parser` does not join fragments. With an encrypted client
-//! hello (ECH) the name is the public one.
+//! This module parses the hello itself, because rustls's `Acceptor` rejects hellos that an origin may accept
+//! (without `signature_algorithms`, for example), and `tls-parser` does not join fragments. With an encrypted
+//! client hello (ECH) the name is the public one.
 
-/// Longest client hello that is read, bytes, its record headers included. Hellos with post-quantum key shares
-/// have 2 kB.
+/// Longest client hello, bytes, including its record headers. Hellos with post-quantum key shares have 2 kB.
 pub const LONGEST: usize = 16 * 1024;
 
-/// The record of an alert, with which a server refuses a name that it does not know (RFC 6066, section 3; RFC
-/// 8446, section 6.2): fatal, unrecognized_name.
+/// The record of the fatal alert unrecognized_name, by which a server refuses a name that it does not know
+/// (RFC 6066, section 3; RFC 8446, section 6.2).
 pub const UNRECOGNIZED_NAME: [u8; 7] = [21, 3, 1, 0, 2, 2, 112];
 
 const HANDSHAKE: u8 = 22;
@@ -18,10 +17,10 @@ const CLIENT_HELLO: u8 = 1;
 const SERVER_NAME: u16 = 0;
 const HOST_NAME: u8 = 0;
 
-/// The first bytes of a client, as far as they are known.
+/// Result for the first bytes of a client.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Hello {
-    /// The beginning of a client hello; it is not decided before there are this many bytes.
+    /// The beginning of a client hello; the result needs at least this many bytes.
     More(usize),
     /// A client hello for this name, in lower case.
     Named(String),
@@ -31,7 +30,7 @@ pub enum Hello {
     NotTls,
 }
 
-/// Reads the client hello at the beginning of `bytes`, in one record or in several.
+/// Parses the client hello at the beginning of `bytes`, in one record or in several.
 pub fn parse(bytes: &[u8]) -> Hello {
     let mut rest = bytes;
     let mut message = Vec::new();
@@ -78,7 +77,8 @@ fn more(needed: usize) -> Hello {
     if needed > LONGEST { Hello::NotTls } else { Hello::More(needed) }
 }
 
-/// The name in the body of a client hello (RFC 8446, section 4.1.2); `None` if it is none.
+/// Returns the name in the body of a client hello (RFC 8446, section 4.1.2); the outer `None` means that the
+/// body is not valid.
 fn name(body: &[u8]) -> Option<Option<String>> {
     // legacy_version and random.
     let mut rest = body.get(2 + 32..)?;
@@ -104,7 +104,7 @@ fn name(body: &[u8]) -> Option<Option<String>> {
     Some(None)
 }
 
-/// A name of a host, in lower case.
+/// Returns a host name in lower case.
 fn host(bytes: &[u8]) -> Option<String> {
     let is_host = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
     let is_name = !bytes.is_empty() && bytes.len() <= 255 && bytes.iter().all(is_host);
@@ -117,7 +117,7 @@ fn number(rest: &mut &[u8]) -> Option<u16> {
     Some(u16::from_be_bytes(*number))
 }
 
-/// Takes a vector with a length of two bytes.
+/// Removes a vector with a length of two bytes from `rest`.
 fn vector<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     let length = number(rest)?;
     let (vector, behind) = rest.split_at_checked(length.into())?;
@@ -125,7 +125,7 @@ fn vector<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     Some(vector)
 }
 
-/// Takes a vector with a length of one byte.
+/// Removes a vector with a length of one byte from `rest`.
 fn short_vector<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     let (length, behind) = rest.split_first()?;
     let (vector, behind) = behind.split_at_checked((*length).into())?;
@@ -141,8 +141,8 @@ mod tests {
         [&u16::try_from(bytes.len()).unwrap().to_be_bytes()[..], bytes].concat()
     }
 
-    /// A client hello for `name`, with another extension of `padding` bytes before it, in records of
-    /// `fragment` bytes at most.
+    /// Returns a client hello for `name`, with another extension of `padding` bytes before it, in records of
+    /// at most `fragment` bytes.
     fn hello(name: Option<&str>, padding: usize, fragment: usize) -> Vec<u8> {
         let extension = |kind: u16, data: &[u8]| [&kind.to_be_bytes()[..], &with_length(data)].concat();
         let mut extensions = extension(21, &vec![0; padding]);

@@ -9,54 +9,54 @@ use crate::hop::stream::HopStream;
 use crate::hop::{Ephemerals, Hop, Opening, Purpose};
 use crate::log::Log;
 use crate::peer::{self, Answer, Redundancy};
-use crate::transport::Way;
+use crate::transport::Transport;
 use crate::upstream::{BackendSpec, Dialling, Upstream};
 use brisk_runtime::{ConnStats, Endpoint, FastOpenConnect, FastOpenOutcome, TcpConfig};
 
-/// Pause between questions, so that losses are seen one by one.
+/// Pause between questions, so that a burst of losses does not affect several.
 const PAUSE: Duration = Duration::from_millis(10);
-/// Connections after the first: the second one can use the cookie of the first, the third one shows that it
-/// lasts.
+/// Number of connections after the first: the second one can use the cookie of the first, and the third one
+/// shows that the cookie remains valid.
 const AGAIN: usize = 2;
 
 /// Subject and parameters of an examination.
 #[derive(Clone, Debug)]
 pub struct Examination {
-    /// The stack to do it with.
+    /// The stack of the connections.
     pub endpoint: Endpoint,
-    /// The one on a packet socket.
+    /// The stack on a packet socket.
     pub packet: Option<Endpoint>,
     /// The backend.
     pub backend: BackendSpec,
-    /// How the hop is protected.
+    /// Protection of the hop.
     pub hop: Hop,
-    /// The hop's connections.
+    /// Settings of the hop's connections.
     pub tcp: TcpConfig,
-    /// Whether Fast Open is wanted.
+    /// Fast Open is requested.
     pub fast_open: bool,
-    /// Questions to ask.
+    /// Number of questions.
     pub probes: u32,
-    /// How long a connection may take to open.
+    /// Time limit for opening a connection.
     pub patience: Duration,
 }
 
-/// One thing that was found.
+/// The result of one check.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Finding {
     /// Name of the check.
     pub what: &'static str,
-    /// Finding, for people.
+    /// Result in words.
     pub told: String,
-    /// False if somebody should do something about it.
+    /// False if the operator should act on it.
     pub good: bool,
 }
 
 /// Measurements of the path.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Measured {
-    /// Median of their round trips.
+    /// Median round-trip time of the questions.
     pub rtt: Duration,
-    /// Share of the packets that were lost, the mean of both directions, 0 to 1.
+    /// Share of lost packets, the mean of both directions, 0 to 1.
     pub loss: f64,
 }
 
@@ -69,17 +69,17 @@ pub struct Report {
 }
 
 impl Report {
-    /// In the order in which it was found.
+    /// Returns the findings in the order of the checks.
     pub fn findings(&self) -> &[Finding] {
         &self.findings
     }
 
-    /// True if the backend can be used, in whichever way.
+    /// True if any transport to the backend works.
     pub fn usable(&self) -> bool {
         self.usable
     }
 
-    /// The path, if questions were answered.
+    /// Returns the measurements if questions were answered.
     pub fn measured(&self) -> Option<Measured> {
         self.measured
     }
@@ -89,7 +89,7 @@ impl Report {
     }
 }
 
-/// Looks at everything.
+/// Runs all checks.
 pub async fn examine(examination: &Examination) -> Report {
     let Examination { endpoint, packet, backend, hop, tcp, fast_open, probes, patience } =
         examination.clone();
@@ -99,7 +99,7 @@ pub async fn examine(examination: &Examination) -> Report {
     let upstream = Upstream::new(backend);
     let mut report = Report::default();
     let began = Instant::now();
-    match open(&upstream, &dialling, patience, Way::Usual).await {
+    match open(&upstream, &dialling, patience, Transport::Usual).await {
         Ok(hop) => {
             let took = began.elapsed();
             report.usable = true;
@@ -117,8 +117,8 @@ pub async fn examine(examination: &Examination) -> Report {
         }
         Err(why) => report.add("hop", false, why),
     }
-    for (way, what) in [(Way::Packet, "native tcp"), (Way::Kernel, "kernel tcp")] {
-        other(&upstream, &dialling, patience, way, what, &mut report).await;
+    for (transport, what) in [(Transport::Packet, "native tcp"), (Transport::Kernel, "kernel tcp")] {
+        other(&upstream, &dialling, patience, transport, what, &mut report).await;
     }
     report
 }
@@ -127,10 +127,10 @@ async fn open(
     upstream: &Upstream,
     dialling: &Dialling,
     patience: Duration,
-    way: Way,
+    transport: Transport,
 ) -> Result<HopStream, String> {
     let opening = Opening::new(Purpose::Watch);
-    match tokio::time::timeout(patience, upstream.open_over(dialling, &opening, way)).await {
+    match tokio::time::timeout(patience, upstream.open_over(dialling, &opening, transport)).await {
         Ok(opened) => opened.map_err(|refused| refused.to_string()),
         Err(_) => {
             let patience = humantime::format_duration(patience);
@@ -149,7 +149,7 @@ fn redundancy(hop: &HopStream, report: &mut Report) {
     report.add("redundancy", good, format!("{}: {}", agreed.name(), agreed.reason()));
 }
 
-/// Asks and measures.
+/// Sends questions and measures their answers.
 async fn questions(mut hop: HopStream, probes: u32, report: &mut Report) {
     let mut times = Vec::new();
     let mut loss_in = None;
@@ -181,8 +181,8 @@ async fn questions(mut hop: HopStream, probes: u32, report: &mut Report) {
     }
 }
 
-/// Reports the losses of each direction; returns their mean. A backend of an earlier release does not count:
-/// then an answer is taken for lost if the probe of its question was needless.
+/// Reports the losses of each direction; returns their mean. A backend of an earlier release does not count
+/// losses: then each unnecessary probe counts as a lost answer.
 fn losses(stats: &ConnStats, answered: usize, loss_in: Option<f64>, report: &mut Report) -> f64 {
     let counters = &stats.counters;
     let lost = stats.lost_segments;
@@ -204,9 +204,9 @@ fn losses(stats: &ConnStats, answered: usize, loss_in: Option<f64>, report: &mut
     (out + back) / 2.0
 }
 
-/// Sends full segments in both directions: a size that only the handshake announced may not pass.
+/// Sends full segments in both directions: the path may drop the size that the handshake announced.
 async fn segment(upstream: &Upstream, dialling: &Dialling, patience: Duration, report: &mut Report) {
-    let Ok(mut hop) = open(upstream, dialling, patience, Way::Usual).await else { return };
+    let Ok(mut hop) = open(upstream, dialling, patience, Transport::Usual).await else { return };
     let announced = hop.line().segment();
     let began = Instant::now();
     let segment = hop.line().segment();
@@ -245,14 +245,14 @@ async fn segment(upstream: &Upstream, dialling: &Dialling, patience: Duration, r
     report.add("segment", good, told);
 }
 
-/// Connects again, now that there is a cookie.
+/// Connects again, now with a cookie.
 async fn again(upstream: &Upstream, dialling: &Dialling, patience: Duration, report: &mut Report) {
     let mut used = 0;
     let mut took = Duration::MAX;
     let mut outcome = None;
     for _ in 0..AGAIN {
         let began = Instant::now();
-        let Ok(hop) = open(upstream, dialling, patience, Way::Usual).await else { continue };
+        let Ok(hop) = open(upstream, dialling, patience, Transport::Usual).await else { continue };
         took = took.min(began.elapsed());
         let seen = hop.line().stats().map(|stats| stats.fast_open);
         used += usize::from(seen == Some(FastOpenOutcome::Used));
@@ -266,19 +266,19 @@ async fn again(upstream: &Upstream, dialling: &Dialling, patience: Duration, rep
     report.add("fast open", used > 0, told);
 }
 
-/// A way out.
+/// Checks another transport.
 async fn other(
     upstream: &Upstream,
     dialling: &Dialling,
     patience: Duration,
-    way: Way,
+    transport: Transport,
     what: &'static str,
     report: &mut Report,
 ) {
-    if !upstream.there().contains(&way) {
+    if !upstream.available().contains(&transport) {
         return;
     }
-    match open(upstream, dialling, patience, way).await {
+    match open(upstream, dialling, patience, transport).await {
         Ok(_) => {
             report.usable = true;
             report.add(what, true, "works; used if the path does not carry the transports above".to_owned());

@@ -30,12 +30,12 @@ use crate::service::{
     poll_first_bytes, serve_until,
 };
 
-/// Connections that the data of their SYN opened and that their clients have not acknowledged yet.
+/// Limit of connections that SYN data opened and that their clients have not acknowledged yet.
 const PENDING: u16 = 1024;
 
 /// Settings of clients' connections.
 ///
-/// Nagle's algorithm is off: the edge passes on what it gets when it gets it. Keepalive once a minute closes
+/// Nagle's algorithm is off: the edge forwards data when it arrives. Keepalive once a minute closes
 /// connections whose client has vanished.
 pub fn client_tcp() -> TcpConfig {
     let alive =
@@ -46,26 +46,26 @@ pub fn client_tcp() -> TcpConfig {
 /// Configuration of an edge.
 #[derive(Clone, Debug)]
 pub struct EdgeConfig {
-    /// Where clients connect, and their origins and routes. [`Listener::direct`] has no meaning here.
+    /// Addresses of clients, with their origins and routes. [`Listener::direct`] has no effect here.
     pub listeners: Vec<Listener>,
-    /// The origin of listeners that name none, `HOST:PORT`. A name is looked up for each connection. Default
+    /// The origin of listeners that name none, `HOST:PORT`. A name is resolved for each connection. Default
     /// `None`.
     pub origin: Option<String>,
     /// Origins of listeners and routes by name. Default none.
     pub origins: Origins,
     /// Tell the origin the client's address in a PROXY header. Default `None`: no.
     pub send_proxy: Option<ProxyVersion>,
-    /// The clients' connections. Default: [`client_tcp`].
+    /// Settings of the clients' connections. Default: [`client_tcp`].
     pub tcp: TcpConfig,
-    /// Takes a client's first bytes with its SYN. A repeated SYN is recognised while its connection lives and
-    /// for two minutes. Default on, with room for 1024 connections that are not acknowledged yet.
+    /// Accepts a client's first bytes with its SYN. A repeated SYN is recognised while its connection exists
+    /// and for two minutes after. Default on, with at most 1024 unacknowledged connections.
     pub fast_open: Option<FastOpenListen>,
     /// Limits and reports.
     pub service: ServiceConfig,
 }
 
 impl EdgeConfig {
-    /// The defaults, for these listeners.
+    /// Returns the default configuration for these listeners.
     pub fn new(listeners: Vec<Listener>) -> EdgeConfig {
         EdgeConfig {
             listeners,
@@ -82,7 +82,7 @@ impl EdgeConfig {
         }
     }
 
-    /// The listener that a client came to at `local`.
+    /// Returns the listener for the local address `local`.
     fn listener(&self, local: SocketAddr) -> Option<&Listener> {
         let everywhere =
             |address: SocketAddr| address.ip().is_unspecified() && address.port() == local.port();
@@ -92,7 +92,7 @@ impl EdgeConfig {
         find(&|address| address == local).or_else(|| find(&everywhere))
     }
 
-    /// The address of an origin with this name, or of the origin without one.
+    /// Returns the address of the origin with this name, or of the default origin.
     fn address(&self, name: Option<&OriginName>) -> Result<&str, String> {
         match name {
             Some(name) => self.origins.get(name.as_str()).ok_or_else(|| format!("no origin is named {name}")),
@@ -109,10 +109,10 @@ pub struct Edge {
 }
 
 impl Edge {
-    /// Listens at each of these places on the stack of its endpoint.
+    /// Listens at each of these addresses on the stack of its endpoint.
     ///
     /// # Errors
-    /// If an address is not the endpoint's or a port is taken.
+    /// If an address is not the endpoint's, or a port is in use.
     pub fn bind(config: EdgeConfig, places: &[(SocketAddr, Endpoint)]) -> io::Result<Edge> {
         let (tcp, fast_open) = (config.tcp.clone(), config.fast_open.clone());
         let listen = ListenConfig { tcp, fast_open, backlog: BACKLOG.into(), ..ListenConfig::default() };
@@ -124,7 +124,7 @@ impl Edge {
         Ok(Edge { shared: Arc::new(Shared { current }), listeners })
     }
 
-    /// To change it while it runs.
+    /// Returns a handle to change the edge while it runs.
     pub fn control(&self) -> EdgeControl {
         EdgeControl(self.shared.clone())
     }
@@ -139,13 +139,13 @@ impl Edge {
     }
 }
 
-/// A handle to an edge that runs.
+/// A handle to a running edge.
 #[derive(Clone, Debug)]
 pub struct EdgeControl(Arc<Shared>);
 
 impl EdgeControl {
-    /// Serves new connections with `config` from now on: its origins, its routes and its PROXY header. Open
-    /// connections keep theirs. Addresses to listen on, TCP, limits and the log stay.
+    /// Applies `config` to new connections: its origins, its routes and its PROXY header. Open connections
+    /// keep theirs. Listening addresses, TCP, limits and the log do not change.
     pub fn reload(&self, config: EdgeConfig) {
         let mut current = self.0.current.lock().unwrap_or_else(PoisonError::into_inner);
         let EdgeConfig { tcp, fast_open, service, .. } = EdgeConfig::clone(&current);
@@ -165,11 +165,11 @@ impl Shared {
     }
 }
 
-/// Where clients come in on one core.
+/// The listeners of one core.
 struct EdgeDoor {
     shared: Arc<Shared>,
     listeners: Vec<Listening<TcpListener>>,
-    /// Index of the listener to ask first, and the core that serves connections of a stack common to all.
+    /// Index of the listener to try first, and of the core that serves the next connection of a shared stack.
     turn: usize,
 }
 
@@ -200,7 +200,7 @@ async fn serve(
     Some(access)
 }
 
-/// Opens the origin of a client, and copies.
+/// Connects to the origin of a client, and copies.
 async fn carry_on(
     config: &EdgeConfig,
     mut client: TcpStream,
@@ -243,7 +243,7 @@ async fn carry_on(
     };
     access.bytes_up += first.len() as u64;
     access.spoke_first = (!first.is_empty()).then_some(Speaker::Client);
-    // Bytes before the payload are not held while the connection lives.
+    // Limits the lifetime of the bytes before the payload.
     drop(first);
     let with = Carry {
         first: Vec::new(),
@@ -266,7 +266,7 @@ async fn route<'a>(
     first: &mut Vec<u8>,
     access: &mut Access,
 ) -> Result<&'a str, End> {
-    // A listener that a reload has just removed takes nobody.
+    // A reload has just removed this listener.
     let Some(listener) = config.listener(addresses.destination) else {
         client.reset();
         return Err(End::Drained);
@@ -281,7 +281,7 @@ async fn route<'a>(
         }
     };
     if first.is_empty() {
-        // Data of a SYN is there already, and leaves with the opening of the origin's connection.
+        // SYN data is available already, and leaves with the opening of the origin's connection.
         let arrived = tokio::select! {
             biased;
             arrived = poll_fn(|cx| poll_first_bytes(client, cx)) => arrived,

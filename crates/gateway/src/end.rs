@@ -25,7 +25,7 @@ pub enum End {
     Limited(String),
     /// The client did not log in.
     Unauthorized(&'static str),
-    /// It did nothing for too long.
+    /// The connection was inactive for too long.
     TimedOut(Timeout),
 }
 
@@ -44,7 +44,7 @@ impl End {
         "unauthorized",
     ];
 
-    /// The name for metrics.
+    /// Returns the name for metrics.
     pub fn name(&self) -> &'static str {
         let n = match self {
             End::Closed => 0,
@@ -61,7 +61,7 @@ impl End {
         End::NAMES[n]
     }
 
-    /// True if the client did not get what it came for, and not by its own doing.
+    /// True if the client was not served, through no fault of its own.
     pub fn is_failure(&self) -> bool {
         !matches!(self, End::Closed | End::ClientFailed(_) | End::Unauthorized(_) | End::TimedOut(_))
     }

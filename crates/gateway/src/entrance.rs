@@ -1,12 +1,12 @@
-//! The bytes before a client's payload: the origin that the client asks for, and its identity.
+//! The bytes before a client's payload: the origin that the client requests, and its identity.
 //!
-//! They come in this order, each only if it is switched on: a PROXY header from a trusted proxy; a SOCKS5
-//! greeting; an HTTP CONNECT or another request to a proxy (`http`). If there are users, a client has to log
-//! in with a name and a password of SOCKS5 (RFC 1929), or by the Basic scheme of HTTP (RFC 7617); a client
-//! that speaks neither is not admitted. SOCKS5 and CONNECT are answered when the backend has accepted the
-//! connection, or with the protocol's own refusal if it has not. For an origin that a backend has accepted
-//! before, success is reported at once, so that the client's first bytes travel with the opening of the hop.
-//! If that origin cannot be reached any more, the client is reset.
+//! They arrive in this order, each only if it is enabled: a PROXY header from a trusted proxy; a SOCKS5
+//! greeting; an HTTP CONNECT or another request to a proxy (`http`). If there are users, a client must log in
+//! with a name and a password of SOCKS5 (RFC 1929), or by the Basic scheme of HTTP (RFC 7617); a client that
+//! uses neither is rejected. SOCKS5 and CONNECT are answered when the backend has accepted the connection, or
+//! with the protocol's own refusal if it has not. For an origin that a backend has accepted before, success
+//! is reported at once, so that the client's first bytes travel with the opening of the hop. If that origin
+//! cannot be reached any more, the client is reset.
 
 mod http;
 
@@ -30,38 +30,37 @@ use crate::proxy::{self, Parsed};
 use crate::timeouts::Timeout;
 use crate::users::Users;
 
-/// Which ways in are open.
+/// The enabled protocols.
 #[derive(Clone, Debug, Default)]
 pub struct Entrance {
-    /// Proxies whose PROXY header is believed, and from which one is expected. Default none.
+    /// Proxies whose PROXY header is trusted and required. Default none.
     pub proxy_from: Vec<Network>,
     /// SOCKS5 (RFC 1928). Default off.
     pub socks5: bool,
     /// An HTTP proxy: CONNECT (RFC 9110, section 9.3.6), and requests for `http://` addresses. Default off.
     pub connect: bool,
-    /// The users whom SOCKS5 clients and those of the HTTP proxy have to be among. Default `None`: everybody
-    /// is served.
+    /// The users that may log in with SOCKS5 or at the HTTP proxy. Default `None`: every client is served.
     pub users: Option<Users>,
     /// Logins that have failed. Default none.
     pub failed_logins: FailedLogins,
-    /// The origin is where the client wanted to go before a firewall rule sent it here (REDIRECT or TPROXY).
+    /// The origin is the destination of the client before a firewall rule redirected it (REDIRECT or TPROXY).
     /// Default off.
     pub transparent: bool,
 }
 
-/// A client that has said what it wants.
+/// The request of an admitted client.
 #[derive(Debug)]
 pub(crate) struct Admitted {
     pub(crate) addresses: ClientAddresses,
     /// `HOST:PORT` or a name; `None`: the backend's own origin.
     pub(crate) origin: Option<String>,
-    /// The way to the origin while no backend is up.
+    /// The direct destination while no backend is up.
     pub(crate) direct: Option<Direct>,
-    /// The client's first bytes; those that have been read.
+    /// The client's first bytes that have been read.
     pub(crate) first: Vec<u8>,
-    /// The protocol whose answer the client still waits for.
+    /// The protocol whose answer the client waits for.
     pub(crate) awaits: Option<Reply>,
-    /// The user as whom it has logged in.
+    /// The user that has logged in.
     pub(crate) user: Option<Arc<str>>,
 }
 
@@ -73,12 +72,12 @@ struct ProxyRequest {
     user: Option<Arc<str>>,
 }
 
-/// Why a client is not admitted.
+/// Reason why a client is not admitted.
 #[derive(Debug)]
 enum Denied {
-    /// It failed, or made no sense.
+    /// The connection failed, or the request was invalid.
     Failed(io::Error),
-    /// It has not logged in.
+    /// The client has not logged in.
     Unauthorized(&'static str),
 }
 
@@ -99,12 +98,12 @@ impl From<Denied> for End {
 
 /// The client has named no user.
 const NO_LOGIN: &str = "no user name and password";
-/// The client has named a user that there is not, or with another password.
+/// The user does not exist, or the password is wrong.
 const WRONG_LOGIN: &str = "wrong user name or password";
 /// Logins from the network of the client have failed too often.
 const TOO_MANY: &str = "too many failed logins";
 
-/// How a client is told whether it has the connection that it asked for.
+/// Form of the answer whether the requested connection is open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Reply {
     Socks5,
@@ -112,7 +111,7 @@ pub(crate) enum Reply {
 }
 
 impl Reply {
-    /// Tells the client that the connection is there.
+    /// Reports success to the client.
     pub(crate) async fn grant(self, client: &mut TcpStream) -> io::Result<()> {
         match self {
             Reply::Socks5 => client.write_all(&socks5_reply(0)).await,
@@ -120,7 +119,7 @@ impl Reply {
         }
     }
 
-    /// Tells the client that there is none, and whether that is by rule.
+    /// Reports failure to the client, and whether a rule caused it.
     pub(crate) async fn refuse(self, client: &mut TcpStream, forbidden: bool) -> io::Result<()> {
         match (self, forbidden) {
             (Reply::Socks5, true) => client.write_all(&socks5_reply(NOT_ALLOWED)).await?,
@@ -132,7 +131,7 @@ impl Reply {
     }
 }
 
-/// RFC 1928, section 6: the connection is not allowed by rule.
+/// RFC 1928, section 6: a rule forbids the connection.
 const NOT_ALLOWED: u8 = 2;
 /// The host cannot be reached.
 const HOST_UNREACHABLE: u8 = 4;
@@ -142,7 +141,8 @@ fn socks5_reply(code: u8) -> [u8; 10] {
 }
 
 impl Entrance {
-    /// Reads what precedes the client's bytes, and what came with it, for at most `limit`.
+    /// Reads the request that precedes the client's payload, and payload that arrives with it, for at most
+    /// `limit`.
     pub(crate) async fn admit(
         &self,
         client: &mut TcpStream,
@@ -192,7 +192,7 @@ impl Entrance {
     }
 }
 
-/// Where the client wanted to go: REDIRECT leaves it in a socket option, TPROXY in the local address.
+/// Returns the original destination: REDIRECT keeps it in a socket option, TPROXY in the local address.
 fn intended(client: &TcpStream, local: SocketAddr) -> SocketAddr {
     let socket = socket2::SockRef::from(client);
     let redirected = match local {
@@ -202,7 +202,7 @@ fn intended(client: &TcpStream, local: SocketAddr) -> SocketAddr {
     redirected.ok().and_then(|address| address.as_socket()).map_or(local, plain)
 }
 
-/// Reads until `done` finds in `buffer` what it looks for.
+/// Reads until `done` finds a result in `buffer`.
 async fn until<T>(
     client: &mut (impl AsyncRead + Unpin),
     buffer: &mut Vec<u8>,
@@ -223,7 +223,7 @@ async fn until<T>(
     }
 }
 
-/// Reads a client's first bytes until they are a TLS client hello, or something else.
+/// Reads a client's first bytes until they are a TLS client hello or certainly something else.
 pub(crate) async fn client_hello(
     client: &mut (impl AsyncRead + Unpin),
     buffer: &mut Vec<u8>,
@@ -261,7 +261,7 @@ async fn proxied(client: &mut TcpStream, buffer: &mut Vec<u8>) -> io::Result<Opt
 }
 
 impl Entrance {
-    /// Reads a SOCKS5 greeting or a request to a proxy; `None` if the client speaks neither.
+    /// Reads a SOCKS5 greeting or a request to a proxy; `None` if the client uses neither.
     async fn asked(
         &self,
         client: &mut TcpStream,
@@ -276,13 +276,13 @@ impl Entrance {
     }
 }
 
-/// The methods of a SOCKS5 greeting: no authentication, a name and a password, and none that is acceptable.
+/// The methods of a SOCKS5 greeting: no authentication, name and password, and none acceptable.
 const OPEN: u8 = 0;
 const PASSWORD: u8 = 2;
 const NO_METHOD: u8 = 0xff;
 
-/// RFC 1928: greeting, choice of a method, request. With `users` the method is that of RFC 1929, else "no
-/// authentication".
+/// Handles RFC 1928: greeting, choice of a method, request. With `users` the method is that of RFC 1929,
+/// otherwise "no authentication".
 async fn socks5(
     client: &mut TcpStream,
     buffer: &mut Vec<u8>,
@@ -322,7 +322,7 @@ async fn socks5(
     Ok(ProxyRequest { origin, awaits: Some(Reply::Socks5), user })
 }
 
-/// RFC 1929: a name and a password; a failure ends the connection.
+/// Handles RFC 1929: a name and a password; a failure ends the connection.
 async fn socks5_login(
     client: &mut TcpStream,
     buffer: &mut Vec<u8>,
@@ -354,7 +354,7 @@ async fn socks5_login(
     }
 }
 
-/// The origin and the length of a request; the inner `Err` is the code to refuse it with.
+/// Parses a request; returns its origin and length. The inner `Err` is the code of the refusal.
 fn socks5_request(bytes: &[u8]) -> io::Result<Option<Result<(String, usize), u8>>> {
     let [version, command, _, kind, rest @ ..] = bytes else { return Ok(None) };
     if *version != 5 {
@@ -386,7 +386,7 @@ fn socks5_request(bytes: &[u8]) -> io::Result<Option<Result<(String, usize), u8>
     Ok(Some(Ok((origin, 4 + skip + length + 2))))
 }
 
-/// `HOST:PORT` that can be carried in an opening and looked up.
+/// True if `HOST:PORT` fits in an opening and can be resolved.
 fn usable(origin: &str) -> bool {
     let parts = origin.rsplit_once(':').map(|(host, port)| (host, port.parse::<u16>()));
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '[' | ']');
@@ -402,7 +402,8 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(60);
 
-    /// Returns the result for a client that sends `said`, its destination included, and the answer to it.
+    /// Returns the result for a client that sends `said`, including its destination, and the bytes of the
+    /// answer.
     async fn admitted(entrance: Entrance, said: &[u8]) -> (Result<Admitted, End>, Vec<u8>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
@@ -460,7 +461,7 @@ mod tests {
         assert!(answer.is_empty() && client.awaits == Some(Reply::Connect));
     }
 
-    /// Proxies for one user.
+    /// Returns an entrance for one user.
     fn for_alice() -> Entrance {
         Entrance { users: Users::parse("alice:secret", "users").ok(), ..open() }
     }

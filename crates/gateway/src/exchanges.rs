@@ -7,10 +7,10 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The exchange of a connection that is under way.
+/// The current exchange of a connection.
 pub(crate) struct Exchanges<'a> {
     now: Mutex<Exchange>,
-    /// Is told how long each one took.
+    /// Called with the duration of each exchange.
     done: &'a (dyn Fn(Duration) + Sync),
 }
 
@@ -21,13 +21,13 @@ struct Exchange {
 }
 
 impl<'a> Exchanges<'a> {
-    /// The exchanges of a connection. `asked`: when its client sent the first bytes, if they have been read
-    /// already.
+    /// Begins the exchanges of a connection. `asked`: time of the client's first bytes, if they have been
+    /// read already.
     pub(crate) fn new(asked: Option<Instant>, done: &'a (dyn Fn(Duration) + Sync)) -> Exchanges<'a> {
         Exchanges { now: Mutex::new(Exchange { asked, answered: None }), done }
     }
 
-    /// The client has sent something.
+    /// Records that the client has sent bytes.
     pub(crate) fn asked(&self, at: Instant) {
         let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
         if now.answered.is_some() {
@@ -36,7 +36,7 @@ impl<'a> Exchanges<'a> {
         now.asked.get_or_insert(at);
     }
 
-    /// The client has got something. Bytes that a server sends first answer nobody.
+    /// Records that the client has received bytes. Bytes that a server sends first belong to no exchange.
     pub(crate) fn answered(&self, at: Instant) {
         let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
         if now.asked.is_some() {
@@ -44,7 +44,7 @@ impl<'a> Exchanges<'a> {
         }
     }
 
-    /// Both sides have said all.
+    /// Records the end of both directions.
     pub(crate) fn ended(&self) {
         self.finish(*self.now.lock().unwrap_or_else(PoisonError::into_inner));
     }
@@ -60,7 +60,7 @@ impl<'a> Exchanges<'a> {
 mod tests {
     use super::*;
 
-    /// How long the exchanges took, seconds, of a client and a server that speak at these times.
+    /// Returns the durations of the exchanges, seconds, of a client and a server that send at these times.
     fn took(asked: Option<u64>, events: &[(char, u64)]) -> Vec<u64> {
         let began = Instant::now();
         let at = |second: u64| began + Duration::from_secs(second);

@@ -1,9 +1,9 @@
-//! Predicts which side sends first towards an origin, and so how long to wait for a client's first bytes. The
-//! opening of the hop (RFC 7413) can carry these bytes only if they are there before it starts.
+//! Predicts which side sends first on connections to an origin, and so how long to wait for a client's first
+//! bytes. The opening of the hop (RFC 7413) can carry only bytes that arrive before it starts.
 //!
-//! Browsers connect before they know what to ask for. If clients send first, as in HTTP and TLS, the wait
-//! costs nothing, because the server sends nothing before. If servers send first, as in SMTP, the wait delays
-//! the greeting. So the habit of each origin is learnt from its connections:
+//! Browsers connect before they know their request. If clients send first, as in HTTP and TLS, the wait costs
+//! nothing, because the server sends nothing before. If servers send first, as in SMTP, the wait delays the
+//! greeting. So the habit of each origin is learnt from its connections:
 //!
 //! | habit | wait |
 //! |---|---|
@@ -13,8 +13,8 @@
 //! | the server sent first, three times in a row | none |
 //!
 //! One connection on which the server sends first ends the second and the third row. After that the client
-//! must send first twice as often before the frontend waits for it again, and then for one round trip at
-//! most.
+//! must send first on twice as many connections in a row before the frontend waits for it again, and then for
+//! one round trip at most.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -23,20 +23,20 @@ use std::mem;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Connections in a row from which a habit follows.
+/// Number of connections in a row that establish a habit.
 const ENOUGH: u8 = 3;
-/// The most that are asked for after guesses that were wrong.
+/// Maximum of that number after wrong guesses.
 const ENOUGH_MOST: u8 = 96;
-/// How often the wait is doubled.
+/// Maximum number of times that the wait is doubled.
 const REACH: u8 = 3;
-/// Habits that are remembered in each half of the table.
+/// Number of habits in each half of the table.
 const HALF: usize = 512;
-/// How long after the opening of the hop a server speaks that speaks first; one that speaks later has given
+/// Time within which a server that sends first does so after the opening of the hop. A later server has given
 /// up waiting for the client.
 pub(crate) const GREETING: Duration = Duration::from_secs(2);
 
-/// Ports whose protocol says who speaks first: the client in HTTP (RFC 9112) and TLS (RFC 8446), the server
-/// in FTP, SMTP, POP3, IMAP and the submission of mail (RFC 959, 5321, 1939, 9051, 6409).
+/// Ports whose protocol determines which side sends first: the client in HTTP (RFC 9112) and TLS (RFC 8446),
+/// the server in FTP, SMTP, POP3, IMAP and the submission of mail (RFC 959, 5321, 1939, 9051, 6409).
 const ASSIGNED: [(u16, Speaker); 7] = [
     (80, Speaker::Client),
     (443, Speaker::Client),
@@ -57,7 +57,7 @@ pub enum Speaker {
 }
 
 impl Speaker {
-    /// In a word.
+    /// Returns one word.
     pub fn name(self) -> &'static str {
         match self {
             Speaker::Client => "client",
@@ -69,15 +69,15 @@ impl Speaker {
 /// Recent connections to an origin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Habit {
-    /// Side that sent first the last time; `None` before the first time.
+    /// Side that sent first on the last connection; `None` before the first one.
     last: Option<Speaker>,
-    /// How often in a row.
+    /// Number of connections in a row with that side.
     times: u8,
-    /// From how often on it counts for the client.
+    /// Value of `times` from which the client is expected to send first.
     enough: u8,
-    /// How often the wait is doubled.
+    /// Number of times that the wait is doubled.
     reach: u8,
-    /// A backend has taken a connection to this origin, and has refused none since.
+    /// A backend has accepted the last connection to this origin.
     granted: bool,
 }
 
@@ -105,7 +105,7 @@ impl Habit {
     fn heard(&mut self, who: Speaker, guess: Guess) {
         if who == Speaker::Server {
             self.reach = 0;
-            // A guess that was wrong; or the first sign that this origin has servers that speak first.
+            // Either the guess was wrong, or this is the first server of the origin that sends first.
             let wrong = guess.expected == Some(Speaker::Client);
             self.enough = if wrong { self.enough.saturating_mul(2).min(ENOUGH_MOST) } else { self.enough };
         } else if guess.late && guess.expected == Some(who) && self.enough == ENOUGH {
@@ -122,26 +122,27 @@ pub(crate) struct Guess {
     origin: u64,
     port: Option<u16>,
     expected: Option<Speaker>,
-    /// How long the client's first bytes are waited for.
+    /// Time to wait for the client's first bytes.
     pub(crate) wait: Duration,
     late: bool,
 }
 
 impl Guess {
-    /// The wait was in vain.
+    /// Marks that the wait was in vain.
     pub(crate) fn in_vain(self) -> Guess {
         Guess { late: true, ..self }
     }
 }
 
-/// The habits of the origins that were asked for of late, 1,024 at most.
+/// The habits of recently requested origins, 1,024 at most.
 #[derive(Debug, Default)]
 pub(crate) struct Habits {
     hasher: RandomState,
     table: Mutex<Table>,
 }
 
-/// An entry that was not looked up while the first half filled is in the second, and is forgotten with it.
+/// Two halves of entries. When the first half is full, it becomes the second, and the entries of the old
+/// second half are forgotten.
 #[derive(Debug, Default)]
 struct Table {
     recent: HashMap<u64, Habit>,
@@ -162,10 +163,10 @@ impl Table {
 }
 
 impl Habits {
-    /// How long to wait for the first bytes of a client that wants to go to `origin` (`None`: where everybody
-    /// goes), at least `usual` while nothing is known, at most `limit`. `round_trip` is that of the hop;
-    /// `None` if it is unknown, or if bytes would not ride on its opening: then a handshake under way is
-    /// worth more than the wait.
+    /// Guesses how long to wait for the first bytes of a client for `origin` (`None`: the default origin): at
+    /// least `usual` while nothing is known, at most `limit`. `round_trip` is that of the hop; `None` if it
+    /// is unknown, or if the opening cannot carry bytes: then starting the handshake early saves more than
+    /// the wait.
     pub(crate) fn guess(
         &self,
         origin: Option<&str>,
@@ -188,7 +189,7 @@ impl Habits {
         Guess { origin: own, port, expected, wait, late: false }
     }
 
-    /// `who` has spoken first on the connection that `guess` was made for.
+    /// Records that `who` sent first on the connection of `guess`.
     pub(crate) fn heard(&self, who: Speaker, guess: Guess) {
         let mut table = self.lock();
         for key in [Some(guess.origin), guess.port.map(|port| self.of_port(port))].into_iter().flatten() {
@@ -198,12 +199,12 @@ impl Habits {
         }
     }
 
-    /// True if a backend has taken the last connection to the origin that `guess` was made for.
+    /// True if a backend has accepted the last connection to the origin of `guess`.
     pub(crate) fn grants(&self, guess: Guess) -> bool {
         self.lock().get(guess.origin).is_some_and(|habit| habit.granted)
     }
 
-    /// A backend has taken a connection to the origin that `guess` was made for, or has refused it.
+    /// Records whether a backend has accepted a connection to the origin of `guess`.
     pub(crate) fn answered(&self, granted: bool, guess: Guess) {
         let mut table = self.lock();
         let habit = self.habit(&table, guess.origin, guess.port);
@@ -212,7 +213,7 @@ impl Habits {
         }
     }
 
-    /// That of an origin; of its port if there is none yet.
+    /// Returns the habit of an origin, or that of its port if there is none yet.
     fn habit(&self, table: &Table, key: u64, port: Option<u16>) -> Habit {
         let of_port = |port| table.get(self.of_port(port)).unwrap_or_else(|| Habit::of_port(port));
         table.get(key).unwrap_or_else(|| port.map_or(Habit::UNKNOWN, of_port))
@@ -223,7 +224,7 @@ impl Habits {
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
-        // Entries are only ever replaced as a whole.
+        // Entries are only replaced as a whole, so a panic leaves no partial one.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -231,9 +232,9 @@ impl Habits {
 /// Key of a habit.
 #[derive(Hash)]
 enum Key<'a> {
-    /// `HOST:PORT`, or wherever everybody goes.
+    /// `HOST:PORT`, or the default origin.
     Origin(Option<&'a str>),
-    /// For origins that nobody has asked for yet.
+    /// The port, for origins without a habit.
     Port(u16),
 }
 
@@ -298,7 +299,7 @@ mod tests {
         let habits = Habits::default();
         let mut wrong = 0;
         for n in 0..2000 {
-            // Of eight connections the server speaks first on one.
+            // On one of eight connections the server sends first.
             let who = if n % 8 == 7 { SERVER } else { CLIENT };
             let guess = guess(&habits, None);
             wrong += u32::from(who == SERVER && guess.wait > USUAL);

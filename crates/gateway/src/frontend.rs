@@ -1,4 +1,4 @@
-//! The frontend, near the users. It accepts ordinary TCP and carries it over the hop to the backend.
+//! The frontend, near the users. It accepts ordinary TCP and forwards it over the hop to the backend.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -35,66 +35,65 @@ use crate::routes::{self, Route};
 use crate::service::{
     Arrived, Door, Phase, ServiceConfig, Serving, Summary, adopt, first_bytes, hop_tcp, reached, serve_until,
 };
-use crate::transport::{Fate, Way};
+use crate::transport::{PathState, Transport};
 use crate::upstream::{BackendSpec, Dialling, Health, Upstream, Upstreams};
 
-/// How often a client that is held looks whether a backend is there.
+/// Interval at which a held client checks whether a backend is up.
 const HELD: Duration = Duration::from_millis(100);
 
 /// Configuration of a frontend.
 #[derive(Clone, Debug)]
 pub struct FrontendConfig {
-    /// Where clients connect that go where they ask to go ([`entrance`](FrontendConfig::entrance)), or to the
-    /// backend's own origin. Port 0 lets the kernel choose.
+    /// Listening address for clients that name their origin ([`entrance`](FrontendConfig::entrance)) or use
+    /// the backend's own. With port 0 the kernel chooses.
     pub listen: Option<SocketAddr>,
-    /// Where clients connect that go to certain origins. Default none.
+    /// Listening addresses with an origin of their own. Default none.
     pub listeners: Vec<Listener>,
     /// The backends. At least one.
     pub backends: Vec<BackendSpec>,
-    /// How the hop is protected.
+    /// Protection of the hop.
     pub hop: Hop,
-    /// How long an ephemeral key pair serves under a shared key, 0 (for one connection) to 60 s. Default 10
-    /// s.
+    /// Lifetime of an ephemeral key pair under a shared key, 0 (for one connection) to 60 s. Default 10 s.
     pub ephemeral_lifetime: Duration,
-    /// The hop's connections. Default: [`hop_tcp`].
+    /// Settings of the hop's connections. Default: [`hop_tcp`].
     pub tcp: TcpConfig,
     /// Opens the hop's connections with Fast Open: the client's first bytes travel with the SYN once the
-    /// backend has given a cookie. Both ends of the hop are ours, and the backend acts once upon what it gets
+    /// backend has issued a cookie. This is safe because the backend acts on each first message once
     /// ([`crate::hop::replay`]). Default on.
     pub fast_open: Option<FastOpenConnect>,
-    /// A stack on a packet socket, which goes to the backends where the path carries no UDP. Default `None`.
+    /// A stack on a packet socket for paths to backends that carry no UDP. Default `None`.
     pub packet: Option<Endpoint>,
-    /// How long to wait for the client's first bytes, which then ride along with the opening of the hop,
-    /// while nobody knows who speaks first ([`crate::first_bytes`]). Default 5 ms.
+    /// Time to wait for the client's first bytes, which then travel with the opening of the hop, while it is
+    /// unknown which side sends first ([`crate::first_bytes`]). Default 5 ms.
     pub first_bytes_wait: Duration,
-    /// How long to wait at most where clients are known to speak first; 0: as long as while nobody knows.
-    /// Default 2 s.
+    /// Longest time to wait if clients are known to send first; 0: the same as `first_bytes_wait`. Default 2
+    /// s.
     pub first_bytes_limit: Duration,
-    /// The ways in beside the plain one. Trusted proxies are those of all listeners; the others are for
-    /// `listen` alone. Default none.
+    /// Protocols in which clients name their origin. Trusted proxies apply to all listeners, the other
+    /// settings to `listen` only. Default none.
     pub entrance: Entrance,
-    /// Ask each backend four times a second whether it lives. Default off: three failed connections in a row
-    /// tell.
+    /// Ask each backend four times a second whether it is up. Default off: three failed connections in a row
+    /// set it down.
     pub watch: bool,
-    /// Where to go over the kernel's TCP while no backend is up, `HOST:PORT`, with a PROXY header if one is
-    /// named. A client that named its origin itself is taken there; those of a listener with an origin of its
-    /// own go where that says. Default `None`: they are reset.
+    /// Destination over the kernel's TCP while no backend is up, `HOST:PORT`, optionally with a PROXY header.
+    /// A client that named its origin is connected to that origin; a listener with its own origin has its own
+    /// setting. Default `None`: clients are reset.
     pub direct: Option<Direct>,
-    /// How long a client is held while no backend is up and there is no direct way: their addresses may be
-    /// looked up again meanwhile ([`FrontendControl::look_up_wanted`]). Nothing of what it has sent is
-    /// delivered before. Default 0: clients are refused at once.
+    /// How long a client is held while no backend is up and there is no direct destination. Meanwhile the
+    /// names of the backends may be resolved again ([`FrontendControl::look_up_wanted`]). No byte from the
+    /// client is delivered before. Default 0: clients are refused at once.
     pub hold: Duration,
     /// Limits and reports.
     pub service: ServiceConfig,
 }
 
 impl FrontendConfig {
-    /// The defaults, between `listen` and `peer`.
+    /// Returns the default configuration for these three settings.
     pub fn new(listen: SocketAddr, peer: SocketAddr, hop: Hop) -> FrontendConfig {
         FrontendConfig { listen: Some(listen), ..FrontendConfig::between(vec![BackendSpec::new(peer)], hop) }
     }
 
-    /// The defaults towards `backends`; it listens nowhere yet.
+    /// Returns the default configuration for `backends`, without a listener.
     pub fn between(backends: Vec<BackendSpec>, hop: Hop) -> FrontendConfig {
         FrontendConfig {
             listen: None,
@@ -123,7 +122,7 @@ pub struct Frontend {
 }
 
 impl Frontend {
-    /// Binds the listeners; the hop's connections will be made by `endpoint`.
+    /// Binds the listeners; `endpoint` will open the hop's connections.
     ///
     /// # Errors
     /// If the address cannot be listened on; the text names it.
@@ -131,11 +130,12 @@ impl Frontend {
         Frontend::with(&Sockets::default(), config, endpoint)
     }
 
-    /// With listeners that somebody else has bound (systemd), each for the listener at its address; the one
-    /// that is at none of them takes the place of [`FrontendConfig::listen`]. The other addresses are bound.
+    /// Like [`bind`](Frontend::bind), with sockets that are already bound (systemd), each for the listener at
+    /// its address. A socket at another address replaces [`FrontendConfig::listen`]. Addresses without a
+    /// socket are bound.
     ///
     /// # Errors
-    /// If a listener is none, or as for [`bind`](Frontend::bind).
+    /// If a socket does not listen; those of [`bind`](Frontend::bind).
     pub fn on(
         listeners: Vec<TcpListener>,
         config: FrontendConfig,
@@ -163,17 +163,17 @@ impl Frontend {
         })
     }
 
-    /// The address and port at which [`FrontendConfig::listen`] is.
+    /// Returns the address and port of [`FrontendConfig::listen`].
     ///
     /// # Errors
-    /// If there is none, or the kernel does not tell.
+    /// If there is none, or the kernel does not report it.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         let address = self.shared.current().config.listen.ok_or(io::ErrorKind::NotConnected)?;
         let sockets = self.shared.sockets.borrow();
         sockets.as_ref().ok_or(io::ErrorKind::NotConnected)?.local_addr(address)
     }
 
-    /// To look at it and to change it while it runs.
+    /// Returns a handle to observe and change the frontend while it runs.
     pub fn control(&self) -> FrontendControl {
         FrontendControl(self.shared.clone())
     }
@@ -195,15 +195,16 @@ impl Frontend {
     }
 }
 
-/// Where clients come in on one core.
+/// The listeners of one core.
 struct FrontDoor {
     shared: Arc<Shared>,
     core: usize,
-    /// The sockets of all cores, which a reload changes.
+    /// The sockets of all cores; a reload changes them.
     all: watch::Receiver<Option<Sockets>>,
-    /// Those of this core.
+    /// The sockets of this core.
     own: Vec<Arc<Socket>>,
-    /// The socket that is asked first, and the core that serves what comes from a listener for all.
+    /// Index of the socket to try first, and of the core that serves the next connection of a shared
+    /// listener.
     turn: usize,
 }
 
@@ -215,7 +216,7 @@ impl FrontDoor {
         door
     }
 
-    /// Takes the sockets of now.
+    /// Takes over the current sockets.
     fn renew(&mut self) {
         let all = self.all.borrow_and_update();
         self.own = all.as_ref().map_or_else(Vec::new, |all| all.of_core(self.core));
@@ -223,7 +224,7 @@ impl FrontDoor {
 }
 
 impl Drop for FrontDoor {
-    /// All doors are closed at one time: nobody is to connect any more.
+    /// Closes all doors at the same time, so that no client connects after that.
     fn drop(&mut self) {
         self.shared.sockets.send_replace(None);
     }
@@ -238,7 +239,7 @@ impl Door for FrontDoor {
         loop {
             tokio::select! {
                 arrived = accept_any(&self.own, self.turn, &log) => return Some(arrived),
-                // Its sender lives as long as this door.
+                // The sender lives as long as this door.
                 Ok(()) = self.all.changed() => self.renew(),
             }
         }
@@ -250,7 +251,7 @@ impl Door for FrontDoor {
         Box::pin(async move {
             let client = if core.is_some() { adopt(client).ok()? } else { client };
             let current = shared.current();
-            // A listener that a reload has just removed takes nobody.
+            // A reload has just removed this listener.
             let entry = current.entry(listen)?;
             serve(&shared, current, entry, client, peer, signal).await
         })
@@ -262,28 +263,29 @@ impl Door for FrontDoor {
 pub struct OpenListener {
     /// The address, or the range of ports.
     pub listen: String,
-    /// The name of the origin; `None`: the backend's own, where clients ask to go, or none beside the routes.
+    /// The name of its origin; `None`: the backend's own, the one that clients name, or none except by the
+    /// routes.
     pub origin: Option<OriginName>,
     /// The origins of TLS clients.
     pub routes: Vec<Route>,
 }
 
-/// A handle to a frontend that runs.
+/// A handle to a running frontend.
 #[derive(Clone, Debug)]
 pub struct FrontendControl(Arc<Shared>);
 
 impl FrontendControl {
-    /// The backends, to look at.
+    /// Returns the backends.
     pub fn upstreams(&self) -> Arc<Upstreams> {
         self.0.current().upstreams.clone()
     }
 
-    /// Resolves when a client waits because no backend is up: another look at their names may help it.
+    /// Resolves when a client waits because no backend is up; resolving the backends' names again may help.
     pub async fn look_up_wanted(&self) {
         self.0.look_up.notified().await;
     }
 
-    /// Where clients connect, with the ports that the kernel chose.
+    /// Returns the listening addresses, with the ports that the kernel chose.
     pub fn listening(&self) -> Vec<OpenListener> {
         let current = self.0.current();
         let sockets = self.0.sockets.borrow();
@@ -305,17 +307,17 @@ impl FrontendControl {
         plain.into_iter().chain(named).collect()
     }
 
-    /// The addresses of [`listening`](FrontendControl::listening), in one text.
+    /// Returns the addresses of [`listening`](FrontendControl::listening) as one text.
     pub fn addresses(&self) -> String {
         let addresses: Vec<String> = self.listening().into_iter().map(|place| place.listen).collect();
         addresses.join(",")
     }
 
-    /// Serves new connections with `config` from now on; those that there are go on as they began. Listeners
-    /// that are new are opened, those that are gone are closed; the others, limits and the log stay.
+    /// Applies `config` to new connections; existing ones keep theirs. New listeners are opened and removed
+    /// ones closed; other listeners, limits and the log do not change.
     ///
     /// # Errors
-    /// If a new address cannot be listened on; then everything stays as it was.
+    /// If a new address cannot be listened on; then nothing changes.
     pub fn reload(&self, config: FrontendConfig) -> io::Result<()> {
         let before = self.0.current();
         let FrontendConfig { packet, service, .. } = before.config.clone();
@@ -340,7 +342,7 @@ impl FrontendControl {
 #[derive(Debug)]
 struct Shared {
     current: Mutex<Arc<Current>>,
-    /// Where clients connect; `None` once no more are accepted.
+    /// Sockets of clients; `None` once no more are accepted.
     sockets: watch::Sender<Option<Sockets>>,
     watches: Mutex<JoinSet<()>>,
     /// A client waits for a backend.
@@ -352,7 +354,7 @@ impl Shared {
         lock(&self.current).clone()
     }
 
-    /// Begins to watch the backends of now; whoever watched before stops.
+    /// Begins to watch the current backends and ends earlier watches.
     fn watch_all(&self) {
         let current = self.current();
         let mut watches = lock(&self.watches);
@@ -368,11 +370,11 @@ impl Shared {
     }
 }
 
-type Routed = Result<(HopStream, Option<(Fate, Way)>), Unrouted>;
+type Routed = Result<(HopStream, Option<(PathState, Transport)>), Unrouted>;
 
 impl Shared {
-    /// The connection for a client, and the settings with which it was made. A client that no backend takes
-    /// is held for a while and taken to the backends of then.
+    /// Opens a connection for a client; also returns the settings that it used. A client without a backend is
+    /// held for some time, then the backends of that time are tried.
     async fn route(
         &self,
         mut current: Arc<Current>,
@@ -384,7 +386,7 @@ impl Shared {
         let began = Instant::now();
         loop {
             let is_held = admitted.direct.is_none() && began.elapsed() < current.config.hold;
-            // A backend that is down may get a request all the same, and then nobody else may get it.
+            // A request may have reached a backend that is down; then no other backend may get it.
             if !is_held || !current.upstreams.all_down() {
                 let routed = current.route(admitted, client, signal, access).await;
                 if !is_held || !matches!(&routed, Err(unrouted) if unrouted.may_wait) {
@@ -403,7 +405,7 @@ impl Shared {
     }
 }
 
-/// A panic leaves a whole value: it is only ever replaced.
+/// Locks a mutex. A panic cannot leave a partial value, because values are only replaced.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -425,9 +427,9 @@ struct Entry {
     /// Its name in reports, if there are several.
     name: Option<Arc<str>>,
     entrance: Entrance,
-    /// The origin that all of its clients go to; `None`: where they ask to go, or the backend's own.
+    /// The origin of all its clients; `None`: the origin that they name, or the backend's own.
     origin: Option<OriginName>,
-    /// The direct way for clients that do not ask where to go.
+    /// The direct destination for clients that name no origin.
     direct: Option<Direct>,
     /// Other origins for TLS clients by the name of the server.
     routes: Vec<Route>,
@@ -453,7 +455,7 @@ impl FrontendConfig {
         let mut entries: HashMap<SocketAddr, Arc<Entry>> =
             self.listen.zip(plain.map(Arc::new)).into_iter().collect();
         for Listener { listen, origin, routes, direct } in &self.listeners {
-            // Another origin than that of the other listeners is not to be reached by their way.
+            // The direct destination of the other listeners is for their origin only.
             let usual = self.direct.clone().filter(|_| origin.is_none());
             let entry = Arc::new(Entry {
                 name: name(listen),
@@ -469,7 +471,7 @@ impl FrontendConfig {
 }
 
 impl Current {
-    /// The listener at an address; `None` if it is gone.
+    /// Returns the listener at an address; `None` if it was removed.
     fn entry(&self, address: SocketAddr) -> Option<Arc<Entry>> {
         self.entries.get(&address).cloned()
     }
@@ -502,7 +504,8 @@ async fn serve(
     let (admitted, guess) = match shared.admit(&entry, &mut client, peer, &mut signal, &mut access).await {
         Ok(admitted) => admitted,
         Err(end) => {
-            // A connection without data (a health check, a scanner) is closed as it closed.
+            // A connection without data (a health check, a scanner) is closed in the same way as the client
+            // closed it.
             access.end = end;
             access.duration = access.began.elapsed();
             return Some(access);
@@ -511,7 +514,7 @@ async fn serve(
     access.user = admitted.user.clone();
     access.client = Some(admitted.addresses.source).filter(|source| *source != plain(peer));
     let asked_at = (!admitted.first.is_empty()).then(Instant::now);
-    // State for opening the hop is not held while the connection lives.
+    // Limits the lifetime of the state for opening the hop.
     let routed;
     (shared, routed) = Box::pin(frontend.route(shared, &admitted, &client, &mut signal, &mut access)).await;
     let (first, awaits) = (admitted.first.len(), admitted.awaits);
@@ -528,11 +531,11 @@ async fn serve(
         shared.habits.answered(routed.is_ok(), guess);
     }
     access.end = match routed {
-        Ok((hop, fate)) => {
+        Ok((hop, path_state)) => {
             access.bytes_up = first as u64;
             let lost = async move {
-                match fate {
-                    Some((fate, way)) => fate.sealed(way).await,
+                match path_state {
+                    Some((path_state, transport)) => path_state.broken(transport).await,
                     None => std::future::pending().await,
                 }
             };
@@ -580,7 +583,7 @@ async fn serve(
 }
 
 impl Current {
-    /// Reads from a client before the hop is opened: its destination, and its first bytes if they come in
+    /// Reads from a client before the hop is opened: its destination, and its first bytes if they arrive in
     /// time.
     async fn admit(
         &self,
@@ -614,7 +617,8 @@ impl Current {
         let saved = self.upstreams.saved_by_first_bytes(&self.dialling);
         let origin = admitted.origin.as_deref();
         let guess = self.habits.guess(origin, *first_bytes_wait, *first_bytes_limit, saved);
-        // An origin that a backend has taken before is promised, so that the client's first bytes come.
+        // If a backend has accepted this origin before, the client gets success at once, so that it sends its
+        // first bytes.
         if let Some(reply) = admitted.awaits.filter(|_| self.habits.grants(guess)) {
             reply.grant(client).await.map_err(|error| End::ClientFailed(error.to_string()))?;
             admitted.awaits = None;
@@ -639,8 +643,8 @@ impl Current {
 }
 
 impl Current {
-    /// The connection for a client: over the backend whose turn it is, over another one if that has provably
-    /// delivered nothing, or straight to the origin.
+    /// Opens a connection for a client: over the next backend in order, over another one if that has
+    /// certainly delivered nothing, or directly to the origin.
     async fn route(
         &self,
         admitted: &Admitted,
@@ -652,12 +656,12 @@ impl Current {
         let mut undelivered = true;
         if admitted.direct.is_none() || self.upstreams.any_up() {
             for upstream in self.upstreams.order() {
-                // One that is down would only delay what a living one has said.
+                // A backend that is down would only delay the answer of one that is up.
                 if upstream.health() == Health::Down && cause.as_ref().is_some_and(Cause::was_told) {
                     continue;
                 }
                 access.route = Some(upstream.spec.name.clone());
-                let fate = upstream.fate();
+                let path_state = upstream.path_state();
                 let attempt = self.attempt(upstream, admitted);
                 let opened = tokio::select! {
                     biased;
@@ -667,7 +671,7 @@ impl Current {
                     }
                 };
                 let refused = match opened {
-                    Ok(Ok((hop, way))) => return Ok((hop, Some((fate, way)))),
+                    Ok(Ok((hop, transport))) => return Ok((hop, Some((path_state, transport)))),
                     Ok(Err(refused)) => refused,
                     Err(Stop::Drained) => return Err(Unrouted::of(End::Drained)),
                     Err(Stop::Late(why)) => Attempt::lost(why),
@@ -703,14 +707,18 @@ impl Current {
         }
     }
 
-    /// One backend.
-    async fn attempt(&self, upstream: &Upstream, admitted: &Admitted) -> Result<(HopStream, Way), Attempt> {
+    /// Tries one backend.
+    async fn attempt(
+        &self,
+        upstream: &Upstream,
+        admitted: &Admitted,
+    ) -> Result<(HopStream, Transport), Attempt> {
         let opening = Opening {
             client: Some(admitted.addresses),
             origin: admitted.origin.clone(),
             ..Opening::new(Purpose::Carry)
         };
-        // One that was down already is asked because there is no other.
+        // A backend that was already down is tried only because there is no other.
         let was_down = upstream.health() == Health::Down;
         let opened = tokio::select! {
             biased;
@@ -736,7 +744,7 @@ impl Current {
         })
     }
 
-    /// The kernel's TCP to the origin.
+    /// Connects to the origin over the kernel's TCP.
     async fn straight(
         &self,
         direct: &Direct,
@@ -765,16 +773,16 @@ impl Current {
     }
 }
 
-/// Outcome of a request to a backend that did not take the connection.
+/// Failure of a backend to accept the connection.
 struct Attempt {
     why: String,
-    /// No origin can have got anything.
+    /// Certainly no origin has received anything.
     undelivered: bool,
     /// The backend's answer, if it gave one.
     verdict: Option<Verdict>,
 }
 
-/// The attempt that explains best why a client was not served.
+/// The failure that explains best why a client was not served.
 struct Cause {
     backend: String,
     is_down: bool,
@@ -787,8 +795,8 @@ impl Cause {
         self.attempt.verdict.is_some()
     }
 
-    /// An answer explains more than a failure, and the failure of a backend that lives more than that of a
-    /// dead one.
+    /// True if this failure explains more: an answer more than a failure, and the failure of a backend that
+    /// is up more than that of one that is down.
     fn tells_more_than(&self, other: &Cause) -> bool {
         (self.was_told(), !self.is_down) > (other.was_told(), !other.is_down)
     }
@@ -807,12 +815,12 @@ impl From<Cause> for Unrouted {
     }
 }
 
-/// Why a client has no connection.
+/// Reason why a client has no connection.
 struct Unrouted {
     end: End,
-    /// By a rule of the backend.
+    /// A rule of the backend forbids it.
     forbidden: bool,
-    /// No backend has answered, and none can have got anything.
+    /// No backend has answered, and certainly none has received anything.
     may_wait: bool,
 }
 
@@ -823,7 +831,7 @@ impl Unrouted {
 }
 
 impl Attempt {
-    /// Nobody knows how far it came.
+    /// A failure after which it is unknown how much was delivered.
     fn lost(why: String) -> Attempt {
         Attempt { why, undelivered: false, verdict: None }
     }

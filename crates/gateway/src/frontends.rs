@@ -1,4 +1,4 @@
-//! The frontends of a backend that have keys of their own: the counters and the limits of each.
+//! The frontends of a backend that have their own keys, with the counters and limits of each.
 //!
 //! The label of its key identifies a frontend. Labels are configured, so the number of reports with labels is
 //! bounded.
@@ -16,12 +16,12 @@ use crate::end::End;
 use crate::sums::Sums;
 use crate::throttle::{BitRate, Throttle};
 
-/// Limits of the connections of a frontend together.
+/// Limits on all connections of a frontend together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FrontendLimits {
-    /// Connections at one time; more are refused. Default: no limit but that of the backend.
+    /// Maximum of simultaneous connections; further ones are refused. Default: only the limit of the backend.
     pub max_connections: Option<NonZeroU32>,
-    /// Payload in each direction; more waits. Default: no limit.
+    /// Maximum rate of payload in each direction; excess data waits. Default: no limit.
     pub max_rate: Option<BitRate>,
 }
 
@@ -32,25 +32,25 @@ pub(crate) struct Frontends(Mutex<BTreeMap<Arc<str>, Arc<Account>>>);
 /// The counters of a frontend.
 #[derive(Debug, Default)]
 pub(crate) struct Account {
-    /// Connections that are open now.
+    /// Number of open connections.
     open: AtomicU64,
     limits: Mutex<FrontendLimits>,
     up: Throttle,
     down: Throttle,
-    /// Microseconds that connections have waited for the rate, in sum.
+    /// Time that connections have waited because of the rate, microseconds in sum.
     throttled: AtomicU64,
     ended: Mutex<Ended>,
 }
 
-/// The connections of a frontend that have ended.
+/// The ended connections of a frontend.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Ended {
     pub(crate) sums: Sums,
-    /// Round-trip time of the one that ended last, smoothed.
+    /// Smoothed round-trip time of the connection that ended last.
     pub(crate) round_trip: Option<Duration>,
-    /// Its least one of the last 300 s.
+    /// Its minimum round-trip time within 300 s.
     pub(crate) min_round_trip: Option<Duration>,
-    /// Connections by how they ended, in the order of [`End::NAMES`].
+    /// Connections by result, in the order of [`End::NAMES`].
     results: [u64; End::NAMES.len()],
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct Ended {
 #[derive(Debug)]
 pub(crate) struct FrontendSlot(Arc<Account>);
 
-/// A frontend has as many connections as it may have.
+/// The frontend has reached its limit of connections.
 #[derive(Debug, thiserror::Error)]
 #[error("{label} has {most} connections open (max_connections)")]
 pub(crate) struct TooMany {
@@ -67,8 +67,8 @@ pub(crate) struct TooMany {
 }
 
 impl Frontends {
-    /// Replaces the frontends by those with these labels, with their `limits`. The accounts of labels that
-    /// were there before go on; a limit holds for their open connections too.
+    /// Replaces the frontends by those with these labels and `limits`. Labels that existed before keep their
+    /// accounts; new limits also apply to open connections.
     pub(crate) fn set(&self, labels: BTreeSet<Arc<str>>, limits: &BTreeMap<String, FrontendLimits>) {
         let mut accounts = lock(&self.0);
         let mut before = std::mem::take(&mut *accounts);
@@ -80,10 +80,10 @@ impl Frontends {
         *accounts = labels.into_iter().map(account).collect();
     }
 
-    /// Counts a connection of a frontend that begins; `None` if the frontend is gone by now.
+    /// Counts a new connection of a frontend; `None` if the frontend has been removed.
     ///
     /// # Errors
-    /// If the frontend has as many as it may have.
+    /// If the frontend has reached its limit.
     pub(crate) fn admit(&self, label: &str) -> Result<Option<FrontendSlot>, TooMany> {
         let Some(account) = lock(&self.0).get(label).cloned() else { return Ok(None) };
         let most = account.limits().max_connections;
@@ -111,19 +111,19 @@ impl Frontends {
         }
     }
 
-    /// The accounts, in the order of their labels.
+    /// Returns the accounts in the order of their labels.
     pub(crate) fn all(&self) -> Vec<(Arc<str>, Arc<Account>)> {
         lock(&self.0).iter().map(|(label, account)| (label.clone(), account.clone())).collect()
     }
 }
 
 impl Account {
-    /// Connections that are open now.
+    /// Returns the number of open connections.
     pub(crate) fn open(&self) -> u64 {
         self.open.load(Ordering::Relaxed)
     }
 
-    /// Their limits.
+    /// Returns the limits.
     pub(crate) fn limits(&self) -> FrontendLimits {
         *lock(&self.limits)
     }
@@ -134,32 +134,32 @@ impl Account {
         self.down.set(limits.max_rate);
     }
 
-    /// How long connections have waited for the rate, in sum.
+    /// Returns the time that connections have waited because of the rate, in sum.
     pub(crate) fn throttled(&self) -> Duration {
         Duration::from_micros(self.throttled.load(Ordering::Relaxed))
     }
 
-    /// Those that have ended.
+    /// Returns the counters of ended connections.
     pub(crate) fn ended(&self) -> Ended {
         *lock(&self.ended)
     }
 }
 
 impl Ended {
-    /// Connections that were refused because a limit was reached.
+    /// Returns the number of connections that were refused because of a limit.
     pub(crate) fn limited(&self) -> u64 {
         self.results().filter(|(name, _)| *name == "limited").map(|(_, count)| count).sum()
     }
 
-    /// Connections by how they ended.
+    /// Returns the number of connections with each result.
     pub(crate) fn results(&self) -> impl Iterator<Item = (&'static str, u64)> {
         End::NAMES.into_iter().zip(self.results)
     }
 }
 
 impl FrontendSlot {
-    /// Waits until the rate allows more than these bytes, which have passed towards the origin (`is_up`) or
-    /// from it.
+    /// Counts these bytes, which have passed towards the origin (`is_up`) or from it, and waits until the
+    /// rate allows more.
     pub(crate) async fn passed(&self, bytes: usize, is_up: bool) {
         let wait = self.charge(bytes, is_up);
         if !wait.is_zero() {
@@ -168,7 +168,7 @@ impl FrontendSlot {
         }
     }
 
-    /// Counts bytes that have passed; what passes later waits for them.
+    /// Counts bytes that have passed; returns how long later bytes must wait.
     pub(crate) fn charge(&self, bytes: usize, is_up: bool) -> Duration {
         let throttle = if is_up { &self.0.up } else { &self.0.down };
         throttle.charge(bytes as u64, Instant::now())
@@ -181,7 +181,7 @@ impl Drop for FrontendSlot {
     }
 }
 
-/// Readers and writers only add: the value is whole even if one panicked.
+/// Locks a mutex. Its users only add, so the value is valid even after a panic.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

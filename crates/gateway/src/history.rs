@@ -5,21 +5,21 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-/// Seconds that are kept.
+/// Number of seconds.
 pub const SECONDS: usize = 120;
-/// Times that a second keeps; of more, the later ones do not count towards its percentiles.
+/// Number of times kept for a second; further ones do not count towards its percentiles.
 const MAX_TIMES: usize = 512;
 
 /// One second.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
 pub struct Second {
-    /// Which one, counted from the start.
+    /// Its number, counted from the start.
     pub at: u64,
     /// Connections that ended in it.
     pub connections: u64,
     /// Of these, failed ones.
     pub failed: u64,
-    /// Segments that the hop sent again.
+    /// Segments that the hop retransmitted.
     pub retransmits: u64,
     /// Median time to the first byte, ms; 0 without one.
     pub p50: f64,
@@ -29,12 +29,12 @@ pub struct Second {
     times: Vec<f32>,
 }
 
-/// The seconds in which something happened, the oldest first.
+/// The seconds with at least one connection, the oldest first.
 #[derive(Clone, Debug, Default)]
 pub struct History(VecDeque<Second>);
 
 impl History {
-    /// A connection ended `now` after the start.
+    /// Records a connection that ended `now` after the start.
     pub fn add(&mut self, now: Duration, took: Duration, failed: bool, retransmits: u64) {
         let at = now.as_secs();
         if self.0.back().is_none_or(|second| second.at < at) {
@@ -52,7 +52,7 @@ impl History {
         }
     }
 
-    /// The seconds up to `now`, with their percentiles.
+    /// Returns the seconds up to `now`, with their percentiles.
     pub fn seconds(&self, now: Duration) -> Vec<Second> {
         let since = (now.as_secs() + 1).saturating_sub(SECONDS as u64);
         let of = |second: &Second| {
@@ -63,7 +63,7 @@ impl History {
         self.0.iter().filter(|second| second.at >= since).map(of).collect()
     }
 
-    /// Percentiles over all that is kept: p50, p95, p99, ms.
+    /// Returns percentiles over all seconds: p50, p95, p99, ms.
     pub fn percentiles(&self, now: Duration) -> [f64; 3] {
         let since = (now.as_secs() + 1).saturating_sub(SECONDS as u64);
         let recent = self.0.iter().filter(|second| second.at >= since);
@@ -73,12 +73,12 @@ impl History {
     }
 }
 
-/// The same, to a decimal.
+/// Returns a percentile, rounded to a tenth.
 fn tenths(sorted: &[f32], share: f64) -> f64 {
     (percentile(sorted, share) * 10.0).round() / 10.0
 }
 
-/// The value below which `share` of the sorted values lie; 0 without any.
+/// Returns the value below which `share` of the sorted values lie; 0 if there are none.
 pub(crate) fn percentile(sorted: &[f32], share: f64) -> f64 {
     let rank = (share * sorted.len() as f64).ceil() as usize;
     sorted.get(rank.saturating_sub(1)).map_or(0.0, |value| f64::from(*value))

@@ -1,4 +1,4 @@
-//! The two halves of a connection that the relay copies, a kernel socket or the hop, and the relay's buffer.
+//! The two halves of a relayed connection, over a kernel socket or the hop, and the relay's buffer.
 
 use std::cell::RefCell;
 use std::io;
@@ -11,28 +11,28 @@ use rustix::net::SendFlags;
 use tokio::io::{AsyncRead, AsyncWrite, Interest};
 use tokio::net::{TcpStream, tcp};
 
-/// Bytes read at once in each direction.
+/// Bytes of one read.
 pub(crate) const CHUNK: usize = 16 << 10;
 
-/// Prepares a kernel socket: no Nagle, and keepalive so that a side that has vanished does not hold its slot
-/// for ever. A socket that a listener accepts inherits both from the listener.
+/// Sets options of a kernel socket: no Nagle, and keepalive, so that a peer that has vanished does not keep
+/// its slot for ever. An accepted socket inherits both from its listener.
 pub(crate) fn prepare(socket: &impl AsFd) {
     let socket = socket2::SockRef::from(socket);
     let alive = socket2::TcpKeepalive::new()
         .with_time(Duration::from_secs(60))
         .with_interval(Duration::from_secs(15));
-    // A socket that refuses these is slower or lives longer, nothing worse.
+    // Without these options the socket is only slower or lives longer.
     let _ = socket.set_tcp_nodelay(true);
     let _ = socket.set_tcp_keepalive(&alive.with_retries(4));
 }
 
-/// Dropping the socket will reset the connection.
+/// Makes the drop of the socket reset the connection.
 pub(crate) fn reset(socket: &TcpStream) {
-    // It fails only if the connection is gone already.
+    // It fails only if the connection has ended already.
     let _ = socket.set_zero_linger();
 }
 
-/// A connection that a listener accepted, over our TCP or the kernel's.
+/// A connection that a listener accepted, over brisk's TCP or the kernel's.
 pub(crate) trait Accepted: AsyncRead + AsyncWrite + Unpin {
     /// Makes a drop reset the connection.
     fn reset(&self);
@@ -58,12 +58,12 @@ pub(crate) async fn failed(socket: &TcpStream) -> io::Error {
     told.unwrap_or_else(|| io::ErrorKind::ConnectionReset.into())
 }
 
-/// The reading half of a connection that can be watched while nobody reads.
+/// The reading half of a connection, whose failure can be awaited without a read.
 pub(crate) trait Source: AsyncRead + Unpin {
     /// Waits until the connection fails.
     fn failed(&self) -> impl Future<Output = io::Error> + Send;
 
-    /// The socket, if it is one of the kernel's.
+    /// Returns the kernel socket, if it is one.
     fn socket(&self) -> Option<&TcpStream> {
         None
     }
@@ -81,21 +81,21 @@ impl Source for tcp::ReadHalf<'_> {
 
 /// The writing half of a connection, which can send its end with the last bytes.
 pub(crate) trait Sink: AsyncWrite + Unpin {
-    /// As `poll_write` for the last bytes: a shutdown follows, and they may wait for it.
+    /// Like `poll_write` for the last bytes; they may wait for the shutdown that follows.
     fn poll_write_last(&mut self, cx: &mut Context<'_>, last: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(self).poll_write(cx, last)
     }
 
-    /// The socket, if it is one of the kernel's. If everything was read, dropping it ends the stream as a
-    /// shutdown does.
+    /// Returns the kernel socket, if it is one. If everything was read, dropping it ends the stream like a
+    /// shutdown.
     fn socket(&self) -> Option<&TcpStream> {
         None
     }
 }
 
 impl Sink for tcp::WriteHalf<'_> {
-    /// Otherwise the kernel sends the end in a packet of its own, which costs it as much as the packets
-    /// before.
+    /// Sends the last bytes and the FIN together. Otherwise the kernel sends the FIN in a packet of its own,
+    /// which costs as much as a packet with data.
     fn poll_write_last(&mut self, cx: &mut Context<'_>, last: &[u8]) -> Poll<io::Result<usize>> {
         let socket: &TcpStream = (*self).as_ref();
         let send = || Ok(rustix::net::send(socket, last, SendFlags::MORE | SendFlags::NOSIGNAL)?);
@@ -114,12 +114,12 @@ impl Sink for tcp::WriteHalf<'_> {
 }
 
 thread_local! {
-    /// Buffer for bytes between a read and the write that follows at once: no connection has a buffer of its
+    /// Buffer for bytes between a read and the immediately following write, so that no connection needs its
     /// own.
     static CHUNK_IN_HAND: RefCell<Vec<u8>> = RefCell::new(vec![0; CHUNK]);
 }
 
-/// Lends `use_it` [`CHUNK`] bytes of any content.
+/// Lends `use_it` a buffer of [`CHUNK`] bytes with arbitrary content.
 pub(crate) fn with_chunk<T>(use_it: impl FnOnce(&mut [u8]) -> T) -> T {
     CHUNK_IN_HAND.with_borrow_mut(|chunk| use_it(chunk))
 }

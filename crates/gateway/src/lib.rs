@@ -111,6 +111,6 @@ pub use settings::Settings;
 pub use status::{Facts, Status};
 pub use throttle::BitRate;
 pub use timeouts::{Timeout, Timeouts};
-pub use transport::Way;
+pub use transport::Transport;
 pub use upstream::{BackendSpec, Health, Upstreams};
 pub use users::Users;

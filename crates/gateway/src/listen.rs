@@ -13,26 +13,26 @@ use serde::Deserialize;
 #[serde(try_from = "String")]
 pub struct Listen {
     ip: IpAddr,
-    /// Port 0 stands alone and lets the kernel choose.
+    /// Port 0 cannot be part of a range; it lets the kernel choose.
     ports: RangeInclusive<u16>,
 }
 
 impl Listen {
-    /// The addresses, one for each port.
+    /// Returns the addresses, one for each port.
     pub fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
         self.ports.clone().map(|port| SocketAddr::new(self.ip, port))
     }
 
-    /// The address, if there is one only.
+    /// Returns the address if there is only one.
     pub fn single(&self) -> Option<SocketAddr> {
         (self.ports.start() == self.ports.end()).then(|| SocketAddr::new(self.ip, *self.ports.start()))
     }
 
-    /// True if no two sockets can listen on both at one time.
+    /// True if two sockets cannot listen on both at the same time.
     pub fn overlaps(&self, other: &Listen) -> bool {
         let (first, last) =
             (self.ports.start().max(other.ports.start()), self.ports.end().min(other.ports.end()));
-        // A listener on [::] hears IPv4 as well.
+        // A listener on [::] also accepts IPv4.
         let takes = |any: IpAddr, ip: IpAddr| any.is_unspecified() && (any.is_ipv6() || ip.is_ipv4());
         let share = self.ip == other.ip || takes(self.ip, other.ip) || takes(other.ip, self.ip);
         share && first <= last && *last > 0

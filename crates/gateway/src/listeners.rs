@@ -1,4 +1,4 @@
-//! Where clients connect: listeners for certain origins, and the sockets of a frontend.
+//! Listeners with their own origins, and the sockets of a frontend.
 
 use std::future::poll_fn;
 use std::io;
@@ -22,23 +22,23 @@ use crate::service::{Arrived, BACKLOG, Listening, accept_failed, on_each};
 /// Pause after a failed accept (usually: out of descriptors), so that it is not tried in a busy loop.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// A place where clients connect to reach certain origins.
+/// A listening address with the origins of its clients.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Listener {
-    /// Its name in reports is this as text.
+    /// The address; as text it is the listener's name in reports.
     pub listen: Listen,
-    /// The name of the origin that backends are asked for; `None`: their own, or none if there are routes.
+    /// The name of the requested origin; `None`: the backend's own, or none if there are routes.
     pub origin: Option<OriginName>,
-    /// Origins for TLS clients by the name of the server; others go to `origin`.
+    /// Origins of TLS clients by server name; other clients go to `origin`.
     pub routes: Vec<Route>,
-    /// Where to go over the kernel's TCP while no backend is up.
+    /// Destination over the kernel's TCP while no backend is up.
     pub direct: Option<Direct>,
 }
 
 /// A socket on which one core accepts clients.
 #[derive(Debug)]
 pub(crate) struct Socket {
-    /// As it was asked for: the port may be 0.
+    /// The configured address; its port may be 0.
     address: SocketAddr,
     listening: Listening<TcpListener>,
 }
@@ -48,13 +48,13 @@ pub(crate) struct Socket {
 pub(crate) struct Sockets(Vec<Vec<Arc<Socket>>>);
 
 impl Sockets {
-    /// Adds a listener that somebody else has bound, in the place of `address`.
+    /// Adds a socket that is already bound, for the listener at `address`.
     pub(crate) fn inherit(&mut self, listener: TcpListener, address: SocketAddr, cores: &[Handle]) {
         prepare(&listener);
         self.add(vec![listener], address, cores);
     }
 
-    /// Sockets for these addresses: those that there are already, and new ones.
+    /// Returns sockets for these addresses: existing ones, and new ones for the others.
     ///
     /// # Errors
     /// If an address cannot be listened on; the text names it.
@@ -75,15 +75,15 @@ impl Sockets {
         self.0.push(listeners.into_iter().map(socket).collect());
     }
 
-    /// Those of one core.
+    /// Returns the sockets of one core.
     pub(crate) fn of_core(&self, core: usize) -> Vec<Arc<Socket>> {
         self.0.iter().filter_map(|of_address| of_address.get(core).cloned()).collect()
     }
 
-    /// The address and port at which the socket for `address` listens.
+    /// Returns the address and port of the socket for `address`.
     ///
     /// # Errors
-    /// If there is none, or the kernel does not tell.
+    /// If there is none, or the kernel does not report it.
     pub(crate) fn local_addr(&self, address: SocketAddr) -> io::Result<SocketAddr> {
         let mut all = self.0.iter().flatten();
         let socket = all.find(|socket| socket.address == address).ok_or(io::ErrorKind::NotConnected)?;
@@ -91,10 +91,10 @@ impl Sockets {
     }
 }
 
-/// A client, with the address that its listener was asked for at.
+/// A client, with its address and the configured address of its listener.
 pub(crate) type Client = (TcpStream, SocketAddr, SocketAddr);
 
-/// The next client at whichever of these sockets; that in `turn` is asked first.
+/// Waits for the next client at any of these sockets, beginning with the one at index `turn`.
 pub(crate) async fn accept_any(sockets: &[Arc<Socket>], turn: usize, log: &Log) -> Arrived<Client> {
     loop {
         match poll_accept(sockets, turn).await {
@@ -119,7 +119,7 @@ async fn poll_accept(sockets: &[Arc<Socket>], turn: usize) -> io::Result<Arrived
     .await
 }
 
-/// The next client of a listener.
+/// Waits for the next client of a listener.
 pub(crate) async fn accept(listener: &TcpListener, log: &Log) -> (TcpStream, SocketAddr) {
     loop {
         match listener.accept().await {
@@ -130,10 +130,10 @@ pub(crate) async fn accept(listener: &TcpListener, log: &Log) -> (TcpStream, Soc
     }
 }
 
-/// Listens on an address, or on every address of a stack: a listener for each family that it has.
+/// Listens on an address, or on every address of a stack with one listener for each address family.
 ///
 /// # Errors
-/// If the address is not one of the stack's or the port is taken.
+/// If the address is not one of the stack's, or the port is in use.
 pub(crate) fn listen_on(
     endpoint: &Endpoint,
     listen: SocketAddr,
@@ -152,7 +152,7 @@ pub(crate) fn listen_on(
     addresses.into_iter().map(bind).collect()
 }
 
-/// Divides listeners of stacks among `count` cores, a part to each.
+/// Divides listeners of stacks among `count` cores.
 pub(crate) fn spread(
     listeners: Vec<brisk_runtime::TcpListener>,
     count: usize,
@@ -167,7 +167,7 @@ pub(crate) fn spread(
     of_cores
 }
 
-/// The next connection on whichever of our stacks; the listener in `turn` is asked first.
+/// Waits for the next connection on any of the stacks, beginning with the listener at index `turn`.
 pub(crate) async fn accept_on_stacks(
     listeners: &[Listening<brisk_runtime::TcpListener>],
     turn: usize,
@@ -184,7 +184,7 @@ pub(crate) async fn accept_on_stacks(
     .await
 }
 
-/// Listens; an error names the address and what to do.
+/// Listens; an error names the address and the remedy.
 pub(crate) fn listen_at(address: SocketAddr) -> io::Result<TcpListener> {
     bound(address).map_err(|error| {
         let remedy = remedy(error.kind());
@@ -200,7 +200,7 @@ fn bound(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG.into())
 }
 
-/// Advice about an address that cannot be listened on.
+/// Returns the remedy for an address that cannot be listened on.
 fn remedy(why: io::ErrorKind) -> &'static str {
     match why {
         io::ErrorKind::AddrInUse => "another program has this port; choose another",

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use queue::Queue;
 
-/// The two ways to write a line.
+/// Format of a line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum LogFormat {
     /// `key=value` words after the time.
@@ -19,12 +19,12 @@ pub enum LogFormat {
     Json,
 }
 
-/// How much a line matters.
+/// Severity of a line.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Level {
     /// Something does not work.
     Error,
-    /// Something is not as it should be.
+    /// Something needs attention.
     Warning,
     /// Something happened.
     Info,
@@ -33,7 +33,7 @@ pub enum Level {
 /// The value of one key of a line.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Value {
-    /// A text; quoted where it has to be.
+    /// A text, quoted if necessary.
     Text(String),
     /// A count.
     Count(u64),
@@ -41,7 +41,7 @@ pub enum Value {
     Millis(f64),
 }
 
-/// Where lines go. Clones write to the same place.
+/// Destination of lines. Clones share it.
 #[derive(Clone)]
 pub struct Log {
     format: LogFormat,
@@ -56,37 +56,37 @@ enum Out {
     Writer(Arc<Mutex<dyn Write + Send>>),
 }
 
-/// Lines of the process for stderr.
+/// The queue of the process for stderr.
 static STDERR: Queue = Queue::new();
 
-/// Waits until stderr has taken every line, for half a second at most: before the process ends.
+/// Waits, for half a second at most, until stderr has accepted every line. Call it before the process ends.
 pub fn flush_stderr() {
     STDERR.flush(Duration::from_millis(500));
 }
 
 impl Log {
-    /// To stderr, which may be a pipe that nobody reads: a thread of the process writes the lines. Lines that
-    /// matter less than `least` are left out.
+    /// Logs to stderr. A thread of the process writes the lines, because stderr may be a pipe that nobody
+    /// reads. Lines of lower severity than `least` are omitted.
     pub fn stderr(format: LogFormat, least: Level) -> Log {
         Log { format, least, out: Out::Stderr }
     }
 
-    /// To a writer that never blocks.
+    /// Logs to a writer that never blocks.
     pub fn to(out: impl Write + Send + 'static, format: LogFormat, least: Level) -> Log {
         Log { format, least, out: Out::Writer(Arc::new(Mutex::new(out))) }
     }
 
-    /// To nowhere.
+    /// Discards all lines.
     pub fn silent() -> Log {
         Log::to(io::sink(), LogFormat::Text, Level::Error)
     }
 
-    /// True if lines that matter so much are written.
+    /// True if lines of this severity are written.
     pub fn takes(&self, level: Level) -> bool {
         level <= self.least
     }
 
-    /// Writes one line. A log that cannot be written must not stop the traffic: errors are dropped.
+    /// Writes one line. Errors are ignored, because a failing log must not stop the traffic.
     pub fn line(&self, level: Level, event: &str, fields: &[(&str, Value)]) {
         if !self.takes(level) {
             return;
@@ -102,7 +102,7 @@ impl Log {
     }
 }
 
-/// Lets one line through per interval and counts the others: for lines that somebody else can cause.
+/// Permits one line per interval and counts the others; for lines that a peer can cause.
 #[derive(Debug)]
 pub struct RateLimit {
     interval: Duration,
@@ -110,12 +110,12 @@ pub struct RateLimit {
 }
 
 impl RateLimit {
-    /// One line per `interval`.
+    /// Permits one line per `interval`.
     pub fn new(interval: Duration) -> RateLimit {
         RateLimit { interval, last: Mutex::new((None, 0)) }
     }
 
-    /// `Some` with the number of lines that were left out before, if a line may be written now.
+    /// Returns the number of lines omitted before this one, if a line may be written now.
     pub fn permit(&self, now: Instant) -> Option<u64> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let (at, suppressed) = &mut *last;
@@ -187,7 +187,7 @@ fn json(value: &Value) -> String {
     }
 }
 
-/// A JSON string; line ends and control characters are escaped, so that a line stays a line.
+/// Returns a JSON string. Line ends and control characters are escaped, so that it stays one line.
 fn json_text(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }

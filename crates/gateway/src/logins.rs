@@ -1,9 +1,9 @@
-//! Failed logins of clients by address: clients that guess passwords are refused without a look at them.
+//! Failed logins by client address: logins of clients that guess passwords are refused unchecked.
 //!
-//! A network may fail [`BURST`] times at once and then once in [`PACE`]; beyond that its logins are refused,
-//! right ones too, until time has passed. A network is an IPv4 address or 56 bits of an IPv6 address, as much
-//! as a subscriber has. The table is bounded: where it is full, the network that is nearest to being
-//! forgotten anyway makes way.
+//! A network may fail [`BURST`] times at once and then once in [`PACE`]. Beyond that its logins are refused,
+//! even correct ones, until enough time has passed. A network is an IPv4 address or 56 bits of an IPv6
+//! address, the usual size for a subscriber. The table is bounded: if it is full, the network that would
+//! expire first is removed.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -12,11 +12,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Failures of a network that are free at once.
+/// Failures that a network may have at once.
 const BURST: u32 = 10;
-/// The time that makes up for one failure.
+/// Time after which one failure is forgiven.
 const PACE: Duration = Duration::from_secs(6);
-/// Networks that are remembered.
+/// Limit of remembered networks.
 const MAX_NETWORKS: usize = 4096;
 
 /// The failures of all networks. Clones share them.
@@ -30,7 +30,7 @@ impl FailedLogins {
         settled.get(&network(client)).is_some_and(|at| at.saturating_duration_since(now) > PACE * (BURST - 1))
     }
 
-    /// A login of this client has failed.
+    /// Records a failed login of this client.
     pub(crate) fn failed(&self, client: IpAddr, now: Instant) {
         let mut settled = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let network = network(client);
@@ -47,7 +47,7 @@ impl FailedLogins {
     }
 }
 
-/// The network of a client: its address, or what a subscriber has of IPv6.
+/// Returns the network of a client: its address, or the prefix of an IPv6 subscriber.
 fn network(client: IpAddr) -> IpAddr {
     match client.to_canonical() {
         IpAddr::V4(v4) => v4.into(),

@@ -1,4 +1,4 @@
-//! Counters of a side: Prometheus metrics, and the last two minutes for the status page.
+//! Counters of a gateway: Prometheus metrics, and the last two minutes for the status page.
 //!
 //! Labels are bounded: results, outcomes and directions are fixed sets, backends and frontends are
 //! configured. No label names a client.
@@ -29,19 +29,19 @@ use crate::upstream::{Health, Upstream, Upstreams};
 type Labels = Vec<(&'static str, String)>;
 type Fraction = Gauge<f64, AtomicU64>;
 
-/// Bounds of the histograms, seconds: fine where short transfers are, up to what people give up at.
+/// Bounds of the histograms, seconds: fine for short transfers, up to the time after which users give up.
 const BOUNDS: [f64; 16] =
     [0.005, 0.01, 0.02, 0.035, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 15.0];
 
-/// Outcomes of parity segments: sent, received, and of the received ones those that found nothing missing,
-/// that were dropped without an answer, and that could not repair, by cause.
+/// Outcomes of parity segments: sent, received, and among the received ones those without a loss to repair,
+/// those dropped without an answer, and those that could not repair, by cause.
 const PARITY: [&str; 7] =
     ["sent", "received", "needless", "dropped", "too_much_lost", "no_history", "wrong_checksum"];
 
-/// Outcomes of Fast Open, as long as it is on or off for all.
+/// Outcomes of Fast Open if the same setting applies to all connections.
 const FAST_OPEN: [&str; 7] = ["used", "no-cookie", "refused", "stripped", "syn-lost", "blackholed", "off"];
 
-/// Sides that may have sent first on a connection.
+/// Values of the label for the side that sent first.
 const SPOKE_FIRST: [&str; 4] = ["client", "client_late", "server", "nobody"];
 
 fn spoke_first(access: &Access) -> &'static str {
@@ -56,11 +56,11 @@ fn spoke_first(access: &Access) -> &'static str {
 /// A mechanism, whether it is on, and why.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MechanismState {
-    /// As it is written in `hop.mechanisms`.
+    /// The name in `hop.mechanisms`.
     pub name: &'static str,
     /// `on`, `off`, or its form.
     pub state: &'static str,
-    /// In a few words.
+    /// The reason in a few words.
     pub reason: String,
 }
 
@@ -74,15 +74,15 @@ pub struct Metrics {
     open: Gauge,
     connections: Series,
     fast_open: Series,
-    /// Connections of the hop by whether both sides agreed on redundancy.
+    /// Connections of the hop by agreement of both sides on redundancy.
     redundancy: Series,
     wire: Series,
     payload: Series,
-    /// Connections by who spoke first.
+    /// Connections by the side that sent first.
     spoke_first: Series,
-    /// Connections by listener and named origin, where either is configured, and by how they ended.
+    /// Connections by listener, named origin (if configured) and result.
     services: Family<Labels, Counter>,
-    /// Connections that did nothing for too long, by what they did not do.
+    /// Connections that were inactive for too long, by the kind of limit.
     timed_out: Series,
     repaired: Series,
     parity: Series,
@@ -104,12 +104,12 @@ pub struct Metrics {
     recent: Mutex<Recent>,
 }
 
-/// Sums that ratios and pages are made of.
+/// Sums for ratios and for the status page.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Recent {
     pub(crate) history: History,
     pub(crate) sums: Sums,
-    /// Connections by what became of Fast Open, in the order in which they came up.
+    /// Connections by outcome of Fast Open, in the order of the first occurrence.
     pub(crate) outcomes: Vec<(&'static str, u64)>,
 }
 
@@ -125,8 +125,8 @@ impl std::fmt::Debug for Metrics {
     }
 }
 
-/// Counters that differ by a label. Those that there can be are there from the start, because a rate over one
-/// that appears late is wrong, and are found without a look-up, because every connection counts in a score of
+/// Counters that differ in one label. All expected values exist from the start, because a rate over a counter
+/// that appears late is wrong. They are found without a map, because every connection updates some twenty of
 /// them.
 struct Series {
     family: Family<Labels, Counter>,
@@ -135,12 +135,12 @@ struct Series {
 }
 
 impl Series {
-    /// One for each of `names`, which are values of the label `key`.
+    /// Returns a counter for each of `names`, the values of the label `key`.
     fn of(key: &'static str, names: &[&'static str]) -> Series {
         Series::labelled(key, names.iter().map(|name| (*name, vec![label(key, *name)])))
     }
 
-    /// Bytes on the hop by kind, and by direction too.
+    /// Returns counters of bytes on the hop by direction and kind.
     fn wire() -> Series {
         let kinds =
             [("out", "first"), ("out", "retransmit"), ("out", "parity"), ("out", "copy"), ("in", "all")];
@@ -155,10 +155,9 @@ impl Series {
         Series { family, key, known }
     }
 
-    /// Counts `by` more of `name`.
+    /// Adds `by` to the counter of `name`.
     fn add(&self, name: &'static str, by: u64) {
-        // Counters are shared by all cores: what does not count is not worth taking one's cache line to this
-        // one.
+        // All cores share the counters. Adding 0 would only move the cache line to this core.
         if by == 0 && self.known.iter().any(|(known, _)| *known == name) {
             return;
         }
@@ -168,7 +167,7 @@ impl Series {
         }
     }
 
-    /// How often each of those that were there from the start was counted.
+    /// Returns the counters that existed from the start.
     fn counts(&self) -> Vec<(&'static str, u64)> {
         self.known.iter().map(|(name, counter)| (*name, counter.get())).collect()
     }
@@ -179,7 +178,7 @@ fn label(key: &'static str, value: impl Into<String>) -> (&'static str, String) 
 }
 
 impl Metrics {
-    /// All at zero.
+    /// Returns counters at zero.
     pub fn new() -> Metrics {
         let mut process = Registry::default();
         process.register_collector(Box::new(Process::new()));
@@ -325,38 +324,38 @@ impl Metrics {
         registry.register("build_info", "This program", build);
     }
 
-    /// Counts a connection that begins; it ends when the answer is dropped.
+    /// Counts a connection that begins. It is open until the returned value is dropped.
     pub(crate) fn begin(&self) -> Open {
         self.open.inc();
         Open(self.open.clone())
     }
 
-    /// A first message was none of ours.
+    /// Counts a first message that failed authentication.
     pub(crate) fn reject(&self) {
         self.rejected.inc();
     }
 
-    /// A connection has exceeded a limit.
+    /// Counts a connection that exceeded a time limit.
     pub(crate) fn timed_out(&self, timeout: Timeout) {
         self.timed_out.add(timeout.name(), 1);
     }
 
-    /// Nobody is to come any more.
+    /// Records that no more connections are accepted.
     pub(crate) fn drain(&self) {
         self.draining.store(true, Ordering::Relaxed);
     }
 
-    /// True once the order to stop was given.
+    /// True after the signal to stop.
     pub fn draining(&self) -> bool {
         self.draining.load(Ordering::Relaxed)
     }
 
-    /// Connections that are open now.
+    /// Returns the number of open connections.
     pub fn open(&self) -> u64 {
         u64::try_from(self.open.get()).unwrap_or(0)
     }
 
-    /// Since when it counts.
+    /// Returns the time since the counters began.
     pub fn age(&self) -> Duration {
         self.began.elapsed()
     }
@@ -366,7 +365,7 @@ impl Metrics {
         *lock(&self.states) = states;
     }
 
-    /// The states of the mechanisms.
+    /// Returns the states of the mechanisms.
     pub fn mechanisms(&self) -> Vec<MechanismState> {
         lock(&self.states).clone()
     }
@@ -467,7 +466,7 @@ impl Metrics {
         self.parity_saved.inc_by(parity.saved.as_secs_f64());
     }
 
-    /// The frontends of a backend that have keys of their own.
+    /// Returns the frontends of a backend that have their own keys.
     pub(crate) fn frontends(&self) -> &Frontends {
         &self.frontends
     }
@@ -476,24 +475,24 @@ impl Metrics {
         lock(&self.recent).clone()
     }
 
-    /// Results of connections so far.
+    /// Returns the results of connections so far.
     pub(crate) fn results(&self) -> Vec<(&'static str, u64)> {
         self.connections.counts()
     }
 
-    /// Connections by redundancy so far.
+    /// Returns connections by redundancy so far.
     pub(crate) fn redundancy_outcomes(&self) -> Vec<(&'static str, u64)> {
         self.redundancy.counts().into_iter().filter(|(_, count)| *count > 0).collect()
     }
 
-    /// Outcomes of Fast Open so far, those that came up.
+    /// Returns the outcomes of Fast Open that have occurred.
     pub(crate) fn fast_open_outcomes(&self) -> Vec<(&'static str, u64)> {
         lock(&self.recent).outcomes.clone()
     }
 
-    /// The text of `/metrics`.
+    /// Returns the text of `/metrics`.
     pub fn text(&self, upstreams: Option<&Upstreams>) -> String {
-        // Backends, frontends and states that are gone leave no series behind.
+        // Backends, frontends and states that no longer exist must leave no series.
         self.round_trip.clear();
         self.loss.clear();
         self.backend_up.clear();
@@ -530,9 +529,9 @@ impl Metrics {
         let peer = label("peer", upstream.spec.name.clone());
         let up = matches!(upstream.health(), Health::Up | Health::Unknown);
         self.backend_up.get_or_create(&vec![peer.clone()]).set(i64::from(up));
-        for way in upstream.there() {
-            let labels = vec![peer.clone(), label("transport", way.name())];
-            self.backend_transport.get_or_create(&labels).set(i64::from(way == upstream.way()));
+        for transport in upstream.available() {
+            let labels = vec![peer.clone(), label("transport", transport.name())];
+            self.backend_transport.get_or_create(&labels).set(i64::from(transport == upstream.transport()));
         }
         let PathReport { smoothed_rtt, min_rtt, loss_out, loss_in } = upstream.path();
         for (kind, rtt) in [("smoothed", smoothed_rtt), ("min", min_rtt)] {
@@ -554,7 +553,7 @@ impl Metrics {
     }
 }
 
-/// The series that a backend has for each frontend with a key of its own.
+/// The series of a backend for each frontend with its own key.
 #[derive(Debug, Default)]
 struct ByFrontend {
     active: Family<Labels, Gauge>,
@@ -616,12 +615,12 @@ impl ByFrontend {
     }
 }
 
-/// Readers and writers only add: the value is whole even if one panicked.
+/// Locks a mutex. Its users only add, so the value is valid even after a panic.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A connection that is open.
+/// An open connection.
 pub(crate) struct Open(Gauge);
 
 impl Drop for Open {

@@ -11,13 +11,13 @@ pub struct Network {
     length: u8,
 }
 
-/// A text is no [`Network`].
+/// Error for a text that is no [`Network`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("'{0}' is not a network; write for instance 10.0.0.0/8, 192.0.2.1 or fd00::/8")]
 pub struct NetworkError(String);
 
 impl Network {
-    /// True if `address` is in it. An IPv4 address in IPv6's clothes is an IPv4 address.
+    /// True if `address` is in the range. An IPv4 address mapped to IPv6 counts as an IPv4 address.
     pub fn contains(&self, address: IpAddr) -> bool {
         let (own, other) = (bits(self.address), bits(address.to_canonical()));
         let host = own.1 - u32::from(self.length).min(own.1);
@@ -25,7 +25,7 @@ impl Network {
     }
 }
 
-/// The address as a number, and how many bits it has.
+/// Returns the address as a number, and its length in bits.
 fn bits(address: IpAddr) -> (u128, u32) {
     match address {
         IpAddr::V4(v4) => (v4.to_bits().into(), 32),

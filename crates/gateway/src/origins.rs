@@ -1,8 +1,8 @@
 //! Named origins of a backend, and the names by which frontends ask for them.
 //!
-//! A name takes the place of `HOST:PORT` ([`crate::hop::Opening::origin`]). It has no colon, so it cannot be
-//! mistaken for an address. A backend of an older release treats a name as an origin that it does not allow,
-//! and refuses it.
+//! A name replaces `HOST:PORT` ([`crate::hop::Opening::origin`]). It has no colon, so it cannot be mistaken
+//! for an address. A backend of an older release treats a name as an origin that it does not allow, and
+//! refuses it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,7 +20,7 @@ impl OriginName {
     /// Longest name, bytes.
     const LONGEST: usize = 64;
 
-    /// As text.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -72,18 +72,18 @@ impl TryFrom<String> for Address {
 }
 
 impl Origins {
-    /// True if there is none.
+    /// True if there are no origins.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The address of the origin with this name.
+    /// Returns the address of the origin with this name.
     pub fn get(&self, name: &str) -> Option<&str> {
         let name: OriginName = name.parse().ok()?;
         self.0.get(&name).map(|Address(address)| address.as_str())
     }
 
-    /// Names and addresses, sorted by name.
+    /// Iterates over names and addresses, sorted by name.
     pub fn iter(&self) -> impl Iterator<Item = (&OriginName, &str)> {
         self.0.iter().map(|(name, Address(address))| (name, address.as_str()))
     }
@@ -96,7 +96,7 @@ impl fmt::Display for Origins {
     }
 }
 
-/// An origin as a flag names it, `NAME=HOST:PORT`.
+/// An origin as a flag gives it, `NAME=HOST:PORT`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NamedOrigin(OriginName, Address);
 
@@ -111,16 +111,16 @@ impl FromStr for NamedOrigin {
 }
 
 impl FromIterator<NamedOrigin> for Origins {
-    /// Of two with the same name the later one counts.
+    /// Collects the origins. If a name occurs twice, the later one counts.
     fn from_iter<T: IntoIterator<Item = NamedOrigin>>(named: T) -> Origins {
         Origins(named.into_iter().map(|NamedOrigin(name, address)| (name, address)).collect())
     }
 }
 
-/// `HOST:PORT`, checked for its form; names are looked up later.
+/// Checks the form of `HOST:PORT`; names are resolved later.
 ///
 /// # Errors
-/// The advice to the user.
+/// Advice to the user.
 pub fn name_and_port(text: &str) -> Result<String, String> {
     if let Some((scheme, rest)) = text.split_once("://") {
         let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
@@ -135,12 +135,12 @@ pub fn name_and_port(text: &str) -> Result<String, String> {
     }
 }
 
-/// True if the text is a name or an address and a port.
+/// True if the text is a name or an address, and a port.
 fn has_port(text: &str) -> bool {
     let Some((host, port)) = text.rsplit_once(':') else { return false };
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
     let is_host = match bare {
-        // An interface may follow the address.
+        // A zone may follow the address.
         Some(v6) => v6.split('%').next().is_some_and(|v6| v6.parse::<Ipv6Addr>().is_ok()),
         None => !host.is_empty() && host.chars().all(|c| c.is_alphanumeric() || matches!(c, '.' | '-' | '_')),
     };

@@ -1,14 +1,14 @@
 //! Opens the kernel's TCP to an origin, or to a backend whose path carries nothing else.
 //!
-//! The side that closes first waits in TIME-WAIT for a minute; towards the origin this is the gateway. To
-//! find a free port among many that wait, the kernel tries one after the other: at 300 connections a second
-//! to one address this took two thirds of the machine's processor time. So each connection is offered only a
-//! few ports, those that have been idle for longest. One round through the range takes longer than a
-//! TIME-WAIT, as long as a free port exists.
+//! The side that closes first keeps the port in TIME-WAIT for a minute; towards the origin this is the
+//! gateway. To find a free port among many in TIME-WAIT, the kernel tries one after the other: at 300
+//! connections a second to one address this took two thirds of the machine's processor time. So each attempt
+//! offers the kernel only a few ports, the ones that were unused for the longest time. One round through the
+//! range takes longer than a TIME-WAIT while any port is free.
 //!
 //! The acknowledgement of the handshake carries the first bytes for the origin, which saves a packet (RFC
-//! 9293, 3.10.7.3, permits such an answer to a SYN-ACK). If the handshake completes at once, as it does
-//! within a host, they leave before any wait.
+//! 9293, 3.10.7.3, permits such an answer to a SYN-ACK). If the handshake completes at once, as within a
+//! host, the bytes leave without a wait.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -25,14 +25,14 @@ use tokio::net::{TcpStream, ToSocketAddrs, lookup_host};
 
 use crate::proxy::ProxyVersion;
 
-/// Ports that one attempt may take: some of them belong to connections that live for long.
+/// Number of ports that one attempt offers: some of them belong to long-lived connections.
 const WINDOW: u32 = 32;
-/// Attempts before the kernel looks through all there are.
+/// Number of attempts before the kernel may use the whole range.
 const ATTEMPTS: u32 = 3;
-/// Linux's default.
+/// Linux's default range.
 const USUAL: RangeInclusive<u16> = 32_768..=60_999;
 
-/// The ports of this host for connections, in the order in which they are taken.
+/// The ports of this host for outgoing connections, in the order of their use.
 #[derive(Debug)]
 struct Ports {
     range: RangeInclusive<u16>,
@@ -44,7 +44,7 @@ static PORTS: LazyLock<Ports> = LazyLock::new(|| {
     Ports::new(told.as_deref().and_then(range).unwrap_or(USUAL), std::process::id())
 });
 
-/// `FIRST LAST`.
+/// Parses `FIRST LAST`.
 fn range(text: &str) -> Option<RangeInclusive<u16>> {
     let mut words = text.split_whitespace().map(|word| word.parse().ok());
     let range = words.next()??..=words.next()??;
@@ -52,29 +52,29 @@ fn range(text: &str) -> Option<RangeInclusive<u16>> {
 }
 
 impl Ports {
-    /// All of `range`, beginning anywhere.
+    /// Starts at a position in `range` that depends on `seed`.
     fn new(range: RangeInclusive<u16>, seed: u32) -> Ports {
-        // Two processes on one host are to begin at different places.
+        // Two processes on one host should start at different positions.
         Ports { range, next: AtomicU32::new(seed.wrapping_mul(0x9e37_79b1)) }
     }
 
-    /// The next few.
+    /// Returns the next few ports.
     fn window(&self) -> RangeInclusive<u16> {
         let (first, last) = (u32::from(*self.range.start()), u32::from(*self.range.end()));
         let count = last - first + 1;
         let begin = first + self.next.fetch_add(1, Ordering::Relaxed) % count;
         let end = (begin + WINDOW - 1).min(last);
-        // Both lie in the range, whose ends are 16 bits.
+        // Both lie in the range, whose ends have 16 bits.
         begin as u16..=end as u16
     }
 
-    /// Other connections are to keep away from where this one found everything taken.
+    /// Skips ports for later connections after all ports of a window were in use.
     fn skip(&self) {
         self.next.fetch_add(WINDOW, Ordering::Relaxed);
     }
 }
 
-/// The way to the origin without the hop.
+/// A destination that is reached without the hop.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Direct {
     /// `HOST:PORT`.
@@ -91,7 +91,7 @@ pub(crate) async fn connect(target: impl ToSocketAddrs) -> io::Result<TcpStream>
     connect_saying(target, b"").await.map(|(stream, _)| stream)
 }
 
-/// As [`connect`], with what is to be said `first`; answers how much of it was.
+/// Like [`connect`], with the bytes `first`; also returns how many of them were sent.
 async fn connect_saying(target: impl ToSocketAddrs, first: &[u8]) -> io::Result<(TcpStream, usize)> {
     let mut failed = io::Error::new(io::ErrorKind::InvalidInput, "the name has no address");
     for address in lookup_host(target).await? {
@@ -103,12 +103,12 @@ async fn connect_saying(target: impl ToSocketAddrs, first: &[u8]) -> io::Result<
     Err(failed)
 }
 
-/// As [`connect`], from the address of `client` if there is one, and from its port too unless that is taken;
-/// with what is to be said `first`, of which it answers how much was.
+/// Like [`connect`], from the address of `client` if given, and from its port too unless that is in use.
+/// Sends the bytes `first`, and also returns how many of them were sent.
 ///
 /// # Errors
-/// Those of the last address; without CAP_NET_RAW or CAP_NET_ADMIN, and where the client's family is not that
-/// of the origin.
+/// Those of the last address; an error without CAP_NET_RAW or CAP_NET_ADMIN, or if the address families of
+/// client and origin differ.
 pub(crate) async fn connect_as(
     client: Option<SocketAddr>,
     target: impl ToSocketAddrs,
@@ -126,7 +126,7 @@ pub(crate) async fn connect_as(
     Err(failed)
 }
 
-/// A socket towards `address` with an address that is not ours.
+/// Returns a socket towards `address` that is bound to the client's address.
 fn foreign(address: SocketAddr, client: SocketAddr) -> io::Result<Socket> {
     let socket = transparent(address)?;
     socket.set_reuse_address(true)?;
@@ -138,7 +138,7 @@ fn foreign(address: SocketAddr, client: SocketAddr) -> io::Result<Socket> {
     }
 }
 
-/// Whether [`connect_as`] may take the address of a client at all.
+/// Checks whether [`connect_as`] may use the address of a client.
 ///
 /// # Errors
 /// Without CAP_NET_RAW or CAP_NET_ADMIN; the text names them.
@@ -146,7 +146,7 @@ pub(crate) fn may_connect_as() -> io::Result<()> {
     transparent(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))).map(drop)
 }
 
-/// A socket towards `address` that may have any address.
+/// Returns a socket towards `address` that may have any local address.
 fn transparent(address: SocketAddr) -> io::Result<Socket> {
     let socket = socket(address)?;
     sockopt::allow_foreign_address(socket.as_fd(), address.is_ipv6()).map_err(|error| {
@@ -162,7 +162,7 @@ async fn connect_to(address: SocketAddr, first: &[u8]) -> io::Result<(TcpStream,
     for _ in 0..ATTEMPTS {
         let socket = socket(address)?;
         if sockopt::use_local_ports(socket.as_fd(), PORTS.window()).is_err() {
-            // A kernel before 6.3.
+            // The kernel is older than 6.3.
             break;
         }
         match open(socket, address, first).await {
@@ -181,11 +181,11 @@ async fn connect_to(address: SocketAddr, first: &[u8]) -> io::Result<(TcpStream,
     })
 }
 
-/// Connects `socket`, and says what is to be said `first` if the handshake is through at once; answers how
-/// much of it.
+/// Connects `socket`, and sends the bytes `first` if the handshake completes at once; also returns how many
+/// were sent.
 async fn open(socket: Socket, address: SocketAddr, first: &[u8]) -> io::Result<(TcpStream, usize)> {
     if !first.is_empty() {
-        // A socket that refuses acknowledges in a packet of its own.
+        // Without this option the acknowledgement is a packet of its own.
         let _ = socket.set_tcp_quickack(false);
     }
     match socket.connect(&address.into()) {

@@ -2,9 +2,8 @@
 //! losses.
 //!
 //! A frontend measures them on the connection that watches a backend. Each side counts the losses of its own
-//! segments, so the losses of the other direction come from the backend. A frontend asks with `QUESTION`,
-//! which earlier releases treat like any byte; a backend that knows it answers with `UP_WITH_LOSS` and the
-//! losses.
+//! segments, so the backend reports the losses of the other direction. A frontend asks with `QUESTION`, which
+//! earlier releases treat like any byte; a backend that knows it answers with `UP_WITH_LOSS` and the losses.
 
 use std::io;
 use std::net::IpAddr;
@@ -19,53 +18,52 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use crate::log::{Level, Log, Value};
 use crate::roaming::{Moved, Secret};
 
-/// Asks whether the backend lives and what it loses towards this side.
+/// Asks whether the backend is up, and for the losses of its segments to this side.
 const QUESTION: u8 = 1;
 /// Asks for a full segment.
 pub(crate) const FULL: u8 = 2;
 /// Asks whether the backend follows frontends whose address changes.
 pub(crate) const REGISTER: u8 = 4;
-/// Asks whether the backend lives, and no more.
+/// Asks only whether the backend is up.
 const PLAIN: u8 = 0;
-/// The backend lives.
+/// The backend is up.
 const UP: u8 = 0;
-/// The backend drains.
+/// The backend is draining.
 const DRAINING: u8 = 1;
-/// The backend lives; four bytes follow, big-endian: lost segments of a million that it sent here.
+/// The backend is up; four bytes follow, big-endian: lost segments per million that it sent here.
 const UP_WITH_LOSS: u8 = 2;
-/// The backend lives; two bytes with a length and as many more follow, a full segment of it.
+/// The backend is up; a length of two bytes and as many bytes follow, in a full segment.
 const UP_FULL: u8 = 3;
 
-/// The backend follows: the frontend is to send its secret, and the answer to that is `UP` or one of the
-/// next two.
+/// The backend follows frontends: the frontend sends its secret, and the answer is `UP` or one of the next
+/// two.
 const FOLLOWS: u8 = 4;
 /// The frontend has another port.
 const MOVED_PORT: u8 = 5;
 /// The frontend has another address.
 const MOVED_PATH: u8 = 6;
 
-/// Whether parity and copies may be sent on connections with a peer: both sides have to agree in the
-/// handshake.
+/// State of the agreement on parity and copies with a peer. Both sides must agree in the handshake.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Redundancy {
-    /// No handshake has shown it yet.
+    /// No handshake has shown the state yet.
     #[default]
     Unknown,
     /// Both sides agreed.
     Agreed,
-    /// This side does not ask for it.
+    /// This side does not request it.
     Off,
-    /// The peer did not offer or did not answer.
+    /// The peer did not offer it or did not answer.
     Unanswered,
-    /// The path damages or swallows the option.
+    /// The path damages or drops the option.
     Blocked,
-    /// Not on this connection: its handshake was repeated or had no room for the option, or the one before
-    /// failed.
+    /// Not on this connection: its handshake was repeated or had no space for the option, or the previous
+    /// connection failed.
     Lapsed,
 }
 
 impl Redundancy {
-    /// All of them.
+    /// All states.
     pub(crate) const ALL: [Redundancy; 6] = [
         Redundancy::Unknown,
         Redundancy::Agreed,
@@ -75,7 +73,7 @@ impl Redundancy {
         Redundancy::Lapsed,
     ];
 
-    /// The outcome of one connection.
+    /// Converts the outcome of one connection.
     pub(crate) fn of(outcome: GentleOutcome) -> Redundancy {
         match outcome {
             GentleOutcome::Pending => Redundancy::Unknown,
@@ -89,7 +87,7 @@ impl Redundancy {
         }
     }
 
-    /// For reports.
+    /// Returns the name for reports.
     pub fn name(self) -> &'static str {
         match self {
             Redundancy::Unknown => "unknown",
@@ -101,7 +99,7 @@ impl Redundancy {
         }
     }
 
-    /// The reason, for reports.
+    /// Returns the reason for reports.
     pub fn reason(self) -> &'static str {
         match self {
             Redundancy::Unknown => "no handshake yet",
@@ -116,45 +114,45 @@ impl Redundancy {
     }
 }
 
-/// The path to a peer, as it was measured last.
+/// Latest measurements of the path to a peer.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct PathReport {
     /// Smoothed round-trip time.
     pub smoothed_rtt: Option<Duration>,
-    /// Least round-trip time of the last 300 s; absent over the kernel's TCP.
+    /// Minimum round-trip time within 300 s; absent over the kernel's TCP.
     pub min_rtt: Option<Duration>,
-    /// Share of the segments from here to the peer that were lost, repaired ones included.
+    /// Share of lost segments to the peer, including repaired ones.
     pub loss_out: Option<f64>,
-    /// The same from the peer to here, as the peer counts it.
+    /// Share of lost segments from the peer, as the peer counts it.
     pub loss_in: Option<f64>,
 }
 
-/// The facts known of a peer.
+/// What is known about a peer.
 #[derive(Debug, Default)]
 pub(crate) struct Peer {
     path: Mutex<PathReport>,
     redundancy: AtomicU8,
-    /// The redundancy that the log has last.
+    /// The state of the redundancy in the last log line.
     logged: AtomicU8,
 }
 
 impl Peer {
-    /// The path; nothing before it was measured.
+    /// Returns the path; empty before the first measurement.
     pub(crate) fn path(&self) -> PathReport {
         *self.path.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A connection of the watch has measured `seen`.
+    /// Records the measurements of the watch.
     pub(crate) fn measured(&self, seen: PathReport) {
         *self.path.lock().unwrap_or_else(PoisonError::into_inner) = seen;
     }
 
-    /// Whether connections carry redundancy.
+    /// Returns whether connections carry redundancy.
     pub(crate) fn redundancy(&self) -> Redundancy {
         Redundancy::from_byte(&self.redundancy)
     }
 
-    /// A connection has opened; what one cannot know leaves the last state.
+    /// Records the outcome of a new connection. An outcome that shows nothing does not change the state.
     pub(crate) fn learn(&self, outcome: GentleOutcome) {
         match Redundancy::of(outcome) {
             Redundancy::Unknown | Redundancy::Lapsed => {}
@@ -189,8 +187,8 @@ impl Redundancy {
 }
 
 impl PathReport {
-    /// The path of a connection with these `stats`, between these addresses of `endpoint`, and the loss that
-    /// the peer told.
+    /// Returns the path of a connection with these `stats`, between these addresses of `endpoint`, with the
+    /// loss that the peer reported.
     pub(crate) fn of(
         stats: &ConnStats,
         endpoint: &Endpoint,
@@ -202,7 +200,8 @@ impl PathReport {
     }
 }
 
-/// Lost segments of a million that `endpoint` sent from `local` to `remote`, what a queue lost aside.
+/// Returns lost segments per million that `endpoint` sent from `local` to `remote`, without losses in its own
+/// queue.
 pub(crate) fn loss(endpoint: &Endpoint, local: IpAddr, remote: IpAddr) -> Option<u32> {
     endpoint.path(local, remote).loss.map(|loss| loss.per_million)
 }
@@ -214,12 +213,13 @@ fn share(per_million: u32) -> f64 {
 /// A backend's answer to a watch.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) enum Answer {
-    /// It lives, and loses this share of what it sends here; an earlier release does not say.
+    /// The backend is up and loses this share of its segments to this side; an earlier release does not
+    /// report it.
     Up(Option<f64>),
     Draining,
 }
 
-/// Asks the backend whether it lives.
+/// Asks the backend whether it is up.
 pub(crate) async fn ask(
     read: &mut (impl AsyncRead + Unpin),
     write: &mut (impl AsyncWrite + Unpin),
@@ -236,16 +236,17 @@ pub(crate) async fn ask(
 /// The result of a registration with a backend.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Registered {
-    /// The backend is of an earlier release or drains, or its stack does not name peers by their addresses
-    /// outside.
+    /// The backend is of an earlier release or is draining, or its stack does not identify peers by their
+    /// outside addresses.
     Refused,
-    /// The backend will follow.
+    /// The backend will follow the frontend.
     Known,
-    /// The address of this side has changed since it registered last; true if more than the port has.
+    /// The address of this side has changed since its last registration; true if more than the port has
+    /// changed.
     Moved(bool),
 }
 
-/// Tells the backend the secret by which it knows this frontend at another address ([`crate::roaming`]).
+/// Sends the backend the secret by which it recognises this frontend at another address ([`crate::roaming`]).
 pub(crate) async fn register(
     read: &mut (impl AsyncRead + Unpin),
     write: &mut (impl AsyncWrite + Unpin),
@@ -266,7 +267,7 @@ pub(crate) async fn register(
     })
 }
 
-/// Answers a frontend that registers: reads its secret and answers with what `register` makes of it.
+/// Answers a registration: reads the secret and sends the result of `register`.
 pub(crate) async fn take_registration(
     read: &mut (impl AsyncRead + Unpin),
     write: &mut (impl AsyncWrite + Unpin),
@@ -288,9 +289,9 @@ pub(crate) async fn take_registration(
 /// More segments than the planner cuts into smaller ones.
 const FULL_SEGMENTS: usize = 9;
 
-/// Sends several full segments of this side, each of `segment` bytes, and lets the backend send a full one,
-/// twice, behind the answers. Returns the payload of the backend's segments, first and last; `None` if the
-/// backend is of an earlier release, which sends none.
+/// Sends several full segments, each of `segment` bytes, and requests a full segment from the backend, twice,
+/// behind the answers. Returns the payload of the backend's segments, first and last; `None` if the backend
+/// is of an earlier release and sends none.
 pub(crate) async fn exchange_full(
     read: &mut (impl AsyncRead + Unpin),
     write: &mut (impl AsyncWrite + Unpin),
@@ -322,8 +323,8 @@ async fn ask_full(
     }
 }
 
-/// Answers a `question` of a frontend that watches: with the loss towards it, or a full `segment`, if it asks
-/// for that.
+/// Answers a `question` of a watch, with the loss towards the frontend or a full `segment` if the question
+/// asks for it.
 pub(crate) async fn answer(
     write: &mut (impl AsyncWrite + Unpin),
     question: u8,
@@ -347,7 +348,7 @@ pub(crate) async fn answer(
     write.flush().await
 }
 
-/// Tells a frontend that watches that no new connections are wanted.
+/// Tells a watching frontend that this backend is draining.
 pub(crate) async fn say_draining(write: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
     write.write_all(&[DRAINING]).await?;
     write.shutdown().await
@@ -357,7 +358,7 @@ pub(crate) async fn say_draining(write: &mut (impl AsyncWrite + Unpin)) -> io::R
 mod tests {
     use super::*;
 
-    /// The answer that a frontend reads where a backend has the loss `told`.
+    /// Returns the answer that a frontend reads if the backend has the loss `told`.
     async fn answered(told: Option<u32>) -> Answer {
         let (mut near, mut far) = tokio::io::duplex(64);
         let backend = async {
@@ -416,7 +417,7 @@ mod tests {
                     })
                     .await
                     .unwrap(),
-                    // An earlier release answers a question that it does not know as it answers any.
+                    // An earlier release answers an unknown question like any other.
                     None => answer(&mut write, question, || None, 1400).await.unwrap(),
                 }
             };

@@ -14,27 +14,27 @@ use rustix::param::{clock_ticks_per_second, page_size};
 use rustix::process::{Resource, getrlimit};
 use rustix::time::{ClockId, clock_gettime};
 
-/// The collector of this process.
+/// Collector of this process's metrics.
 #[derive(Debug)]
 pub(crate) struct Process {
-    /// Seconds from 1970 to the start. It is read once: a wall clock that is set later must not look like a
-    /// restart.
+    /// Seconds from 1970 to the start. It is read once, so that a later change of the wall clock does not
+    /// look like a restart.
     start: Option<f64>,
 }
 
 impl Process {
-    /// The process that calls this.
+    /// Returns the collector of the calling process.
     pub(crate) fn new() -> Process {
         Process { start: Stat::read().and_then(|stat| stat.start(SystemTime::now(), since_boot())) }
     }
 }
 
-/// The fields of `/proc/self/stat` (proc_pid_stat(5)) that are shown.
+/// The used fields of `/proc/self/stat` (proc_pid_stat(5)).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Stat {
     /// Processor time of user and system, ticks.
     cpu: u64,
-    /// When it started, ticks after the boot.
+    /// Time of the start, ticks after the boot.
     started: u64,
     /// Bytes.
     virtual_memory: u64,
@@ -57,14 +57,15 @@ impl Stat {
         Some(Stat { cpu, started: field(22)?, virtual_memory: field(23)?, resident: field(24)? })
     }
 
-    /// Seconds from 1970 to the start of the process, if it is `now` and the host booted `since_boot` ago.
+    /// Returns the seconds from 1970 to the start of the process, if the time is `now` and the host booted
+    /// `since_boot` ago.
     fn start(self, now: SystemTime, since_boot: Duration) -> Option<f64> {
         let now = now.duration_since(SystemTime::UNIX_EPOCH).ok()?;
         Some(now.as_secs_f64() - since_boot.as_secs_f64() + seconds(self.started))
     }
 }
 
-/// The seconds of so many ticks.
+/// Converts ticks to seconds.
 fn seconds(ticks: u64) -> f64 {
     ticks as f64 / clock_ticks_per_second() as f64
 }
@@ -73,7 +74,7 @@ fn since_boot() -> Duration {
     Duration::try_from(clock_gettime(ClockId::Boottime)).unwrap_or_default()
 }
 
-/// Descriptors that are open, without the one of the listing.
+/// Returns the number of open descriptors, without the one of the listing.
 fn open_descriptors() -> Option<u64> {
     let listed = std::fs::read_dir("/proc/self/fd").ok()?.count() as u64;
     Some(listed.saturating_sub(1))
@@ -112,7 +113,7 @@ impl Collector for Process {
     }
 }
 
-/// A value in the form that it is shown in.
+/// A value with its type.
 enum Sample {
     Total(ConstCounter<f64>),
     Now(ConstGauge<f64>),

@@ -9,10 +9,10 @@ use crate::hop::opening::{ClientAddresses, plain};
 const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
 /// Longest header of version 1, "worst case" of section 2.1.
 const LONGEST_V1: usize = 107;
-/// Longest header of version 2 that is read: addresses, and what else may be told about the connection.
+/// Longest accepted header of version 2: addresses and extensions.
 pub const LONGEST: usize = 16 + 2048;
 
-/// Which version is written.
+/// Version of the written header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ProxyVersion {
     /// A line of text.
@@ -24,15 +24,15 @@ pub enum ProxyVersion {
 /// Result of parsing the beginning of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Parsed {
-    /// A header of so many bytes; the addresses, unless it was sent for a health check of the proxy itself.
+    /// A header of this many bytes; the addresses are absent for a health check of the proxy itself.
     Header(Option<ClientAddresses>, usize),
-    /// The beginning of one: more has to arrive.
+    /// The beginning of a header: more bytes are needed.
     More,
-    /// None.
+    /// Not a header, with the reason.
     Bad(&'static str),
 }
 
-/// Reads a header.
+/// Parses a header.
 pub fn parse(bytes: &[u8]) -> Parsed {
     let v2 = bytes.len().min(SIGNATURE.len());
     if bytes[..v2] == SIGNATURE[..v2] {
@@ -84,7 +84,7 @@ fn parse_v2(bytes: &[u8]) -> Parsed {
     }
     let Some(body) = rest.get(..length) else { return Parsed::More };
     let addresses = match (version & 15, family) {
-        // LOCAL: the proxy speaks for itself.
+        // LOCAL: the connection is the proxy's own.
         (0, _) => None,
         (1, 0x11) => match parse_v4(body) {
             Some(addresses) => Some(addresses),
@@ -120,7 +120,7 @@ fn parse_v6(body: &[u8]) -> Option<ClientAddresses> {
     })
 }
 
-/// The header for a client; without addresses it says that the connection is the gateway's own.
+/// Returns the header for a client; without addresses it declares the connection as the gateway's own.
 pub fn header(version: ProxyVersion, client: Option<ClientAddresses>) -> Vec<u8> {
     match version {
         ProxyVersion::V1 => header_v1(client),
@@ -128,7 +128,7 @@ pub fn header(version: ProxyVersion, client: Option<ClientAddresses>) -> Vec<u8>
     }
 }
 
-/// Both addresses in one family: version 1 and 2 have no header for two.
+/// Returns both addresses in one family, because neither version has a header for two.
 fn one_family(ClientAddresses { source, destination }: ClientAddresses) -> (SocketAddr, SocketAddr) {
     let (source, destination) = (plain(source), plain(destination));
     if source.is_ipv4() == destination.is_ipv4() {

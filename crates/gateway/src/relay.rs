@@ -30,7 +30,7 @@ use crate::proxy::{ProxyVersion, header};
 use crate::service::{Phase, reached};
 use crate::timeouts::{Activity, Timeout, Timeouts};
 
-/// Which of the two connections an error or the first bytes came from.
+/// The connection from which an error or the first bytes came.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Side {
     Kernel,
@@ -38,7 +38,7 @@ enum Side {
 }
 
 impl Role {
-    /// Returns the speaker on this side.
+    /// Returns which peer is on this side.
     fn speaker(self, side: Side) -> Speaker {
         match (self, side) {
             (Role::Frontend, Side::Kernel) | (Role::Backend | Role::Edge, Side::Hop) => Speaker::Client,
@@ -47,16 +47,16 @@ impl Role {
     }
 }
 
-/// Why copying stopped.
+/// Reason why copying stopped.
 #[derive(Debug)]
 enum Stopped {
-    /// Both directions ended, and both ends were passed on.
+    /// Both directions ended, and both ends were forwarded.
     Ended,
     /// One side failed.
     Failed(Side, io::Error),
-    /// The other gateway will never answer again.
+    /// The other gateway will not answer any more.
     Lost,
-    /// The order came to end now.
+    /// The gateway stops now.
     Cut,
     /// Nothing moved for too long.
     TimedOut(Timeout),
@@ -70,28 +70,28 @@ struct Relayed {
     stopped: Stopped,
 }
 
-/// Parameters that carry a connection.
+/// Parameters of a relayed connection.
 pub(crate) struct Carry<'a, L> {
-    /// Bytes of the origin so far, for the hop.
+    /// Bytes received from the origin so far, to be sent over the hop.
     pub(crate) first: Vec<u8>,
-    /// Resolves, with the reason, if the other gateway will never answer again.
+    /// Resolves, with the reason, if the other gateway will not answer any more.
     pub(crate) lost: L,
-    /// Is told who speaks first, unless the record says so already.
+    /// Called with the side that sends first, unless the record has it already.
     pub(crate) heard: &'a (dyn Fn(Speaker) + Sync),
-    /// How long it may do nothing.
+    /// Limits of inactivity.
     pub(crate) timeouts: &'a Timeouts,
-    /// The order to end now.
+    /// The signal to stop.
     pub(crate) signal: &'a mut watch::Receiver<Phase>,
-    /// The place among the connections of its frontend, whose rate it shares.
+    /// The slot of its frontend, whose rate limit it shares.
     pub(crate) slot: Option<&'a FrontendSlot>,
-    /// Times the exchanges.
+    /// Measures the exchanges.
     pub(crate) exchanges: Option<Exchanges<'a>>,
-    /// The kernel's socket still has to be prepared.
+    /// The kernel's socket still has no options set.
     pub(crate) unprepared: bool,
 }
 
-/// The two connections of a client. Unless both have come to their end, dropping them resets them, also when
-/// the task that carries them is cancelled or panics: an end in order would tell the other side that it has
+/// The two connections of a client. Dropping them resets them unless both have ended, even if the task that
+/// relays them is cancelled or panics: an orderly end would tell the other side that it has received
 /// everything.
 struct Ends {
     kernel: TcpStream,
@@ -108,7 +108,7 @@ impl Drop for Ends {
     }
 }
 
-/// Copies both ways, and closes both connections as they ended. Adds the copied bytes to the record.
+/// Copies in both directions, and closes both connections as they ended. Adds the copied bytes to the record.
 pub(crate) async fn carry(
     kernel: TcpStream,
     hop: HopStream,
@@ -165,8 +165,8 @@ pub(crate) async fn carry(
     }
 }
 
-/// Copies until both directions have ended, one side has failed or `ends` says why it is over. Unless both
-/// have ended the caller resets both.
+/// Copies until both directions have ended, one side has failed, or `ends` resolves with a reason. Unless
+/// both have ended, the caller resets both.
 async fn relay(
     (kernel_read, kernel_write): (impl Source, impl Sink),
     first: Vec<u8>,
@@ -193,7 +193,7 @@ async fn relay(
 #[derive(Clone, Copy, Debug, Default)]
 struct Copied {
     bytes: u64,
-    /// When the first bytes had been passed on.
+    /// Time when the first bytes had been forwarded.
     first: Option<Instant>,
 }
 
@@ -203,13 +203,13 @@ struct Doings<'a> {
     first: OnceLock<Side>,
     told: &'a (dyn Fn(Side) + Sync),
     activity: Activity,
-    /// One direction has ended, and the end was passed on.
+    /// One direction has ended, and the end was forwarded.
     half_done: AtomicBool,
-    /// The place among the connections of its frontend.
+    /// The slot of its frontend.
     slot: Option<&'a FrontendSlot>,
-    /// Times the exchanges; frontends alone have it.
+    /// Measures the exchanges, in frontends only.
     exchanges: Option<Exchanges<'a>>,
-    /// The kernel's socket still has to be prepared.
+    /// The kernel's socket still has no options set.
     unprepared: AtomicBool,
 }
 
@@ -226,9 +226,9 @@ impl<'a> Doings<'a> {
         }
     }
 
-    /// Something is waited for, or more is to be said: prepares a socket of the kernel that we have opened,
-    /// if it is that. It takes five system calls, and most connections to an origin are one request and one
-    /// answer, both on their way at once, and end before any of it matters.
+    /// Sets the options of a kernel socket that the gateway has opened. Called when the relay has to wait, or
+    /// to send again. Setting them takes five system calls, and most connections to an origin are one request
+    /// and one response, which end before the options matter.
     fn prepare(&self, socket: Option<&TcpStream>) {
         if let Some(socket) = socket
             && self.unprepared.swap(false, Ordering::Relaxed)
@@ -288,10 +288,10 @@ async fn pump(
             Behind::End => break,
             Behind::Failed(error) => return Err((from_side, error)),
         }
-        // Nothing is held while nothing comes.
+        // No buffer is held while nothing arrives.
         rest = Vec::new();
         if let Some(slot) = doings.slot {
-            // Backends alone have slots: there the hop leads to the client.
+            // Only backends have slots; there the hop leads to the client.
             slot.passed(taken, from_side == Side::Hop).await;
         }
         let sides = (from_side, to_side);
@@ -306,11 +306,11 @@ async fn pump(
     }
     doings.activity.ended();
     if to.socket().is_some() && doings.half_done.load(Ordering::Relaxed) {
-        // This was all, and whoever called drops it.
+        // Nothing is left to copy, and the caller drops the connection.
         return Ok(());
     }
     match to.shutdown().await {
-        // It reset the connection after it had said all: the other direction tells what there is to tell.
+        // The peer reset the connection after its last byte; the other direction reports the outcome.
         Err(error) if error.kind() == io::ErrorKind::NotConnected => {}
         other => other.map_err(|error| (to_side, error))?,
     }
@@ -318,18 +318,18 @@ async fn pump(
     Ok(())
 }
 
-/// State of a connection behind the bytes that were read from it.
+/// State of a connection after the bytes that were read from it.
 enum Behind {
     /// More may come.
     Open,
-    /// It is at its end.
+    /// The connection has ended.
     End,
-    /// It has failed. It may tell that once only.
+    /// The connection has failed. A socket may report that only once.
     Failed(io::Error),
 }
 
-/// Reads what there is and writes it; what was not taken at once goes to `rest`. Answers how much was read,
-/// and what is behind it.
+/// Reads the available bytes and writes them; bytes that were not accepted at once go to `rest`. Returns the
+/// number of bytes read, and the state after them.
 fn copy(
     cx: &mut Context<'_>,
     (from_side, to_side): (Side, Side),
@@ -364,8 +364,8 @@ fn copy(
     })
 }
 
-/// Reads on behind what was read. A connection of which less came than there was room for is known to have no
-/// more, so that this mostly costs nothing.
+/// Reads again after a read. A read that did not fill the buffer shows that nothing more is available, so
+/// this mostly costs nothing.
 fn more(cx: &mut Context<'_>, from: &mut impl Source, buffer: &mut ReadBuf<'_>) -> Behind {
     while buffer.remaining() > 0 {
         let before = buffer.filled().len();
@@ -379,22 +379,22 @@ fn more(cx: &mut Context<'_>, from: &mut impl Source, buffer: &mut ReadBuf<'_>) 
     Behind::Open
 }
 
-/// Writes all of `chunk` and lets it leave.
+/// Writes all of `chunk` and flushes it.
 async fn pass(to: &mut (impl AsyncWrite + Unpin), chunk: &[u8]) -> io::Result<()> {
     to.write_all(chunk).await?;
     to.flush().await
 }
 
-/// Why an attempt came to nothing.
+/// Reason why an attempt failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Stop {
     /// The gateway was shut down.
     Drained,
-    /// It took too long.
+    /// The time limit has passed.
     Late(String),
 }
 
-/// A connection to an origin that is to be opened.
+/// The parameters of a connection to an origin.
 pub(crate) struct OriginRequest<'a> {
     /// `HOST:PORT`.
     pub(crate) origin: &'a str,
@@ -404,9 +404,9 @@ pub(crate) struct OriginRequest<'a> {
     pub(crate) as_client: bool,
     /// The PROXY header that the origin expects.
     pub(crate) send_proxy: Option<ProxyVersion>,
-    /// The client's bytes so far.
+    /// The client's first bytes.
     pub(crate) first: &'a [u8],
-    /// How long it may take.
+    /// Time limit.
     pub(crate) limit: Duration,
 }
 
@@ -414,8 +414,8 @@ impl<'a> OriginRequest<'a> {
     /// Connects, and sends the first bytes; returns those that could not be sent at once.
     ///
     /// # Errors
-    /// The end of the connection if the origin cannot be reached, if the hop has `failed`, or at the order to
-    /// end.
+    /// The end of the connection if the origin cannot be reached, if the hop has `failed`, or at the signal
+    /// to stop.
     pub(crate) async fn open(
         self,
         failed: impl Future<Output = io::Error>,
@@ -446,7 +446,7 @@ impl<'a> OriginRequest<'a> {
     }
 }
 
-/// Runs `attempt` for at most `limit`, and until connections have to end.
+/// Runs `attempt` for at most `limit`, and at most until connections must end.
 pub(crate) async fn within<T>(
     limit: Duration,
     signal: &mut watch::Receiver<Phase>,
@@ -471,7 +471,7 @@ mod tests {
     use super::*;
     use crate::hop::line::Line;
 
-    /// Half of a stream in memory, which fails if the test says so.
+    /// Half of a stream in memory, which fails at the test's request.
     struct Half(ReadHalf<DuplexStream>, Arc<Notify>);
 
     impl AsyncRead for Half {
@@ -546,7 +546,7 @@ mod tests {
         }
     }
 
-    /// A kernel socket as it is after connecting, and its other end.
+    /// A connected kernel socket and its other end.
     async fn sockets() -> (TcpStream, TcpStream) {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let connecting = TcpStream::connect(listener.local_addr().unwrap());
@@ -626,7 +626,7 @@ mod tests {
         }
     }
 
-    /// Says something, fails once, and then is at its end, as a socket of the kernel is.
+    /// A stream that returns data, fails once, and then is at its end, like a kernel socket.
     struct Breaks(u8);
 
     impl AsyncRead for Breaks {

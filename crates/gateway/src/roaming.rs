@@ -1,14 +1,13 @@
 //! Frontends whose address changes while they have connections.
 //!
-//! Our TCP knows a peer by its address. A frontend that has got another one, or another port at its NAT,
-//! opens a new watch from there and repeats over it the secret that it has told before. The backend then
-//! knows that the peer at the new address is the one that had the old one, and connections that are open go
-//! on ([`Endpoint::move_peer`]).
+//! The stack identifies a peer by its address. A frontend that has got another address, or another port at
+//! its NAT, opens a new watch from there and repeats the secret that it sent before. The backend then
+//! recognises the peer, and its open connections continue ([`Endpoint::move_peer`]).
 //!
-//! The secret is 32 random bytes for one backend and one run of a frontend. It travels in sealed records
-//! only, behind a handshake that no recording can repeat, so that nobody but the frontend can move it. The
-//! handshakes of TCP and of the tunnel prove that the frontend hears what is sent to the new address: nothing
-//! is sent there before. A tunnel without keys has no such proof, and its frontends stay where they are.
+//! The secret is 32 random bytes for one backend and one run of a frontend. It is sent only in sealed
+//! records, after a handshake that cannot be replayed, so that only the frontend can move itself. The
+//! handshakes of TCP and of the tunnel prove that the frontend receives packets at the new address; nothing
+//! is sent there before. A tunnel without keys has no such proof, so its frontends cannot move.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -27,16 +26,16 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Makes a secret; `None` if the system has no randomness.
+/// Returns a new secret; `None` if the system has no randomness.
 pub(crate) fn secret() -> Option<Secret> {
     let mut secret = [0; 32];
     let filled = rustix::rand::getrandom(&mut secret, rustix::rand::GetRandomFlags::empty());
     filled.is_ok_and(|filled| filled == secret.len()).then_some(Secret(secret))
 }
 
-/// Frontends that are known; beyond these the one that was heard first is forgotten.
+/// Limit of known frontends; beyond it, the frontend that registered first is forgotten.
 const MAX_FRONTENDS: usize = 1024;
-/// Earlier addresses of a frontend whose connections still go on.
+/// Limit of earlier addresses of a frontend with open connections.
 const MAX_EARLIER: usize = 4;
 
 /// The frontends of a backend by their secrets.
@@ -46,33 +45,33 @@ pub(crate) struct Roaming(Mutex<Known>);
 #[derive(Debug, Default)]
 struct Known {
     frontends: BTreeMap<Secret, Whereabouts>,
-    /// Counts registrations.
+    /// Number of registrations.
     turn: u64,
 }
 
-/// The present address of a frontend, and earlier ones.
+/// The current and earlier addresses of a frontend.
 #[derive(Debug)]
 struct Whereabouts {
     /// The label of its key.
     frontend: Option<Arc<str>>,
-    /// Its address as the stack has it.
+    /// Its address in the stack.
     at: IpAddr,
-    /// Its address outside.
+    /// Its outside address.
     outside: SocketAddr,
-    /// The addresses that it had before as the stack has them, the last one last.
+    /// Its earlier addresses in the stack, the latest last.
     earlier: VecDeque<IpAddr>,
     heard: u64,
 }
 
-/// A frontend has another address.
+/// The move of a frontend to another address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Moved {
     pub(crate) before: SocketAddr,
-    /// More has changed than the port.
+    /// More than the port has changed.
     pub(crate) is_other_path: bool,
 }
 
-/// The changes of a registration for the stack.
+/// The changes that a registration causes in the stack.
 #[derive(PartialEq, Eq, Debug, Default)]
 struct Change {
     moved: Option<(IpAddr, Moved)>,
@@ -80,8 +79,8 @@ struct Change {
 }
 
 impl Roaming {
-    /// The frontend with this secret and this key is at `at`, which is `outside` for others. Returns its
-    /// earlier address if it has moved; its connections go on then.
+    /// Registers the frontend with this secret and key at `at`, whose outside address is `outside`. Returns
+    /// its earlier address if it has moved; then its connections continue.
     pub(crate) fn register(
         &self,
         endpoint: &Endpoint,
@@ -123,7 +122,7 @@ impl Known {
                     }
                 }
             }
-            // The secret of another frontend is no secret.
+            // A secret that another frontend has registered proves nothing.
             Some(_) => {}
             None => {
                 let earlier = VecDeque::new();

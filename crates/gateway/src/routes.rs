@@ -1,4 +1,4 @@
-//! Routes of TLS clients to origins, by the name of the server that they ask for.
+//! Routes of TLS clients to origins by server name.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,19 +18,19 @@ use crate::timeouts::Timeout;
 /// A route of a listener.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Route {
-    /// The names that it is for.
+    /// The server names of the route.
     pub sni: ServerName,
-    /// The name of the origin that backends are asked for.
+    /// The name of the origin to request.
     pub origin: OriginName,
     /// The destination over the kernel's TCP while no backend is up.
     pub direct: Option<Direct>,
 }
 
-/// The name of a server, `shop.example`, or of all below a domain, `*.example`.
+/// The name of a server, `shop.example`, or of all servers below a domain, `*.example`.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(try_from = "String")]
 pub struct ServerName {
-    /// Lower case; with the leading dot if it is a domain.
+    /// Lower case, with a leading dot for a domain.
     text: String,
 }
 
@@ -43,14 +43,15 @@ impl ServerName {
     }
 }
 
-/// The route for a server's `name`, in lower case: that with the name itself, or with the longest domain.
+/// Returns the route for a server's `name` in lower case: the one with this name, or else with the longest
+/// domain.
 pub(crate) fn choose<'a>(routes: &'a [Route], name: &str) -> Option<&'a Route> {
     let matching = routes.iter().filter(|route| route.sni.matches(name));
     matching.max_by_key(|route| (!route.sni.text.starts_with('.'), route.sni.text.len()))
 }
 
-/// Returns the route of a TLS client, whose first bytes are read for at most `limit`. Returns `None` for the
-/// origin of the listener, if it has one, and refuses clients without either.
+/// Returns the route of a TLS client; reads its first bytes for at most `limit`. Returns `None` for the
+/// origin of the listener, if it has one, and otherwise refuses clients without a route.
 pub(crate) async fn of_client<'a>(
     routes: &'a [Route],
     has_origin: bool,
@@ -76,7 +77,7 @@ pub(crate) async fn of_client<'a>(
             return Err(End::ClientFailed("no route for a client that sends no TLS client hello".to_owned()));
         }
     };
-    // A client that has gone does not hear it.
+    // The client may have gone.
     let _ = client.write_all(&UNRECOGNIZED_NAME).await;
     let _ = client.shutdown().await;
     Err(End::ClientFailed(why))

@@ -1,4 +1,4 @@
-//! Common parts of frontend and backend: a limit on connections, and a shutdown that drains them.
+//! Common parts of frontend, backend and edge: a limit on connections, and a shutdown that drains them.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -24,11 +24,11 @@ use crate::timeouts::Timeouts;
 
 /// Settings of the hop's connections.
 ///
-/// Nagle's algorithm is off: the gateway passes on what it gets when it gets it. Keepalive every 20 s keeps
-/// the mapping of a NAT alive (30 s for UDP on Linux until both sides have spoken) and notices a peer that
-/// has vanished. One connection at a time starts from what earlier ones have learnt of the path; each repeats
-/// its SYN after one and a half known round trips. A path that swallows large packets is suspected after one
-/// flight, not after three timeouts.
+/// Nagle's algorithm is off: the gateway forwards data when it arrives. Keepalive every 20 s keeps the
+/// mapping of a NAT alive (Linux expires UDP after 30 s until both sides have sent) and detects a peer that
+/// has vanished. Only one connection at a time starts from what earlier ones have learnt about the path. Each
+/// repeats its SYN after one and a half known round trips. A path that drops large packets is suspected after
+/// one flight, not after three timeouts.
 pub fn hop_tcp() -> TcpConfig {
     let alive =
         KeepaliveConfig { idle: Duration::from_secs(20), interval: Duration::from_secs(10), count: 6 };
@@ -42,11 +42,11 @@ pub fn hop_tcp() -> TcpConfig {
     }
 }
 
-/// Connections that may wait to be accepted, on the outside and on the hop. Beyond that a SYN is dropped, and
-/// the next comes a second later: a burst is to find room.
+/// Limit of connections that wait to be accepted, outside and on the hop. A further SYN is dropped and
+/// repeated a second later, so the limit must hold a burst.
 pub(crate) const BACKLOG: u16 = 4096;
 
-/// Returns the first bytes of the other side, 16 kB at most; nothing if none come within `wait`. Holds no
+/// Returns the first bytes of the other side, 16 kB at most; nothing if none arrive within `wait`. Holds no
 /// buffer while it waits.
 pub(crate) async fn first_bytes(socket: &mut TcpStream, wait: Duration) -> io::Result<Vec<u8>> {
     if wait.is_zero() {
@@ -68,30 +68,30 @@ pub(crate) fn poll_first_bytes(
     })
 }
 
-/// Is shown every access record.
+/// Called with every access record.
 pub type AccessObserver = Arc<dyn Fn(&Access) + Send + Sync>;
 
-/// Limits and places of report, the same for both sides.
+/// Limits and reports, common to all sides.
 #[derive(Clone)]
 pub struct ServiceConfig {
-    /// Connections at one time; more wait, one of them accepted already on each core. 1 or more, default 10
+    /// Limit of simultaneous connections; more wait, one of them accepted on each core. 1 or more, default 10
     /// 000.
     pub max_connections: usize,
-    /// How long connections may go on after the order to stop. Default 30 s.
+    /// Time limit for open connections after the signal to stop. Default 30 s.
     pub drain_timeout: Duration,
-    /// How long the next connection (hop or origin) may take to open. Default 10 s.
+    /// Time limit for opening the next connection (hop or origin). Default 10 s.
     pub connect_timeout: Duration,
-    /// How long a connection may do nothing.
+    /// Limits of inactivity.
     pub timeouts: Timeouts,
-    /// Where lines go. Default: text on stderr.
+    /// The log. Default: text on stderr.
     pub log: Log,
-    /// Counters. Default: new ones, which are not shown.
+    /// Counters. Default: new ones that are not exported.
     pub metrics: Arc<Metrics>,
-    /// Called with every access record, beside the log. Default: nobody.
+    /// Called with every access record, in addition to the log. Default `None`.
     pub on_access: Option<AccessObserver>,
-    /// The runtimes that connections are accepted and served on ([`brisk_runtime::Cores`]): where the hop's
-    /// stack is that carries them; in turn if there is just one stack for all. Default none: on that which
-    /// the side itself runs on.
+    /// Runtimes that accept and serve connections ([`brisk_runtime::Cores`]). A connection is served where
+    /// its stack is, or on each in turn if all share one stack. Default: only the runtime on which the side
+    /// runs.
     pub cores: Vec<Handle>,
 }
 
@@ -121,22 +121,23 @@ impl std::fmt::Debug for ServiceConfig {
     }
 }
 
-/// How far a side has come. Connections are told.
+/// Phase of a side; its connections receive changes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Phase {
-    /// It takes connections.
+    /// New connections are accepted.
     Serving,
-    /// It is about to stop: those that there are come to their end, and what was on its way is still taken.
+    /// The side is about to stop: open connections continue, and connections that are on their way are still
+    /// accepted.
     Draining,
-    /// It takes no more.
+    /// No more connections are accepted.
     Closed,
-    /// They have to end now.
+    /// All connections must end now.
     Cut,
 }
 
-/// Resolves when the side has come as far as `phase`.
+/// Resolves when the side has reached `phase`.
 pub(crate) async fn reached(phase: Phase, signal: &mut watch::Receiver<Phase>) {
-    // A dropped sender never tells: the owner of the connections ends them by other means.
+    // Without a sender the phase never changes; the owner of the connections ends them by other means.
     if signal.wait_for(|now| *now >= phase).await.is_err() {
         std::future::pending::<()>().await;
     }
@@ -147,51 +148,50 @@ pub(crate) async fn reached(phase: Phase, signal: &mut watch::Receiver<Phase>) {
 pub struct Summary {
     /// Connections that were accepted.
     pub accepted: u64,
-    /// Of these, the ones that were cut off because the drain limit had passed.
+    /// Accepted connections that were aborted at the end of the drain limit.
     pub cut: u64,
 }
 
-/// A connection that is served: what is to be said of it, unless it is not worth a record.
+/// A connection in service; returns its record, if it is worth one.
 pub(crate) type Serving = Pin<Box<dyn Future<Output = Option<Access>> + Send>>;
 
-/// Where connections come in on one core.
+/// The listeners of one core.
 pub(crate) trait Door: Send + 'static {
-    /// A connection that has come in.
+    /// An accepted connection.
     type Guest: Send;
 
-    /// The next one; `None`: there will be no more on this side. May be dropped before it is done, and asked
-    /// again.
+    /// Waits for the next connection; `None`: there will be no more on this side. Cancel-safe.
     fn next(&mut self) -> impl Future<Output = Option<Arrived<Self::Guest>>> + Send;
 
-    /// Serves one until it ends, or until the signal says that it has to.
+    /// Serves a connection until it ends, or until the signal requires its end.
     fn serve(&self, arrived: Arrived<Self::Guest>, signal: watch::Receiver<Phase>) -> Serving;
 }
 
-/// One that has come in.
+/// An accepted connection with its core.
 pub(crate) struct Arrived<G> {
     pub(crate) guest: G,
-    /// The core that is to serve it, counted round. `None`: the one that it has come to.
+    /// The index of the core that serves it, modulo their number. `None`: the core that accepted it.
     pub(crate) core: Option<usize>,
 }
 
-/// A listener at a door.
+/// A listener of one core.
 #[derive(Debug)]
 pub(crate) struct Listening<L> {
     pub(crate) listener: L,
-    /// The other cores have none: its connections are served on all of them in turn.
+    /// The only listener: the other cores have none, and its connections are served on all cores in turn.
     pub(crate) is_only: bool,
 }
 
 impl<L> Listening<L> {
-    /// Returns a connection that was accepted when it was the turn of core `turn`.
+    /// Returns a connection that was accepted in the turn of core `turn`.
     pub(crate) fn arrived<G>(&self, guest: G, turn: usize) -> Arrived<G> {
         Arrived { guest, core: self.is_only.then_some(turn) }
     }
 }
 
-/// Serves what comes in at `doors`, of which each core of the configuration has one, or the first ones, until
-/// `shutdown` resolves or a door brings no more; then drains. From the order to stop on the doors are open
-/// for `farewell`: what was on its way before anybody could know is not turned away.
+/// Serves the connections at `doors`, one for each core of the configuration or for the first ones, until
+/// `shutdown` resolves or a door fails; then drains. After the signal to stop the doors stay open for
+/// `farewell`, because peers cannot know of it yet.
 pub(crate) async fn serve_until(
     shutdown: impl Future<Output = ()>,
     config: ServiceConfig,
@@ -215,23 +215,23 @@ pub(crate) async fn serve_until(
     side.drain(keepers, farewell).await
 }
 
-/// A listener for each of `cores`, so that a connection stays on the core that accepts it: `listener`, which
-/// this process has bound, for the first, and others at its address among which the kernel spreads the
-/// connections (`SO_REUSEPORT`). Just `listener` if the kernel gives no more, or if there is just one core.
+/// Returns a listener for each of `cores`, so that a connection stays on the core that accepts it. The first
+/// is `listener`, which this process has bound; the kernel spreads the connections over all listeners at its
+/// address (`SO_REUSEPORT`). Returns only `listener` if the kernel refuses more, or if there is one core.
 pub(crate) fn on_each(listener: TcpListener, cores: &[Handle]) -> Vec<TcpListener> {
     let others = cores.iter().skip(1).map(|core| beside(&listener, core)).collect::<io::Result<Vec<_>>>();
     let others = others.unwrap_or_else(|_| {
-        // Then nobody else is to join it either.
+        // Then no other process may share the address either.
         let _ = socket2::SockRef::from(&listener).set_reuse_port(false);
         Vec::new()
     });
     [listener].into_iter().chain(others).collect()
 }
 
-/// Another listener at the address of `listener`, for `core`.
+/// Returns another listener at the address of `listener`, for `core`.
 fn beside(listener: &TcpListener, core: &Handle) -> io::Result<TcpListener> {
     let first = socket2::SockRef::from(listener);
-    // Not before it was bound: whoever has the port, or wants it, is told that it is taken.
+    // Set after binding, so that binding fails if another process has the port.
     first.set_reuse_port(true)?;
     let address = first.local_addr()?;
     let socket = Socket::new(address.domain(), Type::STREAM.nonblocking(), None)?;
@@ -244,43 +244,42 @@ fn beside(listener: &TcpListener, core: &Handle) -> io::Result<TcpListener> {
     TcpListener::from_std(socket.into())
 }
 
-/// A socket that another runtime has accepted, for the one that runs this.
+/// Moves a socket that another runtime has accepted to the current one.
 pub(crate) fn adopt(socket: TcpStream) -> io::Result<TcpStream> {
     TcpStream::from_std(socket.into_std()?)
 }
 
-/// A listener failed.
+/// Logs the failure of a listener.
 pub(crate) fn accept_failed(log: &Log, error: &io::Error) {
     log.line(Level::Error, "accept", &[("reason", Value::Text(error.to_string()))]);
 }
 
-/// A running side, as its cores share it.
+/// The state of a running side that its cores share.
 struct Side {
     config: ServiceConfig,
-    /// As many as there may be connections, less those that there are.
+    /// The connections that may still be accepted.
     slots: Arc<Semaphore>,
     most: usize,
     phase: watch::Sender<Phase>,
-    /// A door brings no more.
+    /// A door has failed.
     broken: Notify,
 }
 
-/// Serves what comes in at `door`, on the core that this runs on, until the side is closed, and waits for the
-/// last of it; how many that were.
+/// Serves the connections of `door` on the current core until the side is closed, and waits for their end;
+/// returns their number.
 async fn keep(mut door: impl Door, side: Arc<Side>) -> u64 {
     let (mut tasks, mut accepted) = (JoinSet::new(), 0);
     let mut phase = side.phase.subscribe();
     let mut closed = pin!(reached(Phase::Closed, &mut phase));
     loop {
         while tasks.try_join_next().is_some() {}
-        // The accepted connection waits for a slot, not the listener: an idle listener would hold a slot that
-        // another needs.
+        // The accepted connection waits for a slot, not the listener: an idle listener would occupy a slot.
         let next = async {
             let Some(arrived) = door.next().await else {
                 side.broken.notify_one();
                 return std::future::pending().await;
             };
-            // Nobody closes the semaphore.
+            // The semaphore is never closed.
             (arrived, side.slots.clone().acquire_owned().await.ok())
         };
         let (arrived, slot) = tokio::select! {
@@ -298,7 +297,7 @@ async fn keep(mut door: impl Door, side: Arc<Side>) -> u64 {
             None => tasks.spawn(task),
         };
     }
-    // The listener is in there: nobody is to connect to a side that is closed.
+    // Dropping the door closes the listener, so that no peer connects to a closed side.
     drop(door);
     while tasks.join_next().await.is_some() {}
     accepted
@@ -311,7 +310,7 @@ impl Side {
         Side { config, slots: Arc::new(Semaphore::new(most)), most, phase, broken: Notify::new() }
     }
 
-    /// Waits for `end`: true; or until a door brings no more.
+    /// Waits for `end` and returns true; returns false if a door fails first.
     async fn unless_broken(&self, end: impl Future<Output = ()>) -> bool {
         tokio::select! {
             biased;
@@ -320,7 +319,7 @@ impl Side {
         }
     }
 
-    /// One connection from its slot to its record.
+    /// Serves one connection from its slot to its record.
     async fn attend(self: Arc<Self>, serving: Serving, slot: Option<OwnedSemaphorePermit>) {
         let config = &self.config;
         let open = config.metrics.begin();
@@ -334,19 +333,18 @@ impl Side {
         drop((open, slot));
     }
 
-    /// Connections that are being served.
+    /// Returns the number of connections in service.
     fn open(&self) -> u64 {
         (self.most - self.slots.available_permits()) as u64
     }
 
-    /// Tells whoever asks that this side is about to stop.
+    /// Announces that this side is about to stop.
     fn begin_to_drain(&self) {
         self.phase.send_replace(Phase::Draining);
         self.config.metrics.drain();
     }
 
-    /// Closes the doors, lets the connections come to their end, for at most what is left of the drain limit,
-    /// and then cuts them off.
+    /// Closes the doors, waits for the connections for the rest of the drain limit, and then aborts them.
     async fn drain(&self, mut keepers: JoinSet<u64>, passed: Duration) -> Summary {
         let log = &self.config.log;
         let limit = self.config.drain_timeout.saturating_sub(passed);
@@ -359,7 +357,7 @@ impl Side {
                 match kept {
                     Ok(count) => accepted += count,
                     Err(ended) if ended.is_panic() => std::panic::resume_unwind(ended.into_panic()),
-                    // Its runtime is gone, and its connections with it.
+                    // The runtime of the core has ended, and with it its connections.
                     Err(_) => {}
                 }
             }
@@ -383,7 +381,7 @@ impl Side {
 mod tests {
     use super::*;
 
-    /// A connection each 300 ms.
+    /// A door with a connection every 300 ms.
     struct Slow;
 
     impl Door for Slow {
@@ -413,7 +411,7 @@ mod tests {
         }
     }
 
-    /// How many connections are served of those that come every 300 ms after the order to stop.
+    /// Returns the number of served connections, of those that arrive every 300 ms after the signal to stop.
     async fn served(farewell: Duration, drain_timeout: Duration) -> (u64, Duration) {
         let began = tokio::time::Instant::now();
         let config = ServiceConfig { log: Log::silent(), drain_timeout, ..ServiceConfig::default() };

@@ -1,4 +1,4 @@
-//! State of a side as one JSON object: for `/status`, for `brisk top` and for SIGUSR1.
+//! State of a side as a JSON object, for `/status`, for `brisk top` and for SIGUSR1.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,9 +17,9 @@ use crate::sums::Sums;
 /// Facts that are constant while a side runs.
 #[derive(Clone, Debug)]
 pub struct Facts {
-    /// Which side.
+    /// The kind of side.
     pub role: Role,
-    /// Where it listens.
+    /// Its listening addresses.
     pub listen: String,
     /// Its origin, for a backend.
     pub origin: Option<String>,
@@ -29,7 +29,7 @@ pub struct Facts {
     pub security: &'static str,
 }
 
-/// The object.
+/// The JSON object.
 #[derive(Debug, Serialize)]
 pub struct Status {
     role: &'static str,
@@ -69,7 +69,7 @@ struct BackendStatus {
     min_rtt_ms: Option<f64>,
     loss_out: Option<f64>,
     loss_in: Option<f64>,
-    /// Round trips that an exchange takes: p50 and p99 of the last two minutes.
+    /// Round trips per exchange: p50 and p99 of the last two minutes.
     rtts: Option<RoundTrips>,
     /// Bytes on the hop beyond the payload, per byte of payload.
     extra: Option<f64>,
@@ -89,30 +89,30 @@ struct RoundTrips {
 #[derive(Debug, Serialize)]
 struct ListenerStatus {
     listen: String,
-    /// The name of the origin; `None`: the backend's own, or where clients ask to go.
+    /// The name of the origin; `None`: the backend's own, or the one that clients name.
     origin: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     routes: Vec<RouteStatus>,
 }
 
-/// The origin of TLS clients that ask for a server.
+/// The origin for a TLS server name.
 #[derive(Debug, Serialize)]
 struct RouteStatus {
     sni: String,
     origin: String,
 }
 
-/// A frontend of a backend that has a key of its own.
+/// A frontend with its own key, at a backend.
 #[derive(Debug, Serialize)]
 struct FrontendStatus {
     name: String,
     open: u64,
     max_connections: Option<u32>,
-    /// As it is configured.
+    /// As configured.
     max_rate: Option<String>,
     total: u64,
     failed: u64,
-    /// Of these, refused ones.
+    /// Refused connections.
     limited: u64,
     #[serde(flatten)]
     bytes: Bytes,
@@ -158,7 +158,7 @@ struct Percentiles {
 }
 
 impl Status {
-    /// As of now.
+    /// Returns the current state.
     pub fn of(facts: &Facts, metrics: &Metrics, frontend: Option<&FrontendControl>) -> Status {
         let (recent, now) = (metrics.recent(), metrics.age());
         let sums = recent.sums;
@@ -195,9 +195,9 @@ impl Status {
         }
     }
 
-    /// As it is written.
+    /// Returns the JSON text.
     pub fn json(&self) -> String {
-        // Only numbers, texts and lists: cannot fail.
+        // Numbers, texts and lists always serialise.
         serde_json::to_string(self).unwrap_or_default()
     }
 }
@@ -237,12 +237,12 @@ impl FrontendStatus {
     }
 }
 
-/// Milliseconds, to a decimal.
+/// Converts to milliseconds with one decimal.
 fn millis(rtt: Duration) -> f64 {
     (rtt.as_secs_f64() * 1e4).round() / 10.0
 }
 
-/// To three decimals.
+/// Rounds to three decimals.
 fn thousandths(value: f64) -> f64 {
     (value * 1e3).round() / 1e3
 }
@@ -264,7 +264,7 @@ fn backends(frontend: &FrontendControl) -> Vec<BackendStatus> {
         BackendStatus {
             name: upstream.spec.name.clone(),
             health: upstream.health().name(),
-            transport: upstream.way().name(),
+            transport: upstream.transport().name(),
             rtt_ms: smoothed_rtt.map(millis),
             min_rtt_ms: min_rtt.map(millis),
             loss_out,

@@ -7,9 +7,9 @@ use crate::access::Access;
 pub(crate) struct Sums {
     /// Connections.
     pub(crate) connections: u64,
-    /// Of these, failed ones.
+    /// Failed connections.
     pub(crate) failed: u64,
-    /// Payload bytes towards the origin and back.
+    /// Payload bytes towards the origin.
     pub(crate) up: u64,
     /// Payload bytes towards the client.
     pub(crate) down: u64,
@@ -20,13 +20,13 @@ pub(crate) struct Sums {
     pub(crate) wire_out: u64,
     /// IP bytes on the hop, received.
     pub(crate) wire_in: u64,
-    /// Payload bytes that were sent again.
+    /// Retransmitted payload bytes.
     pub(crate) retransmitted: u64,
     /// Payload bytes of parity and copies.
     pub(crate) redundant: u64,
     /// Segments with data that this side sent on the hop.
     pub(crate) segments: u64,
-    /// Of these, lost ones, repaired ones included.
+    /// Lost segments among them, including repaired ones.
     pub(crate) lost: u64,
     /// Retransmission timeouts.
     pub(crate) timeouts: u64,
@@ -39,12 +39,12 @@ pub(crate) struct Sums {
 }
 
 impl Sums {
-    /// Share of the segments that were lost.
+    /// Returns the share of lost segments.
     pub(crate) fn loss(&self) -> Option<f64> {
         (self.segments > 0).then(|| (self.lost as f64 / self.segments as f64).min(1.0))
     }
 
-    /// IP bytes on the hop in both directions beyond the payload, per byte of payload.
+    /// Returns the IP bytes on the hop in both directions beyond the payload, per byte of payload.
     pub(crate) fn extra(&self) -> Option<f64> {
         let wire = (self.wire_out + self.wire_in) as f64;
         (self.payload > 0).then(|| (wire / self.payload as f64 - 1.0).max(0.0))

@@ -1,4 +1,5 @@
-//! A rate that connections share: after each chunk a connection waits until the chunk is paid for.
+//! A rate limit that connections share: after each chunk a connection waits for the time that the chunk takes
+//! at this rate.
 //!
 //! Waiting connections are served in the order of their arrival, one chunk each, so that they share the rate
 //! equally.
@@ -11,7 +12,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The rate of so much time may be used at once after a pause.
+/// Time without traffic that may be made up for at once.
 const BURST: Duration = Duration::from_millis(100);
 
 /// Bits per second, at least 8.
@@ -19,7 +20,7 @@ const BURST: Duration = Duration::from_millis(100);
 pub struct BitRate(u64);
 
 impl BitRate {
-    /// Bytes per second.
+    /// Returns bytes per second.
     pub(crate) fn bytes(self) -> u64 {
         self.0 / 8
     }
@@ -30,7 +31,7 @@ const UNITS: [(&str, u64); 4] = [("gbit", 1_000_000_000), ("mbit", 1_000_000), (
 impl FromStr for BitRate {
     type Err = String;
 
-    /// Reads `50mbit`, `1.5gbit`, `256kbit`: decimal multiples, in any case.
+    /// Parses `50mbit`, `1.5gbit`, `256kbit`: decimal multiples, in any case.
     fn from_str(text: &str) -> Result<BitRate, String> {
         let lower = text.to_ascii_lowercase();
         let unit = UNITS.iter().find_map(|(unit, bits)| Some((lower.strip_suffix(unit)?, *bits)));
@@ -49,22 +50,22 @@ impl fmt::Display for BitRate {
     }
 }
 
-/// The limit of what passes in one direction.
+/// The rate limit of one direction.
 #[derive(Debug, Default)]
 pub(crate) struct Throttle {
     /// Bytes per second; 0: no limit.
     rate: AtomicU64,
-    /// When all that has passed is paid for.
+    /// Time when all passed bytes are covered by the rate.
     paid: Mutex<Option<Instant>>,
 }
 
 impl Throttle {
-    /// Changes the limit, also for connections that are open.
+    /// Changes the limit, also for open connections.
     pub(crate) fn set(&self, rate: Option<BitRate>) {
         self.rate.store(rate.map_or(0, BitRate::bytes), Ordering::Relaxed);
     }
 
-    /// The time to wait after so many bytes have passed.
+    /// Counts bytes that have passed; returns the time to wait.
     pub(crate) fn charge(&self, bytes: u64, now: Instant) -> Duration {
         let rate = self.rate.load(Ordering::Relaxed);
         if rate == 0 {

@@ -1,4 +1,4 @@
-//! Limits on idle time: slow or silent clients must not hold their places without limit.
+//! Limits on idle time: slow or silent clients must not keep their slots for ever.
 //!
 //! Bytes of either end in either direction count as activity: a client that waits for an answer is not idle
 //! while data is on its way.
@@ -12,22 +12,22 @@ use tokio::time::Instant;
 /// Step that a connection did not complete in time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Timeout {
-    /// Say where it wants to go, or the first message of the hop.
+    /// The request before the payload, or the first message of the hop.
     Header,
-    /// Say anything, on either end.
+    /// The first byte of either end.
     FirstByte,
-    /// Go on.
+    /// Further bytes.
     Idle,
-    /// Go on after one end had finished.
+    /// Further bytes after one end had finished.
     HalfClosed,
 }
 
 impl Timeout {
-    /// All of them, for metrics.
+    /// All steps, for metrics.
     pub(crate) const ALL: [Timeout; 4] =
         [Timeout::Header, Timeout::FirstByte, Timeout::Idle, Timeout::HalfClosed];
 
-    /// The name for metrics: that of the setting without its ending.
+    /// Returns the name for metrics: the setting's name without its ending.
     pub fn name(self) -> &'static str {
         match self {
             Timeout::Header => "header",
@@ -38,18 +38,18 @@ impl Timeout {
     }
 }
 
-/// The limits. Zero: none.
+/// The limits. Zero switches a limit off.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Timeouts {
-    /// For what precedes the payload: PROXY, SOCKS5 or CONNECT at the frontend, from accept on; the first
-    /// message at the backend, from its first byte on, for which a frontend has as long as it may take to
-    /// connect, if that is longer. Zero is not allowed here. Default 5 s.
+    /// Limit for the bytes before the payload. At the frontend these are PROXY, SOCKS5 or CONNECT, timed from
+    /// the accept. At the backend it is the first message, timed from its first byte, and the limit is at
+    /// least the frontend's time limit for connecting. Zero is not permitted. Default 5 s.
     pub header: Duration,
     /// Until the first byte in either direction. Default 1 min.
     pub first_byte: Duration,
     /// Between bytes in either direction. Default 1 h.
     pub idle: Duration,
-    /// Between bytes of the end that goes on after the other has finished. Default 5 min.
+    /// Between bytes of the end that continues after the other has finished. Default 5 min.
     pub half_closed: Duration,
 }
 
@@ -64,18 +64,18 @@ impl Default for Timeouts {
     }
 }
 
-/// When a connection last did something, told by both of its directions.
+/// Time of the last activity of a connection, updated by both directions.
 #[derive(Debug)]
 pub(crate) struct Activity {
     began: Instant,
-    /// Microseconds after that; 0: nothing yet.
+    /// Microseconds after `began`; 0: nothing yet.
     last: AtomicU64,
     half_closed: AtomicBool,
     closing: Notify,
 }
 
 impl Activity {
-    /// Of a connection that begins to be carried.
+    /// Starts with the relay of a connection.
     pub(crate) fn begin() -> Activity {
         Activity {
             began: Instant::now(),
@@ -85,20 +85,20 @@ impl Activity {
         }
     }
 
-    /// Bytes have moved.
+    /// Records that bytes have moved.
     pub(crate) fn moved(&self) {
         let micros = u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX);
         self.last.store(micros.max(1), Ordering::Relaxed);
     }
 
-    /// A direction has come to its end.
+    /// Records the end of a direction.
     pub(crate) fn ended(&self) {
         self.moved();
         self.half_closed.store(true, Ordering::Relaxed);
         self.closing.notify_one();
     }
 
-    /// Resolves when a limit has passed, with its name.
+    /// Resolves when a limit has passed; returns its name.
     pub(crate) async fn exceeds(&self, limits: &Timeouts) -> Timeout {
         loop {
             let last = self.last.load(Ordering::Relaxed);
@@ -107,7 +107,7 @@ impl Activity {
                 (false, 0) => (Timeout::FirstByte, limits.first_byte),
                 (false, _) => (Timeout::Idle, limits.idle),
             };
-            // Without a limit of its own a silent beginning is idle as well.
+            // If the limit of the first byte is off, the idle limit applies from the start.
             let (timeout, limit) = match (timeout, limit.is_zero()) {
                 (Timeout::FirstByte, true) => (Timeout::Idle, limits.idle),
                 _ => (timeout, limit),
@@ -133,7 +133,8 @@ impl Activity {
 mod tests {
     use super::*;
 
-    /// The limit that a connection exceeds and when, s; bytes move, and a direction ends, at these seconds.
+    /// Returns the limit that a connection exceeds and the time, s; bytes move, and a direction ends, at
+    /// these seconds.
     async fn exceeded(limits: Timeouts, moves: &[u64], end: Option<u64>) -> (Timeout, u64) {
         let activity = Activity::begin();
         let began = Instant::now();

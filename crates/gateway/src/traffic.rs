@@ -8,21 +8,21 @@ use crate::access::Access;
 use crate::history::percentile;
 use crate::sums::Sums;
 
-/// Exchanges that are kept.
+/// Limit of remembered exchanges.
 const MAX: usize = 1024;
-/// How long one is kept.
+/// Time for which an exchange is remembered.
 const KEPT: Duration = Duration::from_secs(120);
 
 /// The traffic over a path.
 #[derive(Debug, Default)]
 pub(crate) struct Traffic {
-    /// When each of the last exchanges ended, and how many round trips it took.
+    /// Time of the end of each of the last exchanges, and the number of round trips that it took.
     exchanges: Mutex<VecDeque<(Instant, f32)>>,
     sums: Mutex<Sums>,
 }
 
 impl Traffic {
-    /// An exchange has ended `now`, on a path whose round trip takes `round_trip`.
+    /// Records an exchange that ended `now`, on a path with this `round_trip`.
     pub(crate) fn exchanged(&self, took: Duration, round_trip: Duration, now: Instant) {
         if round_trip.is_zero() {
             return;
@@ -34,12 +34,12 @@ impl Traffic {
         exchanges.push_back((now, (took.as_secs_f64() / round_trip.as_secs_f64()) as f32));
     }
 
-    /// A connection has ended.
+    /// Records the end of a connection.
     pub(crate) fn ended(&self, access: &Access) {
         lock(&self.sums).add(access);
     }
 
-    /// Round trips that an exchange takes, of the last two minutes: p50 and p99.
+    /// Returns the round trips per exchange in the last two minutes: p50 and p99.
     pub(crate) fn round_trips(&self, now: Instant) -> Option<[f64; 2]> {
         let is_recent = |at: &Instant| now.saturating_duration_since(*at) <= KEPT;
         let exchanges = lock(&self.exchanges);
@@ -50,13 +50,13 @@ impl Traffic {
         (!recent.is_empty()).then(|| [0.5, 0.99].map(|share| percentile(&recent, share)))
     }
 
-    /// The connections that have ended.
+    /// Returns the sums over ended connections.
     pub(crate) fn sums(&self) -> Sums {
         *lock(&self.sums)
     }
 }
 
-/// Readers and writers only add: the value is whole even if one panicked.
+/// Locks a mutex. Its users only add, so the value is valid even after a panic.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,12 +1,12 @@
-//! Transports of the hop to a backend ([`Way`]), and the memory of which of them work.
+//! Transports of the hop to a backend ([`Transport`]), and the memory of which of them work.
 //!
 //! The first transport is tried alone for at least [`HEAD_START`]. If its handshake has not completed by
 //! then, the next one is opened in parallel with **the same** first message. Over an encrypted hop the
 //! backend acts once on that message, whichever transport delivers it ([`crate::hop::replay`]). So the first
-//! answer is accepted and the other transport dropped. If a later transport won, connections start with it,
-//! and the earlier ones are tried again after [`AGAIN`]. The watch tries them each time, so that it notices
-//! within three seconds when the path carries them again. Connections, which pay a head start for the trial,
-//! try them after twice as long each time, up to [`AGAIN_MOST`].
+//! answer is accepted, and the other transport is dropped. If a later transport was first, new connections
+//! begin with it, and the earlier ones are tried again after [`RETRY_PAUSE`]. The watch keeps that pause, so
+//! that it notices within three seconds that the path carries them again. For connections, which each lose a
+//! head start by a trial, the pause doubles with each failure, up to [`MAX_RETRY_PAUSE`].
 
 use std::future::Future;
 use std::pin::pin;
@@ -17,39 +17,39 @@ use tokio::sync::watch;
 
 use crate::hop::dial::Refused;
 
-/// Transport of a connection of the hop, in the order in which they are tried.
+/// Transport of a connection of the hop. The variants are in the order in which they are tried.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Way {
-    /// Our TCP on the usual device: inside UDP, unless somebody has chosen another.
+pub enum Transport {
+    /// Brisk's TCP on the usual device: inside UDP by default.
     Usual,
-    /// Our TCP by itself, through a packet socket.
+    /// Brisk's TCP without UDP, through a packet socket.
     Packet,
     /// The kernel's TCP.
     Kernel,
 }
 
-impl Way {
-    /// All of them, in order.
-    pub(crate) const ALL: [Way; 3] = [Way::Usual, Way::Packet, Way::Kernel];
+impl Transport {
+    /// All transports, in order.
+    pub(crate) const ALL: [Transport; 3] = [Transport::Usual, Transport::Packet, Transport::Kernel];
 
-    /// For reports.
+    /// Returns the name for reports.
     pub fn name(self) -> &'static str {
         match self {
-            Way::Usual => "brisk",
-            Way::Packet => "packet",
-            Way::Kernel => "kernel-tcp",
+            Transport::Usual => "brisk",
+            Transport::Packet => "packet",
+            Transport::Kernel => "kernel-tcp",
         }
     }
 }
 
-/// How long a way is alone at least: three round trips where that is more.
+/// Time for which a transport is tried alone; three round trips if they take longer.
 pub(crate) const HEAD_START: Duration = Duration::from_millis(400);
-/// How long others go on before a way is tried again.
-const AGAIN: Duration = Duration::from_secs(1);
-/// The longest pause between two trials by connections.
-const AGAIN_MOST: Duration = Duration::from_secs(60);
-/// A transport is given up if no trial has come through for this time.
-const CERTAIN: Duration = Duration::from_secs(15);
+/// Time from a failure of a transport until it is tried again.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+/// Longest such time for trials by connections.
+const MAX_RETRY_PAUSE: Duration = Duration::from_secs(60);
+/// A transport is given up if all trials have failed for this time.
+const GIVE_UP_AFTER: Duration = Duration::from_secs(15);
 
 /// The task that tries a lost transport again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,41 +58,42 @@ pub(crate) enum Trials {
     Connections,
 }
 
-/// Memory of each of our transports. The kernel's TCP is the last one, and always worth a try.
+/// Memory of each transport with brisk's TCP. The kernel's TCP is the last one, and is always tried.
 #[derive(Debug, Default)]
-pub(crate) struct Ways {
+pub(crate) struct Transports {
     usual: Memory,
     packet: Memory,
 }
 
-impl Ways {
+impl Transports {
     /// Returns the memory of a transport; `None` for the kernel's TCP.
-    pub(crate) fn memory(&self, way: Way) -> Option<&Memory> {
-        match way {
-            Way::Usual => Some(&self.usual),
-            Way::Packet => Some(&self.packet),
-            Way::Kernel => None,
+    pub(crate) fn memory(&self, transport: Transport) -> Option<&Memory> {
+        match transport {
+            Transport::Usual => Some(&self.usual),
+            Transport::Packet => Some(&self.packet),
+            Transport::Kernel => None,
         }
     }
 
-    /// Those of `there`, in order, from the first one that the path carries, as far as we know; if there is
-    /// none, all.
-    pub(crate) fn starting_with_what_works(
+    /// Returns `available` in order, beginning with the first transport that works as far as known; all of
+    /// them if none works.
+    pub(crate) fn beginning_with_working(
         &self,
-        there: &[Way],
-        mut works: impl FnMut(Way, &Memory) -> bool,
-    ) -> Vec<Way> {
-        let works = |way: &Way| self.memory(*way).is_none_or(|memory| works(*way, memory));
-        let first = there.iter().position(works).unwrap_or(0);
-        there.get(first..).unwrap_or_default().to_vec()
+        available: &[Transport],
+        mut works: impl FnMut(Transport, &Memory) -> bool,
+    ) -> Vec<Transport> {
+        let works =
+            |transport: &Transport| self.memory(*transport).is_none_or(|memory| works(*transport, memory));
+        let first = available.iter().position(works).unwrap_or(0);
+        available.get(first..).unwrap_or_default().to_vec()
     }
 }
 
-/// Whether a path carries our TCP on one of its ways.
+/// Whether a path carries brisk's TCP over one transport.
 #[derive(Debug, Default)]
 pub(crate) struct Memory(Mutex<Option<Lost>>);
 
-/// It does not, as far as we know.
+/// The path does not carry it, as far as known.
 #[derive(Clone, Copy, Debug)]
 struct Lost {
     since: Instant,
@@ -101,34 +102,34 @@ struct Lost {
 }
 
 impl Memory {
-    /// True while connections begin with another way.
+    /// True while connections begin with another transport.
     pub(crate) fn is_lost(&self) -> bool {
         self.get().is_some()
     }
 
-    /// True if it is time to try it again.
+    /// True if the transport is due for a trial.
     pub(crate) fn is_due(&self, now: Instant) -> bool {
         self.get().is_some_and(|lost| lost.again_at <= now)
     }
 
-    /// It did not come through. Answers whether that is certain enough to give up connections that began over
-    /// it: a path, or a machine, that was busy for a moment must not cost them.
+    /// Records a failure. Returns true if it is certain enough to give up the connections that began over
+    /// this transport; a path or a machine that was busy for a moment must not end them.
     pub(crate) fn lost(&self, trials: Trials, now: Instant) -> bool {
         let Some(Lost { since, again_at, pause }) = self.get() else {
-            self.set(Some(Lost { since: now, again_at: now + AGAIN, pause: AGAIN }));
+            self.set(Some(Lost { since: now, again_at: now + RETRY_PAUSE, pause: RETRY_PAUSE }));
             return false;
         };
         let trial = again_at <= now;
         let pause = match (trial, trials) {
-            (true, Trials::Connections) => (2 * pause).min(AGAIN_MOST),
-            // In a pause, others have seen the same at the same time.
+            (true, Trials::Connections) => (2 * pause).min(MAX_RETRY_PAUSE),
+            // Failures during a pause are simultaneous with the recorded one.
             (true, Trials::Watch) | (false, _) => pause,
         };
         self.set(Some(Lost { since, again_at: now + pause, pause }));
-        trial && now.saturating_duration_since(since) >= CERTAIN
+        trial && now.saturating_duration_since(since) >= GIVE_UP_AFTER
     }
 
-    /// It comes through.
+    /// Records that the transport works.
     pub(crate) fn works(&self) {
         self.set(None);
     }
@@ -142,75 +143,77 @@ impl Memory {
     }
 }
 
-/// Tells the connections over a backend what they cannot see: that nobody will ever answer them.
+/// Reports to the connections over a backend that an answer will never come, which they cannot see
+/// themselves.
 #[derive(Debug, Default)]
-pub(crate) struct Fates(watch::Sender<Told>);
+pub(crate) struct PathChanges(watch::Sender<Changes>);
 
-/// How often that was told.
+/// Number of reports of each kind.
 #[derive(Clone, Copy, Debug, Default)]
-struct Told {
+struct Changes {
     process: u64,
     usual: u64,
     packet: u64,
 }
 
-/// Latest path state for a connection.
+/// State of a backend's path since a connection began.
 #[derive(Debug)]
-pub(crate) struct Fate {
-    told: watch::Receiver<Told>,
-    /// Path state when the connection began.
-    before: Told,
+pub(crate) struct PathState {
+    changes: watch::Receiver<Changes>,
+    /// The reports at the beginning of the connection.
+    before: Changes,
 }
 
-impl Fates {
-    /// For a connection that begins.
-    pub(crate) fn begin(&self) -> Fate {
-        let told = self.0.subscribe();
-        let before = *told.borrow();
-        Fate { told, before }
+impl PathChanges {
+    /// Returns the path state for a connection that begins now.
+    pub(crate) fn begin(&self) -> PathState {
+        let changes = self.0.subscribe();
+        let before = *changes.borrow();
+        PathState { changes, before }
     }
 
-    /// Nobody listens on the backend's port any more, and its host lives.
+    /// Reports that no process listens on the backend's port any more, although its host is up.
     pub(crate) fn process_gone(&self) {
-        self.0.send_modify(|told| told.process += 1);
+        self.0.send_modify(|changes| changes.process += 1);
     }
 
-    /// The path carries another way and not this one, and that for a while.
-    pub(crate) fn lost(&self, way: Way) {
-        self.0.send_modify(|told| match way {
-            Way::Usual => told.usual += 1,
-            Way::Packet => told.packet += 1,
-            Way::Kernel => {}
+    /// Reports that the path has carried another transport and not this one for some time.
+    pub(crate) fn lost(&self, transport: Transport) {
+        self.0.send_modify(|changes| match transport {
+            Transport::Usual => changes.usual += 1,
+            Transport::Packet => changes.packet += 1,
+            Transport::Kernel => {}
         });
     }
 }
 
-impl Fate {
-    /// Resolves when a connection on `way` has no future, with the reason.
-    pub(crate) async fn sealed(mut self, way: Way) -> &'static str {
+impl PathState {
+    /// Resolves when a connection over `transport` will get no answer any more; returns the reason.
+    pub(crate) async fn broken(mut self, transport: Transport) -> &'static str {
         let before = self.before;
-        let is_over = |told: &Told| told.process > before.process || is_lost(way, &before, told);
-        match self.told.wait_for(is_over).await.map(|told| told.process > before.process) {
+        let is_over =
+            |changes: &Changes| changes.process > before.process || is_lost(transport, &before, changes);
+        match self.changes.wait_for(is_over).await.map(|changes| changes.process > before.process) {
             Ok(true) => "the backend's process has ended",
             Ok(false) => "the path no longer carries brisk's TCP",
-            // Nobody knows this backend any more: the connection sees for itself what becomes of it.
+            // The backend was removed from the configuration; the connection must find out for itself.
             Err(_) => std::future::pending().await,
         }
     }
 }
 
-/// The path has ceased to carry `way` between `before` and `now`.
-fn is_lost(way: Way, before: &Told, now: &Told) -> bool {
-    match way {
-        Way::Usual => now.usual > before.usual,
-        Way::Packet => now.packet > before.packet,
-        Way::Kernel => false,
+/// True if the path has stopped carrying `transport` between `before` and `now`.
+fn is_lost(transport: Transport, before: &Changes, now: &Changes) -> bool {
+    match transport {
+        Transport::Usual => now.usual > before.usual,
+        Transport::Packet => now.packet > before.packet,
+        Transport::Kernel => false,
     }
 }
 
-/// The answer of whichever comes first. `next` begins if `this` has not said that it is `connected` after
-/// `head_start`, or is refused before it has delivered anything; if one fails the other is waited for. If
-/// both do, what is answered is the one that may have delivered something.
+/// Returns the first answer of two attempts. `next` begins if `this` is not `connected` after `head_start`,
+/// or is refused before it has delivered anything. If one attempt fails, the result is that of the other. If
+/// both fail, the error is that of the attempt that may have delivered something.
 pub(crate) async fn first_of<T>(
     this: impl Future<Output = Result<T, Refused>>,
     mut connected: watch::Receiver<bool>,
@@ -275,7 +278,7 @@ mod tests {
         assert_eq!(race(pending(), false, ready(Ok("kernel"))).await.unwrap(), "kernel");
         assert_eq!(begin.elapsed(), HEAD_START);
         assert_eq!(race(after(300, Ok("ours")), false, ready(Ok("kernel"))).await.unwrap(), "ours");
-        // The origin takes long, the path is fine.
+        // The origin takes long, but the path works.
         assert_eq!(race(after(5000, Ok("ours")), true, ready(Ok("kernel"))).await.unwrap(), "ours");
         assert_eq!(race(after(500, Ok("ours")), false, after(200, Ok("kernel"))).await.unwrap(), "ours");
     }
@@ -297,7 +300,7 @@ mod tests {
         let reset = || failed(io::ErrorKind::ConnectionReset);
         assert_eq!(race(after(500, reset()), false, after(900, Ok("kernel"))).await.unwrap(), "kernel");
         assert_eq!(race(after(900, Ok("ours")), false, reset_now()).await.unwrap(), "ours");
-        // Nobody may send it elsewhere if one of the two may have delivered it.
+        // The request must not be sent elsewhere if one of the two may have delivered it.
         let refused = || failed(io::ErrorKind::ConnectionRefused);
         for (ours, kernel, nothing) in
             [(reset(), refused(), false), (refused(), reset(), false), (refused(), refused(), true)]
@@ -312,34 +315,35 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_connection_is_told_what_comes_after_its_beginning_and_concerns_it() {
-        let told =
-            async |fate: Fate, way| tokio::time::timeout(Duration::from_secs(1), fate.sealed(way)).await.ok();
-        let fates = Fates::default();
-        fates.process_gone();
-        let [usual, packet, kernel] = Way::ALL.map(|_| fates.begin());
-        fates.lost(Way::Usual);
-        assert!(told(usual, Way::Usual).await.is_some_and(|why| why.contains("path")));
-        assert_eq!(told(packet, Way::Packet).await, None);
-        assert_eq!(told(kernel, Way::Kernel).await, None);
-        let packet = fates.begin();
-        fates.lost(Way::Packet);
-        assert!(told(packet, Way::Packet).await.is_some_and(|why| why.contains("path")));
-        let kernel = fates.begin();
-        fates.process_gone();
-        assert!(told(kernel, Way::Kernel).await.is_some_and(|why| why.contains("process")));
-        let (left, fates) = (fates.begin(), drop(fates));
-        assert_eq!((told(left, Way::Usual).await, fates), (None, ()));
+    async fn a_connection_learns_only_of_later_changes_of_its_transport() {
+        let reason = async |path_state: PathState, transport| {
+            tokio::time::timeout(Duration::from_secs(1), path_state.broken(transport)).await.ok()
+        };
+        let changes = PathChanges::default();
+        changes.process_gone();
+        let [usual, packet, kernel] = Transport::ALL.map(|_| changes.begin());
+        changes.lost(Transport::Usual);
+        assert!(reason(usual, Transport::Usual).await.is_some_and(|why| why.contains("path")));
+        assert_eq!(reason(packet, Transport::Packet).await, None);
+        assert_eq!(reason(kernel, Transport::Kernel).await, None);
+        let packet = changes.begin();
+        changes.lost(Transport::Packet);
+        assert!(reason(packet, Transport::Packet).await.is_some_and(|why| why.contains("path")));
+        let kernel = changes.begin();
+        changes.process_gone();
+        assert!(reason(kernel, Transport::Kernel).await.is_some_and(|why| why.contains("process")));
+        let (left, changes) = (changes.begin(), drop(changes));
+        assert_eq!((reason(left, Transport::Usual).await, changes), (None, ()));
     }
 
-    /// The pauses between eight trials that fail, in seconds, and of each whether it was certain.
+    /// Returns the pauses between eight failed trials in seconds, each with whether the failure was certain.
     fn pauses(trials: Trials) -> Vec<(u64, bool)> {
         let (memory, mut now) = (Memory::default(), Instant::now());
         assert!(!memory.is_lost() && !memory.is_due(now));
         let mut pauses = Vec::new();
         for _ in 0..8 {
             let certain = memory.lost(trials, now);
-            // Somebody else who sees the same does not count as another trial.
+            // Another task that sees the same failure does not count as another trial.
             assert!(!memory.lost(trials, now) && memory.is_lost());
             let pause = (1..=60).find(|seconds| memory.is_due(now + Duration::from_secs(*seconds))).unwrap();
             pauses.push((pause, certain));
@@ -352,7 +356,7 @@ mod tests {
         pauses
     }
 
-    /// As long as the watch waits for a first answer, four times.
+    /// The wait of the watch for a first answer.
     const PATIENCE: Duration = Duration::from_millis(600);
 
     #[test]
@@ -370,17 +374,18 @@ mod tests {
 
     #[test]
     fn connections_begin_with_the_first_way_that_works() {
-        let (ways, now) = (Ways::default(), Instant::now());
-        let begin = |there: &[Way]| ways.starting_with_what_works(there, |_, memory| !memory.is_lost());
-        let [usual, packet, kernel] = Way::ALL;
-        assert_eq!(begin(&Way::ALL), Way::ALL);
-        ways.usual.lost(Trials::Watch, now);
-        assert_eq!(begin(&Way::ALL), [packet, kernel]);
+        let (transports, now) = (Transports::default(), Instant::now());
+        let begin =
+            |available: &[Transport]| transports.beginning_with_working(available, |_, memory| !memory.is_lost());
+        let [usual, packet, kernel] = Transport::ALL;
+        assert_eq!(begin(&Transport::ALL), Transport::ALL);
+        transports.usual.lost(Trials::Watch, now);
+        assert_eq!(begin(&Transport::ALL), [packet, kernel]);
         assert_eq!(begin(&[usual, kernel]), [kernel]);
         assert_eq!(begin(&[usual]), [usual], "it is asked all the same");
-        ways.packet.lost(Trials::Watch, now);
-        assert_eq!(begin(&Way::ALL), [kernel]);
-        ways.usual.works();
-        assert_eq!(begin(&Way::ALL), Way::ALL);
+        transports.packet.lost(Trials::Watch, now);
+        assert_eq!(begin(&Transport::ALL), [kernel]);
+        transports.usual.works();
+        assert_eq!(begin(&Transport::ALL), Transport::ALL);
     }
 }

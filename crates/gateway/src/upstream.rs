@@ -1,9 +1,9 @@
-//! The backends of a frontend: the choice among them, and whether each is up.
+//! The backends of a frontend: the choice among them, and the health of each.
 //!
-//! A separate connection watches each backend: every quarter of a second a record goes there and one comes
-//! back. A backend is down within a second if it resets the watch, or if it is silent for longer than
-//! possible, also on all other connections. It is up again with its next answer. A draining backend gets no
-//! new connections. A backend without a watch counts as up. The transports are in `transport.rs`.
+//! A separate connection watches each backend: every quarter of a second it sends a record and expects one. A
+//! backend is down within a second if it resets the watch, or if this and all its other connections are
+//! silent for longer than an answer can take. It is up again with its next answer. A draining backend gets no
+//! new connections. A backend without a watch counts as up. `transport.rs` has the transports.
 
 use std::future::Future;
 use std::io;
@@ -26,58 +26,58 @@ use crate::outgoing;
 use crate::peer::{self, Answer, PathReport, Peer, Redundancy, Registered};
 use crate::roaming::{self, Secret};
 use crate::traffic::Traffic;
-use crate::transport::{Fate, Fates, HEAD_START, Memory, Trials, Way, Ways, first_of};
+use crate::transport::{HEAD_START, Memory, PathChanges, PathState, Transport, Transports, Trials, first_of};
 use crate::warm::Warm;
 
-/// How often a watched backend is asked.
+/// Interval between two records of the watch.
 const ASK: Duration = Duration::from_millis(250);
-/// How long an answer may take at least. With the interval before it: down within 0.85 s.
+/// Minimum time limit of an answer. Together with the interval a backend is down within 0.85 s.
 const PATIENCE: Duration = Duration::from_millis(600);
-/// How long a backend that is down is left alone before it is tried again.
+/// Pause after which a backend that is down is tried again.
 const RETRY: Duration = Duration::from_millis(500);
-/// How long a backend must stay down before connections that wait for its answer are given up: silence may be
-/// a few lost packets.
+/// Time that a backend must stay down before connections that wait for its answer are given up: silence may
+/// mean only a few lost packets.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// A backend as it is configured.
+/// The configuration of a backend.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BackendSpec {
-    /// Name that the operator gave it: `HOST:PORT`.
+    /// The name in the configuration: `HOST:PORT`.
     pub name: String,
-    /// Its address as the hop's stack has it. `None`: nobody knows it yet, and it counts as down.
+    /// Its address in the hop's stack. `None`: the address is not known yet, and the backend counts as down.
     pub address: Option<SocketAddr>,
-    /// Its address for the kernel's TCP, for when the path carries no other. `None`: it does not listen
-    /// there.
+    /// Its address for the kernel's TCP, which is used if the path carries nothing else. `None`: it does not
+    /// listen there.
     pub kernel: Option<SocketAddr>,
-    /// Its address for our TCP by itself, which [`crate::FrontendConfig::packet`] carries. `None`: it is not
-    /// asked there.
+    /// Its address for brisk's TCP without UDP, over [`crate::FrontendConfig::packet`]. `None`: this
+    /// transport is not used.
     pub packet: Option<SocketAddr>,
-    /// Backends with the lowest number that are up are asked; 0 to 255.
+    /// Priority, 0 to 255. The backends with the lowest number among those that are up get the connections.
     pub priority: u8,
     /// Share of the connections among those of the same priority; 1 to 1000.
     pub weight: u16,
 }
 
 impl BackendSpec {
-    /// The only backend.
+    /// Returns the only backend.
     pub fn new(address: SocketAddr) -> BackendSpec {
         BackendSpec { address: Some(address), ..BackendSpec::unknown(address.to_string()) }
     }
 
-    /// One whose address nobody knows yet.
+    /// Returns a backend whose address is not known yet.
     pub fn unknown(name: String) -> BackendSpec {
         BackendSpec { name, address: None, kernel: None, packet: None, priority: 0, weight: 1 }
     }
 }
 
-/// Whether a backend can be asked.
+/// Whether a backend can get connections.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Health {
-    /// Nothing is known yet.
+    /// No answer is known yet.
     Unknown,
     /// It answers.
     Up,
-    /// It answers, and wants no new connections.
+    /// It answers, but accepts no new connections.
     Draining,
     /// It does not answer.
     Down,
@@ -86,7 +86,7 @@ pub enum Health {
 impl Health {
     const ALL: [Health; 4] = [Health::Unknown, Health::Up, Health::Draining, Health::Down];
 
-    /// For reports.
+    /// Returns the name for reports.
     pub fn name(self) -> &'static str {
         match self {
             Health::Unknown => "unknown",
@@ -101,48 +101,48 @@ impl Health {
 #[derive(Clone, Debug)]
 pub(crate) struct Dialling {
     pub(crate) endpoint: Endpoint,
-    /// The stack on a packet socket, beside that one.
+    /// The stack on a packet socket, in addition to `endpoint`.
     pub(crate) packet: Option<Endpoint>,
     pub(crate) hop: Hop,
-    /// The key pair that first messages are made with now.
+    /// The key pair of first messages.
     pub(crate) own: Arc<Ephemerals>,
     pub(crate) tcp: TcpConfig,
     pub(crate) fast_open: Option<FastOpenConnect>,
-    /// Somebody watches the backends, and what carries the hop to them.
+    /// A watch decides the health of the backends and the transport to each.
     pub(crate) watched: bool,
     pub(crate) log: Log,
 }
 
-/// A backend at work.
+/// A backend and its current state.
 #[derive(Debug)]
 pub struct Upstream {
-    /// As it is configured.
+    /// Its configuration.
     pub spec: BackendSpec,
     pub(crate) clock: BackendClock,
     health: AtomicU8,
-    ways: Ways,
+    transports: Transports,
     /// The transport of new connections that was reported last.
-    reported: Mutex<Way>,
+    reported: Mutex<Transport>,
     warm: Warm,
-    fates: Fates,
+    changes: PathChanges,
     peer: Peer,
-    /// The secret by which the backend knows this frontend at another address; `None` if the system has no
-    /// randomness.
+    /// The secret by which the backend recognises this frontend at another address; `None` if the system has
+    /// no randomness.
     secret: Option<Secret>,
     changed: Notify,
-    /// It is watched, and will be up or down soon.
+    /// The watch is running, and will report up or down soon.
     watched: AtomicBool,
-    /// A connection was refused: the watch says so at once.
+    /// A connection was refused: the watch tries the backend at once.
     refused: Notify,
-    /// Smoothed round trip of the watch, microseconds; 0: none yet.
+    /// Smoothed round trip of the watch, microseconds; 0 if none is known.
     round_trip: AtomicU64,
-    /// Connections that it was asked for.
+    /// Number of connections that were requested.
     asked: AtomicU64,
-    /// Of these, in a row, failures.
+    /// Number of failures in a row.
     failures: AtomicU32,
-    /// When one of them was answered last.
+    /// Time of the last answer on such a connection.
     answered: Mutex<Option<Instant>>,
-    /// Their sums.
+    /// Their traffic in sum.
     pub(crate) traffic: Traffic,
 }
 
@@ -153,10 +153,10 @@ impl Upstream {
             spec,
             clock: BackendClock::default(),
             health: AtomicU8::new(health as u8),
-            ways: Ways::default(),
-            reported: Mutex::new(Way::Usual),
+            transports: Transports::default(),
+            reported: Mutex::new(Transport::Usual),
             warm: Warm::default(),
-            fates: Fates::default(),
+            changes: PathChanges::default(),
             peer: Peer::default(),
             secret: roaming::secret(),
             changed: Notify::new(),
@@ -170,41 +170,40 @@ impl Upstream {
         }
     }
 
-    /// Whether it can be asked.
+    /// Returns whether it can get connections.
     pub fn health(&self) -> Health {
         let health = self.health.load(Ordering::Relaxed);
         Health::ALL.into_iter().find(|known| *known as u8 == health).unwrap_or(Health::Unknown)
     }
 
-    /// Returns the transport of connections to it that begin now, as far as is known.
-    pub fn way(&self) -> Way {
-        let ways = self.ways.starting_with_what_works(&self.there(), |_, memory| !memory.is_lost());
-        ways.first().copied().unwrap_or(Way::Usual)
+    /// Returns the transport of new connections, as far as known.
+    pub fn transport(&self) -> Transport {
+        let transports = self.transports.beginning_with_working(&self.available(), |_, memory| !memory.is_lost());
+        transports.first().copied().unwrap_or(Transport::Usual)
     }
 
-    /// The ways that there are.
-    pub(crate) fn there(&self) -> Vec<Way> {
-        let there = |way: &Way| match way {
-            Way::Usual => true,
-            Way::Packet => self.spec.packet.is_some(),
-            Way::Kernel => self.spec.kernel.is_some(),
+    /// Returns the transports that are configured.
+    pub(crate) fn available(&self) -> Vec<Transport> {
+        let is_available = |transport: &Transport| match transport {
+            Transport::Usual => true,
+            Transport::Packet => self.spec.packet.is_some(),
+            Transport::Kernel => self.spec.kernel.is_some(),
         };
-        Way::ALL.into_iter().filter(there).collect()
+        Transport::ALL.into_iter().filter(is_available).collect()
     }
 
-    /// Round trip of the watch; `None` before the first.
+    /// Returns the round trip of the watch; `None` before the first answer.
     pub fn round_trip(&self) -> Option<Duration> {
         Some(Duration::from_micros(self.round_trip.load(Ordering::Relaxed))).filter(|rtt| !rtt.is_zero())
     }
 
-    /// The path to it, as the watch has measured it; without a watch, the round trip of the connections that
-    /// opened.
+    /// Returns the path as the watch has measured it; without a watch, the round trip of new connections.
     pub fn path(&self) -> PathReport {
         let path = self.peer.path();
         PathReport { smoothed_rtt: path.smoothed_rtt.or_else(|| self.round_trip()), ..path }
     }
 
-    /// An exchange of a client and its origin has taken so long.
+    /// Records the time of an exchange between a client and its origin.
     pub(crate) fn exchanged(&self, took: Duration) {
         let PathReport { smoothed_rtt, min_rtt, .. } = self.path();
         if let Some(round_trip) = min_rtt.or(smoothed_rtt) {
@@ -212,25 +211,26 @@ impl Upstream {
         }
     }
 
-    /// Whether connections to it carry redundancy.
+    /// Returns whether connections to it carry redundancy.
     pub fn redundancy(&self) -> Redundancy {
         self.peer.redundancy()
     }
 
-    /// Round trip of the path if bytes that are there when a connection is opened ride on its opening.
+    /// Returns the round trip that a connection saves by sending waiting bytes with its opening, if it can do
+    /// so.
     fn rides(&self, dialling: &Dialling) -> Option<Duration> {
         let on_syn = dialling.fast_open.is_some() && !self.warm.is_needed();
-        let rides = self.way() != Way::Kernel && (on_syn || self.warm.is_there(Instant::now()));
+        let rides = self.transport() != Transport::Kernel && (on_syn || self.warm.is_there(Instant::now()));
         self.round_trip().filter(|_| rides)
     }
 
-    /// Connections that it was asked for.
+    /// Returns the number of requested connections.
     pub fn asked(&self) -> u64 {
         self.asked.load(Ordering::Relaxed)
     }
 
-    /// Resolves when it has been down for a while: for long enough that one that is back would have been
-    /// noticed, if it is down now. A backend that is started again is worth waiting for.
+    /// Resolves when the backend has been down for the grace time. If it is down now, the grace time also
+    /// covers the detection that it is up again, because a restarted backend is worth waiting for.
     pub(crate) async fn dead(&self) {
         let grace = match self.health() {
             Health::Down => RETRY + self.first_answer() + GRACE,
@@ -266,15 +266,15 @@ impl Upstream {
             let fields = [
                 ("backend", Value::Text(self.spec.name.clone())),
                 ("health", Value::Text(health.name().into())),
-                ("transport", Value::Text(self.way().name().into())),
+                ("transport", Value::Text(self.transport().name().into())),
                 ("reason", Value::Text(why.into())),
             ];
             log.line(level, "backend", &fields);
         }
     }
 
-    /// A connection that it was asked for came to something or did not. Without a watch, three failures in a
-    /// row make it down and the next success up.
+    /// Records the success or failure of a requested connection. Without a watch, three failures in a row set
+    /// it down, and the next success sets it up.
     pub(crate) fn outcome(&self, good: bool, watched: bool, log: &Log) {
         self.peer.tell(&self.spec.name, log);
         if good {
@@ -294,41 +294,41 @@ impl Upstream {
         dialling: &Dialling,
         opening: &Opening,
         first: &[u8],
-    ) -> Result<(HopStream, Way), Refused> {
+    ) -> Result<(HopStream, Transport), Refused> {
         let (dialled, message) = self.message(dialling, opening, first)?;
-        // A plain hop must not send data twice: nobody recognises the repetition.
+        // A plain hop must not send data twice: the backend would not recognise the repetition.
         let once = !matches!(dialling.hop, Hop::Plain) || opening.purpose == Purpose::Watch;
         let works = |_, memory: &Memory| !memory.is_lost() || self.may_try(memory, dialling);
-        let mut ways = self.ways.starting_with_what_works(&self.there(), works);
+        let mut transports = self.transports.beginning_with_working(&self.available(), works);
         if !once {
-            ways.truncate(1);
+            transports.truncate(1);
         }
-        let asked = self.ask_in_order(dialling, &message, &ways).await;
-        let (way, answered) = asked.inspect_err(|_| self.clock.doubt())?;
-        for tried in ways.into_iter().take_while(|tried| *tried != way) {
-            if self.ways.memory(tried).is_some_and(|memory| works(tried, memory)) {
+        let asked = self.ask_in_order(dialling, &message, &transports).await;
+        let (transport, answered) = asked.inspect_err(|_| self.clock.doubt())?;
+        for tried in transports.into_iter().take_while(|tried| *tried != transport) {
+            if self.transports.memory(tried).is_some_and(|memory| works(tried, memory)) {
                 let trials = if dialling.watched { Trials::Watch } else { Trials::Connections };
                 self.lost(tried, trials, &dialling.log);
             }
         }
-        self.works(way, &dialling.log);
+        self.works(transport, &dialling.log);
         let stream = dialled.finish(answered, &self.clock).await?;
         if !dialling.watched
             && let Some(round_trip) = stream.line().stats().and_then(|stats| stats.srtt)
         {
             self.learn(round_trip);
         }
-        Ok((stream, way))
+        Ok((stream, transport))
     }
 
-    /// Says `message` on the first of `ways`, and on the next ones where that does not come through.
+    /// Sends `message` over the first of `transports`, and over the next ones if that fails.
     async fn ask_in_order(
         &self,
         dialling: &Dialling,
         message: &[u8],
-        ways: &[Way],
-    ) -> Result<(Way, Answered), Refused> {
-        let (first, rest) = ways.split_first().unwrap_or((&Way::Usual, &[]));
+        transports: &[Transport],
+    ) -> Result<(Transport, Answered), Refused> {
+        let (first, rest) = transports.split_first().unwrap_or((&Transport::Usual, &[]));
         if rest.is_empty() {
             return self.ask_over(*first, dialling, message, None).await.map(|answered| (*first, answered));
         }
@@ -341,15 +341,15 @@ impl Upstream {
         first_of(this, connected, head_start, next).await
     }
 
-    /// As [`Upstream::open`], on one way and no other: for trials.
+    /// Like [`Upstream::open`], over one transport only: for trials.
     pub(crate) async fn open_over(
         &self,
         dialling: &Dialling,
         opening: &Opening,
-        way: Way,
+        transport: Transport,
     ) -> Result<HopStream, Refused> {
         let (dialled, message) = self.message(dialling, opening, &[])?;
-        let answered = self.ask_over(way, dialling, &message, None).await?;
+        let answered = self.ask_over(transport, dialling, &message, None).await?;
         dialled.finish(answered, &self.clock).await
     }
 
@@ -363,47 +363,47 @@ impl Upstream {
         dial(&dialling.hop, &dialling.own, &opening, first)
     }
 
-    /// True if it is up to connections to find out whether the path carries a way again. Where there is a
-    /// watch, that does.
+    /// True if a connection should try a lost transport again. With a watch, the watch does that.
     fn may_try(&self, memory: &Memory, dialling: &Dialling) -> bool {
         !dialling.watched && memory.is_due(Instant::now())
     }
 
-    /// Says `message` on one way and waits for the answer; `connected` is told when the handshake is through.
+    /// Sends `message` over one transport and waits for the answer; sets `connected` at the end of the
+    /// handshake.
     async fn ask_over(
         &self,
-        way: Way,
+        transport: Transport,
         dialling: &Dialling,
         message: &[u8],
         connected: Option<watch::Sender<bool>>,
     ) -> Result<Answered, Refused> {
-        let (endpoint, address) = match (way, &dialling.packet) {
-            (Way::Kernel, _) => return ask_over_kernel(self.spec.kernel, message).await,
-            (Way::Packet, Some(packet)) => (packet, self.spec.packet),
-            (Way::Packet | Way::Usual, _) => (&dialling.endpoint, self.spec.address),
+        let (endpoint, address) = match (transport, &dialling.packet) {
+            (Transport::Kernel, _) => return ask_over_kernel(self.spec.kernel, message).await,
+            (Transport::Packet, Some(packet)) => (packet, self.spec.packet),
+            (Transport::Packet | Transport::Usual, _) => (&dialling.endpoint, self.spec.address),
         };
         let mut fast_open = dialling.fast_open;
-        if let (Way::Packet, Some(fast_open)) = (way, &mut fast_open) {
-            // Devices on the way let nothing but SYNs pass before the SYN-ACK, and nothing beyond the window
-            // of the SYN.
+        if let (Transport::Packet, Some(fast_open)) = (transport, &mut fast_open) {
+            // On this path middleboxes drop all packets but SYNs before the SYN-ACK, and data beyond the
+            // window of the SYN.
             fast_open.data_after_syn = 0;
             fast_open.early_window = false;
         }
-        if let (Way::Usual, Some(stream)) = (way, self.warm.take(Instant::now())) {
+        if let (Transport::Usual, Some(stream)) = (transport, self.warm.take(Instant::now())) {
             if let Some(connected) = connected {
                 connected.send_replace(true);
             }
             return self.ask_warm(stream, message).await;
         }
         let connect = ConnectConfig { tcp: dialling.tcp.clone(), fast_open, ..ConnectConfig::default() };
-        let address = address.ok_or_else(no_such_way)?;
+        let address = address.ok_or_else(not_configured)?;
         let (stream, sent) = endpoint.connect_with_data(address, message, &connect)?;
         let abandoned = Abandoned(Some(stream.handle()));
         stream.connected().await?;
         if let Some(connected) = connected {
             connected.send_replace(true);
         }
-        if let (Way::Usual, Some(stats)) = (way, stream.stats()) {
+        if let (Transport::Usual, Some(stats)) = (transport, stream.stats()) {
             self.warm.learn(stats.fast_open);
             self.peer.learn(stats.gentle);
         }
@@ -412,7 +412,7 @@ impl Upstream {
         Ok(answered)
     }
 
-    /// Says `message` on a connection that was open before.
+    /// Sends `message` on a connection that is already open.
     async fn ask_warm(&self, stream: TcpStream, message: &[u8]) -> Result<Answered, Refused> {
         stream.set_linger(None);
         let abandoned = Abandoned(Some(stream.handle()));
@@ -421,16 +421,16 @@ impl Upstream {
         Ok(answered)
     }
 
-    /// Keeps connections open where requests do not ride on the SYN.
+    /// Keeps connections open if the SYN cannot carry requests.
     async fn keep_warm(&self, dialling: &Dialling) {
         let Some(address) = self.spec.address else { return };
         loop {
             tokio::time::sleep(ASK).await;
             let missing = self.warm.missing(Instant::now());
-            if self.health() != Health::Up || self.way() != Way::Usual {
+            if self.health() != Health::Up || self.transport() != Transport::Usual {
                 continue;
             }
-            // Their SYNs ask for a cookie, so that the pool ends as soon as a SYN can carry a request.
+            // Their SYNs request a cookie, so that the pool ends as soon as a SYN can carry a request.
             let fast_open = dialling.fast_open;
             let connect = ConnectConfig { tcp: dialling.tcp.clone(), fast_open, ..ConnectConfig::default() };
             for _ in 0..missing {
@@ -444,8 +444,8 @@ impl Upstream {
         }
     }
 
-    /// Asks it every quarter of a second whether it lives, and what carries the hop. Ends only if nobody
-    /// knows where it is.
+    /// Watches the backend: every quarter of a second it checks that the backend is alive, and which
+    /// transport works. Ends only if the address is not known.
     pub(crate) async fn watch(&self, dialling: &Dialling, log: &Log) {
         if self.spec.address.is_none() {
             return;
@@ -462,10 +462,11 @@ impl Upstream {
                 () = self.refused.notified() => (true, Some("a connection was refused".to_owned())),
             };
             let Some(ended) = ended else { continue };
-            // One that drains listens no more, and serves the connections that it has.
+            // A draining backend no longer listens, but still serves its connections.
             let drained = self.health() == Health::Draining;
             self.set(Health::Down, &ended, log);
-            // Silence in the middle may be a few lost packets: it is asked again at once.
+            // Silence after an answer may mean only a few lost packets, so the backend is asked again at
+            // once.
             if answered && !drained {
                 self.look_for_process().await;
             } else {
@@ -474,37 +475,37 @@ impl Upstream {
         }
     }
 
-    /// While the hop goes another way, tries those before it from time to time.
+    /// While a later transport is in use, tries the earlier ones from time to time.
     async fn watch_path(&self, dialling: &Dialling) {
         loop {
             tokio::time::sleep(ASK).await;
-            for way in self.there() {
-                self.try_again(way, dialling).await;
+            for transport in self.available() {
+                self.try_again(transport, dialling).await;
             }
         }
     }
 
-    async fn try_again(&self, way: Way, dialling: &Dialling) {
-        if !self.ways.memory(way).is_some_and(|memory| memory.is_due(Instant::now())) {
+    async fn try_again(&self, transport: Transport, dialling: &Dialling) {
+        if !self.transports.memory(transport).is_some_and(|memory| memory.is_due(Instant::now())) {
             return;
         }
         let opening = Opening::new(Purpose::Watch);
-        let trial = self.open_over(dialling, &opening, way);
+        let trial = self.open_over(dialling, &opening, transport);
         match tokio::time::timeout(4 * PATIENCE, trial).await {
-            Ok(Ok(_)) => self.works(way, &dialling.log),
-            Ok(Err(_)) | Err(_) => self.lost(way, Trials::Watch, &dialling.log),
+            Ok(Ok(_)) => self.works(transport, &dialling.log),
+            Ok(Err(_)) | Err(_) => self.lost(transport, Trials::Watch, &dialling.log),
         }
     }
 
-    fn lost(&self, way: Way, trials: Trials, log: &Log) {
-        if self.ways.memory(way).is_some_and(|memory| memory.lost(trials, Instant::now())) {
-            self.fates.lost(way);
+    fn lost(&self, transport: Transport, trials: Trials, log: &Log) {
+        if self.transports.memory(transport).is_some_and(|memory| memory.lost(trials, Instant::now())) {
+            self.changes.lost(transport);
         }
         self.report_change(log);
     }
 
-    fn works(&self, way: Way, log: &Log) {
-        if let Some(memory) = self.ways.memory(way) {
+    fn works(&self, transport: Transport, log: &Log) {
+        if let Some(memory) = self.transports.memory(transport) {
             memory.works();
         }
         self.report_change(log);
@@ -513,7 +514,7 @@ impl Upstream {
     /// Logs the transport of new connections if it has changed.
     fn report_change(&self, log: &Log) {
         let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
-        let (before, now) = (*reported, self.way());
+        let (before, now) = (*reported, self.transport());
         *reported = now;
         if before == now {
             return;
@@ -532,8 +533,8 @@ impl Upstream {
         log.line(level, "transport", &fields);
     }
 
-    /// Nobody listened at the backend's port when a connection was opened there. Where there is a watch, the
-    /// backend is down, unless it drains: then it listens no more, and serves the connections that it has.
+    /// Reports that a connection was refused because nothing listens on the backend's port. A watch then sets
+    /// the backend down, unless it is draining and still serves its connections.
     pub(crate) fn on_refused(&self) {
         if matches!(self.health(), Health::Up | Health::Unknown) {
             self.refused.notify_waiters();
@@ -541,34 +542,34 @@ impl Upstream {
     }
 
     /// Returns the path state for a connection that begins now.
-    pub(crate) fn fate(&self) -> Fate {
-        self.fates.begin()
+    pub(crate) fn path_state(&self) -> PathState {
+        self.changes.begin()
     }
 
-    /// Asks the kernel of the backend's host whether anybody is there: a process that was killed says nothing
-    /// in our TCP.
+    /// Asks the kernel of the backend's host whether the process is alive, because a killed process sends
+    /// nothing over brisk's TCP.
     async fn look_for_process(&self) {
         let Some(kernel) = self.spec.kernel else { return };
         let knock = tokio::time::timeout(PATIENCE, tokio::net::TcpStream::connect(kernel));
         if let Ok(Err(error)) = knock.await
             && error.kind() == std::io::ErrorKind::ConnectionRefused
         {
-            self.fates.process_gone();
+            self.changes.process_gone();
         }
     }
 
-    /// One connection of the watch; answers whether the backend said anything, and why it ended: `None` if it
-    /// is to be opened again because the hop goes another way now.
+    /// Runs one connection of the watch. Returns whether the backend answered, and why the connection ended:
+    /// `None` if it must be opened again, for example over another transport.
     async fn converse(&self, dialling: &Dialling, log: &Log) -> (bool, Option<String>) {
         let opening = Opening::new(Purpose::Watch);
         let opened = self.unless_silent(self.first_answer(), self.open(dialling, &opening, &[])).await;
-        let (mut hop, way) = match opened {
+        let (mut hop, transport) = match opened {
             Some(Ok(opened)) => opened,
             Some(Err(refused)) => return (false, Some(refused.to_string())),
             None => return (false, Some("no answer".to_owned())),
         };
         let (mut follows, mut has_registered) =
-            (false, way != Way::Usual || matches!(dialling.hop, Hop::Plain));
+            (false, transport != Transport::Usual || matches!(dialling.hop, Hop::Plain));
         loop {
             let asked = Instant::now();
             let (mut read, mut write) = hop.split();
@@ -576,8 +577,8 @@ impl Upstream {
             let answer = if follows {
                 match tokio::time::timeout(self.patience(), question).await {
                     Ok(answer) => Some(answer),
-                    // The backend answers others and not this connection: the address of this side may have
-                    // changed, and a new watch tells the backend.
+                    // The backend answers other connections but not this one. The address of this side may
+                    // have changed; a new watch reports it to the backend.
                     Err(_) if self.answered_within(self.patience()) => return (true, None),
                     Err(_) => None,
                 }
@@ -597,9 +598,9 @@ impl Upstream {
                 None => return (true, Some(format!("silent for {} ms", asked.elapsed().as_millis()))),
             };
             self.learn(asked.elapsed());
-            self.peer.measured(self.measure(hop.line(), way, dialling, loss));
+            self.peer.measured(self.measure(hop.line(), transport, dialling, loss));
             self.peer.tell(&self.spec.name, log);
-            if way != self.way() {
+            if transport != self.transport() {
                 return (true, None);
             }
             if !has_registered {
@@ -614,8 +615,8 @@ impl Upstream {
         }
     }
 
-    /// Tells the backend who this frontend is, so that its connections go on from another address; `None` if
-    /// the backend is silent.
+    /// Identifies this frontend to the backend, so that its connections continue when its address changes;
+    /// `None` if the backend is silent.
     async fn register(&self, hop: &mut HopStream, dialling: &Dialling) -> Option<io::Result<Registered>> {
         let Some(secret) = self.secret else { return Some(Ok(Registered::Refused)) };
         let ends = hop.line().ends();
@@ -629,37 +630,43 @@ impl Upstream {
         Some(registered)
     }
 
-    /// True if the backend has answered a connection other than the watch so lately.
+    /// True if the backend has answered a connection other than the watch within `span`.
     fn answered_within(&self, span: Duration) -> bool {
         let answered = *self.answered.lock().unwrap_or_else(PoisonError::into_inner);
         answered.is_some_and(|at| at.elapsed() < span)
     }
 
-    /// How long an answer of the watch may take.
+    /// Returns the time limit of an answer to the watch.
     fn patience(&self) -> Duration {
         PATIENCE.max(3 * self.round_trip().unwrap_or_default())
     }
 
-    /// The same of the first one, which may need the handshake and the confirmation.
+    /// Returns the time limit of the first answer, which may include the handshake and the confirmation.
     fn first_answer(&self) -> Duration {
         4 * self.patience()
     }
 
-    /// The path as a connection of the watch sees it.
-    fn measure(&self, line: &Line, way: Way, dialling: &Dialling, loss_in: Option<f64>) -> PathReport {
-        let endpoint = match way {
-            Way::Packet => dialling.packet.as_ref(),
-            Way::Usual | Way::Kernel => Some(&dialling.endpoint),
+    /// Returns the path as a connection of the watch has measured it.
+    fn measure(
+        &self,
+        line: &Line,
+        transport: Transport,
+        dialling: &Dialling,
+        loss_in: Option<f64>,
+    ) -> PathReport {
+        let endpoint = match transport {
+            Transport::Packet => dialling.packet.as_ref(),
+            Transport::Usual | Transport::Kernel => Some(&dialling.endpoint),
         };
         match (line.stats(), line.ends(), endpoint) {
             (Some(stats), Some(ends), Some(endpoint)) => PathReport::of(&stats, endpoint, ends, loss_in),
-            // The kernel's TCP tells only how long the answers take.
+            // The kernel's TCP reports only the time of the answers.
             _ => PathReport { smoothed_rtt: self.round_trip(), loss_in, ..PathReport::default() },
         }
     }
 
-    /// Awaits `asked`; `None` if the backend is silent for `patience` to this connection and to every other
-    /// one. A backend that answers others is late and not dead: to ask again would make it later.
+    /// Awaits `asked`; `None` if the backend is silent for `patience` on this connection and on every other
+    /// one. A backend that answers others is only slow, and a repeated question would slow it further.
     async fn unless_silent<T>(&self, patience: Duration, asked: impl Future<Output = T>) -> Option<T> {
         let mut asked = pin!(asked);
         let mut wait = patience;
@@ -681,19 +688,19 @@ impl Upstream {
     }
 }
 
-fn no_such_way() -> io::Error {
+fn not_configured() -> io::Error {
     io::Error::new(io::ErrorKind::AddrNotAvailable, "this transport is not configured for this backend")
 }
 
-/// Says `message` over the kernel's TCP and waits for the answer.
+/// Sends `message` over the kernel's TCP and waits for the answer.
 async fn ask_over_kernel(kernel: Option<SocketAddr>, message: &[u8]) -> Result<Answered, Refused> {
-    let kernel = kernel.ok_or_else(no_such_way)?;
+    let kernel = kernel.ok_or_else(not_configured)?;
     let stream = outgoing::connect(kernel).await?;
     crate::io::prepare(&stream);
     ask(Line::Kernel(stream), message, 0).await
 }
 
-/// A connection that is reset unless it comes to something.
+/// Resets a connection when dropped, unless it was kept.
 struct Abandoned(Option<brisk_runtime::stream::StreamHandle>);
 
 impl Abandoned {
@@ -714,7 +721,7 @@ impl Drop for Abandoned {
 #[derive(Debug)]
 pub struct Upstreams {
     all: Vec<Arc<Upstream>>,
-    /// Credit of each backend, in weights: the highest is next.
+    /// Credit of each backend, in weights; the backend with the most credit is next.
     owed: Mutex<Vec<i64>>,
 }
 
@@ -724,7 +731,7 @@ impl Upstreams {
         Upstreams { owed: Mutex::new(vec![0; all.len()]), all }
     }
 
-    /// Those of `specs`; what is known of the ones that are here already is kept.
+    /// Returns the backends of `specs`; those that exist already keep their state.
     pub(crate) fn renewed(&self, specs: Vec<BackendSpec>) -> Upstreams {
         let known = |spec: BackendSpec| {
             let old = self.all.iter().find(|upstream| upstream.spec == spec).cloned();
@@ -734,18 +741,18 @@ impl Upstreams {
         Upstreams { owed: Mutex::new(vec![0; all.len()]), all }
     }
 
-    /// The one with this name.
+    /// Returns the backend with this name.
     pub(crate) fn named(&self, name: &str) -> Option<&Arc<Upstream>> {
         self.iter().find(|upstream| upstream.spec.name == name)
     }
 
-    /// All of them.
+    /// Iterates over all backends.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Upstream>> {
         self.all.iter()
     }
 
-    /// The shortest round trip to those that can be asked, of which a client's first bytes save one if they
-    /// are there when the hop is opened. `None`: they save nothing, or nobody knows.
+    /// Returns the shortest round trip to backends that can get connections, if a client's first bytes save
+    /// one when the hop is opened with them. `None`: they save nothing, or the round trip is unknown.
     pub(crate) fn saved_by_first_bytes(&self, dialling: &Dialling) -> Option<Duration> {
         let asked = self.iter().filter(|upstream| can_be_asked(upstream));
         asked.filter_map(|upstream| upstream.rides(dialling)).min()
@@ -756,14 +763,14 @@ impl Upstreams {
         self.iter().all(|upstream| upstream.health() == Health::Down)
     }
 
-    /// True if one can be asked.
+    /// True if at least one can get connections.
     pub fn any_up(&self) -> bool {
         self.iter().any(|upstream| can_be_asked(upstream))
     }
 
-    /// The backends in the order in which to ask them for a connection: those that are up by priority, among
-    /// equals each by its weight in turn; those that are draining or down last. Without those whose address
-    /// nobody knows.
+    /// Returns the backends in the order of the attempts for a connection: those that are up by priority,
+    /// among equals in turn by weight; draining ones and ones that are down come last. Backends without a
+    /// known address are omitted.
     pub(crate) fn order(&self) -> Vec<&Upstream> {
         let known = |upstream: &Upstream| upstream.spec.address.is_some();
         let ranks = self.iter().filter(|upstream| known(upstream)).map(|upstream| rank(upstream));
@@ -792,8 +799,8 @@ fn can_be_asked(upstream: &Upstream) -> bool {
     matches!(upstream.health(), Health::Up | Health::Unknown)
 }
 
-/// Up before not known yet before draining before down, then by priority. A request to a backend that turns
-/// out to be dead is lost: it may have arrived there.
+/// Ranks up before unknown before draining before down, then by priority. A request to a dead backend is
+/// lost, because it may have been delivered there.
 fn rank(upstream: &Upstream) -> (u8, u8) {
     let usable = match upstream.health() {
         Health::Up => 0,
@@ -873,23 +880,23 @@ mod tests {
             let labels = format!("{{peer=\"192.0.2.1:1\",transport=\"{transport}\"}}");
             metrics.text(Some(&upstreams)).contains(&format!("brisk_backend_transport{labels} {value}\n"))
         };
-        upstream.works(Way::Usual, &log);
+        upstream.works(Transport::Usual, &log);
         assert_eq!(logged(), "");
         assert!(is_shown("brisk", 1) && is_shown("kernel-tcp", 0));
-        upstream.lost(Way::Usual, Trials::Watch, &log);
-        upstream.lost(Way::Usual, Trials::Watch, &log);
+        upstream.lost(Transport::Usual, Trials::Watch, &log);
+        upstream.lost(Transport::Usual, Trials::Watch, &log);
         let fallback = logged();
         assert_eq!(fallback.lines().count(), 1, "{fallback}");
         let fields = "event=transport backend=192.0.2.1:1 transport=kernel-tcp before=brisk";
         assert!(fallback.contains("level=warn") && fallback.contains(fields), "{fallback}");
         assert!(is_shown("brisk", 0) && is_shown("kernel-tcp", 1));
-        upstream.works(Way::Usual, &log);
+        upstream.works(Transport::Usual, &log);
         let back = logged();
         assert!(back.contains("level=info") && back.contains("transport=brisk before=kernel-tcp"), "{back}");
         assert!(is_shown("brisk", 1) && is_shown("kernel-tcp", 0));
-        // Without another way the hop stays where it is.
+        // Without another transport the hop keeps this one.
         let alone = Upstream::new(BackendSpec::new(address));
-        alone.lost(Way::Usual, Trials::Watch, &log);
+        alone.lost(Transport::Usual, Trials::Watch, &log);
         assert_eq!(logged(), "");
     }
 

@@ -18,9 +18,9 @@ use zeroize::Zeroizing;
 use crate::hop::KeyError;
 use crate::hop::key::{lines, read_secret};
 
-/// Lines that a file may have. A login is compared with all of them.
+/// Limit of lines in a file. A login is compared with all of them.
 const MAX_USERS: usize = 4096;
-/// Bytes of a name, and of a password (RFC 1929).
+/// Longest name and longest password, bytes (RFC 1929).
 const LONGEST: usize = 255;
 
 /// Users with their passwords.
@@ -33,14 +33,14 @@ struct User {
     digest: Digest,
 }
 
-/// A digest of name and password: it has one length, however long the two are.
+/// A digest of name and password, of constant length.
 #[derive(PartialEq, Eq)]
 struct Digest([u8; 32]);
 
-/// A file of users cannot be used.
+/// Reason why a file of users cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum UsersError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("{path}: the users cannot be read: {error}")]
     Unreadable {
         /// The file.
@@ -48,10 +48,10 @@ pub enum UsersError {
         /// The error of the system.
         error: io::Error,
     },
-    /// Others may use it.
+    /// Others may read or change the file.
     #[error(transparent)]
     Open(KeyError),
-    /// A line is no user.
+    /// A line does not describe a user.
     #[error("{place}: {problem}; write a line NAME:PASSWORD for each user, both of 1 to 255 bytes")]
     Malformed {
         /// File and line.
@@ -65,7 +65,7 @@ impl Users {
     /// Reads a file.
     ///
     /// # Errors
-    /// If it cannot be read, is open to others or has a line that is no user.
+    /// If it cannot be read, others may use it, or a line does not describe a user.
     pub fn load(path: &Path) -> Result<Users, UsersError> {
         let text = read_secret(path).map_err(|error| match error {
             KeyError::Unreadable { path, error } => UsersError::Unreadable { path, error },
@@ -74,10 +74,10 @@ impl Users {
         Users::parse(&text, &path.display().to_string())
     }
 
-    /// Reads users from a text that came from `place`.
+    /// Parses users from a text that came from `place`.
     ///
     /// # Errors
-    /// If a line is no user, or there are more than 4096.
+    /// If a line does not describe a user, or there are more than 4096.
     pub fn parse(text: &str, place: &str) -> Result<Users, UsersError> {
         let mut users = Vec::new();
         for (place, line) in lines(text, place) {
@@ -98,8 +98,8 @@ impl Users {
         }
     }
 
-    /// The user with this name and password. It takes the same time whichever of the two is wrong, and from
-    /// which byte on.
+    /// Returns the user with this name and password. The time does not depend on which of the two is wrong,
+    /// nor on the position of the wrong byte.
     pub(crate) fn login(&self, name: &[u8], password: &[u8]) -> Option<Arc<str>> {
         let told = Digest::of(name, password)?;
         let mut found = None;
@@ -111,7 +111,7 @@ impl Users {
         found.cloned()
     }
 
-    /// The user whom a `Proxy-Authorization` field names (RFC 7617).
+    /// Returns the user of a `Proxy-Authorization` field (RFC 7617).
     pub(crate) fn basic(&self, field: &str) -> Option<Arc<str>> {
         let (scheme, told) = field.trim().split_once(' ')?;
         let told = Zeroizing::new(
@@ -121,7 +121,7 @@ impl Users {
         self.login(&told[..colon], &told[colon + 1..])
     }
 
-    /// Their number.
+    /// Returns the number of users.
     pub fn count(&self) -> usize {
         self.0.len()
     }
@@ -131,7 +131,7 @@ impl Digest {
     fn of(name: &[u8], password: &[u8]) -> Option<Digest> {
         let mut hash = DefaultResolver.resolve_hash(&HashChoice::Blake2s)?;
         let mut digest = [0; 32];
-        // The length keeps `a:bc` and `ab:c` apart.
+        // The length distinguishes `a:bc` from `ab:c`.
         hash.input(&(name.len() as u64).to_be_bytes());
         hash.input(name);
         hash.input(password);

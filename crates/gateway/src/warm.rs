@@ -2,7 +2,7 @@
 //! Open is off on a side, or the path does not carry it. A request then costs the same round trip as with
 //! Fast Open.
 //!
-//! A backend waits a few seconds for the first message, so a connection is usable for less than that, and a
+//! A backend waits a few seconds for the first message. A connection is usable for less than that, and the
 //! pool of [`KEPT`] connections is renewed all the time. An unused connection is reset; the backend does not
 //! log connections without data.
 
@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 use brisk_runtime::fast_open::OffReason;
 use brisk_runtime::{FastOpenOutcome, TcpStream};
 
-/// Connections that wait.
+/// Number of connections in the pool.
 pub(crate) const KEPT: usize = 4;
-/// How long one is good: a backend closes who is silent for as long as it may take to connect; one of an
-/// earlier release, after five seconds.
+/// Time for which a connection is usable. A backend closes a silent connection after its time limit for
+/// opening, in an earlier release after five seconds.
 const GOOD: Duration = Duration::from_secs(3);
 /// Number of connections in a row without Fast Open after which the pool replaces it.
 const ENOUGH: u32 = 3;
@@ -25,7 +25,7 @@ const ENOUGH: u32 = 3;
 /// The pool of a backend.
 #[derive(Debug, Default)]
 pub(crate) struct Warm {
-    /// The oldest first.
+    /// The oldest is first.
     waiting: Mutex<VecDeque<(TcpStream, Instant)>>,
     /// Connections in a row that could not use Fast Open.
     slow: AtomicU32,
@@ -40,7 +40,7 @@ impl Warm {
                 self.slow.store(0, Ordering::Relaxed);
             }
             FastOpenOutcome::Pending | FastOpenOutcome::Off(OffReason::OnTrial) => {}
-            // Saturates: a server may go on like this for ever.
+            // Saturates, because a server may never use Fast Open.
             _ => self.slow.store(self.slow.load(Ordering::Relaxed).saturating_add(1), Ordering::Relaxed),
         }
     }
@@ -50,21 +50,21 @@ impl Warm {
         self.slow.load(Ordering::Relaxed) >= ENOUGH
     }
 
-    /// One that is good, if there is one.
+    /// Takes a usable connection, if there is one.
     pub(crate) fn take(&self, now: Instant) -> Option<TcpStream> {
         let mut waiting = self.lock();
         drop_old(&mut waiting, now);
         waiting.pop_front().map(|(stream, _)| stream)
     }
 
-    /// True if there is one.
+    /// True if there is a usable connection.
     pub(crate) fn is_there(&self, now: Instant) -> bool {
         let mut waiting = self.lock();
         drop_old(&mut waiting, now);
         !waiting.is_empty()
     }
 
-    /// How many are missing; those that are too old are closed.
+    /// Closes connections that are too old; returns how many are missing.
     pub(crate) fn missing(&self, now: Instant) -> usize {
         let mut waiting = self.lock();
         drop_old(&mut waiting, now);
@@ -75,9 +75,9 @@ impl Warm {
         KEPT.saturating_sub(waiting.len())
     }
 
-    /// Another one, just opened.
+    /// Adds a new connection.
     pub(crate) fn put(&self, stream: TcpStream, now: Instant) {
-        // Dropping it unused is to be a reset, without a TIME-WAIT on either side.
+        // Dropping it unused must be a reset, without a TIME-WAIT on either side.
         stream.set_linger(Some(Duration::ZERO));
         self.lock().push_back((stream, now));
     }

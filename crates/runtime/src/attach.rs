@@ -1,10 +1,11 @@
-//! Opens the device that a user named: `--device`, `--addr`, `--gateway`.
+//! Opens the device that a user names with `--device`, `--addr` and `--gateway`.
 //!
-//! A TUN device is created if it does not exist, switched on, and gets an address for the kernel's side: the
-//! gateway if there is one, otherwise the first other address of each network. So `--device tun:brisk0 --addr
-//! 10.7.0.2/24` suffices for the kernel, as `10.7.0.1`, to reach the stack. On a `udp:` device the stack has
-//! a fixed address. The UDP address and port name a peer, and the UDP port a service: inside, all services
-//! use [`UDP_SERVICE_PORT`]. On a `packet:` or `xdp:` device the stack has the addresses of the interface.
+//! A TUN device is created if it does not exist and is brought up. The kernel's side gets an address: the
+//! gateway if one is given, otherwise the first other address of each network. So with
+//! `--device tun:brisk0 --addr 10.7.0.2/24` the kernel has `10.7.0.1` and reaches the stack. On a `udp:`
+//! device the stack has a fixed address. The UDP address and port identify a peer, and the UDP port
+//! identifies a service: inside, all services use [`UDP_SERVICE_PORT`]. On a `packet:` or `xdp:` device the
+//! stack has the addresses of the interface.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -20,26 +21,26 @@ use brisk_packet_io::{Device, DeviceSpec, OpenError};
 use crate::endpoint::Builder;
 use crate::prefix::Prefix;
 
-/// The TCP port inside TCP-in-UDP of whatever listens on the UDP port.
+/// TCP port, inside TCP-in-UDP, of the service that listens on the UDP port.
 pub const UDP_SERVICE_PORT: u16 = 7413;
 
-/// MTU of a TUN device if none is asked for, bytes.
+/// Default MTU of a TUN device, bytes.
 const TUN_MTU: u16 = 1500;
 
-/// A device and the addresses on it, as a user asks for them.
+/// A device and its addresses, as a user requests them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AttachConfig {
-    /// Which device.
+    /// The device.
     pub device: DeviceSpec,
-    /// The stack's own addresses. At least one for `tun:`, none for `udp:`; for `packet:` and `xdp:`
-    /// addresses of the host, and if there is none those of the interface, or the one of `serve`.
+    /// The stack's own addresses. `tun:` needs at least one, `udp:` none. For `packet:` and `xdp:` they are
+    /// addresses of the host; the default is the address in `serve`, or else all addresses of the interface.
     pub addresses: Vec<Prefix>,
     /// The address of the kernel's side of a TUN device, in the network of one of `addresses`.
     pub gateway: Option<IpAddr>,
-    /// Largest IP packet on a `tun:` device, or on the path of the datagrams of a `udp:` device; bytes, 576
-    /// to 65535. `None`: 1500.
+    /// Largest IP packet, bytes, 576 to 65535: on a `tun:` device, or on the path of the datagrams of a
+    /// `udp:` device. `None`: 1500.
     pub mtu: Option<u16>,
-    /// Address to listen on, for `packet:` and `xdp:`: the port is kept from the kernel. `[::]` means every
+    /// Address to listen on, for `packet:` and `xdp:`. The kernel cannot use its port. `[::]` means every
     /// address.
     pub serve: Option<SocketAddr>,
     /// Ports for connections that the stack opens, for `packet:` and `xdp:`; see
@@ -49,16 +50,16 @@ pub struct AttachConfig {
     pub queues: Queues,
 }
 
-/// How many queues.
+/// Number of queues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Queues {
-    /// So many, 1 or more; it is an error if the device does not have them.
+    /// This number, 1 or more; opening fails if the device does not have as many.
     Exactly(usize),
-    /// So many, or one where the device has no more.
+    /// This number, or one if the device has only one.
     UpTo(usize),
 }
 
-/// Why a device could not be attached, in one line that says what to do.
+/// Reason why a device could not be attached, in one line with the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
     /// The options contradict each other.
@@ -69,7 +70,7 @@ pub enum AttachError {
     Open(#[from] OpenError),
 }
 
-/// Why a destination cannot be reached from here, in one line.
+/// Reason why a destination cannot be reached from this device, in one line.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{destination} cannot be reached: the stack has no {family} address; {remedy}")]
 pub struct NoRoute {
@@ -91,24 +92,24 @@ impl From<NoRoute> for io::Error {
     }
 }
 
-/// How addresses outside and addresses of the stack belong together on an open device.
+/// Relation between addresses outside and addresses of the stack on an open device.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Attached {
-    /// They are the same: `tun:`, `packet:` and `xdp:`.
+    /// They are equal: `tun:`, `packet:` and `xdp:`.
     Native {
         /// The stack's addresses.
         addresses: Vec<IpAddr>,
         /// How packets get to the stack.
         frames: Frames,
     },
-    /// Peers are known by UDP address and port.
+    /// The UDP address and port identify a peer.
     Udp {
         /// The UDP address and port of the device.
         local: SocketAddr,
     },
 }
 
-/// How packets of the stack's addresses get from the interface to the stack.
+/// How packets to the stack's addresses get from the interface to the stack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Frames {
     /// The interface is the device: `tun:`.
@@ -117,12 +118,12 @@ pub enum Frames {
     Copied,
     /// `packet:` has the kernel redirect them ([`packet::Opened`]).
     Redirected,
-    /// `xdp:`, in this way.
+    /// `xdp:`, over this path.
     Xdp(xdp::Path),
 }
 
 impl Frames {
-    /// In a word, for the log.
+    /// Returns one word for the log.
     pub fn name(self) -> &'static str {
         match self {
             Frames::Own => "own",
@@ -134,7 +135,7 @@ impl Frames {
 }
 
 impl AttachConfig {
-    /// `device` without anything else.
+    /// Requests `device` with default settings.
     pub fn new(device: DeviceSpec) -> AttachConfig {
         let local_ports = PacketOptions::default().local_ports;
         AttachConfig {
@@ -148,7 +149,8 @@ impl AttachConfig {
         }
     }
 
-    /// Opens the device and sets up the kernel's side of it. The builder has the device and the addresses.
+    /// Opens the device and configures the kernel's side of it. The returned builder has the device and the
+    /// addresses.
     ///
     /// # Errors
     /// [`AttachError::Usage`] if the request contradicts itself; [`AttachError::Open`] if the system refuses.
@@ -165,7 +167,7 @@ impl AttachConfig {
         }
     }
 
-    /// Checks everything that [`open`](AttachConfig::open) refuses before it asks the system for anything.
+    /// Checks everything that [`open`](AttachConfig::open) rejects before it calls the system.
     ///
     /// # Errors
     /// [`AttachError::Usage`] if the request contradicts itself.
@@ -210,7 +212,7 @@ impl AttachConfig {
             .ok_or_else(|| AttachError::Usage(format!("tun:{name} without a queue; ask for one or more")))?;
         for own in &self.addresses {
             match self.set_up(device, own, mtu) {
-                // Without the right to configure the device, a device that somebody else has set up for this
+                // Without the right to configure the device, a device that was configured earlier for this
                 // user still works.
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
                 other => other?,
@@ -223,12 +225,12 @@ impl AttachConfig {
         ))
     }
 
-    /// Gives the kernel its side of the network of `own`.
+    /// Configures the kernel's side of the network of `own`.
     fn set_up(&self, device: &mut TunDevice, own: &Prefix, mtu: u16) -> Result<(), OpenError> {
         let gateway = self.gateway.filter(|gateway| own.contains(*gateway));
         match gateway.or_else(|| own.neighbour()) {
             Some(kernel) => device.configure(kernel, own.length, mtu.into()),
-            // The network is this one address: all that is needed is the way there.
+            // The network has only this address, so the kernel needs only a route to it.
             None => {
                 let interface = Interface::named(device.name())?;
                 interface.set_mtu(mtu.into())?;
@@ -275,7 +277,7 @@ impl AttachConfig {
         Ok((builder, Attached::Native { addresses, frames: Frames::Xdp(opened.path) }))
     }
 
-    /// The addresses of the host that the stack shares with the kernel.
+    /// Returns the addresses of the host that the stack shares with the kernel.
     fn host_addresses(&self, interface: &str) -> Result<Vec<IpAddr>, AttachError> {
         if !self.addresses.is_empty() {
             return Ok(self.addresses.iter().map(|own| own.address).collect());
@@ -292,7 +294,7 @@ impl AttachConfig {
         }
     }
 
-    /// `queues` is not empty.
+    /// Returns a builder with these queues, at least one.
     fn builder(
         &self,
         queues: Vec<Box<dyn Device>>,
@@ -308,12 +310,12 @@ impl AttachConfig {
         })
     }
 
-    /// As many queues as are asked for, or one if that will do.
+    /// Opens as many queues as requested, or one if that suffices.
     fn open_queues<T>(&self, open: impl Fn(usize) -> Result<Vec<T>, OpenError>) -> Result<Vec<T>, OpenError> {
         match self.queues {
             Queues::Exactly(count) => open(count),
             Queues::UpTo(count) => match open(count) {
-                // A device that somebody has made for one queue.
+                // The device was created for one queue.
                 Err(error) if count > 1 && error.kind() == io::ErrorKind::InvalidInput => open(1),
                 other => other,
             },
@@ -326,13 +328,13 @@ fn boxed(queues: Vec<impl Device + 'static>) -> Vec<Box<dyn Device>> {
 }
 
 impl Attached {
-    /// Returns the address inside the stack that leads to `outside`.
+    /// Returns the address inside the stack for the address `outside`.
     ///
     /// # Errors
     /// If the stack has no address of its family.
     pub fn destination(&self, outside: SocketAddr) -> Result<SocketAddr, NoRoute> {
         match self {
-            // A socket on every IPv6 address is one of both families.
+            // A socket on every IPv6 address serves both families.
             Attached::Udp { local }
                 if local.is_ipv4() != outside.is_ipv4()
                     && (local.is_ipv4() || !local.ip().is_unspecified()) =>
@@ -349,7 +351,7 @@ impl Attached {
         }
     }
 
-    /// The port to listen on for a service that is known outside by `port`.
+    /// Returns the port to listen on for the service at `port` outside.
     pub fn service_port(&self, port: u16) -> u16 {
         match self {
             Attached::Native { .. } => port,
@@ -362,7 +364,7 @@ impl Attached {
     pub fn peer(&self, inside: SocketAddr) -> SocketAddr {
         match (self, inside.ip()) {
             (Attached::Udp { .. }, IpAddr::V6(v6)) => {
-                // The layout of `brisk_packet_io::udp::peers`; checked by asking it for the way back.
+                // The layout of `brisk_packet_io::udp::peers`; the inverse conversion verifies it.
                 let [_, _, _, _, port, _, high, low] = v6.segments();
                 let bits = u32::from(high) << 16 | u32::from(low);
                 let outside = SocketAddr::from((Ipv4Addr::from_bits(bits), port));
@@ -372,7 +374,7 @@ impl Attached {
         }
     }
 
-    /// How others name what listens on `local`.
+    /// Returns the outside name of a listener on `local`.
     pub fn outside(&self, local: SocketAddr) -> SocketAddr {
         match self {
             Attached::Udp { local } => *local,

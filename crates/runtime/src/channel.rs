@@ -1,5 +1,5 @@
-//! A device whose packets come from the program and go back to it, through channels: for tunnels, VPN
-//! services of a phone, and every other carrier of IP packets.
+//! A device whose packets the program supplies and takes through channels: for tunnels, VPN services of a
+//! phone, and other means to carry IP packets.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> std::io::Result<()> {
@@ -31,7 +31,7 @@ use tokio::sync::mpsc::{OwnedPermit, Receiver, Sender, channel};
 pub struct ChannelOptions {
     /// MTU in bytes, 68 to 65535. Default 1500.
     pub mtu: usize,
-    /// How many packets may wait in each direction, 1 or more. Default 256.
+    /// Capacity of the queue of each direction, packets, 1 or more. Default 256.
     pub queue: usize,
 }
 
@@ -46,27 +46,27 @@ impl Default for ChannelOptions {
 /// Packets to the stack: each [`Bytes`] is one IP packet, whose checksums are verified. While
 /// [`ChannelOptions::queue`] of them wait, sending waits; a carrier that must not wait drops the packet
 /// instead ([`Sender::try_send`]). Packets from the stack are at most [`ChannelOptions::mtu`] bytes long and
-/// have complete checksums; while the queue is full, the stack waits, and with it the writes of applications.
-/// So no more than `queue` packets are kept in each direction.
+/// have complete checksums; while the queue is full, the stack waits, and so do the writes of applications.
+/// Each direction keeps at most `queue` packets.
 ///
 /// If the program drops one of its two ends, the endpoint fails with
 /// [`BrokenPipe`](io::ErrorKind::BrokenPipe).
 pub struct ChannelDevice {
     mtu: usize,
     arriving: Receiver<Bytes>,
-    /// A packet that has arrived and was not received yet.
+    /// A packet that has arrived and that the stack has not received yet.
     next: Option<Bytes>,
     leaving: Sender<Bytes>,
-    /// Segments of a packet that was taken, for which there was no room.
+    /// Segments of an accepted packet for which the queue had no space.
     waiting: VecDeque<Bytes>,
     room: Room,
     counters: Counters,
 }
 
-/// The end of a wait for room: `Err` if the other end of the channel is gone.
+/// The end of a wait for space: `Err` if the other end of the channel is gone.
 type Reserved = Result<OwnedPermit<Bytes>, SendError<()>>;
 
-/// Room for one packet in the queue.
+/// Space for one packet in the queue.
 enum Room {
     Unknown,
     Awaited(Pin<Box<dyn Future<Output = Reserved> + Send>>),
@@ -74,7 +74,7 @@ enum Room {
 }
 
 impl ChannelDevice {
-    /// A device, the end that takes packets to the stack, and the end that gives packets from the stack.
+    /// Returns a device, the sender of packets to the stack, and the receiver of packets from the stack.
     pub fn new(options: ChannelOptions) -> (ChannelDevice, Sender<Bytes>, Receiver<Bytes>) {
         let queue = options.queue.max(1);
         let ((to_stack, arriving), (leaving, from_stack)) = (channel(queue), channel(queue));
@@ -90,7 +90,7 @@ impl ChannelDevice {
         (device, to_stack, from_stack)
     }
 
-    /// Puts a packet into the queue; gives it back if there is no room.
+    /// Puts a packet into the queue; returns it if there is no space.
     fn put(&mut self, packet: Bytes) -> io::Result<Option<Bytes>> {
         if let Room::Reserved(permit) = std::mem::replace(&mut self.room, Room::Unknown) {
             permit.send(packet);
@@ -103,7 +103,7 @@ impl ChannelDevice {
         }
     }
 
-    /// Puts the segments that wait into the queue; true if none is left.
+    /// Puts the waiting segments into the queue; true if none is left.
     fn put_waiting(&mut self) -> io::Result<bool> {
         while let Some(packet) = self.waiting.pop_front() {
             if let Some(packet) = self.put(packet)? {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use brisk_tcp::time::Instant;
 
-/// How finely tokio's timers fire: the clock granularity G (RFC 6298) that the stack is told.
+/// Granularity of tokio's timers: the clock granularity G of RFC 6298 for the stack.
 pub(crate) const GRANULARITY: Duration = Duration::from_millis(1);
 
 /// Converts between the tokio clock and the instants of one stack.
@@ -17,7 +17,7 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// A clock that reads zero now.
+    /// Starts a clock that reads zero now.
     pub(crate) fn start() -> Clock {
         Clock { origin: tokio::time::Instant::now() }
     }
@@ -27,8 +27,8 @@ impl Clock {
         Instant::from_micros(u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX))
     }
 
-    /// When to wake for `deadline`. Tokio rounds up to its own granularity, so the core is never called
-    /// early.
+    /// Returns when to wake for `deadline`. Tokio rounds up to its own granularity, so the core is never
+    /// called early.
     pub(crate) fn wake_at(&self, deadline: Instant) -> tokio::time::Instant {
         let after = Duration::from_micros(deadline.as_micros());
         self.origin.checked_add(after).unwrap_or_else(|| self.origin + Duration::from_secs(86_400 * 365))

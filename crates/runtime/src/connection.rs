@@ -1,4 +1,4 @@
-//! One connection as its handles see it: the operations that a whole stream and its two halves share.
+//! The operations that a whole stream and its two halves share.
 //!
 //! Reading and writing spend the task's cooperative budget, as tokio's own sockets do. So a task with endless
 //! data to move does not prevent the driver from running.
@@ -23,7 +23,7 @@ use crate::error;
 use crate::shared::{Inner, Shared};
 use crate::waiters::{Waiter, wait};
 
-/// Reading and writing of a public type are those of the connection in the named field.
+/// Implements reading and writing of a public type by the connection in the named field.
 macro_rules! reads_and_writes {
     (read $type:ty, $field:tt) => {
         impl tokio::io::AsyncRead for $type {
@@ -58,7 +58,7 @@ macro_rules! reads_and_writes {
                 true
             }
 
-            /// Does nothing: what is written is on its way already, as with a socket.
+            /// Does nothing: written data is queued for sending already, as with a kernel socket.
             fn poll_flush(
                 self: std::pin::Pin<&mut Self>,
                 _: &mut std::task::Context<'_>,
@@ -78,8 +78,8 @@ macro_rules! reads_and_writes {
 }
 pub(crate) use reads_and_writes;
 
-/// A connection of the stack that the application holds. Dropping it lets go of the connection (graceful
-/// close), or resets it if that was asked for.
+/// Handle of the application to a connection of the stack. Dropping it closes the connection gracefully, or
+/// resets it if the application asked for that.
 #[derive(Debug)]
 pub(crate) struct Connection {
     shared: Arc<Shared>,
@@ -87,14 +87,14 @@ pub(crate) struct Connection {
     local: SocketAddr,
     remote: SocketAddr,
     reset_on_drop: AtomicBool,
-    /// The SYN waits for the first write, and nobody has waited for the connection yet.
+    /// The SYN waits for the first write, and no task has waited for the connection yet.
     is_deferred: AtomicBool,
     /// A write has reported why the connection ended.
     write_failed: AtomicBool,
 }
 
 impl Connection {
-    /// Starts an active open and answers how much of `data` was queued behind the SYN.
+    /// Starts an active open; returns how many bytes of `data` were queued behind the SYN.
     pub(crate) fn open(
         shared: &Arc<Shared>,
         remote: SocketAddr,
@@ -115,7 +115,7 @@ impl Connection {
         })
     }
 
-    /// True if the SYN waits for the first write because it can carry that. One that could not leaves now.
+    /// True if the SYN waits for the first write. If the SYN cannot carry data, it leaves now instead.
     pub(crate) fn waits_for_first_write(&self) -> bool {
         if !self.is_deferred.load(Ordering::Relaxed) {
             return false;
@@ -131,7 +131,8 @@ impl Connection {
         })
     }
 
-    /// Somebody waits for what cannot come before the SYN has left: it leaves soon, also without a write.
+    /// Lets a deferred SYN leave soon, even without a write, because a task now waits for the connection.
+    /// Returns the driver's waker.
     fn wait_begins(&self, inner: &mut Inner) -> Option<Waker> {
         if !self.is_deferred.load(Ordering::Relaxed) || !self.is_deferred.swap(false, Ordering::Relaxed) {
             return None;
@@ -140,7 +141,7 @@ impl Connection {
         inner.rouse_driver()
     }
 
-    /// Takes charge of a connection that the stack has made. The lock is held by the caller.
+    /// Creates the handle of a connection that the stack has opened. The caller holds the lock.
     pub(crate) fn register(
         shared: &Arc<Shared>,
         inner: &mut Inner,
@@ -170,12 +171,12 @@ impl Connection {
         self.remote
     }
 
-    /// Waits for the handshake to be complete, or to fail.
+    /// Waits until the handshake is complete or has failed.
     pub(crate) async fn connected(&self) -> io::Result<()> {
         self.wait(|cx, waiter| self.poll_connected_as(waiter, cx)).await
     }
 
-    /// Waits until the connection has failed; for ever if it ends in order.
+    /// Waits until the connection has failed; never resolves if it ends in order.
     pub(crate) async fn failed(&self) -> io::Error {
         self.wait(|cx, waiter| self.poll_failed(waiter, cx)).await
     }
@@ -185,7 +186,7 @@ impl Connection {
         self.wait(|cx, waiter| self.poll_ended(waiter, cx)).await;
     }
 
-    /// Waits for something to read, and copies it without taking it.
+    /// Waits for received data and copies it without removing it.
     pub(crate) async fn peek(&self, buffer: &mut [u8]) -> io::Result<usize> {
         self.wait(|cx, waiter| self.poll_bytes(waiter, cx, |inner, _| inner.stack.peek(self.id, buffer)))
             .await
@@ -252,8 +253,8 @@ impl Connection {
         read.map_ok(|count| buffer.advance(count))
     }
 
-    /// The window may have opened by what was read: the driver tells the peer if it did. And it need not wait
-    /// for one who was told in vain.
+    /// Reads, and wakes the driver: it reports the window that reading may have opened, and its wait for
+    /// woken tasks is over.
     fn poll_taken<T>(
         &self,
         waiter: Waiter,
@@ -271,7 +272,7 @@ impl Connection {
         taken
     }
 
-    /// Waits for something to read, and takes it in the buffer that it lies in.
+    /// Waits for received data and removes it, in the buffer that holds it.
     pub(crate) async fn read_bytes(&self, most: usize) -> io::Result<Bytes> {
         self.wait(|cx, waiter| self.poll_take(waiter, cx, most)).await
     }
@@ -315,7 +316,7 @@ impl Connection {
         }
     }
 
-    /// Writes the slices one after the other until the send buffer is full.
+    /// Writes the slices in turn until the send buffer is full.
     pub(crate) fn poll_write(
         &self,
         cx: &mut Context<'_>,
@@ -339,7 +340,8 @@ impl Connection {
         })
     }
 
-    /// Waits for room, and writes what fits of `bytes`, off their front, from where they lie.
+    /// Waits for space in the send buffer and sends as many bytes from the front of `bytes` as fit, without
+    /// copying.
     pub(crate) async fn write_bytes(&self, bytes: &mut Bytes) -> io::Result<usize> {
         self.wait(|cx, waiter| self.poll_give(waiter, cx, bytes)).await
     }
@@ -356,7 +358,7 @@ impl Connection {
         self.poll_given(waiter, cx, |stack, now| stack.write_bytes(self.id, bytes, now))
     }
 
-    /// Hands the stack something to send; where it has no room, waits for some.
+    /// Hands the stack data to send; waits if the send buffer is full.
     fn poll_given(
         &self,
         waiter: Waiter,
@@ -368,7 +370,7 @@ impl Connection {
         self.shared.act(|inner| {
             inner.check_driver()?;
             let written = write(&mut inner.stack, now).map_err(|error| match error {
-                // As in the kernel, the first write tells how the connection ended.
+                // As with the kernel, the first write returns the reason why the connection ended.
                 WriteError::Closed(reason) if self.write_failed.swap(true, Ordering::Relaxed) => {
                     Some(error::broken_pipe(reason))
                 }
@@ -396,13 +398,13 @@ impl Connection {
         Ok(())
     }
 
-    /// A FIN follows what is queued. Like `shutdown(2)`, it does not wait for the peer.
+    /// Queues a FIN after the written data. Like `shutdown(2)`, it does not wait for the peer.
     pub(crate) fn shutdown(&self) -> io::Result<()> {
         let now = self.shared.clock.now();
         let result = self.shared.act(|inner| inner.stack.shutdown(self.id, now));
         match result.map_err(|error| (error, error::write(error))) {
             Ok(()) | Err((_, None)) => Ok(()),
-            // Closing twice, or after everything is over, is no error: that is the state that was asked for.
+            // The connection is already in the requested state.
             Err((WriteError::AfterClose, _)) => Ok(()),
             Err((WriteError::Closed(CloseReason::Finished), _)) => Ok(()),
             Err((_, Some(error))) => Err(error),
@@ -418,7 +420,7 @@ impl Connection {
         self.reset_on_drop.store(reset, Ordering::Relaxed);
     }
 
-    /// Changes an option of the connection, unless the stack has forgotten it.
+    /// Changes an option of the connection, if the stack still has the connection.
     fn change(&self, change: impl FnOnce(&mut ConnMut<'_>)) {
         self.shared.act(|inner| inner.stack.conn_mut(self.id).as_mut().map(change));
     }

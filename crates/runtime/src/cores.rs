@@ -14,17 +14,17 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Handle, RuntimeFlavor};
 use tokio::sync::watch;
 
-/// How long what blocks a thread (files, names) is waited for at the end.
+/// Time limit at the end for threads that a file or a name lookup blocks.
 const LAST_MOMENT: Duration = Duration::from_millis(100);
 
 thread_local! {
-    /// Which core this thread is.
+    /// Index of the core that this thread is.
     static CORE: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// Runtimes with one thread each: that of whoever made this, and as many more as it takes.
+/// Runtimes with one thread each: the caller's own, and additional ones for the other cores.
 ///
-/// The threads end with the value, and with them every task on them.
+/// Dropping the value ends the threads and every task on them.
 #[derive(Debug)]
 pub struct Cores {
     handles: Vec<Handle>,
@@ -33,21 +33,21 @@ pub struct Cores {
 }
 
 impl Cores {
-    /// How many cores this process may use; 1 if the system does not tell.
+    /// Returns the number of cores that this process may use; 1 if the system does not report it.
     pub fn available() -> NonZeroUsize {
         std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
     }
 
-    /// The runtime that this is called in becomes the first core; for the others, threads are started.
+    /// Takes the current runtime as the first core, and starts threads for the others.
     ///
     /// # Errors
-    /// If the system gives no threads.
+    /// If the system cannot start a thread.
     ///
     /// # Panics
     /// Outside a tokio runtime.
     pub fn start(count: NonZeroUsize) -> io::Result<Cores> {
         let first = Handle::current();
-        // On a runtime with several threads none of them is the core.
+        // In a runtime with several threads no thread is the core.
         if first.runtime_flavor() == RuntimeFlavor::CurrentThread {
             CORE.set(Some(0));
         }
@@ -59,7 +59,7 @@ impl Cores {
             let mut stopped = cores.stop.subscribe();
             let body = move || {
                 CORE.set(Some(index));
-                // An error means that the value is gone: the same order.
+                // An error means that the value was dropped, which also ends the thread.
                 let _ = runtime.block_on(stopped.wait_for(|stop| *stop));
                 runtime.shutdown_timeout(LAST_MOMENT);
             };
@@ -69,17 +69,17 @@ impl Cores {
         Ok(cores)
     }
 
-    /// How many there are, the first one included.
+    /// Returns the number of cores, including the first.
     pub fn count(&self) -> usize {
         self.handles.len()
     }
 
-    /// The runtime of each, in order.
+    /// Returns the runtime of each core, in order.
     pub fn handles(&self) -> &[Handle] {
         &self.handles
     }
 
-    /// Where the thread that asks stands, if it is one of these.
+    /// Returns the index of the calling thread if it is one of these cores.
     pub(crate) fn current() -> Option<usize> {
         CORE.get()
     }
@@ -89,7 +89,7 @@ impl Drop for Cores {
     fn drop(&mut self) {
         self.stop.send_replace(true);
         for thread in self.threads.drain(..) {
-            // One that panicked has said so.
+            // A thread that panicked has printed a message.
             let _ = thread.join();
         }
         if CORE.get() == Some(0) {

@@ -1,12 +1,12 @@
 //! The driver: the task that moves packets between a stack and its device.
 //!
 //! A round is that of `brisk_tcp::stack`: packets in, due timers, events to waiting tasks, packets out. Then
-//! the driver sleeps until the device is readable, a handle has acted, or a timer is due. Woken tasks have a
-//! turn before any transmission that can wait: see [`READERS_TURN`]. The device is called outside the lock,
-//! except for super-packets whose payload it reads in place. Packets to an address of the stack itself do not
-//! reach the device: they arrive in the next round. If the device returns `WouldBlock`, the packets wait here
-//! and the driver does not ask the stack for more. Writes of applications then fill the send buffers, and the
-//! back-pressure reaches them.
+//! the driver sleeps until the device is readable, a handle has acted, or a timer is due. Woken tasks run
+//! before any transmission that can wait: see [`READERS_TURN`]. The driver calls the device without the lock,
+//! except for super-packets whose payload the device reads in place. Packets to an address of the stack
+//! itself do not reach the device: they arrive in the next round. If the device returns `WouldBlock`, the
+//! packets wait here and the driver does not ask the stack for more. Then applications fill the send buffers
+//! and their writes wait.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -29,38 +29,37 @@ use crate::timer::Timer;
 
 /// Packets taken from the device in one round.
 const RECEIVE_BUDGET: usize = 64;
-/// Packets asked of the device at a time.
+/// Packets that the driver requests from the device at a time.
 const RECEIVE_STEP: usize = 4;
 /// Packets taken from the stack in one round.
 const SEND_BATCH: usize = 32;
-/// Bytes of packets taken from the device, and from the stack, in one round: who reads or writes them finds
-/// them in the processor's cache, and acknowledgements are heard before everything has been sent that the
-/// window allows.
+/// Bytes of packets taken from the device, and from the stack, in one round. Within this limit the data is
+/// still in the processor's cache when applications use it, and acknowledgements are processed before the
+/// whole window is sent.
 const ROUND_BYTES: usize = 256 << 10;
-/// The same of packets taken from the stack where the device takes their payload from where it lies: we do
-/// not touch it, and what leaves in one call costs less.
+/// The same limit for packets from the stack if the device gathers their payload. It is higher because the
+/// driver does not copy that payload, and fewer calls cost less.
 const GATHERED_BYTES: usize = 512 << 10;
-/// How old the counters of the device may be when somebody asks; looking costs a system call.
+/// Maximum age of the device's counters; reading them costs a system call.
 const COUNTERS_AGE: Duration = Duration::from_millis(100);
-/// Rounds before other tasks get their turn.
+/// Rounds before the driver lets other tasks run.
 const ROUNDS: usize = 8;
-/// How long those have who were told that there is something to read, to write or to accept: meanwhile
-/// nothing is sent that can wait, and no more taken in than a round may. They wake the driver as soon as they
-/// act. So an acknowledgement leaves with the answer, or with the window that reading opens; and a runtime
-/// with one thread, which would run the driver many times before its main task, does not fill the whole
-/// window first. Where packets never cease to come, one turn follows the other: for those that begin so long
-/// after the first of them nothing waits.
+/// How long woken tasks may run before the driver sends packets that can wait. Meanwhile the driver also
+/// receives at most as much as in one round. A task that acts wakes the driver at once. So an acknowledgement
+/// leaves with the response, or with the window that reading opens. A runtime with one thread, which would
+/// run the driver many times before its main task, does not fill the whole window first. If packets arrive
+/// without pause, one turn follows another. Turns that begin later than this after the first of them delay no
+/// transmission.
 const READERS_TURN: Duration = Duration::from_millis(1);
 
-/// A future that runs until the device fails, or until nobody holds a handle and nothing is left to be
-/// delivered.
+/// A future that runs until the device fails, or until no handle is left and everything is delivered.
 pub(crate) struct Driver {
     shared: Arc<Shared>,
     device: Box<dyn Device>,
     timer: Timer,
-    /// When the stack has a timer that is due, as it said at the end of the last round.
+    /// Next deadline of the stack at the end of the last round.
     due: Option<Instant>,
-    /// When the next SYN leaves that has waited for a write in vain.
+    /// When the next deferred SYN leaves without a write.
     deferred: Option<Instant>,
     outgoing: Outgoing,
     readers: Readers,
@@ -70,17 +69,18 @@ pub(crate) struct Driver {
     observing: Option<Box<Observing>>,
 }
 
-/// Looks at the counters of the device now and then.
+/// Reads the counters of the device from time to time.
 #[derive(Default)]
 struct Counting {
-    /// When that was last done.
+    /// When they were read last.
     last: Option<Instant>,
-    /// Packets have moved since.
+    /// Packets have moved since the last reading.
     has_news: bool,
 }
 
 impl Counting {
-    /// The counters, if the last look is long ago. `moved`: packets have come, or are about to leave.
+    /// Returns the counters if the last reading is too old. `moved`: packets have arrived or are about to
+    /// leave.
     fn look(&mut self, device: &dyn Device, moved: bool, now: Instant) -> Option<Counters> {
         let is_time = self.last.is_none_or(|last| now.saturating_since(last) >= COUNTERS_AGE);
         let counters = is_time.then(|| device.counters());
@@ -91,26 +91,26 @@ impl Counting {
         counters
     }
 
-    /// When to look again, though nothing may move until then.
+    /// Returns when to read the counters again, even if nothing moves until then.
     fn due(&self) -> Option<Instant> {
         self.last.filter(|_| self.has_news).map(|last| last + COUNTERS_AGE)
     }
 }
 
-/// Packets on their way from the stack to the device, in buffers that are used again.
+/// Packets on their way from the stack to the device, in reused buffers.
 #[derive(Default)]
 struct Outgoing {
     packets: VecDeque<(Vec<u8>, TxMeta)>,
-    /// Behind them, packets of which the payload is still with the stack; none between rounds.
+    /// Later packets, whose payload is still in the stack; empty between rounds.
     polled: Vec<(Vec<u8>, Transmit)>,
     spare: Vec<Vec<u8>>,
     /// Bytes taken from the stack in this round.
     bytes: usize,
-    /// The device takes the payload of super-packets from where it lies.
+    /// The device gathers the payload of super-packets in place.
     gathers: bool,
     /// The addresses of the stack, once it has connected to one of them.
     own: Vec<IpAddr>,
-    /// Packets to one of these, which arrive in the next round.
+    /// Packets to an address in `own`, which arrive in the next round.
     looped: VecDeque<(Vec<u8>, TxMeta)>,
 }
 
@@ -126,7 +126,7 @@ impl Outgoing {
         !self.own.is_empty() && destination(packet).is_some_and(|address| self.own.contains(&address))
     }
 
-    /// Hands the stack what it has sent to itself.
+    /// Hands the stack the packets that it sent to itself.
     fn deliver_looped(&mut self, stack: &mut Stack, now: Instant) {
         while let Some((packet, tx)) = self.looped.pop_front() {
             let rx = Rx { checksum: ChecksumCheck::Trust, segment_size: tx.segment_size, ..Rx::default() };
@@ -135,7 +135,7 @@ impl Outgoing {
         }
     }
 
-    /// Takes from the stack what it has to send, as far as there is room.
+    /// Takes packets from the stack until the limits of a round are reached.
     fn fill(&mut self, stack: &mut Stack, device: &mut dyn Device, now: Instant) -> io::Result<()> {
         if self.gathers {
             return self.fill_gathering(stack, device, now);
@@ -144,7 +144,7 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Takes from the stack what should not wait, as far as there is room.
+    /// Takes urgent packets from the stack until the limits of a round are reached.
     fn fill_urgent(&mut self, stack: &mut Stack, now: Instant) {
         if !stack.is_urgent() {
             return;
@@ -165,8 +165,8 @@ impl Outgoing {
         }
     }
 
-    /// As [`Outgoing::fill`], for a device that gathers: super-packets go there at once, together, with what
-    /// comes before them.
+    /// Like [`Outgoing::fill`], for a device that gathers: a super-packet and the packets before it go to the
+    /// device at once, together.
     fn fill_gathering(&mut self, stack: &mut Stack, device: &mut dyn Device, now: Instant) -> io::Result<()> {
         while !self.is_full() {
             let mut buffer = self.spare.pop().unwrap_or_default();
@@ -200,7 +200,7 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Sends in order what waits; false if the device takes no more for now.
+    /// Sends the waiting packets in order; false if the device accepts no more for now.
     fn send(&mut self, device: &mut dyn Device) -> io::Result<bool> {
         while let Some((packet, tx)) = self.packets.front() {
             if !taken(device.send(packet, *tx))? {
@@ -211,7 +211,7 @@ impl Outgoing {
         Ok(true)
     }
 
-    /// The first packet is with the device.
+    /// Removes the first packet, which the device has accepted.
     fn pop(&mut self) {
         if let Some((packet, _)) = self.packets.pop_front() {
             self.spare.push(packet);
@@ -219,7 +219,7 @@ impl Outgoing {
     }
 }
 
-/// Sends packets of which the payload is still with the stack; answers for each whether the device took it.
+/// Sends packets whose payload is still in the stack; returns for each whether the device accepted it.
 fn send_gathered(
     polled: &[(Vec<u8>, Transmit)],
     stack: &Stack,
@@ -236,7 +236,7 @@ fn send_gathered(
     Ok(packets.iter().map(|packet| packet.taken).collect())
 }
 
-/// Whether the device took a packet; `WouldBlock` is a no.
+/// Returns whether the device accepted a packet; `WouldBlock` means no.
 fn taken(sent: io::Result<()>) -> io::Result<bool> {
     match sent {
         Ok(()) => Ok(true),
@@ -245,22 +245,22 @@ fn taken(sent: io::Result<()>) -> io::Result<bool> {
     }
 }
 
-/// Those who were told that there is something to do.
+/// Tasks that were woken because of an event.
 #[derive(Default)]
 struct Readers {
-    /// How long it is their turn; nobody has acted since they were told.
+    /// End of their turn, while no task has acted since the wake-up.
     turn: Option<Instant>,
-    /// Bytes of packets received since somebody acted.
+    /// Bytes of packets received since a task last acted.
     untouched: usize,
-    /// When the first of the turns began that have followed one another since all was sent.
+    /// Start of the first of the turns that have followed one another since everything was sent.
     first: Option<Instant>,
     /// Deferrable transmissions wait until the turn is over.
     all_wait: bool,
 }
 
 impl Readers {
-    /// Some more were told: it is their turn, too. All wait for them unless they have waited for others long
-    /// enough.
+    /// Begins the turn of newly woken tasks. Deferrable transmissions wait for them unless earlier turns have
+    /// already taken too long.
     fn begin(&mut self, now: Instant) {
         if self.turn.is_none() {
             let first = *self.first.get_or_insert(now);
@@ -269,12 +269,12 @@ impl Readers {
         }
     }
 
-    /// One of them has acted, or time has passed.
+    /// Ends the turn, because a task has acted or the time is over.
     fn end(&mut self) {
         (self.turn, self.untouched, self.all_wait) = (None, 0, false);
     }
 
-    /// It is their turn, and they have as much to read as a round receives.
+    /// True if it is their turn and they have as much to read as a round receives.
     fn have_enough(&self) -> bool {
         self.turn.is_some() && self.untouched >= ROUND_BYTES
     }
@@ -282,15 +282,15 @@ impl Readers {
 
 /// Result of a round under the lock.
 struct Round {
-    /// The device was read: whoever wants to hear of what comes next has to ask it again.
+    /// The device was read: the driver must poll it again to be woken for later packets.
     was_read: bool,
     /// The stack has more to send.
     more: bool,
-    /// Much was received: whoever reads it should do so before there is more.
+    /// Much was received; applications should read it before more arrives.
     much: bool,
     next_timeout: Option<Instant>,
     now: Instant,
-    /// Nobody needs this stack any more.
+    /// No handle needs this stack any more.
     done: bool,
 }
 
@@ -312,9 +312,8 @@ impl Driver {
         }
     }
 
-    /// True while those who were told have neither acted nor let the time pass. The timer tells that, not the
-    /// clock: it fires only after the runtime has come round, so that they were asked whatever else there was
-    /// to do.
+    /// True while no woken task has acted and the time is not over. The timer decides this, not the clock: it
+    /// fires only after the runtime has polled all ready tasks, even if the machine was busy.
     fn is_readers_turn(&mut self, cx: &mut Context<'_>) -> bool {
         let Some(until) = self.readers.turn else { return false };
         let now = self.shared.clock.now();
@@ -356,7 +355,7 @@ impl Driver {
         Ok(Poll::Pending)
     }
 
-    /// Takes the reports of the stack under its lock, and hands them to the observers without it.
+    /// Takes the reports of the stack under its lock, and calls the observers without it.
     fn call_observers(&mut self) {
         if let Some(observing) = &mut self.observing {
             observing.take(&mut self.shared.lock().stack);
@@ -371,14 +370,14 @@ impl Driver {
         }
     }
 
-    /// One turn: packets in, timers, packets out (into `outgoing`), events.
+    /// Runs one round: packets in, timers, packets out (into `outgoing`), events.
     fn round(&mut self, cx: &mut Context<'_>) -> io::Result<Round> {
         let readable = self.is_readable(cx)?;
         let mut inner = self.shared.lock();
         let now = self.shared.clock.now();
         if inner.is_driver_roused() {
             self.readers.end();
-            // Events that applications themselves caused start no turn for others.
+            // Events that an application itself caused do not begin a turn of other tasks.
             inner.take_events(&mut self.woken);
         }
         let known = self.woken.len();
@@ -403,7 +402,7 @@ impl Driver {
         }
         self.readers.untouched += received;
         self.outgoing.deliver_looped(&mut inner.stack, now);
-        // A timer that has become due earlier since is seen at the end of this round.
+        // A timer that was moved forward since then is noticed at the end of this round.
         if self.due.is_some_and(|due| due <= now) {
             inner.stack.on_timeout(now);
         }
@@ -427,8 +426,7 @@ impl Driver {
             inner.take_idle(&mut self.woken);
         }
         let stack_has_more = self.outgoing.is_full();
-        // The readers are about to touch the same connections: it is early enough to look at timers when the
-        // turn ends.
+        // The woken tasks will use the same connections soon, so timers can wait until the turn ends.
         if self.readers.all_wait {
             self.due = self.due.filter(|due| *due > now);
         } else {
@@ -440,7 +438,7 @@ impl Driver {
         drop(inner);
         self.call_observers();
         self.woken.drain(..).for_each(Waker::wake);
-        // A received packet may have been handed over to another queue.
+        // Another queue may have received a packet from this one.
         let moved = readable || self.outgoing.bytes > 0;
         if let Some(counters) = self.counting.look(&*self.device, moved, now) {
             self.shared.lock().device = counters;
@@ -456,13 +454,13 @@ impl Driver {
         })
     }
 
-    /// When to wake though nothing happens.
+    /// Returns when to wake if nothing happens.
     fn next_timeout(&self, now: Instant) -> Option<Instant> {
         let due = self.due.map(|due| due.max(now + GRANULARITY));
         due.into_iter().chain(self.deferred).chain(self.readers.turn).chain(self.counting.due()).min()
     }
 
-    /// Sends what is outgoing; true if the device takes no more for now (and will wake us).
+    /// Sends the outgoing packets; true if the device accepts no more for now (it will wake the driver).
     fn send(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
         self.flushed &= self.outgoing.packets.is_empty();
         while !self.outgoing.send(&mut *self.device)? {
@@ -501,19 +499,19 @@ impl Drop for Driver {
         self.shared.end(match std::thread::panicking() {
             false if self.shared.lock().closed => Ended::Closed,
             false => Ended::Runtime,
-            // The stack is only ever touched under the lock, and the device mostly outside.
+            // Calls of the stack run under the lock, most calls of the device without it.
             true if self.shared.is_poisoned() => Ended::Defect,
             true if self.observing.as_ref().is_some_and(|observing| observing.is_calling) => {
                 Ended::ObserverPanicked
             }
             true => Ended::DevicePanicked,
         });
-        // A panic came between taking these and waking them.
+        // A panic came after these were taken and before they were woken.
         self.woken.drain(..).for_each(Waker::wake);
     }
 }
 
-/// The address that an IP packet is for.
+/// Returns the destination address of an IP packet.
 fn destination(packet: &[u8]) -> Option<IpAddr> {
     match packet.first()? >> 4 {
         4 => packet.get(16..20)?.try_into().ok().map(|v4: [u8; 4]| v4.into()),
@@ -522,8 +520,8 @@ fn destination(packet: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// Hands the stack what the device has, within the bounds of a round; answers how many bytes that were. The
-/// lock is held for each packet by itself, so that a device may use its own endpoint.
+/// Hands the stack the packets of the device, within the limits of a round; returns their bytes. It takes the
+/// lock for each packet separately, so that a device may use its own endpoint.
 fn receive(device: &mut dyn Device, shared: &Shared, now: Instant) -> io::Result<usize> {
     let (mut packets, mut bytes) = (0, 0);
     let mut strays = Vec::new();
@@ -548,7 +546,7 @@ fn receive(device: &mut dyn Device, shared: &Shared, now: Instant) -> io::Result
     Ok(bytes)
 }
 
-/// The packet with another source address; `None` if it is not of that family.
+/// Returns the packet with another source address; `None` if the families differ.
 fn from_source(packet: &[u8], source: IpAddr) -> Option<Vec<u8>> {
     let IpAddr::V6(source) = source else { return None };
     let mut packet = packet.to_vec();

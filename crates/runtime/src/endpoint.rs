@@ -31,18 +31,18 @@ use crate::shared::{Inner, PeerMove, Shared};
 use crate::stream::TcpStream;
 use crate::waiters::wait;
 
-/// How long a closed endpoint waits for its device to take the last packets.
+/// Time limit for the device of a closed endpoint to take the last packets.
 const LAST_MOMENT: Duration = Duration::from_secs(1);
 
-/// A TCP host of its own: addresses, connections and listeners on one device.
+/// A TCP host: addresses, connections and listeners on one device.
 ///
-/// Clones are handles to the same host. When the last handle (endpoint, listener or stream) is dropped the
-/// driver finishes what is still to be delivered and then closes the device, without waiting for the end of
-/// TIME-WAITs.
+/// Clones are handles to the same host. After the last handle (endpoint, listener or stream) is dropped, the
+/// driver delivers the remaining data and then closes the device, without waiting for connections in
+/// TIME-WAIT.
 ///
-/// Its timers are the system's where its device has a descriptor
-/// ([`Capabilities::descriptor`](brisk_device::Capabilities::descriptor)): tokio's paused time drives
-/// endpoints over devices in memory only.
+/// It uses the system's timers if its device has a descriptor
+/// ([`Capabilities::descriptor`](brisk_device::Capabilities::descriptor)); tokio's paused time drives only
+/// endpoints over devices in memory.
 #[derive(Debug)]
 pub struct Endpoint {
     shards: Arc<Shards>,
@@ -50,13 +50,13 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Begins an endpoint on `device`.
+    /// Begins to build an endpoint on `device`.
     pub fn builder(device: Box<dyn Device>) -> Builder {
         Builder::on_queues(vec![device])
     }
 
     /// Connects to `remote` with the endpoint's settings and waits for the handshake. Dropping the future
-    /// gives up. An address of the endpoint itself is reached without its device.
+    /// aborts the attempt. Connections to the endpoint's own addresses do not use the device.
     ///
     /// # Errors
     /// `ConnectionRefused`, `TimedOut`, `HostUnreachable`, `NetworkUnreachable` from the other side;
@@ -66,13 +66,13 @@ impl Endpoint {
         self.connect_with(remote, &config).await
     }
 
-    /// As [`connect`](Endpoint::connect), with settings of its own. Where the SYN waits for the first write
-    /// ([`FastOpenConnect::defer`](brisk_tcp::fast_open::FastOpenConnect::defer)) and can carry it, because
-    /// there is a cookie of the server, the stream is there at once, as with Linux's `TCP_FASTOPEN_CONNECT`;
-    /// errors of the handshake come with reading and writing.
+    /// Like [`connect`](Endpoint::connect), with the given settings. If the SYN waits for the first write
+    /// ([`FastOpenConnect::defer`](brisk_tcp::fast_open::FastOpenConnect::defer)) and a cookie of the server
+    /// allows data on it, the stream is returned at once, as with Linux's `TCP_FASTOPEN_CONNECT`. Reading and
+    /// writing then return errors of the handshake.
     ///
     /// # Errors
-    /// As [`connect`](Endpoint::connect); `InvalidInput` for a setting out of its range.
+    /// Those of [`connect`](Endpoint::connect); `InvalidInput` for a setting out of its range.
     pub async fn connect_with(&self, remote: SocketAddr, config: &ConnectConfig) -> io::Result<TcpStream> {
         let (stream, _) = self.open(remote, &[], config)?;
         if !stream.waits_for_first_write() {
@@ -81,13 +81,13 @@ impl Endpoint {
         Ok(stream)
     }
 
-    /// Connects with `data` queued behind the SYN, so that it leaves as early as the handshake allows, and
-    /// does not wait for the handshake: reading and writing do, and fail if it fails. Answers how many bytes
-    /// of `data` were taken.
+    /// Connects with `data` queued behind the SYN, so that it leaves as early as the handshake allows.
+    /// Returns without waiting for the handshake; reading and writing wait for it, and fail if it fails. Also
+    /// returns how many bytes of `data` were queued.
     ///
-    /// If `config` asks for Fast Open and there is a cookie of the server, the data leaves with the SYN. The
-    /// network can then deliver it to the server's application **more than once**, in a connection each: ask
-    /// for it only if a repeated request does no harm. [`TcpStream::stats`] says what became of it.
+    /// If `config` enables Fast Open and there is a cookie of the server, the data leaves with the SYN. The
+    /// network can then deliver it to the server's application **more than once**, each time in another
+    /// connection: use it only for requests that may be repeated. [`TcpStream::stats`] reports the outcome.
     ///
     /// # Errors
     /// Those of [`connect`](Endpoint::connect) that come from this side.
@@ -117,7 +117,7 @@ impl Endpoint {
         self.shards.tell(|stack, _| stack.set_fast_open_keys(keys.clone()));
     }
 
-    /// Forgets the Fast Open cookies and failures of a partition, or of all: to be called when the network
+    /// Forgets the Fast Open cookies and failures of a partition, or of all. Call it when the network
     /// changes.
     pub fn flush_fast_open_cache(&self, partition: Option<u64>) {
         self.shards.tell(|stack, _| stack.flush_fast_open_cache(partition));
@@ -129,45 +129,46 @@ impl Endpoint {
         self.shards.ask(|stack, now| stack.export_fast_open_cache(now))
     }
 
-    /// Takes in what [`export_fast_open_cache`](Endpoint::export_fast_open_cache) wrote.
+    /// Imports the text that [`export_fast_open_cache`](Endpoint::export_fast_open_cache) wrote.
     ///
     /// # Errors
-    /// The error in the text; nothing of it was taken then.
+    /// The error in the text; in that case nothing was imported.
     pub fn import_fast_open_cache(&self, text: &str) -> Result<(), ImportError> {
         self.shards.try_tell(|stack, now| stack.import_fast_open_cache(text, now))
     }
 
-    /// Knowledge of the path between these addresses.
+    /// Returns the facts that the stack knows about the path between these addresses.
     pub fn path(&self, local: IpAddr, remote: IpAddr) -> PathFacts {
         self.shards.ask(|stack, now| stack.path(local, remote, now))
     }
 
-    /// Forgets every path: to be called when the network changes.
+    /// Forgets every path. Call it when the network changes.
     pub fn flush_paths(&self) {
         self.shards.tell(|stack, _| stack.flush_paths());
     }
 
-    /// Knowledge of paths as text for a file.
+    /// Returns the facts about all paths as text for a file.
     pub fn export_paths(&self) -> String {
         self.shards.ask(|stack, now| stack.export_paths(now))
     }
 
-    /// Takes in what [`export_paths`](Endpoint::export_paths) wrote; the text may hold more than that.
+    /// Imports the text that [`export_paths`](Endpoint::export_paths) wrote; other lines in the text are
+    /// ignored.
     ///
     /// # Errors
-    /// The error in the text; nothing of it was taken then.
+    /// The error in the text; in that case nothing was imported.
     pub fn import_paths(&self, text: &str) -> Result<(), ImportError> {
         self.shards.try_tell(|stack, now| stack.import_paths(text, now))
     }
 
-    /// The peer at `address` reports when it moves ([`Endpoint::move_peer`]).
+    /// Declares that the peer at `address` will report when it moves ([`Endpoint::move_peer`]).
     pub fn expect_moves(&self, address: IpAddr) {
         self.shards.tell(|stack, _| stack.expect_moves(address));
     }
 
-    /// The peer whose address on this device was `from` is at `to` now: its connections go on. The caller has
-    /// authenticated it and has heard it from there. `is_other_path`: more has changed than its port, so that
-    /// the path is to be learnt again.
+    /// Moves the connections of a peer whose address on this device was `from` to the address `to`. The
+    /// caller must have authenticated the peer and received a packet from it there. `is_other_path`: more
+    /// than its port has changed, so the facts about the path are reset.
     pub fn move_peer(&self, from: IpAddr, to: IpAddr, is_other_path: bool) {
         let moved = self.shards.act(|inner, now| {
             inner.stack.move_peer(from, to, is_other_path, now);
@@ -176,14 +177,14 @@ impl Endpoint {
         moved.for_each(drop);
     }
 
-    /// This host has moved: connections to the peer at `address` send what was lost again, and learn the path
-    /// again if it is another one.
+    /// Reports that this host has moved. Connections to the peer at `address` retransmit lost data, and reset
+    /// their facts about the path if it is another one.
     pub fn change_path(&self, address: IpAddr, is_other_path: bool) {
         let changed = self.shards.act(|inner, now| inner.stack.change_path(address, is_other_path, now));
         changed.for_each(drop);
     }
 
-    /// Forgets an address that a peer has left, with the connections that still have it.
+    /// Forgets an address that a peer has left, and the connections that still use it.
     pub fn forget_peer(&self, address: IpAddr) {
         let forgotten = self.shards.act(|inner, _| {
             inner.stack.forget_peer(address);
@@ -192,26 +193,26 @@ impl Endpoint {
         forgotten.for_each(drop);
     }
 
-    /// The addresses of this host. Empty if it answers to every address.
+    /// Returns the addresses of this host; empty if it accepts packets to every address.
     pub fn addresses(&self) -> Vec<IpAddr> {
         self.shards.ask(|stack, _| stack.config().addresses.clone())
     }
 
-    /// Adds an address of the host; false if it is one already. The packets for it must reach the device.
+    /// Adds an address of the host; false if it already has it. Packets to the address must reach the device.
     pub fn add_address(&self, address: IpAddr) -> bool {
         self.shards.act(|inner, _| inner.stack.add_address(address)).fold(false, |any, added| any | added)
     }
 
-    /// Removes an address of the host, and aborts the connections that use it; false if it is none. A
-    /// listener on this address alone gets no more connections.
+    /// Removes an address of the host and aborts the connections that use it; false if the host does not have
+    /// it. A listener on this address alone gets no more connections.
     pub fn remove_address(&self, address: IpAddr) -> bool {
         self.shards
             .act(|inner, now| inner.stack.remove_address(address, now))
             .fold(false, |any, gone| any | gone)
     }
 
-    /// Changes the largest IP packet, bytes: at most what the device carries. Existing connections send no
-    /// packet above it from now on; after an increase only new connections send larger ones.
+    /// Changes the largest IP packet, bytes, at most the device's limit. Existing connections send no larger
+    /// packet from now on; after an increase only new connections send larger ones.
     ///
     /// # Errors
     /// `InvalidInput` below 576.
@@ -222,12 +223,12 @@ impl Endpoint {
             .map_err(error::config)
     }
 
-    /// Closes the endpoint: listeners at once, connections for writing after what was written. Connections
-    /// that their peers have not closed too after `deadline` are aborted with a reset. Then the device is
-    /// closed, and every handle reports `NotConnected`. Returns how many connections were aborted.
+    /// Closes the endpoint: listeners at once, connections for writing once their written data is sent.
+    /// Connections that their peers have not closed by `deadline` are aborted with a reset. Then the device
+    /// is closed, and every handle reports `NotConnected`. Returns the number of aborted connections.
     ///
-    /// Connections in TIME-WAIT are not waited for. A device that takes no packets for a second after the
-    /// deadline is left to its driver.
+    /// Does not wait for connections in TIME-WAIT. If the device accepts no packets for a second after the
+    /// deadline, the driver keeps it.
     pub async fn close(&self, deadline: Duration) -> usize {
         self.shards.iter().for_each(|shared| shared.begin_close());
         let _ = timeout(deadline, self.wait_idle()).await;
@@ -236,34 +237,34 @@ impl Endpoint {
         aborted
     }
 
-    /// The settings of connections that ask for no others.
+    /// Returns the default settings of connections.
     pub fn tcp_config(&self) -> &TcpConfig {
         &self.tcp
     }
 
-    /// Counters over all connections since the endpoint was built.
+    /// Returns counters over all connections since the endpoint was built.
     pub fn stats(&self) -> StackStats {
         self.shards.sum(|inner| *inner.stack.stats())
     }
 
-    /// Counters of the packets that the device carried and dropped, as of the last activity.
+    /// Returns counters of the packets that the device carried and dropped, as of the last activity.
     pub fn device_counters(&self) -> Counters {
         self.shards.sum(|inner| inner.device)
     }
 
-    /// Connections that exist now, half-open ones and TIME-WAIT included.
+    /// Returns the number of connections, including half-open ones and those in TIME-WAIT.
     pub fn connections(&self) -> usize {
         self.shards.sum(|inner| inner.stack.connections())
     }
 
-    /// Bytes that the buffers of all connections hold now. `max_buffer_bytes` of the stack
-    /// ([`Builder::stack`]) bounds them.
+    /// Returns the bytes that the buffers of all connections hold. `max_buffer_bytes` of the stack
+    /// ([`Builder::stack`]) limits them.
     pub fn buffered_bytes(&self) -> usize {
         self.shards.sum(|inner| inner.stack.memory())
     }
 
-    /// Waits until nothing is left to be delivered: no connection but those in TIME-WAIT. Put a time limit
-    /// around it before a program ends, so that what it wrote last still leaves.
+    /// Waits until everything is delivered: no connection is left except in TIME-WAIT. Use it with a time
+    /// limit before a program ends, so that the last written data still leaves.
     pub async fn wait_idle(&self) {
         self.wait_while(|inner| !inner.is_idle() && inner.check_driver().is_ok()).await;
     }
@@ -284,7 +285,7 @@ impl Endpoint {
         wait(poll, leave).await;
     }
 
-    /// How many stacks this host has: one for each queue of its device.
+    /// Returns the number of stacks of this host: one for each queue of its device.
     pub fn stacks(&self) -> usize {
         self.shards.count()
     }
@@ -307,9 +308,9 @@ impl Drop for Endpoint {
     }
 }
 
-/// An [`Endpoint`] in the making.
+/// Builder of an [`Endpoint`].
 pub struct Builder {
-    /// One or more.
+    /// At least one.
     queues: Vec<Box<dyn Device>>,
     cores: Vec<Handle>,
     stack: StackConfig,
@@ -319,7 +320,7 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// On one queue or more.
+    /// Begins to build an endpoint on one queue or more.
     pub(crate) fn on_queues(queues: Vec<Box<dyn Device>>) -> Builder {
         let mtu = queues.first().map_or(u16::MAX, |device| mtu_of(&**device));
         let stack = StackConfig { mtu, ..StackConfig::default() };
@@ -333,7 +334,7 @@ impl Builder {
         }
     }
 
-    /// How many stacks it will have: one for each queue.
+    /// Returns the number of stacks of the endpoint: one for each queue.
     pub fn stacks(&self) -> usize {
         self.queues.len()
     }
@@ -347,7 +348,7 @@ impl Builder {
         self
     }
 
-    /// Runs the stacks on these cores in turn, rather than all on the runtime that [`build`](Builder::build)
+    /// Runs the stacks on these cores in turn. Default: all run on the runtime that [`build`](Builder::build)
     /// is called in.
     #[must_use]
     pub fn cores(mut self, cores: &Cores) -> Builder {
@@ -362,19 +363,19 @@ impl Builder {
         self
     }
 
-    /// Answers to every destination address: for a device that catches all traffic of a namespace.
+    /// Accepts packets to every destination address, for a device that receives all traffic of a namespace.
     #[must_use]
     pub fn any_address(mut self) -> Builder {
         self.stack.any_address = true;
         self
     }
 
-    /// Changes the configuration of the stack: its limits, its memories, its ports and times. `change` gets
-    /// what is configured so far, with the addresses and the MTU of the device.
+    /// Changes the configuration of the stack: its limits, memories, ports and times. `change` receives the
+    /// current configuration, with the addresses and the MTU of the device.
     ///
-    /// [`build`](Builder::build) still adapts it to the device: it lowers `mtu` to what the device takes, and
-    /// sets `granularity`, `max_super_segment` and `sends_twice`, and from the observers `lifecycle` and
-    /// `observe`. Several stacks share the limits, each has its part.
+    /// [`build`](Builder::build) still adapts it to the device: it lowers `mtu` to the device's limit and
+    /// sets `granularity`, `max_super_segment` and `sends_twice`; it sets `lifecycle` and `observe` according
+    /// to the observers. Several stacks divide the limits among them.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -398,16 +399,15 @@ impl Builder {
         self
     }
 
-    /// The source of sequence numbers, ports and keys: a number makes them reproducible, for tests and
-    /// simulations; 32 bytes are entropy of the program's own. Default: the randomness of the operating
-    /// system.
+    /// Sets the source of sequence numbers, ports and keys. A number makes them reproducible, for tests and
+    /// simulations; 32 bytes are entropy from the program. Default: the randomness of the operating system.
     #[must_use]
     pub fn seed(mut self, seed: impl Into<Seed>) -> Builder {
         self.seed = Some(seed.into());
         self
     }
 
-    /// Settings of connections that ask for no others.
+    /// Sets the default settings of connections.
     #[must_use]
     pub fn tcp(mut self, tcp: TcpConfig) -> Builder {
         self.tcp = tcp;
@@ -415,16 +415,16 @@ impl Builder {
     }
 
     /// Calls `observer` with each change in the life of a connection: established, closed with its cause,
-    /// failed. That includes connections that the program has dropped or never accepted. Of two observers the
-    /// last one is called. Without one this costs nothing.
+    /// failed. It also reports connections that the program has dropped or never accepted. A second call
+    /// replaces the observer. Without an observer this costs nothing.
     ///
-    /// The driver of the stack calls it, outside the lock of the stack, in the order in which the changes
-    /// happened: it may use the endpoint, and must return soon, because all connections of the stack wait for
-    /// it. Calls for one stack follow one another; those for several stacks ([`queue`](Builder::queue)) may
-    /// come at the same time, from several threads. A change that a call of the program causes is reported
-    /// after that call, in the next round of the driver, and a task may notice a change before the observer
-    /// does. Connections that are open when the driver ends, because the device fails or the tokio runtime is
-    /// shut down, have no reported end. If the observer panics, the driver ends.
+    /// The driver of the stack calls it, outside the lock of the stack, in the order of the changes. It may
+    /// use the endpoint, and must return soon, because all connections of the stack wait for it. Calls for
+    /// one stack follow one another; those for several stacks ([`queue`](Builder::queue)) may come at the
+    /// same time, from several threads. A change that a call of the program causes is reported after that
+    /// call, in the next round of the driver; a task may notice a change before the observer does.
+    /// Connections that are open when the driver ends, because the device fails or the tokio runtime is shut
+    /// down, have no reported end. If the observer panics, the driver ends.
     ///
     /// A clone of the endpoint in the observer keeps the endpoint alive.
     ///
@@ -451,9 +451,9 @@ impl Builder {
         self
     }
 
-    /// Calls `observer` with each [`Probe`]: events inside a connection and their reasons, for a trace. It is
-    /// called as that of [`observe`](Builder::observe) is. Recording costs time and memory for each segment;
-    /// what a driver does not get to is dropped and counted
+    /// Calls `observer` with each [`Probe`]: events inside a connection and their reasons, for a trace. The
+    /// rules of [`observe`](Builder::observe) apply. Recording costs time and memory for each segment; events
+    /// that the driver cannot deliver in time are dropped and counted
     /// ([`StackStats::probes_dropped`](brisk_tcp::stack::StackStats::probes_dropped)).
     #[must_use]
     pub fn observe_probes(
@@ -518,16 +518,16 @@ impl Builder {
     }
 }
 
-/// The largest IP packet that a device takes, as far as a stack can make use of it.
+/// Returns the largest IP packet that the device accepts, up to the largest that a stack can use.
 fn mtu_of(device: &dyn Device) -> u16 {
     u16::try_from(device.mtu()).unwrap_or(u16::MAX)
 }
 
-/// Bytes that the longest super-packet leaves for headers: 40 of IPv6 and 60 of TCP, rounded so that 65,535
-/// leave 65,000.
+/// Bytes reserved for headers in the longest super-packet: 40 of IPv6 and 60 of TCP, rounded up so that
+/// 65,535 leave 65,000.
 const MAX_HEADERS: usize = 535;
 
-/// The stack of a host, or one for each queue that `steering` knows.
+/// Builds the stack of a host, or one for each queue that `steering` knows.
 fn stacks(
     config: StackConfig,
     seed: &Seed,
@@ -540,22 +540,22 @@ fn stacks(
     for index in 0..count {
         let seed = if index == 0 { seed.clone() } else { seed.derive(index as u64) };
         let mut stack = Stack::new(config.clone(), seed).map_err(error::config)?;
-        // Before 1970 there were no derived keys.
+        // A clock before 1970 cannot derive keys by time.
         if let Ok(unix) = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH) {
             stack.set_unix_time(unix.as_secs(), clock.now());
         }
         if let Some(steering) = steering {
             stack.set_share(move |tuple| steering.queue_of(tuple.local, tuple.remote) == index);
         }
-        // A cookie of one is good for all.
+        // All stacks must accept the cookies of each.
         config.fast_open.keys.get_or_insert_with(|| stack.fast_open_keys().clone());
         stacks.push(stack);
     }
     Ok(stacks)
 }
 
-/// The limits of one of `count` stacks, so that all together keep those of `config`, but for the remainder of
-/// a division.
+/// Returns the limits of one of `count` stacks. Together the stacks keep the limits of `config`, except for
+/// the remainder of a division.
 fn part_of(config: StackConfig, count: usize) -> StackConfig {
     let limits = config.fast_open.limits;
     let limits = ServerLimits {
@@ -573,7 +573,7 @@ fn part_of(config: StackConfig, count: usize) -> StackConfig {
     }
 }
 
-/// The key that decides which stack a connection belongs to.
+/// Returns the key that decides which stack a connection belongs to.
 fn steering_key(seed: &Seed) -> u64 {
     u64::from_le_bytes(seed.derive(0).to_bytes().as_chunks().0[0])
 }

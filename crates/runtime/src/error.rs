@@ -1,6 +1,6 @@
-//! Errors of the core as `std::io::Error`s, with the kinds that programs written for sockets expect.
+//! Converts errors of the core to `std::io::Error`s with the kinds that socket programs expect.
 //!
-//! The reason stays inside. `error.get_ref()` is the core's own error, whose text names the end at fault, and
+//! The reason is preserved: `error.get_ref()` is the core's own error, whose text names the end at fault, and
 //! [`close_reason`] returns the [`CloseReason`].
 
 use std::io;
@@ -9,7 +9,7 @@ use brisk_tcp::error::{
     CloseReason, ConfigError, ConnectError, Fault, ListenError, ReadError, RequestError, WriteError,
 };
 
-/// Why the connection ended, if that is what `error` says.
+/// Returns why the connection ended, if `error` says so.
 ///
 /// ```
 /// use brisk_tcp::error::CloseReason;
@@ -20,7 +20,7 @@ pub fn close_reason(error: &io::Error) -> Option<CloseReason> {
     error.get_ref()?.downcast_ref::<CloseReason>().copied()
 }
 
-/// The kinds that the kernel's sockets give for the same ends.
+/// Converts a close reason to the kind that the kernel's sockets return for it.
 pub(crate) fn closed(reason: CloseReason) -> io::Error {
     let kind = match reason {
         CloseReason::Finished => io::ErrorKind::NotConnected,
@@ -40,7 +40,7 @@ pub(crate) fn closed(reason: CloseReason) -> io::Error {
     io::Error::new(kind, reason)
 }
 
-/// The kind of a reason that is not named here.
+/// Returns the kind of a reason that [`closed`] does not list.
 fn kind_of(fault: Fault) -> io::ErrorKind {
     match fault {
         Fault::Ours => io::ErrorKind::Other,
@@ -85,7 +85,7 @@ pub(crate) fn config(error: ConfigError) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, error)
 }
 
-/// `None`: nothing to read yet.
+/// Converts an error of a read; `None`: there is nothing to read yet.
 pub(crate) fn read(error: ReadError) -> Option<io::Error> {
     match error {
         ReadError::WouldBlock => None,
@@ -94,19 +94,19 @@ pub(crate) fn read(error: ReadError) -> Option<io::Error> {
     }
 }
 
-/// `None`: the send buffer is full.
+/// Converts an error of a write; `None`: the send buffer is full.
 pub(crate) fn write(error: WriteError) -> Option<io::Error> {
     match error {
         WriteError::WouldBlock => None,
         WriteError::NoConnection => Some(io::Error::new(io::ErrorKind::NotConnected, error)),
         WriteError::AfterClose => Some(io::Error::new(io::ErrorKind::BrokenPipe, error)),
-        // Both sides have closed; the kernel answers such a write with EPIPE.
+        // Both sides have closed; the kernel returns EPIPE for such a write.
         WriteError::Closed(reason @ CloseReason::Finished) => Some(broken_pipe(reason)),
         WriteError::Closed(reason) => Some(closed(reason)),
     }
 }
 
-/// The error of a write to a connection whose end was reported before.
+/// Returns the error of a write to a connection whose end was reported before.
 pub(crate) fn broken_pipe(reason: CloseReason) -> io::Error {
     io::Error::new(io::ErrorKind::BrokenPipe, reason)
 }

@@ -6,11 +6,11 @@ use brisk_tcp::Stack;
 use brisk_tcp::stack::Lesson;
 use brisk_tcp::time::Instant;
 
-/// Lessons that wait for a stack; what comes when there are more is not learnt there.
+/// Capacity of the channel to a stack, lessons; further lessons are dropped.
 const LESSONS: usize = 1024;
 
-/// How one stack of several tells the others what it has learnt, and hears it from them. Nobody waits for
-/// anybody.
+/// Sends what one stack has learnt to the others, and receives what they have learnt. No stack waits for
+/// another.
 #[derive(Debug)]
 pub(crate) struct Exchange {
     to: Vec<SyncSender<Lesson>>,
@@ -18,7 +18,7 @@ pub(crate) struct Exchange {
 }
 
 impl Exchange {
-    /// One for each of `count` stacks.
+    /// Returns one exchange for each of `count` stacks.
     pub(crate) fn between(count: usize) -> Vec<Exchange> {
         let (senders, receivers): (Vec<_>, Vec<_>) = (0..count).map(|_| sync_channel(LESSONS)).unzip();
         let others = |own: usize| {
@@ -28,17 +28,17 @@ impl Exchange {
         receivers.into_iter().enumerate().map(|(own, from)| Exchange { to: others(own), from }).collect()
     }
 
-    /// Tells the others what `stack` has learnt.
+    /// Sends the others what `stack` has learnt.
     pub(crate) fn tell(&self, stack: &mut Stack) {
         while let Some(lesson) = stack.poll_lesson() {
             for to in &self.to {
-                // A stack that is gone or whose channel is full does not learn it.
+                // The lesson is dropped if the other stack is gone or its channel is full.
                 let _ = to.try_send(lesson.clone());
             }
         }
     }
 
-    /// Lets `stack` hear what the others have told.
+    /// Hands `stack` what the others have learnt.
     pub(crate) fn hear(&self, stack: &mut Stack, now: Instant) {
         for lesson in self.from.try_iter() {
             stack.on_lesson(&lesson, now);

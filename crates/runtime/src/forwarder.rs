@@ -1,4 +1,4 @@
-//! [`Forwarder`]: asks the program about every connection that a peer opens, before it is answered.
+//! [`Forwarder`]: asks the program about every connection that a peer opens, before the stack answers.
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,12 +18,12 @@ use crate::shared::Shared;
 use crate::stream::TcpStream;
 use crate::waiters::{Waiter, Wakers, wait};
 
-/// One listener for every address and port of an endpoint: it hands out a [`ConnectRequest`] for each SYN
-/// that no [`TcpListener`](crate::TcpListener) takes, before anything is answered.
+/// A listener for every address and port of an endpoint: it returns a [`ConnectRequest`] for each SYN that no
+/// [`TcpListener`](crate::TcpListener) accepts, before the stack answers.
 ///
-/// With [`Builder::any_address`](crate::Builder::any_address) that is what a tunnel needs: the program
-/// connects to the destination first, and then accepts the request or refuses it. Dropping the forwarder
-/// ends that; requests that are held are forgotten, and their peers are refused when they ask again.
+/// A tunnel uses it with [`Builder::any_address`](crate::Builder::any_address): the program connects to the
+/// destination first, and then accepts or refuses the request. Dropping the forwarder forgets the waiting
+/// requests; a peer that repeats its SYN is refused.
 ///
 /// ```no_run
 /// # async fn example(endpoint: brisk_runtime::Endpoint) -> std::io::Result<()> {
@@ -45,8 +45,8 @@ pub struct Forwarder {
 }
 
 impl Forwarder {
-    /// Begins to hold SYNs for the program. At most `max_pending` requests wait for a decision, 1 or more;
-    /// further SYNs are dropped, so that their peers ask again.
+    /// Begins to hold SYNs for the program. At most `max_pending` requests, 1 or more, wait for a decision;
+    /// further SYNs are dropped, and their peers send them again.
     ///
     /// # Errors
     /// `AddrInUse` if the endpoint has a forwarder already; the error of its device if that has failed.
@@ -56,7 +56,7 @@ impl Forwarder {
         for (index, shared) in shards.iter().enumerate() {
             let mut inner = shared.lock();
             inner.check_open()?;
-            // All stacks of an endpoint have one or none has.
+            // Either all stacks of an endpoint have a forwarder or none has.
             if index == 0 && inner.forwarder.is_some() {
                 return Err(io::Error::new(io::ErrorKind::AddrInUse, "the endpoint has a forwarder already"));
             }
@@ -66,7 +66,7 @@ impl Forwarder {
         Ok(Forwarder { endpoint: endpoint.clone() })
     }
 
-    /// The next request. Cancel-safe.
+    /// Waits for the next request. Cancel-safe.
     ///
     /// # Errors
     /// If the endpoint's device has failed.
@@ -74,7 +74,7 @@ impl Forwarder {
         wait(|cx, waiter| self.poll_request_as(waiter, cx), |waiter| self.leave(waiter)).await
     }
 
-    /// As [`request`](Forwarder::request), for use in a `poll` function. Of several tasks that poll, the
+    /// Like [`request`](Forwarder::request), for use in a `poll` function. Of several tasks that poll, the
     /// latest is woken.
     pub fn poll_request(&self, cx: &mut Context<'_>) -> Poll<io::Result<ConnectRequest>> {
         self.poll_request_as(Waiter::POLL, cx)
@@ -112,7 +112,8 @@ impl Drop for Forwarder {
     }
 }
 
-/// A connection that a peer asks for, and that was not answered yet. Dropping it refuses it.
+/// A connection that a peer requests and that the stack has not answered yet. Dropping it refuses the
+/// connection.
 #[derive(Debug)]
 pub struct ConnectRequest {
     endpoint: Endpoint,
@@ -122,17 +123,17 @@ pub struct ConnectRequest {
 }
 
 impl ConnectRequest {
-    /// The address and port that the peer wants to reach.
+    /// Returns the address and port that the peer wants to reach.
     pub fn destination(&self) -> SocketAddr {
         self.request.tuple.local
     }
 
-    /// The address and port of the peer.
+    /// Returns the address and port of the peer.
     pub fn peer_addr(&self) -> SocketAddr {
         self.request.tuple.remote
     }
 
-    /// The options of its SYN.
+    /// Returns the options of the SYN.
     pub fn options(&self) -> &Options {
         &self.request.options
     }
@@ -147,10 +148,10 @@ impl ConnectRequest {
         self.accept_with(&tcp).await
     }
 
-    /// As [`accept`](ConnectRequest::accept), with settings of its own.
+    /// Like [`accept`](ConnectRequest::accept), with the given settings.
     ///
     /// # Errors
-    /// As [`accept`](ConnectRequest::accept); `InvalidInput` for a setting out of its range.
+    /// Those of [`accept`](ConnectRequest::accept); `InvalidInput` for a setting out of its range.
     pub async fn accept_with(mut self, tcp: &TcpConfig) -> io::Result<TcpStream> {
         let stream = TcpStream::new(self.open(tcp)?);
         stream.connected().await?;
@@ -172,7 +173,7 @@ impl ConnectRequest {
     /// Answers with a reset, as a host without such a service does.
     pub fn refuse(self) {}
 
-    /// Answers nothing, as a host that is switched off. If the peer sends its SYN again, that is a new
+    /// Sends no answer, like a host that is switched off. If the peer sends its SYN again, that is a new
     /// request.
     pub fn ignore(mut self) {
         self.shared.lock().stack.ignore_request(&self.request);

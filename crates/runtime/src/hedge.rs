@@ -3,14 +3,14 @@
 //!
 //! Some paths pass a SYN with data and its SYN-ACK, and then drop every packet of the connection. The request
 //! counts as delivered, so TCP has nothing to send again, and the silence looks like a slow server. Only a
-//! second connection helps, and only if it starts before its need is known: half a round trip after the SYN,
-//! and at least 50 ms. It is plain, and sends the request when its own handshake is complete (1.5 round trips
-//! after the SYN), if the first connection has brought no data by then. The connection that is answered first
-//! stays, and the other one is reset.
+//! second connection helps, and only if it starts before the client can know that it is needed: half a round
+//! trip after the SYN, and at least 50 ms. The second connection does not use Fast Open. It sends the request
+//! when its own handshake is complete (1.5 round trips after the SYN) if the first connection has delivered
+//! no data by then. The connection with the first answer stays, and the other one is reset.
 //!
-//! So a path that works costs a SYN, a SYN-ACK and a reset, on the first request to a destination. On a path
-//! that does not work, the request is half a round trip late instead of lost. A server that takes longer than
-//! half a round trip to answer that first request gets it **twice**. Fast Open itself has the same
+//! On a path that works this costs a SYN, a SYN-ACK and a reset, with the first request to a destination. On
+//! a path that does not, the request is half a round trip late instead of lost. A server that takes longer
+//! than half a round trip to answer that first request gets it **twice**. Fast Open itself has the same
 //! requirement: a second delivery of the request must do no harm.
 
 use std::future::Future;
@@ -29,10 +29,10 @@ use tokio::time::Sleep;
 use crate::endpoint::Endpoint;
 use crate::stream::{StreamHandle, TcpStream};
 
-/// Bytes of a request that are kept to be sent a second time; a longer one is not hedged.
+/// Bytes of a request that are kept for a second transmission; a longer request is not hedged.
 const KEPT: usize = 65_536;
 
-/// A connection whose first request may travel twice. Made by [`Endpoint::connect_hedged`].
+/// A connection whose first request may be sent twice. [`Endpoint::connect_hedged`] creates it.
 #[derive(Debug)]
 pub struct HedgedStream {
     state: State,
@@ -41,11 +41,11 @@ pub struct HedgedStream {
 
 #[derive(Debug)]
 enum State {
-    /// Nothing has come back.
+    /// No answer has arrived.
     Open(Box<Race>),
-    /// This is the connection.
+    /// The race is over; this connection stays.
     Settled(TcpStream),
-    /// Only while the state changes.
+    /// Placeholder while the state changes.
     Moving,
 }
 
@@ -53,14 +53,14 @@ enum State {
 struct Race {
     endpoint: Endpoint,
     remote: SocketAddr,
-    /// Of the second connection.
+    /// Settings of the second connection.
     plain: ConnectConfig,
     first: TcpStream,
-    /// The bytes written.
+    /// The written bytes.
     request: Vec<u8>,
-    /// The writer has no more to say.
+    /// The application has closed the connection for writing.
     closed: bool,
-    /// Until the second connection starts; from the first write on.
+    /// Time until the second connection starts; set at the first write.
     start: Option<Pin<Box<Sleep>>>,
     second: Option<Second>,
 }
@@ -69,18 +69,18 @@ struct Race {
 #[derive(Debug)]
 struct Second {
     stream: TcpStream,
-    /// Bytes of the request that it has taken.
+    /// Bytes of the request that it has accepted.
     written: usize,
     closed: bool,
 }
 
-/// Which of the two has been answered.
+/// The connection that was answered first.
 enum Winner {
     First,
     Second,
 }
 
-/// A handle to look at a [`HedgedStream`] while something else owns it.
+/// A handle to read the statistics of a [`HedgedStream`] while another task owns it.
 #[derive(Clone, Debug)]
 pub struct HedgedHandle {
     shared: Arc<Mutex<Current>>,
@@ -94,14 +94,14 @@ struct Current {
 }
 
 impl Endpoint {
-    /// As [`connect_with_data`](Endpoint::connect_with_data), for a request that waits for an answer: as long
-    /// as no answer has come over Fast Open from this destination before, a plain connection follows half a
-    /// round trip (50 ms at least) behind the SYN and takes the request over if nothing has come back by the
-    /// time it is open. The server can get the request **twice**: ask for it only if that does no harm. All
-    /// of `data` is taken.
+    /// Like [`connect_with_data`](Endpoint::connect_with_data), for a request that has an answer. Until an
+    /// answer over Fast Open has arrived from this destination once, a plain connection follows half a round
+    /// trip (at least 50 ms) behind the SYN. It sends the request if no answer has arrived when its handshake
+    /// is complete. The server can get the request **twice**: use it only for requests that may be repeated.
+    /// All of `data` is accepted.
     ///
     /// # Errors
-    /// As [`connect_with_data`](Endpoint::connect_with_data).
+    /// Those of [`connect_with_data`](Endpoint::connect_with_data).
     pub fn connect_hedged(
         &self,
         remote: SocketAddr,
@@ -137,18 +137,18 @@ impl Endpoint {
 }
 
 impl HedgedStream {
-    /// A second handle, to look at the connection while something else owns the stream.
+    /// Returns a second handle, to read statistics while another task owns the stream.
     pub fn handle(&self) -> HedgedHandle {
         self.handle.clone()
     }
 
-    /// Counters of the connection. If the second one has won, its counters, with the outcome of Fast Open on
-    /// the first.
+    /// Returns the counters of the connection in use. If the second one has won, they contain the outcome of
+    /// Fast Open on the first.
     pub fn stats(&self) -> Option<ConnStats> {
         self.handle.stats()
     }
 
-    /// The race is over: the loser is reset.
+    /// Ends the race and resets the loser.
     fn settle(&mut self, winner: &Winner) {
         let State::Open(race) = std::mem::replace(&mut self.state, State::Moving) else { return };
         let Race { first, second, .. } = *race;
@@ -175,7 +175,7 @@ impl HedgedHandle {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// As [`HedgedStream::stats`].
+    /// See [`HedgedStream::stats`].
     pub fn stats(&self) -> Option<ConnStats> {
         let current = self.lock();
         let mut stats = current.stream.stats()?;
@@ -183,31 +183,32 @@ impl HedgedHandle {
         Some(stats)
     }
 
-    /// The connection that is used at the moment: the first until the second has won.
+    /// Returns the connection in use: the first until the second has won.
     pub fn stream(&self) -> StreamHandle {
         self.lock().stream.clone()
     }
 }
 
 impl Race {
-    /// The request is on its way: the second connection follows after a while.
+    /// Starts the timer of the second connection, because the request has been written.
     fn arm(&mut self) {
         if self.start.is_none() && !self.request.is_empty() {
             self.start = self.first.hedge_wait().map(|wait| Box::pin(tokio::time::sleep(wait)));
         }
     }
 
-    /// Reads the first byte of the answer, and who brought it; an error is that of the last connection left.
+    /// Reads the first byte of the answer, and returns which connection delivered it; an error is that of the
+    /// last connection left.
     fn poll_answer(&mut self, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<Winner>> {
         let failed = match Pin::new(&mut self.first).poll_read(cx, buffer) {
             Poll::Ready(Ok(())) => return Poll::Ready(Ok(Winner::First)),
             Poll::Ready(Err(error)) => Some(error),
             Poll::Pending => None,
         };
-        // Woken when the handshake says what became of the data.
+        // The end of the handshake wakes the task; then the fate of the data is known.
         let _ = self.first.poll_connected(cx);
         if failed.is_none() && self.first.hedge_wait().is_none() {
-            // An ordinary connection, which repeats what is lost by itself.
+            // Without data on the SYN this is an ordinary connection, which retransmits lost data by itself.
             return Poll::Ready(Ok(Winner::First));
         }
         if self.second.is_none() {
@@ -225,7 +226,7 @@ impl Race {
             Poll::Ready(Ok(())) => Poll::Ready(Ok(Winner::Second)),
             Poll::Ready(Err(_)) => match failed {
                 Some(first) => Poll::Ready(Err(first)),
-                // It is all there is now; whether it brings an answer is for it to say.
+                // Only this connection is left, with or without an answer.
                 None => Poll::Ready(Ok(Winner::First)),
             },
             Poll::Pending => Poll::Pending,
@@ -234,7 +235,7 @@ impl Race {
 }
 
 impl Second {
-    /// Sends what is left of the request once the connection is open, and reads.
+    /// Sends the rest of the request once the connection is open, and reads.
     fn poll_ask(
         &mut self,
         request: &[u8],

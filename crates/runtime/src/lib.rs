@@ -17,12 +17,12 @@
 //! | [`socket`] | [`TcpSocket`]: a connection or listener in the making |
 //!
 //! Names and meanings are those of `tokio::net`, with one difference: a connection belongs to an
-//! [`Endpoint`], which is a TCP host of its own with its own addresses, rather than to the kernel.
+//! [`Endpoint`], which is a TCP host with its own addresses, and not to the kernel.
 //!
 //! The runtime depends on no operating system: packets come and go through a [`Device`], which a program may
-//! implement itself. With the feature `packet-io` it opens those of Linux by name and waits with its timers.
+//! implement itself. With the feature `packet-io` it opens Linux devices by name and uses Linux timers.
 //!
-//! Two hosts in one process, as `examples/two_endpoints.rs` has it:
+//! Two hosts in one process, as in `examples/two_endpoints.rs`:
 //!
 #![doc = concat!("```\n", include_str!("../examples/two_endpoints.rs"), "```")]
 #![forbid(unsafe_code)]
@@ -39,6 +39,8 @@ mod error;
 mod exchange;
 pub mod forwarder;
 pub mod hedge;
+#[cfg(any(feature = "axum", feature = "hyper"))]
+mod http;
 pub mod listener;
 pub mod memory;
 mod observer;
@@ -76,7 +78,7 @@ pub use socket::TcpSocket;
 pub use stream::split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 pub use stream::{StreamHandle, TcpStream};
 
-/// The code of the guide to the library, as tests.
+/// Runs the code of the guide to the library as tests.
 #[cfg(doctest)]
 mod guide {
     #[doc = include_str!("../../../docs/library/first-program.md")]
@@ -91,4 +93,6 @@ mod guide {
     struct FastOpen;
     #[doc = include_str!("../../../docs/library/controller.md")]
     struct Controller;
+    #[doc = include_str!("../../../docs/library/hyper-and-tls.md")]
+    struct HyperAndTls;
 }

@@ -18,13 +18,13 @@ use crate::shared::{Locked, Shared};
 use crate::stream::TcpStream;
 use crate::waiters::{Waiter, wait};
 
-/// A port of an endpoint on which connections are accepted. Dropping it closes it; connections that were not
-/// accepted are reset.
+/// A listening port of an endpoint. Dropping it closes the port and resets connections that were not
+/// accepted.
 #[derive(Debug)]
 pub struct TcpListener {
-    /// One in each stack of the endpoint.
+    /// One part in each stack of the endpoint.
     parts: Vec<Part>,
-    /// Which of them is asked first.
+    /// Index of the part that `accept` examines first.
     next: AtomicUsize,
     local: SocketAddr,
 }
@@ -47,8 +47,8 @@ impl TcpListener {
         TcpListener::bind_with(endpoint, local, config)
     }
 
-    /// As [`bind`](TcpListener::bind), with settings of its own. Where the endpoint has several stacks they
-    /// share the limits of `config`.
+    /// Like [`bind`](TcpListener::bind), with the given settings. If the endpoint has several stacks, they
+    /// divide the limits of `config`.
     ///
     /// # Errors
     /// As [`bind`](TcpListener::bind); `InvalidInput` for a setting out of its range, and for one-time
@@ -77,15 +77,15 @@ impl TcpListener {
         Ok(TcpListener { parts, next: AtomicUsize::new(0), local: at })
     }
 
-    /// A listener for each stack of the endpoint, in their order, which accepts the connections of that one:
-    /// to be used by those who run on the same core ([`Cores`](crate::Cores)).
+    /// Splits into a listener for each stack of the endpoint, in their order, which accepts the connections
+    /// of that stack. Tasks on the same core ([`Cores`](crate::Cores)) use it.
     pub fn split(self) -> Vec<TcpListener> {
         let TcpListener { parts, next: _, local } = self;
         let alone = |part| TcpListener { parts: vec![part], next: AtomicUsize::new(0), local };
         parts.into_iter().map(alone).collect()
     }
 
-    /// The next connection and the address of its peer. Cancel-safe.
+    /// Waits for the next connection; returns it and the address of its peer. Cancel-safe.
     ///
     /// # Errors
     /// If the endpoint's device has failed, or the endpoint was closed.
@@ -93,7 +93,7 @@ impl TcpListener {
         wait(|cx, waiter| self.poll_accept_as(waiter, cx), |waiter| self.leave(waiter)).await
     }
 
-    /// As [`accept`](TcpListener::accept), for use in a `poll` function. Of several tasks that poll, the
+    /// Like [`accept`](TcpListener::accept), for use in a `poll` function. Of several tasks that poll, the
     /// latest is woken.
     pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(TcpStream, SocketAddr)>> {
         self.poll_accept_as(Waiter::POLL, cx)
@@ -105,7 +105,7 @@ impl TcpListener {
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<(TcpStream, SocketAddr)>> {
         let turn = ready!(poll_proceed(cx));
-        // A stack with many connections keeps nobody waiting at another.
+        // The start rotates, so that a stack with many connections does not starve the others.
         let first = if self.parts.len() > 1 { self.next.fetch_add(1, Ordering::Relaxed) } else { 0 };
         let in_turn =
             || (0..self.parts.len()).map(|n| &self.parts[(first.wrapping_add(n)) % self.parts.len()]);
@@ -131,7 +131,7 @@ impl TcpListener {
         self.parts.iter().for_each(|part| part.shared.lock().remove_acceptor(part.id, waiter));
     }
 
-    /// Installs keys for Fast Open at this listener alone. False if it does not use Fast Open.
+    /// Installs Fast Open keys for this listener only. False if it does not use Fast Open.
     pub fn set_fast_open_keys(&self, keys: KeySource) -> bool {
         let mut installed = true;
         for part in &self.parts {
@@ -140,8 +140,8 @@ impl TcpListener {
         installed
     }
 
-    /// Connections that data of their SYN opened and that the client has not acknowledged yet, with those
-    /// that a reset ended a short time ago.
+    /// Returns the number of connections that SYN data opened and that the client has not acknowledged yet.
+    /// It includes those that a reset ended a short time ago.
     pub fn fast_open_pending(&self) -> usize {
         let of = |part: &Part| {
             let now = part.shared.clock.now();
@@ -150,7 +150,7 @@ impl TcpListener {
         self.parts.iter().map(of).sum()
     }
 
-    /// The address and port that are listened on.
+    /// Returns the local address and port.
     pub fn local_addr(&self) -> SocketAddr {
         self.local
     }
@@ -175,7 +175,7 @@ impl Part {
 
     fn hand_out(&self, mut inner: Locked<'_>, id: ConnId, remote: SocketAddr) -> TcpStream {
         let connection = Connection::register(&self.shared, &mut inner, id, remote);
-        // A connection with data is read now, and the driver has something to do then.
+        // The application reads a connection with data at once, which wakes the driver anyway.
         let driver = if inner.stack.readable(id) == 0 { inner.rouse_driver() } else { None };
         drop(inner);
         if let Some(driver) = driver {
@@ -196,7 +196,7 @@ impl Drop for Part {
     }
 }
 
-/// A copy of a SYN from another port may come to another stack than the SYN: all have one memory of them.
+/// Gives all stacks one replay memory, because the copy of a SYN from another port may reach another stack.
 fn share_replays(parts: &[Part]) {
     let [first, others @ ..] = parts else { return };
     if others.is_empty() {
@@ -214,7 +214,7 @@ fn share_replays(parts: &[Part]) {
     }
 }
 
-/// Replay memory that several stacks share. It is asked only for SYNs with data and a good cookie.
+/// Replay memory that several stacks share. Only SYNs with data and a valid cookie use it.
 #[derive(Clone, Debug)]
 struct SharedReplays(Arc<Mutex<Box<dyn ReplayMemory>>>);
 
@@ -224,8 +224,8 @@ impl ReplayMemory for SharedReplays {
     }
 }
 
-/// Returns the limits of one of `count` stacks. The limit per client is not divided: its few connections may
-/// fall to one stack.
+/// Returns the limits of one of `count` stacks. The limit per client is not divided, because all connections
+/// of a client may belong to one stack.
 fn part_of(config: ListenConfig, count: usize) -> io::Result<ListenConfig> {
     if count == 1 {
         return Ok(config);

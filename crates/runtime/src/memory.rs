@@ -1,8 +1,8 @@
-//! Two endpoints joined by an emulated link, in memory and in real time: for tests and examples, without
+//! Two endpoints joined by an emulated link, in memory and in real time, for tests and examples without
 //! privileges.
 //!
-//! The link is that of `brisk_link`, as in the simulator and the emulator. Here it runs on tokio's timers,
-//! which fire to the millisecond. Under tokio's paused clock it runs as fast as the machine permits.
+//! The link is a `brisk_link` link, as in the simulator and the emulator. It runs on tokio's timers, whose
+//! granularity is a millisecond. Under tokio's paused clock it runs as fast as the machine permits.
 
 use std::future::Future;
 use std::io;
@@ -22,20 +22,21 @@ use tokio::time::Sleep;
 use crate::clock::Clock;
 use crate::endpoint::{Builder, Endpoint};
 
-/// MTU of both ends, bytes. That of the path is part of the [`LinkSpec`].
+/// MTU of both ends, bytes. The MTU of the path is part of the [`LinkSpec`].
 const MTU: usize = 1500;
 
-/// The addresses of the first endpoint (A, where the client is) and of the second (B, where the server is).
+/// Addresses of the first endpoint (A, the client) and of the second (B, the server).
 pub const ADDRESSES: [[IpAddr; 2]; 2] = [
     [IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)), IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1))],
     [IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)), IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2))],
 ];
 
-/// Two endpoints with the default settings, joined by a link: A (`10.0.0.1`, `fd00::1`) and B (`10.0.0.2`,
-/// `fd00::2`). `up` of the link goes from A to B. The same seed gives the same losses for the same packets.
+/// Returns two endpoints with default settings, joined by a link: A (`10.0.0.1`, `fd00::1`) and B
+/// (`10.0.0.2`, `fd00::2`). `up` of the link goes from A to B. The same seed gives the same losses for the
+/// same packets.
 ///
 /// # Errors
-/// None with settings as they are; the signature is that of [`Builder::build`].
+/// None with the default settings; the signature is that of [`Builder::build`].
 ///
 /// # Panics
 /// Outside a tokio runtime.
@@ -44,7 +45,7 @@ pub fn network(link: &LinkSpec, seed: u64) -> io::Result<(Endpoint, Endpoint)> {
     Ok((a.build()?, b.build()?))
 }
 
-/// As [`network`], for settings other than the default ones.
+/// Like [`network`], but returns builders, so that the caller can change the settings.
 ///
 /// # Panics
 /// Outside a tokio runtime.
@@ -57,7 +58,7 @@ pub fn builders(link: &LinkSpec, seed: u64) -> (Builder, Builder) {
     (builder(a, addresses_a, seed ^ 0xa), builder(b, addresses_b, seed ^ 0xb))
 }
 
-/// The two ends of an emulated link as devices.
+/// Returns the two ends of an emulated link as devices.
 ///
 /// # Panics
 /// Outside a tokio runtime.
@@ -93,7 +94,7 @@ pub struct LinkDevice {
     counters: Counters,
 }
 
-/// The link and who waits at its ends.
+/// The link and the tasks that wait at its ends.
 #[derive(Debug)]
 struct Wire {
     link: Link<Vec<u8>>,
@@ -101,7 +102,7 @@ struct Wire {
 }
 
 impl Wire {
-    /// The direction that leads to `side`.
+    /// Returns the direction that leads to `side`.
     fn towards(&mut self, side: Side) -> &mut Direction<Vec<u8>> {
         match side {
             Side::A => &mut self.link.down,
@@ -117,11 +118,11 @@ impl Wire {
         }
     }
 
-    /// Puts a packet on the way to `side`, and what the path answers to it on the way back.
+    /// Sends a packet to `side`, and the path's own replies (such as ICMP) back.
     fn offer(&mut self, side: Side, packet: Vec<u8>, now: Instant) {
         let due = self.towards(side).next_departure();
         let answer = self.towards(side).offer(packet, now).answer();
-        // The reader sleeps until the departure that was next when it looked.
+        // The reader sleeps until the departure that was next when it last polled.
         if self.towards(side).next_departure() != due
             && let Some(reader) = self.reader(side).take()
         {
@@ -194,7 +195,7 @@ impl Device for LinkDevice {
         Ok(())
     }
 
-    /// Always: a link that is full drops, as links do.
+    /// Always ready: a full link drops packets.
     fn poll_writable(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
@@ -212,7 +213,7 @@ impl Device for LinkDevice {
     }
 }
 
-/// The link's state is whole after each call, so a panic elsewhere under the lock leaves nothing half done.
+/// Locks the link. Its state is valid after each call, so a panic elsewhere under the lock does no harm.
 fn lock(wire: &Mutex<Wire>) -> MutexGuard<'_, Wire> {
     wire.lock().unwrap_or_else(PoisonError::into_inner)
 }

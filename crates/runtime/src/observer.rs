@@ -1,4 +1,4 @@
-//! Observers: functions of the program that hear what happens to connections.
+//! Observers: functions of the program that receive reports about connections.
 
 use std::sync::Arc;
 
@@ -16,17 +16,17 @@ pub(crate) struct Observers {
     pub(crate) probes: Option<Arc<OnProbe>>,
 }
 
-/// The observers as one driver calls them, with the reports for them.
+/// The observers as one driver calls them, with the reports that they have not received.
 pub(crate) struct Observing {
     observers: Observers,
     lifecycle: Vec<LifecycleEvent>,
     probes: Vec<(ConnId, Instant, Probe)>,
-    /// One of them is being called.
+    /// An observer is running.
     pub(crate) is_calling: bool,
 }
 
 impl Observing {
-    /// `None` if there is no observer.
+    /// Returns `None` if there is no observer.
     pub(crate) fn new(observers: Observers) -> Option<Box<Observing>> {
         let Observers { lifecycle, probes } = &observers;
         let is_needed = lifecycle.is_some() || probes.is_some();

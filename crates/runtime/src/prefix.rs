@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-/// An address and how many of its leading bits name the network.
+/// An address and the number of its leading bits that identify the network.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Prefix {
     /// The address.
@@ -13,14 +13,14 @@ pub struct Prefix {
     pub length: u8,
 }
 
-/// Why a text is no [`Prefix`], in one line.
+/// Reason why a text is no [`Prefix`], in one line.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PrefixError {
-    /// No address before the slash.
+    /// There is no address before the slash.
     #[error("'{0}' is no IP address; write for instance 10.7.0.2/24 or fd07::2/64")]
     Address(String),
-    /// No length, or one that the family does not have.
+    /// The length is missing, or the family does not permit it.
     #[error("'{text}' needs the length of its network, 1 to {most}; write for instance {address}/{usual}")]
     Length {
         /// The whole text.
@@ -32,7 +32,7 @@ pub enum PrefixError {
         /// The usual value.
         usual: u8,
     },
-    /// The address is not one that a host can have.
+    /// A host cannot have this address.
     #[error("{0} cannot be the address of a host; choose another of its network")]
     NotAHost(IpAddr),
 }
@@ -48,8 +48,8 @@ impl Prefix {
         }
     }
 
-    /// The first address of the network that a host can have and that is not this one; `None` if there is no
-    /// other.
+    /// Returns the first address of the network that a host can have, other than this one; `None` if there is
+    /// no other.
     pub fn neighbour(&self) -> Option<IpAddr> {
         let bits = self.family_bits();
         let hosts = match bits - self.length {
@@ -66,7 +66,7 @@ impl Prefix {
         if self.address.is_ipv4() { 32 } else { 128 }
     }
 
-    /// The address with the bits of the host cleared.
+    /// Returns the address with the bits of the host cleared.
     fn network(&self) -> u128 {
         let (bits, value) = match self.address {
             IpAddr::V4(address) => (32, u128::from(address.to_bits())),
@@ -78,7 +78,7 @@ impl Prefix {
 
     fn join(&self, value: u128) -> IpAddr {
         match self.address {
-            // The value was made of an IPv4 network and a small host number.
+            // The value consists of an IPv4 network and a small host number.
             IpAddr::V4(_) => Ipv4Addr::from_bits(value as u32).into(),
             IpAddr::V6(_) => Ipv6Addr::from_bits(value).into(),
         }

@@ -12,25 +12,25 @@ use brisk_tcp::config::{
 };
 use thiserror::Error;
 
-/// A set of mechanisms under the name it was asked by.
+/// A set of mechanisms with the text that it was parsed from.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Profile {
-    /// The text it was asked by.
+    /// The parsed text.
     pub name: String,
     /// The TCP of both ends.
     pub tcp: TcpConfig,
     /// Both ends use Fast Open, and the client has the server's cookie.
     pub fast_open: bool,
-    /// Both ends have met before and know the path: its round-trip time for the timers of the handshake, its
-    /// loss.
+    /// Both ends know the path from an earlier connection: its round-trip time for the timers of the
+    /// handshake, and its loss.
     pub memory: bool,
 }
 
 impl Profile {
-    /// Reads one profile.
+    /// Parses one profile.
     ///
     /// # Errors
-    /// The first word that is unknown, or has a value that it cannot have.
+    /// The first word that is unknown or has a value that is not permitted.
     pub fn parse(text: &str) -> Result<Profile, ProfileError> {
         let name = text.trim();
         if name.is_empty() {
@@ -56,7 +56,7 @@ impl Profile {
         Ok(asked)
     }
 
-    /// Reads profiles separated by semicolons: `tcp; reactive; fast_open,corrective=f2`.
+    /// Parses profiles separated by semicolons: `tcp; reactive; fast_open,corrective=f2`.
     ///
     /// # Errors
     /// As [`Profile::parse`], for the first text that is no profile.
@@ -64,7 +64,7 @@ impl Profile {
         text.split(';').map(Profile::parse).collect()
     }
 
-    /// Lets the planner, if the profile has one, add at most so many percent; 0 switches it and all
+    /// Sets the planner's allowance in percent, if the profile has a planner; 0 switches it and all
     /// redundancy off.
     pub fn allow(&mut self, max_overhead: u32) {
         let TcpConfig { mechanisms, handshake_copies, .. } = &mut self.tcp;
@@ -78,22 +78,23 @@ impl Profile {
         }
     }
 
-    /// Its connections begin with what earlier ones learnt of the path, beyond the round-trip time.
+    /// Lets its connections begin with all facts that earlier ones learnt about the path, not only the
+    /// round-trip time.
     pub fn starts_from_path(&self) -> bool {
         self.tcp.path_start.is_some() || self.tcp.handshake_timers.is_some()
     }
 }
 
-/// The planner's allowance unless the user chooses: of `whatif`, of the demonstration and of a gateway pair.
+/// Default of the planner's allowance in `whatif`, in the demonstration and in a gateway pair.
 pub const DEFAULT_MAX_OVERHEAD: &str = "25%";
 
 /// One percent in parts per billion.
 const PERCENT: u32 = 10_000_000;
 
-/// Reads a share such as `5%` or `0.05` into the percent that [`Profile::allow`] takes.
+/// Parses a share such as `5%` or `0.05` to the percent that [`Profile::allow`] takes.
 ///
 /// # Errors
-/// The error in the text: it is no share, or more than 200 %.
+/// The error in the text: it is not a share, or exceeds 200 %.
 pub fn parse_max_overhead(text: &str) -> Result<u32, String> {
     let most = parse_proportion(text).map_err(|error| format!("{text}: {error}"))?.ppb() / PERCENT;
     match most {
@@ -102,11 +103,11 @@ pub fn parse_max_overhead(text: &str) -> Result<u32, String> {
     }
 }
 
-/// Why a text names no profile.
+/// Reason why a text is no profile.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum ProfileError {
-    /// There is no text between two semicolons, or none at all.
+    /// A text between two semicolons, or the whole text, is empty.
     #[error("an empty set of mechanisms; write them like \"tcp; all\"; profiles: {}", names())]
     Empty,
     /// The word is neither a profile nor a mechanism.
@@ -117,7 +118,7 @@ pub enum ProfileError {
         /// The word.
         word: String,
     },
-    /// `loss_cap` without Proactive before it.
+    /// `loss_cap` comes before Proactive is on.
     #[error(
         "profile '{profile}': loss_cap is of Proactive, which is off up to there; put 'proactive' before it"
     )]
@@ -125,13 +126,13 @@ pub enum ProfileError {
         /// The profile.
         profile: String,
     },
-    /// Connections can share a path with BBR only.
+    /// Sharing a path needs BBR.
     #[error("profile '{profile}': path=shared needs congestion=bbr")]
     SharedWithoutBbr {
         /// The profile.
         profile: String,
     },
-    /// The mechanism has no such variant.
+    /// The mechanism does not permit this value.
     #[error("profile '{profile}': {mechanism} cannot be '{value}'; use {allowed}")]
     Value {
         /// The profile.
@@ -140,12 +141,12 @@ pub enum ProfileError {
         mechanism: &'static str,
         /// The refused value.
         value: String,
-        /// The allowance.
+        /// The permitted values.
         allowed: &'static str,
     },
 }
 
-/// The TCP that the name of a profile stands for.
+/// The TCP that a profile's name denotes.
 #[derive(Clone, Copy)]
 enum Named {
     /// This TCP.
@@ -167,23 +168,23 @@ const NAMED: &[(&str, Named)] = &[
     ("all", Named::FastOpen(all)),
 ];
 
-/// Today's TCP with parity left of the window.
+/// Returns today's TCP with parity that uses the rest of the window.
 fn corrective() -> TcpConfig {
     let mut tcp = TcpConfig::default();
     tcp.mechanisms.corrective = Some(CorrectiveConfig::default());
     tcp
 }
 
-/// Today's TCP that sends everything twice.
+/// Returns today's TCP with every segment sent twice.
 fn proactive() -> TcpConfig {
     let mut tcp = TcpConfig::default();
     tcp.mechanisms.proactive = Some(copies(CopyScope::All));
     tcp
 }
 
-/// The TCP of a gateway pair as installed. Everything, chosen by the planner, between two ends that know the
-/// path and each other: a response that is to be there within a round trip needs a window that takes it at
-/// once, and a request that may arrive twice. BBR, since random loss does not slow it down.
+/// Returns the TCP of an installed gateway pair. The planner chooses among all mechanisms, between two ends
+/// that know the path and each other. A response within one round trip needs a window that holds all of it,
+/// and a request that may be repeated. BBR is used because random loss does not slow it down.
 fn all() -> TcpConfig {
     TcpConfig {
         initial_window: 32,
@@ -204,7 +205,7 @@ fn copies(scope: CopyScope) -> ProactiveConfig {
     ProactiveConfig { scope, ..ProactiveConfig::default() }
 }
 
-/// Mechanisms and the values of each.
+/// The mechanisms and the permitted values of each.
 const MECHANISMS: &[(&str, &str)] = &[
     ("fast_open", "on or off"),
     ("memory", "on or off"),
@@ -226,7 +227,7 @@ const MECHANISMS: &[(&str, &str)] = &[
     ("congestion", "cubic, reno or bbr"),
 ];
 
-/// The profile that has this name.
+/// Returns the profile with this name.
 fn named(name: &str) -> Option<Profile> {
     let (_, named) = NAMED.iter().find(|(named, _)| *named == name)?;
     let (tcp, fast_open) = match named {
@@ -254,7 +255,7 @@ fn known<'a>(word: &'a str, profile: &str) -> Result<(&'static str, &'a str, &'s
     Ok((mechanism, value, allowed))
 }
 
-/// Reads one `mechanism` or `mechanism=value` into the profile.
+/// Parses one `mechanism` or `mechanism=value` and changes the profile accordingly.
 fn mechanism(word: &str, asked: &mut Profile) -> Result<(), ProfileError> {
     let Profile { name: profile, tcp, fast_open, memory } = asked;
     let (mechanism, value, allowed) = known(word, profile)?;
@@ -266,7 +267,7 @@ fn mechanism(word: &str, asked: &mut Profile) -> Result<(), ProfileError> {
         ("reactive", "rack_tlp") => tcp.mechanisms.reactive = Reactive::default(),
         #[cfg(feature = "historical")]
         ("reactive", "paper") => {
-            // The paper's probes feed the loss detection of their time.
+            // The paper's probes need the loss detection of 2012.
             let TcpConfig { loss_detection, mechanisms, .. } = TcpConfig::of_2012_with_reactive();
             tcp.loss_detection = loss_detection;
             tcp.mechanisms.reactive = mechanisms.reactive;
@@ -327,7 +328,7 @@ fn mechanism(word: &str, asked: &mut Profile) -> Result<(), ProfileError> {
     Ok(())
 }
 
-/// Corrective with the number of parities that `rsN` names.
+/// Returns Corrective with the number of parities in `rsN`.
 fn reed_solomon(value: &str) -> Option<CorrectiveConfig> {
     let parities = value.strip_prefix("rs")?.parse().ok()?;
     let code = FecCode::ReedSolomon;
@@ -339,12 +340,12 @@ fn names() -> String {
     NAMED.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ")
 }
 
-/// Where an unknown word was found, unless it is all there is.
+/// Names the profile of an unknown word, unless the word is the whole profile.
 fn in_profile(word: &str, profile: &str) -> String {
     if word == profile { String::new() } else { format!(" in '{profile}'") }
 }
 
-/// The name that was probably meant instead of `word`, or all that there are.
+/// Suggests the name that is nearest to `word`, or lists all names.
 fn instead_of(word: &str) -> String {
     let wanted = word.split('=').next().unwrap_or(word).trim();
     let mut known: Vec<&str> = NAMED.iter().map(|(name, _)| *name).collect();
@@ -463,7 +464,7 @@ mod tests {
         assert_eq!(Profile::parse("tcp,congestion=reno").unwrap().tcp.congestion, CongestionAlgorithm::Reno);
         assert_eq!(Profile::parse("congestion=cubic").unwrap().tcp, Profile::parse("tcp").unwrap().tcp);
         assert!(Profile::parse("congestion=vegas").is_err() && Profile::parse("congestion").is_err());
-        // Only BBR is shared, and it is what `all` brings.
+        // Only BBR can be shared, and `all` includes it.
         assert!(
             Profile::parse("all").unwrap().tcp.share_path
                 && !Profile::parse("all,path=on").unwrap().tcp.share_path

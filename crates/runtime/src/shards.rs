@@ -22,12 +22,12 @@ pub(crate) struct Shards {
     all: Box<[Arc<Shared>]>,
     /// `None` if there is only one stack.
     steering: Option<Steering>,
-    /// Whose turn it is to open a connection for somebody who is on no core.
+    /// Index of the stack that opens the next connection for a task on no core.
     next: AtomicUsize,
 }
 
 impl Shards {
-    /// At least one.
+    /// Creates the set from at least one stack.
     pub(crate) fn new(all: Vec<Arc<Shared>>, steering: Option<Steering>) -> Shards {
         Shards { all: all.into(), steering, next: AtomicUsize::new(0) }
     }
@@ -36,12 +36,12 @@ impl Shards {
         self.all.iter()
     }
 
-    /// How many there are.
+    /// Returns the number of stacks.
     pub(crate) fn count(&self) -> usize {
         self.all.len()
     }
 
-    /// Asks the first stack, after it has heard the others.
+    /// Calls `question` with the first stack, after it has received the lessons of the others.
     pub(crate) fn ask<T>(&self, question: impl FnOnce(&Stack, Instant) -> T) -> T {
         let first = &self.all[0];
         let now = first.clock.now();
@@ -50,7 +50,7 @@ impl Shards {
         question(&inner.stack, now)
     }
 
-    /// Tells each stack.
+    /// Calls `action` with each stack.
     pub(crate) fn tell(&self, mut action: impl FnMut(&mut Stack, Instant)) {
         for shared in &self.all {
             action(&mut shared.lock().stack, shared.clock.now());
@@ -65,7 +65,7 @@ impl Shards {
         })
     }
 
-    /// As [`Shards::tell`], until one refuses.
+    /// Like [`Shards::tell`], but stops at the first error.
     pub(crate) fn try_tell<E>(
         &self,
         mut action: impl FnMut(&mut Stack, Instant) -> Result<(), E>,

@@ -1,11 +1,11 @@
-//! State that the handles of an endpoint and its driver share: the stack and the tasks that wait for it,
-//! behind one lock.
+//! State that the handles of an endpoint and its driver share behind one lock: the stack and the tasks that
+//! wait for it.
 //!
 //! Handles act on the stack directly, under the lock and without awaiting, and then wake the driver. Only the
 //! driver uses the device and the timer. The stack's `max_connections` bounds the state of connections.
 //!
-//! A waker is code of the program, which may use the endpoint: it is woken and dropped after the lock is
-//! released ([`Inner::retired`]).
+//! Wakers are code of the program, which may use the endpoint, so they are woken and dropped after the lock
+//! is released ([`Inner::retired`]).
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -24,7 +24,7 @@ use crate::clock::Clock;
 use crate::exchange::Exchange;
 use crate::waiters::{Waiter, Wakers};
 
-/// One stack, its clock and those who wait for it.
+/// A stack, its clock and the tasks that wait for it.
 pub(crate) struct Shared {
     pub(crate) clock: Clock,
     inner: Mutex<Inner>,
@@ -32,49 +32,49 @@ pub(crate) struct Shared {
     siblings: OnceLock<Vec<Weak<Shared>>>,
 }
 
-/// Behind the lock.
+/// The state behind the lock.
 pub(crate) struct Inner {
     pub(crate) stack: Stack,
-    /// The counters of the device when the driver last looked.
+    /// The counters of the device at the driver's last reading.
     pub(crate) device: Counters,
-    /// Each at the place of its connection in the stack.
+    /// Waiting tasks, at the index of their connection in the stack.
     connections: Vec<Option<(ConnId, Waiting)>>,
     listeners: HashMap<ListenerId, Wakers>,
     /// Tasks that wait for a request, if there is a forwarder.
     pub(crate) forwarder: Option<Wakers>,
     idle: Wakers,
-    /// Wakers that nobody waits with any more, until the lock is released.
+    /// Wakers that are no longer needed; they are dropped when the lock is released.
     pub(crate) retired: Vec<Waker>,
     driver: Option<Waker>,
     driver_awake: bool,
-    /// Endpoints, listeners and connections that the application holds.
+    /// Number of endpoints, listeners and connections that the application holds.
     handles: usize,
     ended: Option<Ended>,
-    /// The endpoint is being closed: nothing new begins.
+    /// The endpoint is being closed and accepts no new connection or listener.
     closing: bool,
-    /// The driver ends as soon as it has sent what there is.
+    /// The driver ends once it has sent all outgoing packets.
     pub(crate) closed: bool,
-    /// With the other stacks of the endpoint, if there are any.
+    /// Channels to the other stacks of the endpoint, if there are any.
     exchange: Option<Exchange>,
-    /// Moves of peers that the device has not heard of.
+    /// Moves of peers that the driver has not reported to the device yet.
     pub(crate) moves: Vec<PeerMove>,
     /// The stack has connected to an address of its own.
     pub(crate) loops: bool,
-    /// Connections that somebody waits for although their SYN waits for the first write, and when it leaves
-    /// without one; the first that is due is in front.
+    /// Connections that a task waits for although their SYN waits for the first write, with the time when the
+    /// SYN leaves without one. The earliest is first.
     deferred: VecDeque<(ConnId, Instant)>,
 }
 
-/// How long a SYN still waits for the first write once somebody waits for the connection: an HTTP client
-/// reads before it writes, and both in the same turn of its task.
+/// How long a SYN still waits for the first write once a task waits for the connection. An HTTP client reads
+/// before it writes, both in one turn of its task.
 const FIRST_WRITE: Duration = Duration::from_millis(10);
 
-/// A change of a device's knowledge of a peer that moves.
+/// A change of the device's table of moved peers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum PeerMove {
     /// Packets for one address go to another.
     To { from: IpAddr, to: IpAddr },
-    /// The address leads to nobody who moved.
+    /// The device forgets the moved peer at this address.
     Forgotten(IpAddr),
 }
 
@@ -94,7 +94,7 @@ impl Waiting {
     }
 }
 
-/// Why there is no driver any more.
+/// Reason why the driver has ended.
 #[derive(Clone, Debug)]
 pub(crate) enum Ended {
     /// The device failed.
@@ -111,10 +111,10 @@ pub(crate) enum Ended {
     ObserverPanicked,
 }
 
-/// The lock, held. Its end first releases it and then drops the retired wakers.
+/// The held lock. Dropping it first releases the lock and then drops the retired wakers.
 pub(crate) struct Locked<'a> {
     inner: MutexGuard<'a, Inner>,
-    /// Those of `inner` in the end; fields are dropped in their order.
+    /// Receives the retired wakers of `inner` at the end; fields are dropped in their order.
     retired: Vec<Waker>,
 }
 
@@ -162,12 +162,13 @@ impl Shared {
         Shared { clock, inner: Mutex::new(inner), siblings: OnceLock::new() }
     }
 
-    /// The endpoint has these stacks beside this one. To be told once.
+    /// Sets the other stacks of the endpoint. Call it once.
     pub(crate) fn set_siblings(&self, siblings: Vec<Weak<Shared>>) {
         let _ = self.siblings.set(siblings);
     }
 
-    /// A panic under the lock can only come from a defect of the stack; the others then see what it left.
+    /// Takes the lock. A panic under it can only come from a defect of the stack; later callers see the state
+    /// that it left.
     pub(crate) fn lock(&self) -> Locked<'_> {
         let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         Locked { inner, retired: Vec::new() }
@@ -190,9 +191,9 @@ impl Shared {
         result
     }
 
-    /// The driver is gone: every waiting task hears of it. If the stack was still needed, so do those of its
-    /// siblings: a host of which a part is deaf would fail some connections without a word. The drivers of a
-    /// closed endpoint end by themselves.
+    /// Records that the driver has ended, and wakes every waiting task. If the stack was still needed, the
+    /// other stacks of the endpoint end too: otherwise some connections of the host would fail silently. The
+    /// drivers of a closed endpoint end by themselves.
     pub(crate) fn end(&self, ended: Ended) {
         let is_needed = self.lock().has_handles();
         self.end_alone(ended.clone());
@@ -218,7 +219,7 @@ impl Shared {
         woken.into_iter().for_each(Waker::wake);
     }
 
-    /// Aborts what is left, and ends the driver; answers how many connections that were.
+    /// Aborts the remaining connections and ends the driver; returns their number.
     pub(crate) fn finish_close(&self) -> usize {
         let now = self.clock.now();
         self.act(|inner| {
@@ -260,7 +261,7 @@ impl fmt::Debug for Shared {
 }
 
 impl Inner {
-    /// Errs if nothing moves any more.
+    /// Returns an error if the driver has ended.
     pub(crate) fn check_driver(&self) -> io::Result<()> {
         match &self.ended {
             None => Ok(()),
@@ -277,7 +278,7 @@ impl Inner {
         }
     }
 
-    /// Errs if nothing new can begin: connections, listeners, requests.
+    /// Returns an error if no connection, listener or request can begin.
     pub(crate) fn check_open(&self) -> io::Result<()> {
         self.check_driver()?;
         if self.closing { Err(endpoint_closed()) } else { Ok(()) }
@@ -302,19 +303,19 @@ impl Inner {
         }
     }
 
-    /// The task waits for something to read.
+    /// Adds a task that waits for data to read.
     pub(crate) fn add_reader(&mut self, id: ConnId, waiter: Waiter, cx: &Context<'_>) {
         let replaced = self.waiting(id).readers.add(waiter, cx);
         self.retired.extend(replaced);
     }
 
-    /// The task waits for room, or for another state of the connection.
+    /// Adds a task that waits for space in the send buffer, or for another state of the connection.
     pub(crate) fn add_writer(&mut self, id: ConnId, waiter: Waiter, cx: &Context<'_>) {
         let replaced = self.waiting(id).writers.add(waiter, cx);
         self.retired.extend(replaced);
     }
 
-    /// A future that waited for this connection is gone.
+    /// Removes a future that waited for this connection.
     pub(crate) fn leave(&mut self, id: ConnId, waiter: Waiter) {
         let mut removed = [None, None];
         self.tell(id, |waiting| {
@@ -323,12 +324,12 @@ impl Inner {
         self.retired.extend(removed.into_iter().flatten());
     }
 
-    /// A SYN that waits for the first write leaves soon without one.
+    /// Lets a deferred SYN leave soon without a write.
     pub(crate) fn open_soon(&mut self, id: ConnId, now: Instant) {
         self.deferred.push_back((id, now + FIRST_WRITE));
     }
 
-    /// Lets those go that have waited long enough. Returns when the next one has.
+    /// Sends the deferred SYNs that are due. Returns when the next one is due.
     pub(crate) fn send_deferred(&mut self, now: Instant) -> Option<Instant> {
         while let Some((id, _)) = self.deferred.pop_front_if(|(_, at)| *at <= now) {
             self.stack.send_deferred_syn(id, now);
@@ -340,7 +341,7 @@ impl Inner {
         self.listeners.entry(id).or_default();
     }
 
-    /// The task waits for a connection to accept.
+    /// Adds a task that waits for a connection to accept.
     pub(crate) fn add_acceptor(&mut self, id: ListenerId, waiter: Waiter, cx: &Context<'_>) {
         let replaced = self.listeners.entry(id).or_default().add(waiter, cx);
         self.retired.extend(replaced);
@@ -357,7 +358,7 @@ impl Inner {
         }
     }
 
-    /// The task waits for a request; without a forwarder, for nothing.
+    /// Adds a task that waits for a request, if there is a forwarder.
     pub(crate) fn add_forwarder(&mut self, waiter: Waiter, cx: &Context<'_>) {
         let replaced = self.forwarder.as_mut().and_then(|waiting| waiting.add(waiter, cx));
         self.retired.extend(replaced);
@@ -368,20 +369,20 @@ impl Inner {
         self.retired.extend(removed);
     }
 
-    /// The forwarder is gone.
+    /// Removes the forwarder.
     pub(crate) fn forget_forwarder(&mut self) {
         if let Some(mut waiting) = self.forwarder.take() {
             waiting.take_into(&mut self.retired);
         }
     }
 
-    /// True if nothing is left to be delivered. A TIME-WAIT only guards against old duplicates: it is no
-    /// reason to hold a device, or whoever waits for the end, for a minute.
+    /// True if everything is delivered. A connection in TIME-WAIT only guards against old duplicates; it need
+    /// not delay the end of a device or of a program by a minute.
     pub(crate) fn is_idle(&self) -> bool {
         self.stack.connections() == self.stack.time_waits()
     }
 
-    /// The task waits for [`Inner::is_idle`].
+    /// Adds a task that waits for [`Inner::is_idle`].
     pub(crate) fn add_idle(&mut self, waiter: Waiter, cx: &Context<'_>) {
         let replaced = self.idle.add(waiter, cx);
         self.retired.extend(replaced);
@@ -392,7 +393,7 @@ impl Inner {
         self.retired.extend(removed);
     }
 
-    /// Takes those who wait for [`Inner::is_idle`].
+    /// Removes the tasks that wait for [`Inner::is_idle`], for the caller to wake.
     pub(crate) fn take_idle(&mut self, woken: &mut Vec<Waker>) {
         self.idle.take_into(woken);
     }
@@ -409,14 +410,14 @@ impl Inner {
         self.handles > 0
     }
 
-    /// The stack hears what the others of the endpoint have learnt.
+    /// Hands the stack the lessons of the endpoint's other stacks.
     pub(crate) fn hear(&mut self, now: Instant) {
         if let Some(exchange) = &self.exchange {
             exchange.hear(&mut self.stack, now);
         }
     }
 
-    /// The driver begins a round: from here on it wants to be woken by `waker`.
+    /// Records that the driver begins a round and that `waker` wakes it from now on.
     pub(crate) fn driver_runs(&mut self, waker: &Waker, now: Instant) {
         self.hear(now);
         self.driver_awake = false;
@@ -425,17 +426,17 @@ impl Inner {
         }
     }
 
-    /// True if a handle did something since the driver's last round began.
+    /// True if a handle has acted since the driver's last round began.
     pub(crate) fn is_driver_roused(&self) -> bool {
         self.driver_awake
     }
 
-    /// The waker of the driver, unless it has been woken already since its last round.
+    /// Returns the waker of the driver, unless it was woken since its last round.
     pub(crate) fn rouse_driver(&mut self) -> Option<Waker> {
         if std::mem::replace(&mut self.driver_awake, true) { None } else { self.driver.clone() }
     }
 
-    /// Hands the events of the stack to those who wait for them, and what it has learnt to the other stacks.
+    /// Collects the wakers of tasks that wait for the stack's events, and sends lessons to the other stacks.
     pub(crate) fn take_events(&mut self, woken: &mut Vec<Waker>) {
         while let Some(event) = self.stack.poll_event() {
             match event {
@@ -444,7 +445,7 @@ impl Inner {
                         acceptors.take_into(woken);
                     }
                 }
-                // A connection that waits to be accepted has nobody: `accept` looks at the stack itself.
+                // No task waits for a connection before it is accepted; `accept` asks the stack itself.
                 Event::Connected(id) => self.tell(id, |waiting| {
                     waiting.connected = true;
                     waiting.writers.take_into(woken);

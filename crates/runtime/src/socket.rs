@@ -1,4 +1,4 @@
-//! [`TcpSocket`]: a connection or listener before it is opened, as `tokio::net::TcpSocket`.
+//! [`TcpSocket`]: settings of a connection or listener before it is opened, as `tokio::net::TcpSocket`.
 
 use std::io;
 use std::net::SocketAddr;
@@ -32,7 +32,7 @@ pub struct TcpSocket {
 }
 
 impl TcpSocket {
-    /// A socket with the endpoint's settings.
+    /// Creates a socket with the endpoint's settings.
     pub fn new(endpoint: &Endpoint) -> TcpSocket {
         TcpSocket {
             tcp: endpoint.tcp_config().clone(),
@@ -44,12 +44,12 @@ impl TcpSocket {
         }
     }
 
-    /// Chooses the local address and port. Port 0 leaves the port to the stack.
+    /// Sets the local address and port. With port 0 the stack chooses the port.
     pub fn bind(&mut self, local: SocketAddr) {
         self.local = Some(local);
     }
 
-    /// Every setting of the connection, to be changed in place.
+    /// Returns all settings of the connection, to be changed in place.
     pub fn tcp_mut(&mut self) -> &mut TcpConfig {
         &mut self.tcp
     }
@@ -59,42 +59,42 @@ impl TcpSocket {
         self.tcp.nodelay = nodelay;
     }
 
-    /// Sets, changes or (`None`) ends keepalive.
+    /// Sets, changes or (`None`) switches off keepalive.
     pub fn set_keepalive(&mut self, keepalive: Option<KeepaliveConfig>) {
         self.tcp.keepalive = keepalive;
     }
 
-    /// When a listener answers with SYN cookies.
+    /// Sets when a listener answers with SYN cookies.
     pub fn set_syn_cookies(&mut self, when: SynCookies) {
         self.syn_cookies = when;
     }
 
-    /// Lets the listener take data with the SYN; at most `queue` such connections wait for the client's
-    /// acknowledgement, and 0 switches it off (Linux: `TCP_FASTOPEN`). The application can be given the same
-    /// data **more than once**, in a connection each: only for requests that may be repeated.
+    /// Lets the listener accept data with the SYN. At most `queue` such connections wait for the client's
+    /// acknowledgement; 0 switches it off (Linux: `TCP_FASTOPEN`). The application can receive the same data
+    /// **more than once**, each time on another connection: use it only for requests that may be repeated.
     pub fn fast_open(&mut self, queue: u16) {
         let config = FastOpenListen { max_pending: queue, ..FastOpenListen::default() };
         self.fast_open_listen = Some(config).filter(|_| queue > 0);
     }
 
-    /// As [`fast_open`](TcpSocket::fast_open), with every setting.
+    /// Like [`fast_open`](TcpSocket::fast_open), with every setting.
     pub fn set_fast_open_listen(&mut self, config: Option<FastOpenListen>) {
         self.fast_open_listen = config;
     }
 
     /// Lets [`connect_with_data`](TcpSocket::connect_with_data) send data with the SYN. The server's
-    /// application can be given it **more than once**: only for requests that may be repeated.
+    /// application can receive it **more than once**: use it only for requests that may be repeated.
     pub fn set_fast_open_connect(&mut self, config: Option<FastOpenConnect>) {
         self.fast_open_connect = config;
     }
 
-    /// Fixes the size of the send buffer in bytes: switches its autotuning off.
+    /// Sets a fixed size of the send buffer, bytes, and switches its autotuning off.
     pub fn set_send_buffer_size(&mut self, bytes: usize) {
         self.tcp.send_buffer.initial = bytes;
         self.tcp.send_buffer.max = bytes;
     }
 
-    /// Fixes the size of the receive buffer in bytes: switches its autotuning off.
+    /// Sets a fixed size of the receive buffer, bytes, and switches its autotuning off.
     pub fn set_recv_buffer_size(&mut self, bytes: usize) {
         self.tcp.receive_buffer.initial = bytes;
         self.tcp.receive_buffer.max = bytes;
@@ -104,19 +104,18 @@ impl TcpSocket {
     /// ([`Endpoint::connect_with`]).
     ///
     /// # Errors
-    /// As [`Endpoint::connect`].
+    /// Those of [`Endpoint::connect`].
     pub async fn connect(self, remote: SocketAddr) -> io::Result<TcpStream> {
         let (endpoint, config) = self.into_connect();
         endpoint.connect_with(remote, &config).await
     }
 
-    /// Opens a connection to `remote` with `data`, without waiting for the handshake, and answers how many
-    /// bytes of it were taken. With Fast Open ([`set_fast_open_connect`](TcpSocket::set_fast_open_connect))
-    /// and a cookie of the server, `data` leaves with the SYN and can reach its application **more than
-    /// once**.
+    /// Opens a connection to `remote` with `data`, without waiting for the handshake; returns how many bytes
+    /// were queued. With Fast Open ([`set_fast_open_connect`](TcpSocket::set_fast_open_connect)) and a cookie
+    /// of the server, `data` leaves with the SYN and can reach the application **more than once**.
     ///
     /// # Errors
-    /// As [`Endpoint::connect_with_data`].
+    /// Those of [`Endpoint::connect_with_data`].
     pub fn connect_with_data(self, remote: SocketAddr, data: &[u8]) -> io::Result<(TcpStream, usize)> {
         let (endpoint, config) = self.into_connect();
         endpoint.connect_with_data(remote, data, &config)
@@ -130,7 +129,7 @@ impl TcpSocket {
     /// Listens on the bound address; at most `backlog` connections wait to be accepted.
     ///
     /// # Errors
-    /// As [`TcpListener::bind_with`]; `InvalidInput` if no address was bound.
+    /// Those of [`TcpListener::bind_with`]; `InvalidInput` if no address was bound.
     pub fn listen(self, backlog: usize) -> io::Result<TcpListener> {
         let Some(local) = self.local else {
             let text = "a socket needs an address to listen on: call bind first";

@@ -17,11 +17,12 @@ use split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 
 /// A TCP connection between a local and a remote end.
 ///
-/// Made by [`Endpoint::connect`](crate::Endpoint::connect), [`TcpSocket::connect`](crate::TcpSocket::connect)
-/// and [`TcpListener::accept`](crate::TcpListener::accept). Reading and writing go through
-/// [`AsyncRead`](tokio::io::AsyncRead) and [`AsyncWrite`](tokio::io::AsyncWrite). Dropping it closes the
-/// connection gracefully: what was written is still delivered, unless received data was never read, which
-/// makes the close a reset as RFC 9293 section 3.6.1 wants it.
+/// Created by [`Endpoint::connect`](crate::Endpoint::connect),
+/// [`TcpSocket::connect`](crate::TcpSocket::connect) and [`TcpListener::accept`](crate::TcpListener::accept).
+/// Reading and writing go through [`AsyncRead`](tokio::io::AsyncRead) and
+/// [`AsyncWrite`](tokio::io::AsyncWrite). Dropping it closes the connection gracefully: the stack still
+/// delivers the written data. If received data was not read, dropping it resets the connection, as RFC 9293
+/// section 3.6.1 requires.
 #[derive(Debug)]
 pub struct TcpStream {
     connection: Arc<Connection>,
@@ -36,8 +37,8 @@ impl TcpStream {
         TcpStream { connection }
     }
 
-    /// Waits for the handshake of a connection made by
-    /// [`connect_with_data`](crate::Endpoint::connect_with_data).
+    /// Waits for the handshake of a connection that [`connect_with_data`](crate::Endpoint::connect_with_data)
+    /// opened.
     ///
     /// # Errors
     /// Those of [`Endpoint::connect`](crate::Endpoint::connect) that come from the other side.
@@ -45,57 +46,57 @@ impl TcpStream {
         self.connection.connected().await
     }
 
-    /// Waits until the connection fails: it is reset, or given up. Never ends if both sides close in order.
-    /// Serves a task that neither reads nor writes.
+    /// Waits until the connection fails by a reset or a timeout; never resolves if both sides close in order.
+    /// For tasks that neither read nor write.
     pub async fn failed(&self) -> io::Error {
         self.connection.failed().await
     }
 
-    /// Address and port of this end.
+    /// Returns the address and port of this end.
     pub fn local_addr(&self) -> SocketAddr {
         self.connection.local_addr()
     }
 
-    /// Address and port of the other end.
+    /// Returns the address and port of the other end.
     pub fn peer_addr(&self) -> SocketAddr {
         self.connection.remote_addr()
     }
 
-    /// Copies received bytes into `buffer` without taking them, waiting for at least one; 0 is the end of the
-    /// stream.
+    /// Copies received bytes into `buffer` without removing them. Waits for at least one; 0 means the end of
+    /// the stream.
     ///
     /// # Errors
-    /// As reading.
+    /// Those of reading.
     pub async fn peek(&self, buffer: &mut [u8]) -> io::Result<usize> {
         self.connection.peek(buffer).await
     }
 
-    /// As [`peek`](TcpStream::peek), for use in a `poll` function.
+    /// Like [`peek`](TcpStream::peek), for use in a `poll` function.
     pub fn poll_peek(&self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
         self.connection.poll_peek(cx, buffer)
     }
 
-    /// Takes received bytes, at most `most`, waiting for at least one. An empty result means the end of the
-    /// stream, or that `most` is 0. Long runs come in the buffer that the device read them into, without a
-    /// copy; others are copied. A call returns one contiguous piece, which may be less than there is.
+    /// Removes at most `most` received bytes and returns them. Waits for at least one; an empty result means
+    /// the end of the stream, or that `most` is 0. Long runs stay in the buffer that the device read them
+    /// into; short ones are copied. A call returns one contiguous piece, which may be less than has arrived.
     ///
-    /// The result keeps its whole buffer allocated while it lives, in addition to what
-    /// [`max_buffer_bytes`](crate::StackConfig::max_buffer_bytes) bounds: some 64 kB, and after losses as
-    /// much as the connection's receive buffer held. Use it for bytes that are passed on or dropped soon.
+    /// The result keeps its whole buffer allocated, in addition to the bytes that
+    /// [`max_buffer_bytes`](crate::StackConfig::max_buffer_bytes) limits: some 64 kB, and after losses up to
+    /// the connection's receive buffer. Use it for bytes that the program soon forwards or drops.
     ///
     /// # Errors
-    /// As reading.
+    /// Those of reading.
     pub async fn read_bytes(&self, most: usize) -> io::Result<Bytes> {
         self.connection.read_bytes(most).await
     }
 
-    /// As [`read_bytes`](TcpStream::read_bytes), for use in a `poll` function.
+    /// Like [`read_bytes`](TcpStream::read_bytes), for use in a `poll` function.
     pub fn poll_read_bytes(&self, cx: &mut Context<'_>, most: usize) -> Poll<io::Result<Bytes>> {
         self.connection.poll_read_bytes(cx, most)
     }
 
-    /// Takes bytes off the front of `bytes` and sends them, waiting for room for at least one; returns their
-    /// number. A run of 4 kB and more is not copied: it is sent from where it lies, and released when the
+    /// Sends bytes from the front of `bytes` and removes them; waits for space for at least one. Returns
+    /// their number. A run of 4 kB or more is not copied: it is sent from its buffer, and released when the
     /// peer has acknowledged it.
     ///
     /// The run counts in the send buffer and in [`max_buffer_bytes`](crate::StackConfig::max_buffer_bytes),
@@ -103,21 +104,21 @@ impl TcpStream {
     /// dropped, bytes that are no longer in `bytes` have been queued for sending.
     ///
     /// # Errors
-    /// As writing.
+    /// Those of writing.
     pub async fn write_bytes(&self, bytes: &mut Bytes) -> io::Result<usize> {
         self.connection.write_bytes(bytes).await
     }
 
-    /// As [`write_bytes`](TcpStream::write_bytes), for use in a `poll` function.
+    /// Like [`write_bytes`](TcpStream::write_bytes), for use in a `poll` function.
     pub fn poll_write_bytes(&self, cx: &mut Context<'_>, bytes: &mut Bytes) -> Poll<io::Result<usize>> {
         self.connection.poll_write_bytes(cx, bytes)
     }
 
-    /// Sends all of `bytes`, as [`write_bytes`](TcpStream::write_bytes) does. When the future is dropped
-    /// before it is done, nobody knows how many of them are on their way.
+    /// Sends all of `bytes`, like [`write_bytes`](TcpStream::write_bytes). If the future is dropped before
+    /// its end, the number of queued bytes is unknown.
     ///
     /// # Errors
-    /// As writing.
+    /// Those of writing.
     pub async fn write_all_bytes(&self, bytes: Bytes) -> io::Result<()> {
         self.connection.write_all_bytes(bytes).await
     }
@@ -127,29 +128,29 @@ impl TcpStream {
         self.connection.set_nodelay(nodelay);
     }
 
-    /// Sets the effect of dropping the stream: `Some(0 s)` resets the connection and discards unsent data;
-    /// `None` and any other time close it gracefully without waiting, as the stack does by itself.
+    /// Sets the effect of dropping the stream. `Some(0 s)` resets the connection and discards unsent data.
+    /// `None` and any other time close it gracefully, without waiting.
     pub fn set_linger(&self, linger: Option<Duration>) {
         self.connection.set_reset_on_drop(linger == Some(Duration::ZERO));
     }
 
-    /// Sets, changes or (`None`) ends keepalive.
+    /// Sets, changes or (`None`) switches off keepalive.
     pub fn set_keepalive(&self, keepalive: Option<KeepaliveConfig>) {
         self.connection.set_keepalive(keepalive);
     }
 
-    /// Longest time that data may stay unacknowledged before the connection is given up (RFC 5482); `None`:
-    /// the number of retransmissions decides.
+    /// Sets the longest time that data may stay unacknowledged before the connection fails (RFC 5482).
+    /// `None`: the number of retransmissions decides.
     pub fn set_user_timeout(&self, timeout: Option<Duration>) {
         self.connection.set_user_timeout(timeout);
     }
 
-    /// Ends the connection now with a reset. Reads and writes fail from here on.
+    /// Resets the connection now. Later reads and writes fail.
     pub fn abort(&self) {
         self.connection.abort();
     }
 
-    /// Statistics of the connection so far: round-trip time, window, counters. `None` once the stack has
+    /// Returns statistics of the connection: round-trip time, window, counters. `None` once the stack has
     /// forgotten it.
     pub fn stats(&self) -> Option<ConnStats> {
         self.connection.stats()
@@ -159,13 +160,13 @@ impl TcpStream {
         self.connection.waits_for_first_write()
     }
 
-    /// Time after the SYN at which a second connection should follow, if this one sends its request by Fast
-    /// Open.
+    /// Returns the time after the SYN at which a second connection should follow, if this one sends its
+    /// request by Fast Open.
     pub(crate) fn hedge_wait(&self) -> Option<Duration> {
         self.connection.hedge_wait()
     }
 
-    /// The same request was answered on another connection, which began later.
+    /// Reports that another connection, which began later, was answered first.
     pub(crate) fn report_outrun(&self) {
         self.connection.report_outrun();
     }
@@ -174,7 +175,7 @@ impl TcpStream {
         self.connection.poll_connected(cx)
     }
 
-    /// A second handle, to look at the connection while something else owns the stream.
+    /// Returns a second handle, to observe the connection while another task owns the stream.
     pub fn handle(&self) -> StreamHandle {
         StreamHandle { connection: self.connection.clone() }
     }
@@ -191,22 +192,22 @@ impl TcpStream {
 }
 
 /// A second handle to the connection of a [`TcpStream`]. The connection is closed when all its handles are
-/// dropped; while a `StreamHandle` lives, dropping the stream does not close it.
+/// dropped; while a `StreamHandle` exists, dropping the stream does not close it.
 #[derive(Clone, Debug)]
 pub struct StreamHandle {
     connection: Arc<Connection>,
 }
 
 impl StreamHandle {
-    /// As [`TcpStream::stats`].
+    /// See [`TcpStream::stats`].
     pub fn stats(&self) -> Option<ConnStats> {
         self.connection.stats()
     }
 
-    /// As [`TcpStream::connected`].
+    /// See [`TcpStream::connected`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`TcpStream::connected`].
     pub async fn connected(&self) -> io::Result<()> {
         self.connection.connected().await
     }
@@ -219,12 +220,13 @@ impl StreamHandle {
         self.connection.shutdown()
     }
 
-    /// As [`TcpStream::abort`].
+    /// See [`TcpStream::abort`].
     pub fn abort(&self) {
         self.connection.abort();
     }
 
-    /// Waits until the connection is over: both sides have closed and all is acknowledged, or it failed.
+    /// Waits until the connection has ended: both sides have closed and all data is acknowledged, or it has
+    /// failed.
     pub async fn closed(&self) {
         self.connection.ended().await;
     }

@@ -1,10 +1,10 @@
-//! The one timer of a driver.
+//! The timer of a driver.
 //!
 //! When a thread begins to wait, tokio passes its next deadline to the system as the limit of the wait. A
 //! connection on a short path nearly always has a deadline within a millisecond, and such a limit makes the
-//! system set its clock twice for each wait. So if packets come from a descriptor of the system, the timer is
-//! one of the system's too: it is set once and stays until it fires, however often the thread waits. Devices
-//! in memory use tokio's timer, which a test may stop.
+//! system set its clock twice for each wait. So if packets come from a descriptor of the system, the driver
+//! uses a timer of the system too: it is set once and stays set until it fires, however often the thread
+//! waits. Devices in memory use tokio's timer, which a test may pause.
 
 use std::io;
 use std::pin::Pin;
@@ -20,9 +20,9 @@ use system::SystemTimer;
 pub(crate) struct Timer {
     clock: Clock,
     source: Source,
-    /// When it fires; `None`: it is not armed.
+    /// Time when it fires; `None` if it is not armed.
     armed: Option<Instant>,
-    /// The task has asked since it was armed, and will be woken.
+    /// A task has polled it since it was armed, and will be woken.
     is_awaited: bool,
 }
 
@@ -32,7 +32,8 @@ enum Source {
 }
 
 impl Timer {
-    /// A timer that is not armed, the system's if `of_system` and there is one to be had.
+    /// Creates a timer that is not armed: the system's if `of_system` and one is available, otherwise
+    /// tokio's.
     pub(crate) fn new(clock: Clock, of_system: bool) -> Timer {
         let system = of_system.then(SystemTimer::new).and_then(Result::ok);
         Timer {
@@ -43,8 +44,8 @@ impl Timer {
         }
     }
 
-    /// Arms it for `deadline`; true if it has fired already. To be asked by one task alone, with a time `now`
-    /// that has come.
+    /// Arms the timer for `deadline`; true if it has fired already. Only one task may call it, with the
+    /// current time `now`.
     pub(crate) fn has_fired(
         &mut self,
         deadline: Option<Instant>,
@@ -56,7 +57,7 @@ impl Timer {
             return false;
         };
         loop {
-            // One that fires too early costs less than moving it to and fro.
+            // Firing too early costs less than moving the timer twice.
             match self.armed.filter(|armed| *armed <= deadline) {
                 Some(armed) if self.is_awaited && now < armed => return false,
                 Some(_) => {}
@@ -69,7 +70,7 @@ impl Timer {
             self.is_awaited = polled.is_pending();
             match polled {
                 Poll::Pending => return false,
-                // There is no descriptor left to wait for it with.
+                // No descriptor is left to wait with.
                 Poll::Ready(Err(_)) => (self.source, self.armed) = (Source::tokio(), None),
                 Poll::Ready(Ok(())) if self.armed.take() == Some(deadline) => return true,
                 Poll::Ready(Ok(())) => {}
@@ -79,7 +80,7 @@ impl Timer {
 }
 
 impl Source {
-    /// A timer of tokio's.
+    /// Returns a timer of tokio's.
     fn tokio() -> Source {
         Source::Tokio(Box::pin(tokio::time::sleep(std::time::Duration::ZERO)))
     }
@@ -91,8 +92,7 @@ impl Source {
         }
     }
 
-    /// Ready when it has fired; tokio has come round to its events by then, and so to all tasks that were
-    /// ready.
+    /// Ready when the timer has fired. Tokio has polled its events by then, and so all ready tasks.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Source::Tokio(sleep) => sleep.as_mut().poll(cx).map(Ok),
@@ -107,7 +107,7 @@ mod system {
     pub(super) use brisk_packet_io::SystemTimer;
 }
 
-/// No timer of the system is known here: tokio's are used.
+/// Other systems use tokio's timers.
 #[cfg(not(all(feature = "packet-io", target_os = "linux")))]
 mod system {
     use std::io;
@@ -166,11 +166,11 @@ mod tests {
             let clock = Clock::start();
             let mut timer = Timer::new(clock, of_system);
             let (soon, later) = (Instant::from_millis(5), Instant::from_millis(20));
-            // To later: it fires when it was to fire first, and is set again.
+            // Moved to later: it fires at the earlier time and is set again.
             assert!(!poll_fn(|cx| Poll::Ready(timer.has_fired(Some(soon), Instant::ZERO, cx))).await);
             fired(&mut timer, later).await;
             assert!(clock.now() >= later);
-            // To earlier: it does not wait for what was first.
+            // Moved to earlier: it does not wait for the later time.
             let far = Instant::from_millis(60_000);
             assert!(!poll_fn(|cx| Poll::Ready(timer.has_fired(Some(far), Instant::ZERO, cx))).await);
             fired(&mut timer, Instant::from_millis(30)).await;

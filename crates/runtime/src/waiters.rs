@@ -1,8 +1,7 @@
-//! Tasks that wait for something, each with a place of its own.
+//! Tasks that wait for something, each in a slot of its own.
 //!
-//! A task that polls again takes its old place, whatever its waker looks like. [`Waker::will_wake`] may
-//! return false for two wakers of the same task, so with places identified by wakers one task could fill all
-//! of them.
+//! A task that polls again keeps its slot, whichever waker it passes. [`Waker::will_wake`] may return false
+//! for two wakers of the same task; if wakers identified the slots, one task could fill all of them.
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,14 +9,14 @@ use std::task::{Context, Poll, Waker};
 
 use smallvec::SmallVec;
 
-/// Whose place it is.
+/// Identifies a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Waiter(u64);
 
 impl Waiter {
-    /// That of poll functions: of several tasks that poll, the latest is woken, as with tokio's.
+    /// Slot of `poll_*` functions: of several tasks that poll, the latest is woken, as with tokio's.
     pub(crate) const POLL: Waiter = Waiter(0);
-    /// That of who polls for the end of the handshake, beside one who writes.
+    /// Slot of a task that polls for the end of the handshake, in addition to a task that writes.
     pub(crate) const HANDSHAKE: Waiter = Waiter(1);
 
     fn new() -> Waiter {
@@ -26,7 +25,8 @@ impl Waiter {
     }
 }
 
-/// Tasks that wait for the same thing. Usually one; never more than there are futures that wait, and one.
+/// Tasks that wait for the same thing: usually one, at most one for each waiting future and one for `poll_*`
+/// functions.
 #[derive(Default)]
 pub(crate) struct Wakers(SmallVec<[(Waiter, Waker); 1]>);
 
@@ -56,8 +56,8 @@ impl Wakers {
     }
 }
 
-/// Waits until `poll`, which adds the waiter that it is told wherever it finds nothing yet, is ready. `leave`
-/// takes the waiter out again, also when the future is dropped before.
+/// Waits until `poll` is ready. `poll` adds the given waiter whenever it returns `Pending`. `leave` removes
+/// the waiter at the end, even if the future is dropped.
 pub(crate) async fn wait<T>(
     mut poll: impl FnMut(&mut Context<'_>, Waiter) -> Poll<T>,
     leave: impl FnMut(Waiter),

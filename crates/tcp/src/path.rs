@@ -1,13 +1,13 @@
 //! Memory of a path from one connection to the next (RFC 9040, temporal sharing).
 //!
-//! A path is a pair of addresses. Its connections tell what they measured, when they open, every
-//! `REPORT_INTERVAL` while they live, and at their end; the memory folds that in, lets it age, and a new
-//! connection is handed the [`PathFacts`] as a value. The memory knows no connection and decides nothing:
-//! what a connection makes of the facts is [`crate::config::PathStart`] and
-//! [`crate::config::HandshakeTimers`].
+//! A path is a pair of addresses. Its connections report their measurements when they open, every
+//! `REPORT_INTERVAL` while they are busy, and at their end. The memory merges the reports and lets them
+//! age; a new connection receives the [`PathFacts`] as a value. The memory knows no connection and decides
+//! nothing: [`crate::config::PathStart`] and [`crate::config::HandshakeTimers`] decide how a connection uses
+//! the facts.
 //!
-//! This is the only place for facts of the *path*: round-trip time, window, loss, and how large segments may
-//! be. Facts of a *server* about Fast Open (cookies, refusals) are in `fast_open::client`.
+//! Only this module has facts of the *path*: round-trip time, window, loss, and segment size.
+//! `fast_open::client` has the facts of a *server* about Fast Open (cookies, refusals).
 //!
 //! | fact | folded in how | believed for |
 //! |---|---|---|
@@ -38,26 +38,26 @@ pub use volume::PathVolume;
 use volume::Volume;
 pub(crate) use volume::{FlightReport, StartRequest};
 
-/// A connection tells what it measured at least so often while it is busy.
+/// Interval at which a busy connection reports its measurements.
 pub(crate) const REPORT_INTERVAL: Duration = Duration::from_secs(10);
-/// Segments that the loss estimate remembers at most: beyond it everything counted is halved.
+/// Limit of segments in the loss estimate; above it all counts are halved.
 const LOSS_SEGMENTS: u64 = 1 << 14;
-/// Counts are kept in this fraction of a segment, so that halving a single loss does not lose it.
+/// Unit of the counts, as a fraction of a segment, so that halving a single loss does not lose it.
 const FRACTION: u64 = 1 << 10;
 
-/// Bounds and ages of the memory.
+/// Limits and lifetimes of the memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PathMemoryConfig {
-    /// Pairs of addresses. 0 (nothing is remembered)..=1000000, default 1024.
+    /// Pairs of addresses. 0 (off)..=1000000, default 1024.
     pub entries: usize,
-    /// How long a round-trip time is believed. 1 s..=86400 s, default 600 s.
+    /// Lifetime of a round-trip time. 1 s..=86400 s, default 600 s.
     pub rtt_lifetime: Duration,
-    /// How long the volume of a flight is believed, half of it after 30 s. 1 s..=86400 s, default 600 s.
+    /// Lifetime of the volume of a flight; it is halved after 30 s. 1 s..=86400 s, default 600 s.
     pub window_lifetime: Duration,
-    /// After this long a loss counts half. 1 s..=86400 s, default 600 s.
+    /// Half-life of a loss. 1 s..=86400 s, default 600 s.
     pub loss_half_life: Duration,
-    /// How long a path is believed to be narrow. 0 (never)..=86400 s, default 600 s: RFC 8201 section 4
-    /// recommends ten minutes.
+    /// Lifetime of a reduced MTU. 0 (not remembered)..=86400 s, default 600 s: RFC 8201 section 4 recommends
+    /// ten minutes.
     pub mtu_lifetime: Duration,
     /// Makes literals end with `..`, so that releases can add fields.
     #[doc(hidden)]
@@ -116,35 +116,35 @@ impl PathMemoryConfig {
 pub struct PathFacts {
     /// Round-trip time.
     pub rtt: Option<PathRtt>,
-    /// The last handshake took this long, and nobody knows whether that was a round trip: its timer had fired
-    /// before the answer came. The next time that is certain ends the doubt.
+    /// Duration of the last handshake if it may not be a round trip, because the timer had fired before the
+    /// answer arrived. The next certain duration replaces it.
     pub doubtful_rtt: Option<Duration>,
-    /// The least that any connection saw: the path without a queue.
+    /// Minimum over all connections: the path without a queue.
     pub least_rtt: Option<Duration>,
-    /// The round-trip time from which on a loss is one of a queue, if losses have shown it.
+    /// Round-trip time from which a loss counts as a queue's, if losses have shown it.
     pub queued_from: Option<Duration>,
-    /// Volume and rate of a start beyond the standard window.
+    /// Volume and rate of a start above the standard window.
     pub volume: Option<PathVolume>,
-    /// Loss of what we sent.
+    /// Loss of this host's segments.
     pub loss: Option<PathLoss>,
     /// MSS that the peer announced last, bytes.
     pub mss: Option<u16>,
-    /// The path takes less than the device.
+    /// MTU of the path, if it is below the device's.
     pub mtu: Option<NarrowPath>,
-    /// Active opens in a row that got no answer.
+    /// Active opens in a row without an answer.
     pub handshake_failures: u8,
 }
 
 impl PathFacts {
-    /// Returns the least round-trip time, of the path so far and of a connection that measured `own`.
+    /// Returns the minimum round-trip time of the path and of a connection that measured `own`.
     pub(crate) fn least_with(&self, own: Option<Micros>) -> Option<Duration> {
         own.map(Duration::from).into_iter().chain(self.least_rtt).min()
     }
 
-    /// Returns the round-trip time for timers of a handshake. A time in doubt counts as long as nothing
-    /// better is known, as Karn's algorithm keeps a timeout that was backed off (RFC 6298 section 5.7): else
-    /// a timer that is too short for a path that became longer would make every measurement doubtful, and
-    /// stay too short for ever.
+    /// Returns the round-trip time for timers of a handshake. A doubtful time counts while nothing better is
+    /// known, just as Karn's algorithm keeps a timeout after back-off (RFC 6298 section 5.7). Otherwise a
+    /// timer that is too short for a path that became longer would make every measurement doubtful, and would
+    /// never grow.
     pub fn handshake_rtt(&self) -> Option<Duration> {
         self.rtt.map(|rtt| self.doubtful_rtt.map_or(rtt.srtt, |doubtful| doubtful.max(rtt.srtt)))
     }
@@ -154,23 +154,23 @@ impl PathFacts {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct PathRtt {
-    /// Smoothed.
+    /// Smoothed round-trip time.
     pub srtt: Duration,
     /// Its variation.
     pub rttvar: Duration,
-    /// The least that the last connection saw.
+    /// Minimum of the last connection.
     pub min_rtt: Duration,
 }
 
-/// Loss on a path, of segments that we sent; without what a queue lost that ran over.
+/// Loss on a path, of this host's segments, without losses of an overflowing queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct PathLoss {
-    /// Segments that the estimate rests on, older ones counting less.
+    /// Segments in the estimate, with less weight for older ones.
     pub segments: u32,
-    /// Of a million segments so many were lost.
+    /// Lost segments per million.
     pub per_million: u32,
-    /// Segments of a run of losses in the mean, times 1000; 0 without a loss.
+    /// Mean length of a run of losses, segments times 1000; 0 without a loss.
     pub burst_milli: u32,
 }
 
@@ -187,7 +187,7 @@ impl From<PathLoss> for LossHistory {
 pub struct NarrowPath {
     /// Packets of this size pass.
     pub low: u16,
-    /// Larger ones than this do not; in between nobody knows.
+    /// Larger packets than this do not pass; sizes in between are unknown.
     pub high: u16,
 }
 
@@ -198,7 +198,7 @@ pub(crate) struct Ends {
     pub(crate) remote: IpAddr,
 }
 
-/// In as few words as it takes.
+/// Hashes as few words as possible.
 impl Hash for Ends {
     fn hash<H: Hasher>(&self, state: &mut H) {
         hash_addresses(self.local, self.remote, state);
@@ -208,19 +208,19 @@ impl Hash for Ends {
 /// A connection's report.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct PathReport {
-    /// Its estimate, and how many samples that rests on.
+    /// Its estimate, and the number of samples.
     pub(crate) rtt: Option<(PathRtt, u32)>,
-    /// How long its handshake took, if that is in doubt.
+    /// Duration of its handshake, if doubtful.
     pub(crate) doubtful_rtt: Option<Duration>,
-    /// A flight that is over.
+    /// A completed flight.
     pub(crate) flight: Option<FlightReport>,
-    /// Segments sent since its last report, and those lost to no queue.
+    /// Segments sent since its last report, and losses among them, without losses of a queue.
     pub(crate) losses: LossCount,
     /// The peer's MSS option.
     pub(crate) mss: Option<u16>,
     /// Result of path-MTU discovery.
     pub(crate) mtu: MtuReport,
-    /// Every round trip was longer than the path without a queue takes.
+    /// Every round trip was longer than that of the path without a queue.
     pub(crate) saw_queue: bool,
     /// The handshake just ended.
     pub(crate) handshake: Option<HandshakeResult>,
@@ -238,16 +238,16 @@ pub(crate) struct LossCount {
 /// Result of a connection's path-MTU discovery.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum MtuReport {
-    /// Nothing speaks for or against large packets.
+    /// Nothing indicates whether large packets pass.
     #[default]
     Silent,
     /// Large packets do not pass.
     Narrow(NarrowPath),
-    /// A path that seemed narrow is not.
+    /// Large packets pass on a path that seemed narrow.
     Open,
 }
 
-/// How a handshake ended.
+/// Result of a handshake.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum HandshakeResult {
     Completed,
@@ -255,7 +255,7 @@ pub(crate) enum HandshakeResult {
     Failed,
 }
 
-/// A fact and until when it is believed.
+/// A fact with the end of its lifetime.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Aging<T> {
     fact: T,
@@ -284,7 +284,7 @@ struct Path {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Losses {
     count: LossCount,
-    /// When it was halved last.
+    /// Time of the last halving.
     halved: Instant,
 }
 
@@ -297,12 +297,12 @@ pub(crate) struct PathMemory {
 }
 
 impl PathMemory {
-    /// An empty memory.
+    /// Returns an empty memory.
     pub(crate) fn new(config: PathMemoryConfig, hash: KeyedHash) -> Self {
         PathMemory { config, paths: Lru::new(config.entries, hash.clone()), hash }
     }
 
-    /// As [`PathMemory::new`] makes one, in the same storage.
+    /// Returns to the state after [`PathMemory::new`], in the same storage.
     pub(crate) fn renew(&mut self, by: PathMemoryConfig, with: KeyedHash) {
         let PathMemory { config, hash, paths } = self;
         paths.renew(by.entries, with.clone());
@@ -313,17 +313,17 @@ impl PathMemory {
         PathMemory::new(self.config, self.hash.clone())
     }
 
-    /// Returns the facts of a path; none of an unused one.
+    /// Returns the facts of a path; none for a path without reports.
     pub(crate) fn facts(&self, ends: &Ends, now: Instant) -> PathFacts {
         self.paths.peek(ends).map_or_else(PathFacts::default, |path| path.facts(&self.config, now))
     }
 
-    /// All paths, the one unused for longest first.
+    /// Iterates over all paths, the least recently used first.
     pub(crate) fn iter(&self, now: Instant) -> impl Iterator<Item = (Ends, PathFacts)> {
         self.paths.iter().map(move |(ends, path)| (*ends, path.facts(&self.config, now)))
     }
 
-    /// Takes in what a connection tells.
+    /// Merges a connection's report.
     #[inline]
     pub(crate) fn on_report(&mut self, ends: Ends, report: &PathReport, now: Instant) {
         let PathMemory { config, paths, .. } = self;
@@ -340,7 +340,7 @@ impl PathMemory {
             let knew = path.volume.queued_from().is_some();
             path.volume.on_flight(flight, &history, config.window_lifetime, now);
             if !knew && path.volume.queued_from().is_some() {
-                // Until now they counted as random.
+                // Losses of the queue counted as random before.
                 path.losses = Losses::default();
             }
         }
@@ -361,15 +361,15 @@ impl PathMemory {
         };
     }
 
-    /// Grants a connection a window of what its path carries, if it is not refused; see [`Volume::grant`].
-    /// Each of several stacks of a host grants for itself.
+    /// Grants a connection the window that its path carries, if possible; see [`Volume::grant`]. If a host
+    /// has several stacks, each grants separately.
     pub(crate) fn grant(&mut self, ends: &Ends, request: &StartRequest, now: Instant) -> Option<u32> {
         let path = self.paths.touch(ends)?;
         let least_rtt = Aging::at(path.least_rtt, now);
         path.volume.grant(request, least_rtt, now)
     }
 
-    /// Forgets every path: on a change of network.
+    /// Forgets every path. Called when the network changes.
     pub(crate) fn flush(&mut self) {
         self.paths.retain(|_, _| false);
     }
@@ -390,14 +390,14 @@ impl Path {
         }
     }
 
-    /// RFC 9040 section 5 leaves open how the RTT of a connection is merged. A path that became longer is
-    /// believed at once, since timers that are too short cost packets; one that became shorter slowly.
+    /// RFC 9040 section 5 leaves open how the RTT of a connection is merged. An increase is adopted at once,
+    /// because timers that are too short cost packets; a decrease slowly.
     fn on_rtt(&mut self, new: PathRtt, samples: u32, now: Instant, lifetime: Duration) {
         let rtt = match Aging::at(self.rtt, now) {
             None => new,
             Some(old) => {
                 let srtt = if new.srtt >= old.srtt { new.srtt } else { old.srtt - (old.srtt - new.srtt) / 8 };
-                // One sample says nothing of the variation: RFC 6298 then takes half of the time.
+                // One sample does not show the variation; RFC 6298 then uses half of the time.
                 let error = old.srtt.abs_diff(new.srtt);
                 let folded = old.rttvar - old.rttvar / 4 + error / 4;
                 let rttvar = if samples > 1 { new.rttvar.max(error / 2) } else { folded };
@@ -406,8 +406,8 @@ impl Path {
         };
         let until = now + lifetime;
         self.rtt = Some(Aging { fact: rtt, until });
-        // A longer time does not confirm the stored one: a path that became longer is believed when this is
-        // too old.
+        // A longer time does not refresh the stored one: a path that became longer is adopted when the stored
+        // time expires.
         if Aging::at(self.least_rtt, now).is_none_or(|least| new.min_rtt <= least) {
             self.least_rtt = Some(Aging { fact: new.min_rtt, until });
         }
@@ -425,8 +425,8 @@ impl Losses {
         }
         let LossCount { sent, lost, runs } = &mut self.count;
         *sent = sent.saturating_add(new.sent.saturating_mul(FRACTION));
-        // A loss is often reported after its transmission: with the end of a connection that sent all of it
-        // at once.
+        // A loss is often reported later than its transmission, with the end of a connection that sent all of
+        // its data at once.
         *lost = lost.saturating_add(new.lost.saturating_mul(FRACTION)).min(*sent);
         *runs = runs.saturating_add(new.runs.saturating_mul(FRACTION)).min(*lost);
         while self.count.sent > LOSS_SEGMENTS * FRACTION {
@@ -436,7 +436,7 @@ impl Losses {
 
     fn decayed(self, now: Instant, half_life: Duration) -> Losses {
         let passed = now.saturating_since(self.halved);
-        // Nearly always: a division costs more than all the rest of a report.
+        // The usual case, because a division costs more than the rest of a report.
         if passed < half_life {
             return self;
         }
@@ -482,7 +482,7 @@ impl LossCount {
         }
     }
 
-    /// Returns the losses in addition to those.
+    /// Returns the counts without `others`.
     pub(crate) fn beside(self, others: LossCount) -> LossCount {
         self.since(LossCount { sent: 0, ..others })
     }
@@ -525,7 +525,7 @@ mod tests {
         PathReport { losses: LossCount { sent, lost, runs }, ..PathReport::default() }
     }
 
-    /// Returns the facts at second `now` after these reports, one a second from 0 on.
+    /// Returns the facts at second `now` after these reports, one per second from 0.
     fn after(reports: &[PathReport], now: u64) -> PathFacts {
         let mut memory = memory(10);
         for (second, report) in (0..).zip(reports) {

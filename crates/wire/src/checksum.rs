@@ -5,31 +5,31 @@
 
 use core::net::IpAddr;
 
-/// A ones-complement sum in progress, over a byte sequence that may be handed in in pieces.
+/// A ones-complement sum over a byte sequence that may arrive in pieces.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Sum {
-    /// Sum of 16-bit words in native byte order. Each word adds at most 2^32, so 2^32 calls fit.
+    /// Ones-complement sum of the 16-bit words in native byte order, not folded.
     words: u64,
-    /// An odd number of bytes has been added: the next piece starts in the low half of a word.
+    /// An odd number of bytes was added: the next piece starts in the low half of a word.
     odd: bool,
 }
 
 impl Sum {
-    /// The sum of nothing.
+    /// Returns the sum of no bytes.
     pub const fn new() -> Self {
         Sum { words: 0, odd: false }
     }
 
-    /// The sum of `bytes`.
+    /// Returns the sum of `bytes`.
     pub fn of(bytes: &[u8]) -> Self {
         let mut sum = Sum::new();
         sum.add(bytes);
         sum
     }
 
-    /// The pseudo header of TCP over IPv4 (RFC 9293 section 3.1) or of any upper layer over IPv6
-    /// (RFC 8200 section 8.1). `len` is the upper-layer length in bytes. Addresses of different
-    /// families are summed as they are; [`emit`](crate::emit) refuses to write such packets.
+    /// Returns the sum of the pseudo header of TCP over IPv4 (RFC 9293 section 3.1) or of any upper layer
+    /// over IPv6 (RFC 8200 section 8.1). `len` is the upper-layer length in bytes. Addresses of different
+    /// families are summed too, but [`emit`](crate::emit) refuses to write such packets.
     #[inline]
     pub fn pseudo_header(src: IpAddr, dst: IpAddr, protocol: u8, len: u32) -> Self {
         let words = u64::from(len.to_be()) + u64::from(u16::from(protocol).to_be());
@@ -42,41 +42,41 @@ impl Sum {
         Sum { words: wide_add(words, addresses), odd: false }
     }
 
-    /// The sum of a header of `4 * N` bytes.
+    /// Returns the sum of a header of `4 * N` bytes.
     pub(crate) fn of_words<const N: usize>(words: &[[u8; 4]; N]) -> Self {
         let words = words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum();
         Sum { words, odd: false }
     }
 
-    /// Appends `bytes` to what is summed. Pieces may have odd lengths.
+    /// Adds the next `bytes` of the sequence. Pieces may have odd lengths.
     pub fn add(&mut self, bytes: &[u8]) {
         let piece = native_sum(bytes);
         self.words = wide_add(self.words, if self.odd { u64::from(fold(piece).swap_bytes()) } else { piece });
         self.odd ^= bytes.len() % 2 == 1;
     }
 
-    /// Appends the bytes that `other` has summed, so that parts can be summed apart from each other.
+    /// Appends the bytes that `other` has summed, so that parts can be summed separately.
     #[must_use]
     pub fn combine(self, other: Sum) -> Sum {
         let piece = if self.odd { u64::from(fold(other.words).swap_bytes()) } else { other.words };
         Sum { words: wide_add(self.words, piece), odd: self.odd ^ other.odd }
     }
 
-    /// The sum folded to 16 bits, not complemented: what a device with checksum offload expects in
-    /// the checksum field.
+    /// Returns the sum folded to 16 bits, not complemented: a device with checksum offload expects it in the
+    /// checksum field.
     pub fn fold(self) -> u16 {
         u16::from_be(fold(self.words))
     }
 
-    /// The checksum: the complement of the folded sum. Over data that includes a correct checksum it
+    /// Returns the checksum: the complement of the folded sum. Over data that includes a correct checksum it
     /// is zero.
     pub fn finish(self) -> u16 {
         !self.fold()
     }
 }
 
-/// The new value of the checksum `check` after the bytes `old`, at an even offset of what it covers,
-/// became `new` (RFC 1624 equation 3). Both have the same even length.
+/// Returns the new value of the checksum `check` after the bytes `old`, at an even offset of the covered
+/// data, became `new` (RFC 1624 equation 3). Both have the same even length.
 #[must_use]
 pub fn update(check: u16, old: &[u8], new: &[u8]) -> u16 {
     // HC' = ~(~HC + ~m + m')
@@ -85,13 +85,13 @@ pub fn update(check: u16, old: &[u8], new: &[u8]) -> u16 {
     before.combine(removed).combine(Sum::of(new)).finish()
 }
 
-/// The new value of the checksum `check` after a 16-bit word that it covers changed from `old` to `new`.
+/// Returns the new value of the checksum `check` after a covered 16-bit word changed from `old` to `new`.
 #[must_use]
 pub fn update_u16(check: u16, old: u16, new: u16) -> u16 {
     update(check, &old.to_be_bytes(), &new.to_be_bytes())
 }
 
-/// The new value of the checksum `check` after an aligned 32-bit word changed from `old` to `new`.
+/// Returns the new value of the checksum `check` after an aligned 32-bit word changed from `old` to `new`.
 #[must_use]
 pub fn update_u32(check: u16, old: u32, new: u32) -> u16 {
     update(check, &old.to_be_bytes(), &new.to_be_bytes())
@@ -104,11 +104,11 @@ fn address_sum(address: IpAddr) -> u64 {
     }
 }
 
-/// Sum of the 16-bit words of `bytes` in native order; an odd last byte is padded with zero.
+/// Returns the sum of the 16-bit words of `bytes` in native order; an odd last byte is padded with zero.
 fn native_sum(bytes: &[u8]) -> u64 {
-    // One addition with carry for eight bytes, where vectors of 128 bits take three or four instructions,
-    // since they must first make words of 64 bits of those of 32. A block does not wait for the carry of the
-    // one before: those are counted.
+    // Eight bytes take one addition with carry. Vectors of 128 bits would take three or four instructions,
+    // because they must first widen 32-bit words to 64 bits. Carries between blocks are counted, so that no
+    // block waits for the one before.
     let (mut lanes, mut carries) = ([0u64; 4], 0);
     let (blocks, rest) = bytes.as_chunks::<32>();
     for block in blocks {
@@ -137,7 +137,7 @@ fn native_sum(bytes: &[u8]) -> u64 {
     sum
 }
 
-/// Ones-complement addition of 64 bits: the carry comes back in at the bottom.
+/// Adds 64-bit numbers in ones complement: the carry is added at the low end.
 fn wide_add(a: u64, b: u64) -> u64 {
     let (sum, carry) = a.overflowing_add(b);
     sum + u64::from(carry)
@@ -157,7 +157,7 @@ mod tests {
     use proptest::prelude::*;
     use std::vec::Vec;
 
-    /// The definition of RFC 1071, word by word.
+    /// Computes the sum as RFC 1071 defines it, word by word.
     fn reference(bytes: &[u8]) -> u16 {
         let mut sum: u32 = 0;
         for pair in bytes.chunks(2) {
@@ -231,7 +231,7 @@ mod tests {
             word in 1usize..3,
             new: u32,
         ) {
-            // The checksum is the first word; the changed word follows somewhere.
+            // The checksum is the first word; the changed word comes later.
             bytes[..2].fill(0);
             let check = Sum::of(&bytes).finish();
             let at = word * 4;

@@ -1,11 +1,11 @@
-//! Why bytes are refused, and why values cannot be written.
+//! Reasons why bytes are rejected, and why values cannot be written.
 //!
-//! One variant per reason, small and `Copy`, so that a receiver can count reasons in an array and a
-//! person can read them.
+//! Each reason is one small `Copy` variant, so that a receiver can count reasons in an array and a person can
+//! read them.
 
 use thiserror::Error;
 
-/// Why [`parse`](crate::parse) refused a packet. It is always the sender's or the path's fault.
+/// Reason why [`parse`](crate::parse) rejected a packet. It is always the sender's or the path's fault.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Error)]
 pub enum ParseError {
     /// The packet ends before the header or the length that it announces.
@@ -17,14 +17,14 @@ pub enum ParseError {
     /// The IPv4 header length is below 20 bytes, or the total length is below the header length.
     #[error("a length field of the IP header contradicts another one")]
     IpHeaderLength,
-    /// A fragment. Our stack sets DF and asks its peers' paths to be probed; it does not reassemble.
+    /// A fragment. Brisk's stack sets DF and probes the path's MTU; it does not reassemble.
     #[error("the packet is an IP fragment; fragments are not reassembled")]
     Fragment,
     /// The IPv4 header checksum is wrong.
     #[error("the IPv4 header checksum is wrong")]
     IpChecksum,
-    /// An IPv6 extension header that cannot be skipped safely (authentication header, a routing
-    /// header that is not finished, a chain longer than the bound).
+    /// An IPv6 extension header that cannot be skipped safely: an authentication header, a routing header
+    /// with segments left, or a chain above the limit.
     #[error("an IPv6 extension header cannot be skipped")]
     UnsupportedExtension,
     /// The TCP data offset is below 5.
@@ -38,7 +38,7 @@ pub enum ParseError {
     IcmpChecksum,
 }
 
-/// Why [`emit`](crate::emit) could not write a packet. It is always the caller's fault.
+/// Reason why [`emit`](crate::emit) could not write a packet. It is always the caller's fault.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Error)]
 pub enum EmitError {
     /// The packet would not fit the 16-bit length field of IP, or is longer than any super-packet.
@@ -46,7 +46,7 @@ pub enum EmitError {
     TooLong {
         /// Bytes of the whole packet.
         len: usize,
-        /// Bytes that it may have.
+        /// Permitted bytes.
         most: usize,
     },
     /// Source and destination are not both IPv4 or both IPv6.

@@ -8,21 +8,21 @@ use core::fmt;
 /// ExID of the experimental form of the option.
 pub const EXPERIMENTAL_ID: u16 = 0xF989;
 
-/// A Fast Open cookie: 4 to 16 bytes, an even number of them; or none, which is a request for one.
+/// A Fast Open cookie: an even number of 4 to 16 bytes, or none, which requests a cookie.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, serde::Serialize, serde::Deserialize)]
 pub struct Cookie {
-    /// Bytes from `len` on are zero, so that the derived comparison is right.
+    /// Bytes from `len` on are zero, so that the derived comparison is correct.
     bytes: [u8; Cookie::MAX_LEN],
     len: u8,
 }
 
 impl Cookie {
-    /// Bytes of the longest cookie.
+    /// Longest cookie, bytes.
     pub const MAX_LEN: usize = 16;
-    /// No cookie: a request for one.
+    /// No cookie, which requests one.
     pub const REQUEST: Cookie = Cookie { bytes: [0; Cookie::MAX_LEN], len: 0 };
 
-    /// The cookie of these bytes, or `None` if there are neither 0 nor 4, 6, ..., 16 of them.
+    /// Returns the cookie of these bytes; `None` if their number is not 0, 4, 6, ..., 16.
     pub fn new(cookie: &[u8]) -> Option<Cookie> {
         let legal = matches!(cookie.len(), 0 | 4..=Cookie::MAX_LEN) && cookie.len().is_multiple_of(2);
         let mut bytes = [0; Cookie::MAX_LEN];
@@ -30,12 +30,12 @@ impl Cookie {
         Some(Cookie { bytes, len: cookie.len() as u8 })
     }
 
-    /// The bytes of the cookie.
+    /// Returns the bytes of the cookie.
     pub fn as_slice(&self) -> &[u8] {
         self.bytes.get(..usize::from(self.len)).unwrap_or_default()
     }
 
-    /// Number of bytes.
+    /// Returns the number of bytes.
     pub const fn len(&self) -> usize {
         self.len as usize
     }
@@ -59,7 +59,7 @@ impl fmt::Debug for Cookie {
 pub struct FastOpen {
     /// The cookie, or [`Cookie::REQUEST`].
     pub cookie: Cookie,
-    /// Whether the option has the experimental form. A server answers in the form the client used.
+    /// The option has the experimental form. A server answers in the form that the client used.
     pub experimental: bool,
 }
 
@@ -67,7 +67,7 @@ impl FastOpen {
     /// A request for a cookie in the standard form.
     pub const REQUEST: FastOpen = FastOpen { cookie: Cookie::REQUEST, experimental: false };
 
-    /// The option with this cookie in the standard form.
+    /// Returns the option with this cookie in the standard form.
     pub const fn with_cookie(cookie: Cookie) -> FastOpen {
         FastOpen { cookie, experimental: false }
     }

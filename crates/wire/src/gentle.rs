@@ -1,8 +1,8 @@
 //! The Gentle-Aggression option (GA): one experimental option serves Corrective and Proactive.
 //!
 //! It has kind 254 (253 is accepted on receipt) and a 16-bit ExID (RFC 6994), by default 0xDC60, the value of
-//! the Corrective authors' published patches. On SYN and SYN-ACK one byte negotiates; on other segments the
-//! first byte is a set of flags, and four longer forms carry lengths:
+//! the published patches of Corrective's authors. On SYN and SYN-ACK one byte negotiates; on other segments
+//! the first byte is a set of flags, and four longer forms carry lengths:
 //!
 //! | form | Length | after the ExID | when |
 //! |---|---|---|---|
@@ -15,12 +15,12 @@
 //! | enc-F2 | 15 | flags, enc_len (24), start_off (24), crc32c (32) | `ENC`, profile F2 |
 //! | enc-RS | 16 | as enc-F2, then parity (4 bits), parities (4) | `ENC`, profile F2, encoding type 3 |
 //!
-//! An option that says `ENC` but is not well formed must never lead to its payload being taken as
-//! data, so a malformed option is reported apart from an absent one: see [`Reading::Malformed`].
+//! The payload of a segment whose option has `ENC` but is malformed must never be processed as data. So a
+//! malformed option is reported separately from an absent one: see [`Reading::Malformed`].
 
 use arrayvec::ArrayVec;
 
-/// ExID of the option unless configured otherwise.
+/// Default ExID of the option.
 pub const EXPERIMENTAL_ID: u16 = 0xDC60;
 
 /// Flag `R_ACK`: the window was reduced for a repaired loss (the prototype's `RECOVERY_CWR`).
@@ -50,10 +50,10 @@ pub const CAP_VERSION_MASK: u8 = 0x30;
 pub const CAP_VERSION_F1: u8 = 0x00;
 /// Version F2.
 pub const CAP_VERSION_F2: u8 = 0x10;
-/// The form `window` in place of a version: the low four bits are the shift of [`EARLY_WINDOW`].
+/// The form `window`, in the bits of the version: the low four bits are the shift of [`EARLY_WINDOW`].
 pub const CAP_WINDOW: u8 = 0x30;
-/// The bytes that the form `window` shifts to the left by 1 to [`EARLY_SHIFT_MAX`]: the receive window of a
-/// SYN, which is not scaled itself (RFC 7323 section 2.2).
+/// Unit of the form `window`, bytes, to be shifted left by 1 to [`EARLY_SHIFT_MAX`]: the receive window of a
+/// SYN, whose own field is not scaled (RFC 7323 section 2.2).
 pub const EARLY_WINDOW: u32 = 1 << 16;
 /// Largest shift of the form `window`: 1 GiB.
 pub const EARLY_SHIFT_MAX: u8 = 14;
@@ -68,7 +68,7 @@ pub const ENCODING_XOR_INTERLEAVED: u8 = 2;
 /// Encoding type: Reed-Solomon over all blocks, up to [`PARITIES_MAX`] parities (`docs/wire/parity.md`).
 pub const ENCODING_REED_SOLOMON: u8 = 3;
 
-/// Most parities of one group with [`ENCODING_REED_SOLOMON`].
+/// Maximum number of parities of one group with [`ENCODING_REED_SOLOMON`].
 pub const PARITIES_MAX: u8 = 8;
 
 /// The `lost_len` that means STOP: send no more `ENC` on this connection.
@@ -76,7 +76,7 @@ pub const STOP: u32 = 0xff_ffff;
 /// The largest value of a 24-bit length.
 pub const MAX_LEN: u32 = 0xff_ffff;
 
-/// The encoding type that a capability byte names. Reserved types read as none.
+/// Returns the encoding type in a capability byte. Reserved types read as none.
 pub const fn encoding_type(capability: u8) -> u8 {
     match capability & CAP_ENCODING_MASK {
         kind @ (ENCODING_XOR | ENCODING_XOR_INTERLEAVED | ENCODING_REED_SOLOMON) => kind,
@@ -84,86 +84,84 @@ pub const fn encoding_type(capability: u8) -> u8 {
     }
 }
 
-/// The value of the option. Integers above 24 bits where the wire has 24 are cut to [`MAX_LEN`].
+/// The value of the option. Integers that exceed a 24-bit field are written as [`MAX_LEN`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Gentle {
     /// On SYN and SYN-ACK: the capability byte, see the `CAP_*` constants.
     Capability(u8),
-    /// On a SYN that repeats another with further data (Fast Open): where that begins.
+    /// On a SYN that repeats another one with further data (Fast Open): the offset of that data.
     Part {
         /// Bytes of data before it, at least 1.
         offset: u32,
     },
-    /// Flags alone.
+    /// Flags only.
     Short {
         /// Neither [`ENC`] nor [`R_FAIL`].
         flags: u8,
     },
     /// A recovery failed.
     Fail {
-        /// [`R_FAIL`] and perhaps others, not [`ENC`].
+        /// [`R_FAIL`] and possibly others, not [`ENC`].
         flags: u8,
         /// Bytes from SEG.ACK on that are considered lost, or [`STOP`].
         lost_len: u32,
     },
     /// The payload is a XOR, profile F1: the encoded range starts at SEG.SEQ.
     EncF1 {
-        /// [`ENC`] and perhaps others, not [`R_FAIL`].
+        /// [`ENC`] and possibly others, not [`R_FAIL`].
         flags: u8,
         /// Bytes from the first to the last encoded byte, at least 1.
         enc_len: u32,
     },
     /// The payload is a XOR, profile F2.
     EncF2 {
-        /// [`ENC`] and perhaps others, not [`R_FAIL`].
+        /// [`ENC`] and possibly others, not [`R_FAIL`].
         flags: u8,
         /// Bytes from the first to the last encoded byte, at least 1.
         enc_len: u32,
         /// The encoded range starts at SEG.SEQ + `start_off`.
         start_off: u32,
-        /// CRC-32C over the encoded stream bytes in stream order, FIN not included; with encoding type 3
-        /// their place goes before them.
+        /// CRC-32C over the encoded stream bytes in stream order, without FIN; with encoding type 3 the
+        /// position of the range precedes them.
         crc32c: u32,
     },
     /// The payload is one of several parities, profile F2 with encoding type 3.
     EncRs {
-        /// [`ENC`] and perhaps others, not [`R_FAIL`].
+        /// [`ENC`] and possibly others, not [`R_FAIL`].
         flags: u8,
         /// Bytes from the first to the last encoded byte, at least 1.
         enc_len: u32,
         /// The encoded range starts at SEG.SEQ + `start_off`.
         start_off: u32,
-        /// CRC-32C over the place of the range in the stream and its bytes, FIN not included.
+        /// CRC-32C over the position of the range in the stream and its bytes, without FIN.
         crc32c: u32,
-        /// Which parity of the group this is, from 0; below `parities`.
+        /// Index of this parity in its group, from 0; below `parities`.
         parity: u8,
         /// Parities of the group, 1 to [`PARITIES_MAX`].
         parities: u8,
     },
 }
 
-/// The meaning of the value bytes of an option (after the ExID).
+/// Result of reading the value bytes of an option (after the ExID).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reading {
     /// A well-formed option.
     Option(Gentle),
     /// The form `window` of a SYN, with its shift.
     Window(u8),
-    /// Not well formed, and harmless: process the segment as if it were absent.
+    /// Malformed but harmless: process the segment as if the option were absent.
     Ignore,
-    /// Not well formed, and the payload may be a XOR: drop the segment if the connection has
-    /// negotiated the option.
+    /// Malformed, and the payload may be a XOR: drop the segment if the connection has negotiated the option.
     Malformed,
 }
 
 impl Gentle {
-    /// Reads the value bytes, which begin after the ExID. `syn` tells whether the segment is a SYN or
-    /// SYN-ACK.
+    /// Reads the value bytes, which begin after the ExID. `syn`: the segment is a SYN or SYN-ACK.
     pub fn read(value: &[u8], syn: bool) -> Reading {
         if syn { read_capability(value) } else { read_flags(value) }
     }
 
-    /// The flags byte of a segment after the handshake; `None` for a capability.
+    /// Returns the flags byte of a segment after the handshake; `None` for a capability.
     pub const fn flags(&self) -> Option<u8> {
         match *self {
             Gentle::Capability(_) | Gentle::Part { .. } => None,
@@ -175,7 +173,7 @@ impl Gentle {
         }
     }
 
-    /// Whether the payload of the segment is a parity rather than stream data.
+    /// True if the payload of the segment is a parity and not stream data.
     pub const fn is_encoded(&self) -> bool {
         match self {
             Gentle::EncF1 { .. } | Gentle::EncF2 { .. } | Gentle::EncRs { .. } => true,
@@ -183,7 +181,7 @@ impl Gentle {
         }
     }
 
-    /// The value bytes as they follow the ExID: 1, 4, 11 or 12 of them.
+    /// Returns the 1, 4, 11 or 12 value bytes that follow the ExID.
     pub fn value(&self) -> ArrayVec<u8, 12> {
         let mut out = ArrayVec::new();
         match *self {
@@ -267,13 +265,13 @@ fn read_flags(value: &[u8]) -> Reading {
     }
 }
 
-/// True if the last byte of the form enc-RS names one of up to [`PARITIES_MAX`] parities.
+/// True if the last byte of the form enc-RS denotes one of up to [`PARITIES_MAX`] parities.
 fn is_parity_of(byte: u8) -> bool {
     let (parity, parities) = (byte >> 4, byte & 0x0f);
     parity < parities && parities <= PARITIES_MAX
 }
 
-/// The three bytes of a 24-bit integer; larger values are cut to the largest.
+/// Returns the three bytes of a 24-bit integer; larger values become the largest.
 fn u24(value: u32) -> [u8; 3] {
     let [_, a, b, c] = value.min(MAX_LEN).to_be_bytes();
     [a, b, c]

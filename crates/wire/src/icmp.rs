@@ -1,7 +1,7 @@
 //! ICMP errors that quote a TCP segment (RFC 792, RFC 1191, RFC 4443).
 //!
-//! An error is a rumour: anybody can send one. The fields read here say which connection and which
-//! sequence number it claims to be about; the stack decides what to believe (RFC 5927).
+//! Anyone can send an ICMP error. The fields read here say which connection and which sequence number it
+//! claims to be about; the stack decides whether to believe it (RFC 5927).
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -14,19 +14,19 @@ use crate::seq::SeqNum;
 
 /// Bytes of an ICMP error before the quotation.
 const ERROR_HEADER_LEN: usize = 8;
-/// An ICMPv4 error is at most this long (RFC 1812 section 4.3.2.3).
+/// Longest ICMPv4 error, bytes (RFC 1812 section 4.3.2.3).
 const MAX_ERROR_V4: usize = 576;
-/// An ICMPv6 error is at most this long, the minimum IPv6 MTU (RFC 4443 section 2.4).
+/// Longest ICMPv6 error, bytes, the minimum IPv6 MTU (RFC 4443 section 2.4).
 const MAX_ERROR_V6: usize = 1280;
 
-/// An ICMP error about a TCP segment that we sent.
+/// An ICMP error about a TCP segment that its receiver sent.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct IcmpError {
     /// The sender of the error.
     pub from: IpAddr,
     /// The content of the error.
     pub kind: IcmpKind,
-    /// Source of the quoted segment: our end.
+    /// Source of the quoted segment: the local end.
     pub src: SocketAddr,
     /// Destination of the quoted segment: the peer.
     pub dst: SocketAddr,
@@ -41,9 +41,9 @@ pub enum IcmpKind {
     NetUnreachable,
     /// The host does not answer, or is unknown.
     HostUnreachable,
-    /// The destination does not know TCP.
+    /// The destination does not support TCP.
     ProtocolUnreachable,
-    /// Nobody listens on the port. Rare for TCP, which answers with RST.
+    /// No socket listens on the port. Rare for TCP, which answers with RST.
     PortUnreachable,
     /// A policy forbids the packet.
     AdminProhibited,
@@ -60,7 +60,7 @@ pub enum IcmpKind {
     SourceQuench,
 }
 
-/// Reads an ICMP message, `None` if it is no error about a TCP segment that its receiver sent.
+/// Parses an ICMP message; `None` if it is no error about a TCP segment that its receiver sent.
 pub(crate) fn parse(ip: &IpHeader, message: &[u8]) -> Result<Option<IcmpError>, ParseError> {
     let (&[kind, code, _, _, b4, b5, b6, b7], quotation) =
         message.split_first_chunk::<ERROR_HEADER_LEN>().ok_or(ParseError::Truncated)?;
@@ -72,12 +72,12 @@ pub(crate) fn parse(ip: &IpHeader, message: &[u8]) -> Result<Option<IcmpError>, 
         IpAddr::V6(_) => kind_v6(kind, code, u32::from_be_bytes([b4, b5, b6, b7])),
     };
     Ok(kind.zip(quoted_segment(quotation)).and_then(|(kind, (src, dst, seq))| {
-        // We cannot have caused an error by a packet that we did not send.
+        // An error about a packet from another source cannot concern this host.
         (src.ip() == ip.meta.dst).then_some(IcmpError { from: ip.meta.src, kind, src, dst, seq })
     }))
 }
 
-/// The sum of a message: ICMPv6 includes a pseudo header (RFC 4443 section 2.3), ICMP does not.
+/// Returns the sum of a message: ICMPv6 includes a pseudo header (RFC 4443 section 2.3), ICMP does not.
 fn message_sum(ip: &IpMeta, message: &[u8]) -> Sum {
     let sum = Sum::of(message);
     match ip.src {
@@ -93,7 +93,7 @@ fn quoted_segment(quotation: &[u8]) -> Option<(SocketAddr, SocketAddr, SeqNum)> 
     if ip.protocol != protocol::TCP {
         return None;
     }
-    // RFC 792 promises 64 bits of the transport header: ports and sequence number.
+    // RFC 792 guarantees 64 bits of the transport header: ports and sequence number.
     let &[a, b, c, d, e, f, g, h] = quotation.get(ip.payload_at..)?.first_chunk::<8>()?;
     let src = SocketAddr::new(ip.meta.src, u16::from_be_bytes([a, b]));
     let dst = SocketAddr::new(ip.meta.dst, u16::from_be_bytes([c, d]));
@@ -125,14 +125,14 @@ fn kind_v6(kind: u8, code: u8, mtu: u32) -> Option<IcmpKind> {
         (1, 4) => Some(IcmpKind::PortUnreachable),
         (2, _) => Some(IcmpKind::PacketTooBig { mtu }),
         (3, _) => Some(IcmpKind::TimeExceeded),
-        // Unrecognized next header: the IPv6 way to say that nobody speaks TCP there.
+        // Unrecognized next header: in IPv6 this means that the host does not support TCP.
         (4, 1) => Some(IcmpKind::ProtocolUnreachable),
         (4, _) => Some(IcmpKind::ParameterProblem),
         _ => None,
     }
 }
 
-/// Type and code of an error in ICMPv4.
+/// Returns type and code of an error in ICMPv4.
 fn code_v4(kind: IcmpKind) -> (u8, u8) {
     match kind {
         IcmpKind::NetUnreachable => (3, 0),
@@ -147,7 +147,7 @@ fn code_v4(kind: IcmpKind) -> (u8, u8) {
     }
 }
 
-/// Type and code of an error in ICMPv6, which has no source quench.
+/// Returns type and code of an error in ICMPv6, which has no source quench.
 fn code_v6(kind: IcmpKind) -> Option<(u8, u8)> {
     match kind {
         IcmpKind::NetUnreachable => Some((1, 0)),
@@ -162,23 +162,23 @@ fn code_v6(kind: IcmpKind) -> Option<(u8, u8)> {
     }
 }
 
-/// Writes the answer of a router or host `from` to the TCP packet `offending`: "it does not fit the
-/// next link, whose MTU is `mtu`". As [`emit_icmp`].
+/// Writes the error of a router or host `from` about the TCP packet `offending`: it exceeds `mtu`, the MTU of
+/// the next link. See [`emit_icmp`].
 pub fn emit_icmp_too_big(from: IpAddr, offending: &[u8], mtu: u16, out: &mut Vec<u8>) {
     emit_icmp(from, offending, IcmpKind::PacketTooBig { mtu: u32::from(mtu) }, out);
 }
 
-/// Writes the answer of a router or host `from` to the TCP packet `offending`: "there is no way to
-/// deliver it", for the reason `kind`. As [`emit_icmp`].
+/// Writes the error of a router or host `from` about the TCP packet `offending`: it cannot be delivered, for
+/// the reason `kind`. See [`emit_icmp`].
 pub fn emit_icmp_unreachable(from: IpAddr, offending: &[u8], kind: IcmpKind, out: &mut Vec<u8>) {
     emit_icmp(from, offending, kind, out);
 }
 
 /// Writes the ICMP error `kind` about the TCP packet `offending` into `out`, which is cleared first.
 ///
-/// `out` stays empty if no error may or can be sent: `offending` is not a TCP packet with at least the
-/// 8 bytes that a quotation needs (errors are answered only to TCP here, so never to an ICMP error),
-/// `from` is of the other IP version, or the version has no such error.
+/// `out` stays empty if no error may or can be sent: `offending` is not a TCP packet with at least the 8
+/// bytes that a quotation needs (so an ICMP error never causes another), `from` is of the other IP version,
+/// or the version has no such error.
 pub fn emit_icmp(from: IpAddr, offending: &[u8], kind: IcmpKind, out: &mut Vec<u8>) {
     out.clear();
     let Ok(cause) = IpHeader::parse(offending, Strictness::Quoted) else { return };
@@ -206,7 +206,7 @@ pub fn emit_icmp(from: IpAddr, offending: &[u8], kind: IcmpKind, out: &mut Vec<u
     }
 }
 
-/// The second word of an error: the MTU, which ICMPv4 keeps in 16 bits, or zero.
+/// Returns the second word of an error: the MTU, which ICMPv4 keeps in 16 bits, or zero.
 fn detail(kind: IcmpKind, from: IpAddr) -> u32 {
     match kind {
         IcmpKind::PacketTooBig { mtu } if from.is_ipv4() => mtu.min(0xffff),
@@ -291,7 +291,7 @@ mod tests {
         }
     }
 
-    /// The kernel of this host answers with one if an MTU behind it is too small for the segments of a
+    /// The kernel of the same host sends such an error if a later MTU is too small for the segments of a
     /// super-packet.
     #[test]
     fn a_super_packet_that_has_no_length_is_known_by_its_quotation() {

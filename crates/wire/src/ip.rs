@@ -1,7 +1,7 @@
 //! IPv4 and IPv6 headers (RFC 791, RFC 8200) as far as TCP needs them.
 //!
-//! IPv4 options are skipped. Of IPv6, the extension headers that a receiver may skip are walked with
-//! a bound. Fragments are refused: a stack that sets DF and learns the path's MTU meets none.
+//! IPv4 options are skipped. In IPv6, extension headers that a receiver may skip are skipped, up to a limit.
+//! Fragments are rejected: a stack that sets DF and learns the path's MTU receives none.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use crate::checksum::Sum;
 use crate::error::ParseError;
 
-/// The largest IP packet that this crate writes with its checksum, bytes: what the length field can say.
+/// Longest IP packet that this crate writes with its checksum, bytes: the maximum of the length field.
 pub const MAX_PACKET_LEN: usize = 65_535;
 
 /// Protocol numbers as in the IANA registry.
@@ -27,7 +27,7 @@ pub mod protocol {
 pub const IPV4_HEADER_LEN: usize = 20;
 /// Bytes of the fixed IPv6 header.
 pub const IPV6_HEADER_LEN: usize = 40;
-/// Extension headers that are walked before a packet is refused (RFC 8504 section 5.3 permits a bound).
+/// Limit of skipped extension headers; a packet with more is rejected (RFC 8504 section 5.3 permits a limit).
 pub const MAX_EXTENSIONS: usize = 8;
 
 /// The ECN field of the IP header (RFC 3168 section 5).
@@ -45,7 +45,7 @@ pub enum Ecn {
 }
 
 impl Ecn {
-    /// From the two low bits; higher ones are ignored.
+    /// Converts the two low bits; higher bits are ignored.
     pub const fn from_bits(bits: u8) -> Ecn {
         match bits & 0b11 {
             0b00 => Ecn::NotEct,
@@ -55,7 +55,7 @@ impl Ecn {
         }
     }
 
-    /// The two bits.
+    /// Returns the two bits.
     pub const fn bits(self) -> u8 {
         match self {
             Ecn::NotEct => 0b00,
@@ -66,7 +66,7 @@ impl Ecn {
     }
 }
 
-/// The content of a packet's IP header, apart from lengths and protocol.
+/// The fields of an IP header, except lengths and protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct IpMeta {
     /// Source address.
@@ -88,7 +88,7 @@ pub struct IpMeta {
 }
 
 impl IpMeta {
-    /// A header with hop limit 64, not ECN-capable, DF set.
+    /// Returns a header with hop limit 64, not ECN-capable, DF set.
     pub const fn new(src: IpAddr, dst: IpAddr) -> Self {
         IpMeta {
             src,
@@ -102,7 +102,7 @@ impl IpMeta {
         }
     }
 
-    /// Bytes of the header that [`emit`](crate::emit) writes: 20 for IPv4, 40 for IPv6.
+    /// Returns the length of the header that [`emit`](crate::emit) writes: 20 bytes for IPv4, 40 for IPv6.
     pub const fn header_len(&self) -> usize {
         match self.src {
             IpAddr::V4(_) => IPV4_HEADER_LEN,
@@ -111,33 +111,33 @@ impl IpMeta {
     }
 }
 
-/// A header that was read: its fields and where things are.
+/// A parsed header: its fields and the offsets of the packet's parts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IpHeader {
     /// The fields.
     pub meta: IpMeta,
     /// The protocol of the payload, after extension headers.
     pub protocol: u8,
-    /// Where the payload starts: after options and extension headers.
+    /// Offset of the payload, after options and extension headers.
     pub payload_at: usize,
-    /// Where the packet ends. Bytes after it are padding of the link.
+    /// End of the packet. Bytes after it are padding of the link.
     pub end: usize,
 }
 
-/// How strictly a header is read.
+/// Strictness of parsing a header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Strictness {
-    /// A packet that arrived: it is whole, no fragment, and its header checksum is right.
+    /// A received packet: complete, no fragment, with a correct header checksum.
     Arrived,
-    /// A packet of our own making or one that is parsed later: the header checksum is not looked at.
+    /// A packet of this host, or one that is parsed again later: the header checksum is not verified.
     Peeked,
-    /// A quotation in an ICMP error: it may be cut off, a first fragment, and routers may have left
-    /// the header checksum as it was before they changed the header.
+    /// A quotation in an ICMP error: it may be truncated or a first fragment, and routers may have changed
+    /// the header without its checksum.
     Quoted,
 }
 
 impl IpHeader {
-    /// Reads the IP header of `packet` and walks its extension headers.
+    /// Parses the IP header of `packet` and skips its extension headers.
     ///
     /// # Errors
     /// The reasons of [`ParseError`] that concern IP.
@@ -166,7 +166,7 @@ fn parse_v4(packet: &[u8], strictness: Strictness) -> Result<IpHeader, ParseErro
         return Err(ParseError::IpChecksum);
     }
     let fragment = u16::from_be_bytes([fixed[6], fixed[7]]);
-    // More fragments, or an offset: in a quotation only the first one holds the TCP header.
+    // More fragments, or an offset. In a quotation, only the first fragment holds the TCP header.
     let fragmented = match strictness {
         Strictness::Arrived | Strictness::Peeked => fragment & 0x3fff != 0,
         Strictness::Quoted => fragment & 0x1fff != 0,
@@ -206,9 +206,9 @@ fn parse_v6(packet: &[u8], strictness: Strictness) -> Result<IpHeader, ParseErro
     Ok(IpHeader { meta, protocol, payload_at, end })
 }
 
-/// How long `packet` says that it is; its length field does not count `uncounted` bytes. A super-packet of
-/// our own that is longer than the field can say is as long as it is, and what is quoted of one is all that
-/// there is.
+/// Returns the length of `packet` according to its length field, which does not count `uncounted` bytes. A
+/// field of 0 means the actual length for this host's own super-packets above the field's maximum, and in
+/// quotations.
 fn announced(field: [u8; 2], uncounted: usize, packet: &[u8], strictness: Strictness) -> usize {
     let says_nothing = match strictness {
         Strictness::Arrived => false,
@@ -221,7 +221,7 @@ fn announced(field: [u8; 2], uncounted: usize, packet: &[u8], strictness: Strict
     }
 }
 
-/// Where a packet of `total_len` bytes ends in `packet`.
+/// Returns the end of a packet of `total_len` bytes in `packet`.
 fn packet_end(packet: &[u8], total_len: usize, strictness: Strictness) -> Result<usize, ParseError> {
     match strictness {
         Strictness::Arrived | Strictness::Peeked if total_len > packet.len() => Err(ParseError::Truncated),
@@ -229,14 +229,14 @@ fn packet_end(packet: &[u8], total_len: usize, strictness: Strictness) -> Result
     }
 }
 
-/// The address at `at`, which the caller has checked to be inside.
+/// Returns the address at `at`; the caller has checked the length.
 fn v6_address(packet: &[u8], at: usize) -> Ipv6Addr {
     let octets = packet.get(at..).and_then(|rest| rest.first_chunk::<16>());
     Ipv6Addr::from(octets.copied().unwrap_or_default())
 }
 
-/// Follows the chain of extension headers (RFC 8200 section 4) from the fixed header on. Answers the
-/// protocol after the chain and where its header starts.
+/// Follows the chain of extension headers (RFC 8200 section 4) from the fixed header. Returns the protocol
+/// after the chain and the offset of its header.
 fn walk_extensions(packet: &[u8], first: u8, strictness: Strictness) -> Result<(u8, usize), ParseError> {
     let (mut next, mut at) = (first, IPV6_HEADER_LEN);
     for _ in 0..=MAX_EXTENSIONS {
@@ -248,7 +248,7 @@ fn walk_extensions(packet: &[u8], first: u8, strictness: Strictness) -> Result<(
         let header =
             packet.get(at..).and_then(|rest| rest.first_chunk::<8>()).ok_or(ParseError::Truncated)?;
         let len = match skipped {
-            // RFC 6946: a fragment header without offset and more-fragments is a whole packet.
+            // RFC 6946: a fragment header without offset and more-fragments means a complete packet.
             Extension::Fragment => {
                 let fragment = u16::from_be_bytes([header[2], header[3]]);
                 let beyond_first = fragment & 0xfff8 != 0;
@@ -257,7 +257,7 @@ fn walk_extensions(packet: &[u8], first: u8, strictness: Strictness) -> Result<(
                 }
                 8
             }
-            // Segments left: the packet is on its way to somewhere else.
+            // Segments left: this host is not the final destination.
             Extension::Routing if header[3] != 0 => return Err(ParseError::UnsupportedExtension),
             _ => 8 + usize::from(header[1]) * 8,
         };
@@ -270,7 +270,7 @@ fn walk_extensions(packet: &[u8], first: u8, strictness: Strictness) -> Result<(
     Err(ParseError::UnsupportedExtension)
 }
 
-/// The extension headers, by how they are walked.
+/// The extension headers, by the way to skip them.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Extension {
     /// Not an extension header: the chain ends.
@@ -279,7 +279,7 @@ enum Extension {
     Options,
     Routing,
     Fragment,
-    /// A packet whose sender asked for authentication that nobody here checks.
+    /// The sender requested an authentication that this crate cannot verify.
     Authentication,
 }
 
@@ -295,8 +295,8 @@ impl Extension {
     }
 }
 
-/// Appends an IP header for `payload_len` bytes of `protocol` to `out`. The caller has checked how long the
-/// whole may be and that both addresses are of one version.
+/// Appends an IP header for `payload_len` bytes of `protocol` to `out`. The caller has checked the total
+/// length and that both addresses are of one version.
 #[inline]
 pub(crate) fn emit_header(meta: &IpMeta, protocol: u8, payload_len: usize, out: &mut Vec<u8>) {
     let traffic_class = meta.dscp << 2 | meta.ecn.bits();
@@ -307,7 +307,7 @@ pub(crate) fn emit_header(meta: &IpMeta, protocol: u8, payload_len: usize, out: 
             let fields = [
                 u32::from_be_bytes([0x45, traffic_class, 0, 0]) | u32::from(len),
                 u32::from(meta.identification) << 16 | flags,
-                // The checksum is filled in below.
+                // The checksum is set below.
                 u32::from_be_bytes([meta.hop_limit, protocol, 0, 0]),
                 src.to_bits(),
                 dst.to_bits(),
@@ -328,13 +328,13 @@ pub(crate) fn emit_header(meta: &IpMeta, protocol: u8, payload_len: usize, out: 
     }
 }
 
-/// Returns the value of a header's length field: 0 for a length that its field cannot say
+/// Returns the value of a header's length field: 0 for lengths above its maximum
 /// ([`MAX_SUPER_LEN`](crate::MAX_SUPER_LEN)).
 pub(crate) fn length_field(len: usize) -> u16 {
     u16::try_from(len).unwrap_or(0)
 }
 
-/// The octets of an address in an IPv6 header.
+/// Returns the octets of an address in an IPv6 header.
 fn v6_octets(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
@@ -342,7 +342,7 @@ fn v6_octets(address: IpAddr) -> [u8; 16] {
     }
 }
 
-/// The sum of an IPv4 header, nearly always one without options.
+/// Returns the sum of an IPv4 header, nearly always one without options.
 #[inline]
 fn sum_of_v4(header: &[u8]) -> Sum {
     match header.as_chunks::<4>().0.as_array::<5>() {
@@ -351,7 +351,7 @@ fn sum_of_v4(header: &[u8]) -> Sum {
     }
 }
 
-/// Writes the checksum of an IPv4 header, which `header` is exactly. Shorter bytes are left alone.
+/// Writes the checksum of an IPv4 header, which is all of `header`. A shorter slice is not changed.
 pub(crate) fn fill_v4_checksum(header: &mut [u8]) {
     if let Some(field) = header.get_mut(10..12) {
         field.fill(0);
@@ -407,7 +407,7 @@ mod tests {
         IpHeader::parse(packet, Strictness::Arrived)
     }
 
-    /// An IPv6 packet with these extension headers before four bytes of TCP.
+    /// Returns an IPv6 packet with these extension headers before four bytes of TCP.
     fn v6_chain(headers: &[(u8, &[u8])]) -> Vec<u8> {
         let mut payload = Vec::new();
         for (index, (_, rest)) in headers.iter().enumerate() {
@@ -515,7 +515,7 @@ mod tests {
         let empty: (u8, &[u8]) = (60, &[0, 1, 4, 0, 0, 0, 0]);
         assert!(arrived(&v6_chain(&[empty; MAX_EXTENSIONS])).is_ok());
         assert_eq!(arrived(&v6_chain(&[empty; MAX_EXTENSIONS + 1])), Err(ParseError::UnsupportedExtension));
-        // Sixteen bytes are announced, eight of the header and four after it are there.
+        // The option announces sixteen bytes; eight of the header and four more are present.
         let too_long: (u8, &[u8]) = (60, &[1, 1, 4, 0, 0, 0, 0]);
         assert_eq!(arrived(&v6_chain(&[too_long])), Err(ParseError::Truncated));
         assert_eq!(arrived(&packet(&V6(), 60, &[6, 0, 0])), Err(ParseError::Truncated));

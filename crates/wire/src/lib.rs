@@ -1,13 +1,13 @@
-//! The formats of brisk: bytes to values and back.
+//! The formats of brisk: conversion between bytes and values.
 //!
-//! Everything above this crate works with values: a [`Segment`] has an IP header, a TCP header with
-//! its [`Options`] and a payload slice. This crate is the one place that knows where the bits are.
-//! It takes any bytes and never panics; what it cannot use it refuses with a [`ParseError`] that
-//! says why, so that callers can count the reasons.
+//! Everything above this crate works with values: a [`Segment`] has an IP header, a TCP header with its
+//! [`Options`] and a payload slice. Only this crate knows the positions of the bits. It accepts any bytes and
+//! never panics; it rejects invalid bytes with a [`ParseError`] that gives the reason, so that callers can
+//! count the reasons.
 //!
-//! | module | what | specification |
+//! | module | content | specification |
 //! |---|---|---|
-//! | [`time`] | [`Instant`]: microseconds that the driver hands in | |
+//! | [`time`] | [`Instant`]: a point in time, in microseconds | |
 //! | [`seq`] | [`SeqNum`]: sequence numbers modulo 2^32 | RFC 9293 3.4 |
 //! | [`checksum`] | the Internet checksum, whole, partial and incremental | RFC 1071, RFC 1624 |
 //! | [`ip`] | IPv4 and IPv6 headers, extension headers | RFC 791, RFC 8200 |
@@ -15,7 +15,7 @@
 //! | [`options`] | the TCP options and their deterministic encoder | RFC 9293, 7323, 2018, 7413, 6994 |
 //! | [`fast_open`] | the Fast Open option and its [`Cookie`] | RFC 7413 |
 //! | [`gentle`] | the option of Corrective and Proactive | Gentle Aggression, sections 5 and 6 |
-//! | [`packet`] | whole packets in and out, the demultiplexing peek | |
+//! | [`packet`] | parsing and writing whole packets, fields for a demultiplexer | |
 //! | [`segmentation`] | cutting a super-packet in software | |
 //! | [`icmp`] | ICMP errors that quote TCP | RFC 792, RFC 4443 |
 //!
@@ -72,7 +72,7 @@ pub use seq::SeqNum;
 pub use tcp::{Flags, TcpHeader};
 pub use time::{Duration, Instant};
 
-/// The examples of the page that a registry shows.
+/// Compiles the examples of the README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,7 +1,6 @@
-//! Whole packets: bytes in, values out, and back; and the peeks that a demultiplexer needs.
+//! Whole packets: parsing, writing, and reading single fields for a demultiplexer.
 //!
-//! The usual packet (IPv4 without options, IPv6 without extension headers) is read without allocating;
-//! so is every other, in fact: values borrow the payload and hold the rest inline.
+//! Parsing never allocates: values borrow the payload and hold the rest inline.
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -17,9 +16,9 @@ use crate::options::{self, OptionProfile, Options};
 use crate::seq::SeqNum;
 use crate::tcp::{self, Flags, TcpHeader};
 
-/// The largest super-packet that this crate writes, bytes. Its checksum is open, since it is never on a wire
-/// as it is; one longer than [`MAX_PACKET_LEN`] has 0 in the length field of its IP header, which is how
-/// Linux hands such packets round within a host ("BIG TCP").
+/// Longest super-packet that this crate writes, bytes. Its checksum is partial, because it never leaves the
+/// host uncut. One longer than [`MAX_PACKET_LEN`] has 0 in the length field of its IP header, the convention
+/// of Linux for such packets ("BIG TCP").
 pub const MAX_SUPER_LEN: usize = 256 << 10;
 
 /// A TCP segment with its IP header.
@@ -34,14 +33,14 @@ pub struct Segment<'a> {
 }
 
 impl Segment<'_> {
-    /// SEG.LEN of RFC 9293: payload bytes, plus one each for SYN and FIN.
+    /// Returns SEG.LEN of RFC 9293: payload bytes, plus one each for SYN and FIN.
     #[allow(clippy::len_without_is_empty, reason = "SEG.LEN is the RFC's name, not a container's length")]
     pub fn len(&self) -> u32 {
         let flag = |flag| u32::from(self.tcp.flags.contains(flag));
         self.payload.len() as u32 + flag(Flags::SYN) + flag(Flags::FIN)
     }
 
-    /// The sequence number after the segment: SEG.SEQ + SEG.LEN.
+    /// Returns the sequence number after the segment: SEG.SEQ + SEG.LEN.
     pub fn end(&self) -> SeqNum {
         self.tcp.seq + self.len()
     }
@@ -54,24 +53,24 @@ pub enum Packet<'a> {
     Tcp(Segment<'a>),
     /// An ICMP error that quotes a TCP segment of the receiver.
     Icmp(IcmpError),
-    /// Anything else, other ICMP messages included.
+    /// Any other packet, including other ICMP messages.
     Other {
         /// The IP header.
         ip: IpMeta,
         /// The protocol number, after extension headers.
         protocol: u8,
-        /// The part behind the IP header.
+        /// The bytes after the IP header.
         payload: &'a [u8],
     },
 }
 
-/// Whether the TCP checksum is still to be verified. IP and ICMP checksums always are.
+/// Whether to verify the TCP checksum. IP and ICMP checksums are always verified.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum ChecksumCheck {
-    /// Nobody has looked at it.
+    /// The checksum is unverified.
     #[default]
     Verify,
-    /// The device said that it was verified, or that it is not computed yet.
+    /// The device has reported that it is verified, or that it is not computed yet.
     Trust,
 }
 
@@ -81,28 +80,28 @@ pub enum ChecksumFill {
     /// The checksum.
     #[default]
     Full,
-    /// The sum of the pseudo header alone, not complemented: the device completes it.
+    /// The sum of the pseudo header only, not complemented: the device completes it.
     Partial,
 }
 
-/// Reads a packet; the GA option has its default numbers.
+/// Parses a packet; the GA option has its default numbers.
 ///
 /// # Errors
-/// A [`ParseError`] for everything that must not be processed. Never panics, whatever the bytes.
+/// A [`ParseError`] for a packet that must not be processed. Never panics.
 pub fn parse(bytes: &[u8], check: ChecksumCheck) -> Result<Packet<'_>, ParseError> {
     parse_with(bytes, check, &OptionProfile::default())
 }
 
-/// Reads a packet; the GA option has the numbers of `profile`.
+/// Parses a packet; the GA option has the numbers of `profile`.
 ///
 /// # Errors
-/// As [`parse`].
+/// Those of [`parse`].
 pub fn parse_with<'a>(
     bytes: &'a [u8],
     check: ChecksumCheck,
     profile: &OptionProfile,
 ) -> Result<Packet<'a>, ParseError> {
-    // The result stays where it was put: it is large.
+    // The result is used in place, because it is large.
     let read = IpHeader::parse(bytes, Strictness::Arrived);
     let ip = read.as_ref().map_err(|error| *error)?;
     let payload = bytes.get(ip.payload_at..ip.end).ok_or(ParseError::Truncated)?;
@@ -118,7 +117,7 @@ pub fn parse_with<'a>(
     }
 }
 
-/// The segment is made where the caller wants it: it is large.
+/// Writes the segment to the caller's place, because it is large.
 #[inline]
 fn parse_segment<'a>(
     ip: &IpHeader,
@@ -135,7 +134,7 @@ fn parse_segment<'a>(
     }
     let segment =
         |options| Segment { ip: ip.meta, tcp: TcpHeader::of(&parts, options), payload: parts.payload };
-    // Either kind of options is read to where it stays.
+    // Both kinds of options are parsed in place.
     if let Some(options) = Options::parse_usual(parts.options, profile) {
         return Ok(Packet::Tcp(segment(options)));
     }
@@ -146,13 +145,13 @@ fn parse_segment<'a>(
     ))))
 }
 
-/// The sum over the pseudo header, the TCP header and the payload.
+/// Returns the sum of the pseudo header, the TCP header and the payload.
 fn tcp_sum(ip: &IpMeta, segment: &[u8]) -> Sum {
     Sum::pseudo_header(ip.src, ip.dst, protocol::TCP, segment.len() as u32).combine(Sum::of(segment))
 }
 
-/// Writes a packet into `out`, which is cleared first. The payload may come in pieces. Options that do
-/// not fit are left out as [`Options::emit`](crate::Options::emit) says; the GA option has its default
+/// Writes a packet into `out`, which is cleared first. The payload may come in pieces. Options that do not
+/// fit are left out in the order of [`Options::emit`](crate::Options::emit); the GA option has its default
 /// numbers.
 ///
 /// # Errors
@@ -169,10 +168,10 @@ pub fn emit(
     emit_with(ip, tcp, payload, sum, &OptionProfile::default(), out)
 }
 
-/// The same as [`emit`] with the GA numbers of `profile`.
+/// Like [`emit`], with the GA numbers of `profile`.
 ///
 /// # Errors
-/// As [`emit`].
+/// Those of [`emit`].
 pub fn emit_with(
     ip: &IpMeta,
     tcp: &TcpHeader,
@@ -186,7 +185,7 @@ pub fn emit_with(
         ChecksumFill::Full => MAX_PACKET_LEN,
         ChecksumFill::Partial => MAX_SUPER_LEN,
     };
-    // At once, rather than piece by piece.
+    // All headers at once, rather than piece by piece.
     out.clear();
     out.reserve(ip.header_len() + tcp::MAX_HEADER_LEN + len);
     emit_headers_within(most, ip, tcp, len, profile, out)?;
@@ -194,7 +193,7 @@ pub fn emit_with(
         out.extend_from_slice(piece);
     }
     if sum == ChecksumFill::Full {
-        // The field holds the sum of the pseudo header: what is summed with it is complete.
+        // The field holds the sum of the pseudo header, so a sum that includes the field is complete.
         let segment = out.get_mut(ip.header_len()..).unwrap_or_default();
         let check = Sum::of(segment).finish();
         put_tcp_checksum(segment, check);
@@ -202,11 +201,11 @@ pub fn emit_with(
     Ok(())
 }
 
-/// Writes the headers of a packet whose `payload_len` bytes of payload are somewhere else, for a device that
-/// gathers them. The TCP checksum is [`ChecksumFill::Partial`]: nobody has seen the payload.
+/// Writes the headers of a packet whose payload of `payload_len` bytes is elsewhere, for a device that
+/// gathers it. The TCP checksum is [`ChecksumFill::Partial`], because the payload is not read.
 ///
 /// # Errors
-/// As [`emit`].
+/// Those of [`emit`].
 pub fn emit_headers_with(
     ip: &IpMeta,
     tcp: &TcpHeader,
@@ -217,7 +216,7 @@ pub fn emit_headers_with(
     emit_headers_within(MAX_SUPER_LEN, ip, tcp, payload_len, profile, out)
 }
 
-/// As [`emit_headers_with`], for a packet of at most `most` bytes.
+/// Like [`emit_headers_with`], for a packet of at most `most` bytes.
 #[inline(always)]
 fn emit_headers_within(
     most: usize,
@@ -232,7 +231,7 @@ fn emit_headers_within(
         return Err(EmitError::MixedFamilies);
     }
     let syn = tcp.flags.contains(Flags::SYN);
-    // Nearly every segment has these alone.
+    // Nearly every segment has only timestamps.
     let stamps = tcp.options.only_timestamps().filter(|_| !syn).map(|stamps| stamps.aligned());
     let mut options = ArrayVec::<u8, { options::MAX_LEN }>::new();
     if stamps.is_none() {
@@ -254,8 +253,8 @@ fn emit_headers_within(
     Ok(())
 }
 
-/// Writes the checksum field of the TCP segment `segment`, whatever it held before; `elsewhere` bytes of a
-/// segment with an open checksum are not in it. A segment shorter than a TCP header is left alone.
+/// Writes the checksum field of the TCP segment `segment`, whatever its value; with a partial checksum, the
+/// segment has `elsewhere` further bytes. A segment shorter than a TCP header is not changed.
 pub(crate) fn fill_tcp_checksum(ip: &IpMeta, segment: &mut [u8], elsewhere: usize, fill: ChecksumFill) {
     put_tcp_checksum(segment, 0);
     let check = match fill {
@@ -268,15 +267,15 @@ pub(crate) fn fill_tcp_checksum(ip: &IpMeta, segment: &mut [u8], elsewhere: usiz
     put_tcp_checksum(segment, check);
 }
 
-/// Writes `check` into the checksum field of a TCP segment that has one.
+/// Writes `check` into the checksum field of a TCP segment, if it is long enough.
 fn put_tcp_checksum(segment: &mut [u8], check: u16) {
     if let Some(field) = segment.get_mut(tcp::CHECKSUM_OFFSET..tcp::CHECKSUM_OFFSET + 2) {
         field.copy_from_slice(&check.to_be_bytes());
     }
 }
 
-/// Computes the IPv4 header checksum and the TCP checksum of `packet`, for code that has edited
-/// it. Anything that is not a whole TCP packet keeps its bytes.
+/// Computes the IPv4 header checksum and the TCP checksum of `packet`, for code that has edited it. Other
+/// bytes than a complete TCP packet are not changed.
 pub fn fill_checksums(packet: &mut [u8]) {
     let Ok(ip) = IpHeader::parse(packet, Strictness::Peeked) else { return };
     if ip.protocol != protocol::TCP {
@@ -289,14 +288,14 @@ pub fn fill_checksums(packet: &mut [u8]) {
     fill_tcp_checksum(&ip.meta, segment, 0, ChecksumFill::Full);
 }
 
-/// Where the TCP header of `packet` starts, or `None` if it is not a TCP packet.
+/// Returns the offset of the TCP header of `packet`; `None` if it is not a TCP packet.
 pub fn tcp_offset(packet: &[u8]) -> Option<usize> {
     let ip = IpHeader::parse(packet, Strictness::Peeked).ok()?;
     (ip.protocol == protocol::TCP).then_some(ip.payload_at)
 }
 
-/// Bytes of the IP and TCP headers of `packet` together, that is where its payload starts; `None` if
-/// it is not a TCP packet or ends before its payload.
+/// Returns the length of the IP and TCP headers of `packet`, which is the offset of its payload; `None` if it
+/// is not a TCP packet or ends before its payload.
 pub fn header_len(packet: &[u8]) -> Option<usize> {
     let ip = IpHeader::parse(packet, Strictness::Peeked).ok().filter(|ip| ip.protocol == protocol::TCP)?;
     let words = packet.get(ip.payload_at + 12)? >> 4;
@@ -304,7 +303,7 @@ pub fn header_len(packet: &[u8]) -> Option<usize> {
     (words >= 5 && len <= ip.end).then_some(len)
 }
 
-/// Source and destination of a TCP packet, without checking anything else; `None` if it is not one.
+/// Returns source and destination of a TCP packet, without further checks; `None` if it is not one.
 pub fn four_tuple(packet: &[u8]) -> Option<(SocketAddr, SocketAddr)> {
     let ip = IpHeader::parse(packet, Strictness::Peeked).ok()?;
     if ip.protocol != protocol::TCP {
@@ -354,7 +353,7 @@ mod tests {
 
     #[test]
     fn a_partial_checksum_is_completed_by_summing_the_segment() {
-        // A device sums from the TCP header on, the field included, and stores the complement.
+        // A device sums from the TCP header, including the field, and stores the complement.
         for ip in [ipv4(), ipv6()] {
             let full = written(&ip, &data_header(), b"odd", ChecksumFill::Full);
             let mut partial = written(&ip, &data_header(), b"odd", ChecksumFill::Partial);
@@ -470,7 +469,7 @@ mod tests {
         }
     }
 
-    /// Every entry point that takes bytes from outside.
+    /// Calls every function that accepts bytes from the network.
     fn take(bytes: &[u8]) {
         for check in [ChecksumCheck::Verify, ChecksumCheck::Trust] {
             let _ = parse(bytes, check);
@@ -505,7 +504,7 @@ mod tests {
 
         #[test]
         fn any_bytes_are_taken_without_panic(mut bytes in vec(any::<u8>(), 0..200), version in 0u8..3) {
-            // Half of them look like IP at first sight.
+            // Half of them look like IP.
             if let (Some(byte), Some(first)) = (bytes.first_mut(), [0x45u8, 0x60].get(usize::from(version))) {
                 *byte = *first;
             }
@@ -527,7 +526,7 @@ mod tests {
                 }
             }
             if bytes.len() >= 20 && bytes[0] >> 4 == 4 {
-                // So that the damage gets past the header checksum.
+                // Corrects the header checksum, so that the damage behind it is parsed.
                 let len = usize::from(bytes[0] & 15) * 4;
                 if let Some(header) = bytes.get_mut(..len) {
                     ip::fill_v4_checksum(header);

@@ -1,9 +1,9 @@
-//! Segmentation in software: what a device with TSO does in hardware, for devices without.
+//! Segmentation in software, for devices without TSO.
 //!
-//! The stack hands out runs of equal segments of one connection as one super-packet. Here it is cut:
-//! the sequence number advances, FIN and PSH stay on the last segment, CWR on the first, the IPv4
-//! identification counts up, lengths and checksums are rewritten. Everything else, options
-//! included, is the same on each.
+//! The stack combines runs of equal segments of one connection into a super-packet. This module cuts it: the
+//! sequence number advances, FIN and PSH stay on the last segment, CWR on the first, the IPv4 identification
+//! counts up, lengths and checksums are rewritten. All other fields, options included, are the same on each
+//! segment.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -12,31 +12,29 @@ use crate::ip::{self, IpHeader, Strictness, protocol};
 use crate::packet::{ChecksumFill, fill_tcp_checksum, header_len};
 use crate::tcp::Flags;
 
-/// Cuts `packet` into segments of at most `segment_size` payload bytes and hands each to `emit`, in
-/// order, with its checksums as `sum` says, whatever the packet's own checksum field held.
+/// Cuts `packet` into segments of at most `segment_size` payload bytes and hands each to `emit`, in order,
+/// with the kind of checksum `sum`, whatever the packet's own checksum field holds.
 ///
-/// A packet that fits one segment, one with SYN, RST or URG (which are never super-packets) and any
-/// with a `segment_size` of zero goes out as one. Packets of other protocols go out unchanged.
+/// A packet that fits one segment, one with SYN, RST or URG (which are never super-packets) and any with a
+/// `segment_size` of zero leaves as one. Packets of other protocols are not changed.
 ///
-/// With Accurate ECN, CWR is part of a counter: hand in runs that have it on none of their segments
-/// or cut them before this call.
+/// With Accurate ECN, CWR is part of a counter: a run whose segments have it must be cut before this call.
 pub fn split(packet: &[u8], segment_size: u16, sum: ChecksumFill, emit: &mut dyn FnMut(&[u8])) {
     cut(packet, segment_size, sum, false, emit);
 }
 
-/// As [`split`], each segment followed by its copy: the same once more, marked with the reserved bit
-/// [`Flags::R4`] (Proactive).
+/// Like [`split`], with a copy after each segment, marked by the reserved bit [`Flags::R4`] (Proactive).
 pub fn split_twice(packet: &[u8], segment_size: u16, sum: ChecksumFill, emit: &mut dyn FnMut(&[u8])) {
     cut(packet, segment_size, sum, true, emit);
 }
 
-/// Cuts a super-packet whose payload of `payload_len` bytes lies elsewhere into super-packets of at most
-/// `piece` bytes of it, with open checksums: hands `emit` the headers of each, and which part of the payload
-/// is behind them. `headers` are those of the whole, whatever their length field says; `segment_size` is what
-/// its segments carry.
+/// Cuts a super-packet with a separate payload of `payload_len` bytes into super-packets of at most `piece`
+/// bytes of it, with partial checksums. Hands `emit` the headers of each and its part of the payload.
+/// `headers` are those of the whole; their length field is ignored. `segment_size` is the payload of its
+/// segments.
 ///
-/// `piece` is a multiple of `segment_size`, or pieces do not begin where segments do. Headers that are none
-/// of TCP come back unchanged with the whole payload.
+/// `piece` must be a multiple of `segment_size`, so that pieces begin where segments do. Headers that are not
+/// TCP are handed over unchanged with the whole payload.
 pub fn split_headers(
     headers: &[u8],
     payload_len: usize,
@@ -45,7 +43,7 @@ pub fn split_headers(
     emit: &mut dyn FnMut(&[u8], Range<usize>),
 ) {
     let mut out = headers.to_vec();
-    // A packet that is peeked at has to be as long as it says.
+    // A packet must have its announced length to be parsed.
     put_length(&mut out, headers.len());
     let whole = out.clone();
     let Some(plan) = Plan::of(&whole) else { return emit(headers, 0..payload_len) };
@@ -84,7 +82,7 @@ fn cut(packet: &[u8], segment_size: u16, sum: ChecksumFill, twice: bool, emit: &
     }
 }
 
-/// A super-packet and where its parts are.
+/// A super-packet and the offsets of its parts.
 struct Plan<'a> {
     ip: IpHeader,
     headers: &'a [u8],
@@ -109,8 +107,8 @@ impl<'a> Plan<'a> {
         self.flags.intersects(Flags::SYN | Flags::RST | Flags::URG)
     }
 
-    /// Sequence number, flags and identification of segment `index`, whose payload starts at `start`, or of
-    /// several from it on.
+    /// Sets sequence number, flags and identification of segment `index`, whose payload starts at `start`, or
+    /// of several segments from it on.
     fn adjust(&self, out: &mut [u8], index: usize, start: usize, is_last: bool) {
         let tcp = self.ip.payload_at;
         let mut flags = self.flags;
@@ -128,15 +126,15 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Marks a segment that is written as a copy.
+    /// Marks a segment as a copy.
     fn mark(&self, out: &mut [u8]) {
         let at = self.ip.payload_at + 12;
         let marked = out.get(at).map(|byte| byte | (Flags::R4.0 >> 8) as u8);
         put(out, at, marked.as_slice());
     }
 
-    /// Lengths and checksums, of a packet of which `elsewhere` bytes are not in `out`; its checksum is open
-    /// then.
+    /// Sets lengths and checksums of a packet; `elsewhere` bytes of it are not in `out`, and then its
+    /// checksum is partial.
     fn finish(&self, out: &mut [u8], elsewhere: usize, sum: ChecksumFill) {
         let tcp = self.ip.payload_at;
         put_length(out, out.len() + elsewhere);
@@ -156,7 +154,7 @@ fn put_length(out: &mut [u8], len: usize) {
     }
 }
 
-/// Overwrites bytes at `at`. [`Plan::of`] has seen that the headers are there.
+/// Overwrites bytes at `at`. [`Plan::of`] has checked that the headers are complete.
 fn put(out: &mut [u8], at: usize, bytes: &[u8]) {
     if let Some(field) = out.get_mut(at..at + bytes.len()) {
         field.copy_from_slice(bytes);
@@ -267,7 +265,7 @@ mod tests {
         }
     }
 
-    /// Cutting at once gives the same segments as cutting what was cut into pieces before.
+    /// Cutting directly gives the same segments as cutting into pieces first.
     #[test]
     fn pieces_are_super_packets_of_the_same_segments() {
         let flags = Flags::ACK | Flags::PSH | Flags::FIN | Flags::CWR;
@@ -291,7 +289,7 @@ mod tests {
         assert_eq!(all, [(vec![0x45; 30], 0..7)]);
     }
 
-    /// Writes `headers` again over `payload`.
+    /// Parses `headers` over `payload`, and writes them again.
     fn super_packet_of(headers: &[u8], payload: &[u8]) -> Vec<u8> {
         let packet = [headers, payload].concat();
         let Ok(Packet::Tcp(read)) = crate::parse(&packet, ChecksumCheck::Trust) else {

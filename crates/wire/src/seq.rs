@@ -1,7 +1,7 @@
 //! Sequence numbers: 32 bits, ordered modulo 2^32 (RFC 9293 section 3.4).
 //!
-//! "Less than" is meaningful for numbers less than 2^31 apart; it is not a total order, therefore
-//! [`SeqNum`] implements no `Ord` and the comparisons have names.
+//! "Less than" is meaningful for numbers less than 2^31 apart. It is not a total order, so [`SeqNum`] does
+//! not implement `Ord`, and the comparisons are methods.
 
 use core::fmt;
 use core::ops::{Add, AddAssign, Sub};
@@ -11,42 +11,42 @@ use core::ops::{Add, AddAssign, Sub};
 pub struct SeqNum(pub u32);
 
 impl SeqNum {
-    /// `self` comes before `other`.
+    /// True if `self` comes before `other`.
     pub const fn lt(self, other: SeqNum) -> bool {
         self.diff(other) < 0
     }
 
-    /// `self` comes before `other` or equals it.
+    /// True if `self` comes before `other` or equals it.
     pub const fn le(self, other: SeqNum) -> bool {
         self.diff(other) <= 0
     }
 
-    /// `self` comes after `other`.
+    /// True if `self` comes after `other`.
     pub const fn gt(self, other: SeqNum) -> bool {
         self.diff(other) > 0
     }
 
-    /// `self` comes after `other` or equals it.
+    /// True if `self` comes after `other` or equals it.
     pub const fn ge(self, other: SeqNum) -> bool {
         self.diff(other) >= 0
     }
 
-    /// The later of the two.
+    /// Returns the later of the two.
     pub const fn max(self, other: SeqNum) -> SeqNum {
         if self.lt(other) { other } else { self }
     }
 
-    /// The earlier of the two.
+    /// Returns the earlier of the two.
     pub const fn min(self, other: SeqNum) -> SeqNum {
         if self.gt(other) { other } else { self }
     }
 
-    /// `self - earlier` in bytes, wrapping: the caller knows that `earlier` is not later.
+    /// Returns `self - earlier` in bytes, wrapping; `earlier` must not be later.
     pub const fn since(self, earlier: SeqNum) -> u32 {
         self.0.wrapping_sub(earlier.0)
     }
 
-    /// `self - other` in bytes with its sign, exact within 2^31.
+    /// Returns `self - other` in bytes with its sign, exact within 2^31.
     pub const fn diff(self, other: SeqNum) -> i32 {
         self.0.wrapping_sub(other.0) as i32
     }

@@ -7,8 +7,8 @@
 //! +---+---+---+---+---+---+---+---+---+---+---+---+---+---+---+---+
 //! ```
 //!
-//! R4, R5 and R6 are reserved; the names are the bits' numbers in the IANA registry. All of them pass
-//! through this crate unchanged: whether one means anything is negotiated by the connection.
+//! R4, R5 and R6 are reserved; the names are the bits' numbers in the IANA registry. This crate does not
+//! change them; a connection negotiates their meaning.
 
 use core::fmt;
 use core::ops::{BitOr, BitOrAssign};
@@ -26,7 +26,7 @@ pub const MAX_HEADER_LEN: usize = 60;
 /// Offset of the checksum field in the header.
 pub const CHECKSUM_OFFSET: usize = 16;
 
-/// The control bits of a segment, the reserved ones included.
+/// The control bits of a segment, including the reserved ones.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Flags(pub u16);
 
@@ -41,9 +41,9 @@ impl Flags {
     pub const RST: Flags = Flags(0x004);
     /// Push.
     pub const PSH: Flags = Flags(0x008);
-    /// The acknowledgement field counts.
+    /// The acknowledgement field is valid.
     pub const ACK: Flags = Flags(0x010);
-    /// The urgent pointer counts.
+    /// The urgent pointer is valid.
     pub const URG: Flags = Flags(0x020);
     /// ECN echo.
     pub const ECE: Flags = Flags(0x040);
@@ -55,9 +55,9 @@ impl Flags {
     pub const R6: Flags = Flags(0x200);
     /// Reserved, registry bit 5.
     pub const R5: Flags = Flags(0x400);
-    /// Reserved, registry bit 4. Proactive marks its copies with it where that is negotiated.
+    /// Reserved, registry bit 4. Proactive marks its copies with it if both ends agreed.
     pub const R4: Flags = Flags(0x800);
-    /// Every bit that the header has room for.
+    /// All bits of the field.
     pub const ALL: Flags = Flags(0xfff);
 
     /// Letters in the order in which packet scripts write them.
@@ -76,17 +76,17 @@ impl Flags {
         (Flags::ACK, '.'),
     ];
 
-    /// All bits of `other` are set.
+    /// True if all bits of `other` are set.
     pub const fn contains(self, other: Flags) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// At least one bit of `other` is set.
+    /// True if at least one bit of `other` is set.
     pub const fn intersects(self, other: Flags) -> bool {
         self.0 & other.0 != 0
     }
 
-    /// No bit is set.
+    /// True if no bit is set.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
@@ -101,14 +101,14 @@ impl Flags {
         self.0 &= !other.0;
     }
 
-    /// These flags without the bits of `other`.
+    /// Returns these flags without the bits of `other`.
     #[must_use]
     pub const fn without(self, other: Flags) -> Flags {
         Flags(self.0 & !other.0)
     }
 
-    /// Reads what `Display` writes: letters of `FSRPEWAU456.` in any order, or `-` for none. `None` on
-    /// any other character.
+    /// Parses the format of `Display`: letters of `FSRPEWAU456.` in any order, or `-` for none. `None` for
+    /// other characters.
     pub fn from_letters(text: &str) -> Option<Flags> {
         if text == "-" {
             return Some(Flags::NONE);
@@ -149,7 +149,7 @@ impl fmt::Debug for Flags {
     }
 }
 
-/// The bytes of a segment, as its data offset divides them.
+/// The bytes of a segment, divided at its data offset.
 pub(crate) struct Parts<'a> {
     fixed: &'a [u8; MIN_HEADER_LEN],
     pub(crate) options: &'a [u8],
@@ -157,7 +157,7 @@ pub(crate) struct Parts<'a> {
 }
 
 impl Parts<'_> {
-    /// Control and reserved bits.
+    /// Returns the control and reserved bits.
     #[inline]
     pub(crate) fn flags(&self) -> Flags {
         Flags(u16::from_be_bytes([self.fixed[12], self.fixed[13]]) & Flags::ALL.0)
@@ -174,7 +174,7 @@ pub(crate) fn split(bytes: &[u8]) -> Result<Parts<'_>, ParseError> {
     Ok(Parts { fixed, options, payload })
 }
 
-/// A TCP header. The data offset and the checksum are not here: they follow from the rest.
+/// A TCP header, without data offset and checksum, which follow from the rest.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct TcpHeader {
     /// Source port.
@@ -196,8 +196,8 @@ pub struct TcpHeader {
 }
 
 impl TcpHeader {
-    /// Reads the header at the start of `bytes`, which may continue with payload. Answers the header
-    /// and its length in bytes. The checksum is not looked at.
+    /// Parses the header at the start of `bytes`, which may continue with payload. Returns the header and its
+    /// length in bytes. Does not verify the checksum.
     ///
     /// # Errors
     /// [`ParseError::Truncated`] and [`ParseError::TcpHeaderLength`].
@@ -207,7 +207,7 @@ impl TcpHeader {
         Ok((TcpHeader::of(&parts, options), MIN_HEADER_LEN + parts.options.len()))
     }
 
-    /// The header of these bytes, with the options that were read from them.
+    /// Returns the header of these bytes, with the options parsed from them.
     #[inline]
     pub(crate) fn of(parts: &Parts<'_>, options: Options) -> TcpHeader {
         let fixed = parts.fixed;
@@ -223,7 +223,7 @@ impl TcpHeader {
         }
     }
 
-    /// The bytes of the header with a checksum of zero, and which options did not fit.
+    /// Returns the bytes of the header with a checksum of zero, and the options that did not fit.
     pub fn emit(&self, profile: &OptionProfile) -> (ArrayVec<u8, MAX_HEADER_LEN>, Dropped) {
         let mut area = ArrayVec::new();
         let dropped = self.options.emit_with(self.flags.contains(Flags::SYN), profile, &mut area);
@@ -235,7 +235,7 @@ impl TcpHeader {
         (out, dropped)
     }
 
-    /// The header before its options, which have `options_len` bytes, with `checksum`.
+    /// Returns the header without its options, whose length is `options_len` bytes, with `checksum`.
     pub(crate) fn fixed(&self, options_len: usize, checksum: u16) -> [u8; MIN_HEADER_LEN] {
         let TcpHeader { src_port, dst_port, seq, ack, flags, window, urgent, options: _ } = self;
         let words = ((MIN_HEADER_LEN + options_len) / 4) as u16;
@@ -264,7 +264,7 @@ pub(crate) mod arbitrary {
     use crate::options;
     use proptest::prelude::*;
 
-    /// A header whose options belong to its kind of segment, whether or not they fit.
+    /// Returns a header whose options belong to its kind of segment, whether or not they fit.
     pub(crate) fn header() -> impl Strategy<Value = TcpHeader> {
         let options = (0..=Flags::ALL.0).prop_flat_map(|bits| {
             (Just(Flags(bits)), options::arbitrary::options(Flags(bits).contains(Flags::SYN)))

@@ -1,8 +1,8 @@
-//! Instants that a driver hands in.
+//! Points in time, which a driver passes to the core.
 //!
-//! No part of the core reads a clock: every call that needs the time takes `now: Instant`. The origin
-//! is the driver's choice (start of the process, of the simulation, of a test) and has no meaning; only
-//! differences do. The type lives here because this is the one crate that every other sees.
+//! No part of the core reads a clock: every call that needs the time takes `now: Instant`. The driver chooses
+//! the origin (start of the process, of the simulation, of a test), which has no meaning; only differences
+//! count. The type is in this crate because all others depend on it.
 
 use core::fmt;
 use core::num::NonZeroU64;
@@ -10,7 +10,7 @@ use core::ops::{Add, AddAssign, Sub};
 
 pub use core::time::Duration;
 
-/// A point in time: microseconds since an origin that the driver chose, at most `u64::MAX - 1` of them.
+/// A point in time: microseconds since the driver's origin, at most `u64::MAX - 1`.
 ///
 /// An `Option<Instant>` takes no more memory than an `Instant`: a connection has many unset deadlines.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
@@ -20,17 +20,17 @@ impl Instant {
     /// The origin.
     pub const ZERO: Instant = Instant(NonZeroU64::MIN);
 
-    /// The instant `micros` microseconds after the origin.
+    /// Returns the instant `micros` microseconds after the origin.
     pub const fn from_micros(micros: u64) -> Self {
         Instant(NonZeroU64::MIN.saturating_add(micros))
     }
 
-    /// The instant `millis` milliseconds after the origin. Saturates at the end of time.
+    /// Returns the instant `millis` milliseconds after the origin. Saturates at the maximum.
     pub const fn from_millis(millis: u64) -> Self {
         Instant::from_micros(millis.saturating_mul(1000))
     }
 
-    /// Microseconds since the origin.
+    /// Returns the microseconds since the origin.
     pub const fn as_micros(self) -> u64 {
         self.0.get() - 1
     }
@@ -43,17 +43,17 @@ impl Instant {
         NonZeroU64::new(from_origin(a).min(from_origin(b)).wrapping_add(1)).map(Instant)
     }
 
-    /// The time from `earlier` to `self`, or zero if `earlier` is later.
+    /// Returns the time from `earlier` to `self`, or zero if `earlier` is later.
     pub fn saturating_since(self, earlier: Instant) -> Duration {
         Duration::from_micros(self.0.get().saturating_sub(earlier.0.get()))
     }
 
-    /// `self - span`, or `None` if that is before the origin.
+    /// Returns `self - span`, or `None` if that is before the origin.
     pub fn checked_sub(self, span: Duration) -> Option<Instant> {
         self.as_micros().checked_sub(micros(span)).map(Instant::from_micros)
     }
 
-    /// `self - span`, or the origin if that is before it.
+    /// Returns `self - span`, or the origin if that is before it.
     pub fn saturating_sub(self, span: Duration) -> Instant {
         Instant::from_micros(self.as_micros().saturating_sub(micros(span)))
     }
@@ -75,7 +75,7 @@ impl fmt::Debug for Instant {
 impl Add<Duration> for Instant {
     type Output = Instant;
 
-    /// Saturates at the end of time, so that "never" can be written as a huge span.
+    /// Saturates at the maximum, so that a huge span means "never".
     fn add(self, span: Duration) -> Instant {
         Instant(self.0.saturating_add(micros(span)))
     }
@@ -90,13 +90,13 @@ impl AddAssign<Duration> for Instant {
 impl Sub<Instant> for Instant {
     type Output = Duration;
 
-    /// The same as [`Instant::saturating_since`].
+    /// See [`Instant::saturating_since`].
     fn sub(self, earlier: Instant) -> Duration {
         self.saturating_since(earlier)
     }
 }
 
-/// Whole microseconds of `span`; a fraction is cut off. Saturates.
+/// Returns the whole microseconds of `span`; a fraction is cut off. Saturates.
 pub fn micros(span: Duration) -> u64 {
     span.as_secs().saturating_mul(1_000_000).saturating_add(u64::from(span.subsec_micros()))
 }

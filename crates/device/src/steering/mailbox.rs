@@ -1,7 +1,6 @@
-//! Where packets wait for a stack that another one's queue has brought.
+//! Packets for one stack that arrived on another stack's queue.
 //!
-//! There is a lock, but nothing is done under it except moving a few words, and only packets that came to the
-//! wrong queue pass through it.
+//! Only such packets use the lock, and only to move a few words.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,9 +8,9 @@ use std::task::{Context, Poll, Waker};
 
 use crate::{RxMeta, WayBack};
 
-/// Bytes that wait for one stack at most; a few milliseconds of what a core can take in.
+/// Limit of waiting bytes for one stack: a few milliseconds of a core's throughput.
 pub(super) const ROOM: usize = 4 << 20;
-/// Bytes that a packet counts in addition to its own.
+/// Bytes that a packet counts in addition to its own length.
 const OVERHEAD: usize = 64;
 
 /// A packet that was read from another queue.
@@ -19,14 +18,14 @@ const OVERHEAD: usize = 64;
 pub(super) struct Handed {
     pub(super) packet: Vec<u8>,
     pub(super) meta: RxMeta,
-    /// How its sender is reached, if the device must be told.
+    /// How to reach its sender, if this queue's device must be told.
     pub(super) way_back: Option<WayBack>,
 }
 
 /// The packets that wait for one stack.
 #[derive(Debug, Default)]
 pub(super) struct Mailbox {
-    /// Packets inside, to be asked without the lock.
+    /// Number of packets, readable without the lock.
     len: AtomicUsize,
     inside: Mutex<Inside>,
 }
@@ -40,7 +39,7 @@ struct Inside {
 }
 
 impl Mailbox {
-    /// Puts a packet in; gives its buffer back if there is no room. The reader is not woken yet.
+    /// Adds a packet; returns its buffer if the limit is reached. Does not wake the reader.
     pub(super) fn put(&self, handed: Handed) -> Result<(), Vec<u8>> {
         let mut inside = self.lock();
         let bytes = inside.bytes + handed.packet.len() + OVERHEAD;
@@ -53,19 +52,19 @@ impl Mailbox {
         Ok(())
     }
 
-    /// Wakes the reader if there is something for it.
+    /// Wakes the reader if there are packets.
     pub(super) fn wake(&self) {
         if self.is_empty() {
             return;
         }
-        // Woken after the lock is let go.
+        // Woken after the lock is released.
         let reader = self.lock().reader.take();
         if let Some(reader) = reader {
             reader.wake();
         }
     }
 
-    /// Moves everything into `into`, which is empty; false if there is nothing.
+    /// Moves all packets to `into`, which is empty; false if there are none.
     pub(super) fn take_all(&self, into: &mut Vec<Handed>) -> bool {
         if self.is_empty() {
             return false;
@@ -77,7 +76,7 @@ impl Mailbox {
         !into.is_empty()
     }
 
-    /// Ready if there is something; else the task is woken when there is.
+    /// Ready if there are packets; otherwise the task is woken when one arrives.
     pub(super) fn poll_mail(&self, cx: &mut Context<'_>) -> Poll<()> {
         if !self.is_empty() {
             return Poll::Ready(());
@@ -93,7 +92,7 @@ impl Mailbox {
         Poll::Pending
     }
 
-    /// The reader has gone.
+    /// Closes the mailbox, because its reader has ended.
     pub(super) fn close(&self) {
         let gone = Inside { closed: true, ..Inside::default() };
         let before = std::mem::replace(&mut *self.lock(), gone);
@@ -105,7 +104,7 @@ impl Mailbox {
         self.len.load(Ordering::Acquire) == 0
     }
 
-    /// The state is whole after each call, so a panic elsewhere under the lock leaves nothing half done.
+    /// Locks the state. It is valid after each call, so a panic under the lock leaves no partial state.
     fn lock(&self) -> MutexGuard<'_, Inside> {
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }

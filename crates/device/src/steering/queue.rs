@@ -9,40 +9,40 @@ use super::Steering;
 use super::mailbox::{Handed, Mailbox};
 use crate::{Capabilities, Counters, Device, Gathered, RxMeta, SharedSink, TxMeta, WayBack};
 
-/// One queue of a device for one of several stacks: hands over what arrives for the others.
+/// One queue of a device for one of several stacks. It hands over packets of the other stacks.
 ///
-/// The wake-ups of a stack's task come from its own queue and from the mailbox, so the queues may be driven
-/// by tasks of different runtimes.
+/// The task of a stack is woken by its own queue and by the mailbox, so the queues may be driven by tasks of
+/// different runtimes.
 pub struct SteeredDevice {
     queue: Box<dyn Device>,
     index: usize,
     steering: Steering,
     mailboxes: Arc<[Mailbox]>,
-    /// Packets for this queue that others have read and this one has not received yet.
+    /// Packets for this queue that others have read and its stack has not received yet.
     arrived: Vec<Handed>,
     taken: usize,
-    /// Packets for other queues that this one has read, with the index of the queue.
+    /// Packets for other queues that this one has read, with the index of their queue.
     astray: Vec<(usize, Handed)>,
     spare: Vec<Vec<u8>>,
     handed_over: u64,
     dropped: u64,
 }
 
-/// More spare buffers than this are freed.
+/// Limit of spare buffers; further ones are freed.
 const SPARE_BUFFERS: usize = 64;
 
 impl SteeredDevice {
-    /// Ties the queues of one device together: as many as `steering` knows, in their order.
+    /// Joins the queues of one device, in the order of `steering`.
     ///
-    /// Where the kernel cannot be taught the hash (no right to, too old), packets come to any queue, and more
+    /// If the kernel cannot compute the hash (no permission, too old), packets arrive at any queue, and more
     /// of them are handed over ([`Counters::handed_over`]).
     ///
     /// # Panics
-    /// If there are more or fewer.
+    /// If their number differs from that of `steering`.
     pub fn over(mut queues: Vec<Box<dyn Device>>, steering: Steering) -> Vec<SteeredDevice> {
         assert_eq!(queues.len(), steering.queues(), "as many queues as the steering knows");
         if let Some(first) = queues.first_mut() {
-            // A device that cannot spread packets leaves that to this type.
+            // If the device cannot spread packets, this type hands them over.
             let _ = first.spread(&steering);
         }
         let mailboxes: Arc<[Mailbox]> = queues.iter().map(|_| Mailbox::default()).collect();
@@ -61,7 +61,7 @@ impl SteeredDevice {
         queues.into_iter().enumerate().map(over).collect()
     }
 
-    /// Hands at most `budget` packets to `sink` that others have read; returns how many.
+    /// Hands at most `budget` packets from the mailbox to `sink`; returns their number.
     fn take_mail(&mut self, budget: usize, sink: &mut SharedSink<'_>) -> usize {
         let mut count = 0;
         while count < budget {
@@ -92,7 +92,7 @@ impl SteeredDevice {
         }
     }
 
-    /// Puts what was read for others into their mailboxes.
+    /// Puts packets of other queues into their mailboxes.
     fn hand_over_astray(&mut self) {
         for (to, mut handed) in std::mem::take(&mut self.astray) {
             handed.way_back = self.queue.way_back(&handed.packet);
@@ -113,7 +113,7 @@ impl Device for SteeredDevice {
     fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let has_mail = self.taken < self.arrived.len()
             || self.mailboxes.get(self.index).is_some_and(|mailbox| mailbox.poll_mail(cx).is_ready());
-        // The queue is asked in any case: it is to wake this task too.
+        // The queue is polled in any case, so that it wakes this task too.
         match self.queue.poll_readable(cx) {
             Poll::Pending if has_mail => Poll::Ready(Ok(())),
             other => other,
@@ -205,7 +205,7 @@ impl Device for SteeredDevice {
 }
 
 impl Drop for SteeredDevice {
-    /// Nobody takes anything out of this mailbox any more.
+    /// Closes the mailbox, which nothing reads any more.
     fn drop(&mut self) {
         if let Some(mailbox) = self.mailboxes.get(self.index) {
             mailbox.close();

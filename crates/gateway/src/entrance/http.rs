@@ -1,10 +1,10 @@
 //! Requests of browsers to an HTTP proxy: CONNECT (RFC 9110, section 9.3.6), and for plain `http://`
-//! addresses the request itself with the whole address in it (absolute-form, RFC 9112, section 3.2.2).
+//! addresses the request itself with the complete address (absolute-form, RFC 9112, section 3.2.2).
 //!
 //! With users, both need `Proxy-Authorization` in the Basic scheme (RFC 9110, section 11.7; RFC 7617).
 //!
-//! The second kind goes to the origin as the origin expects it, with `Connection: close`: the next request of
-//! the same client may be for another origin, and comes over a connection of its own.
+//! A request in absolute-form goes to the origin in the form that the origin expects, with
+//! `Connection: close`: the client's next request may be for another origin, and uses another connection.
 
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -14,11 +14,11 @@ use crate::users::Users;
 
 /// Longest request line and headers.
 const LONGEST_HEAD: usize = 32 << 10;
-/// Longest word that is taken for a method.
+/// Longest word that counts as a method.
 const LONGEST_METHOD: usize = 16;
 const SCHEME: &[u8] = b"http://";
-/// Fields that are between the client and its proxy, or are rewritten (RFC 9110, section 7.6.1); with them go
-/// those that the client names in `Connection`.
+/// Fields between the client and its proxy, and fields that are rewritten (RFC 9110, section 7.6.1). Fields
+/// that the client names in `Connection` are removed too.
 const HOP_BY_HOP: [&str; 6] =
     ["connection", "proxy-connection", "keep-alive", "proxy-authorization", "te", "host"];
 
@@ -39,8 +39,8 @@ pub(super) async fn asked(
     if head == 0 {
         return Ok(None);
     }
-    // Fields may hold any byte (RFC 9110, section 5.5): each is a character here, and a byte again
-    // afterwards.
+    // Fields may hold any byte (RFC 9110, section 5.5), so each byte becomes one character, and one byte
+    // again later.
     let text: String = buffer[..head].iter().copied().map(char::from).collect();
     let Some((origin, for_origin)) = understand(&text) else {
         client.write_all(&refusal("400 Bad Request")).await?;
@@ -68,18 +68,18 @@ pub(super) async fn asked(
 const UNAUTHORIZED: &[u8] = b"HTTP/1.1 407 Proxy Authentication Required\r\n\
     Proxy-Authenticate: Basic realm=\"brisk\", charset=\"UTF-8\"\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
 
-/// The value of the first field of a head with this name.
+/// Returns the value of the first field with this name.
 fn field<'a>(head: &'a str, name: &str) -> Option<&'a str> {
     let fields = head.split("\r\n").skip(1).filter_map(|line| line.split_once(':'));
     fields.into_iter().find(|(field, _)| field.eq_ignore_ascii_case(name)).map(|(_, value)| value)
 }
 
-/// A response without a body, behind which the connection ends.
+/// Returns a response without a body, after which the connection ends.
 pub(super) fn refusal(status: &str) -> Vec<u8> {
     format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").into_bytes()
 }
 
-/// Whether the bytes so far are the beginning of `CONNECT ` or of `METHOD http://`.
+/// True if the bytes may be the beginning of `CONNECT ` or of `METHOD http://`.
 fn may_be_for_a_proxy(bytes: &[u8]) -> bool {
     let method = bytes.iter().take(LONGEST_METHOD + 1).take_while(|byte| byte.is_ascii_uppercase()).count();
     match bytes.get(method..) {
@@ -92,7 +92,7 @@ fn may_be_for_a_proxy(bytes: &[u8]) -> bool {
     }
 }
 
-/// The origin, and the head that is meant for it: none of a CONNECT.
+/// Parses a head; returns the origin, and the head to send to it: empty for CONNECT.
 fn understand(head: &str) -> Option<(String, String)> {
     let (line, fields) = head.split_once("\r\n")?;
     let [method, target, version] = line.split(' ').collect::<Vec<_>>()[..] else { return None };
@@ -111,7 +111,7 @@ fn understand(head: &str) -> Option<(String, String)> {
         return None;
     }
     let target = match (method, path) {
-        // The server itself is asked and none of its resources (RFC 9112, section 3.2.4).
+        // The request is for the server itself, not for a resource (RFC 9112, section 3.2.4).
         ("OPTIONS", "") => "*".to_owned(),
         (_, path) if path.starts_with('/') => path.to_owned(),
         (_, query) => format!("/{query}"),
@@ -125,7 +125,7 @@ fn understand(head: &str) -> Option<(String, String)> {
     Some((origin, for_origin))
 }
 
-/// The fields that are for the origin; `None` if a line is no field.
+/// Returns the fields for the origin; `None` if a line is not a field.
 fn end_to_end(fields: &str) -> Option<Vec<&str>> {
     let lines = fields.split("\r\n").filter(|field| !field.is_empty());
     let named: Option<Vec<(&str, &str, &str)>> =

@@ -16,33 +16,33 @@ use super::replay::{Freshness, MessageId, ReplayWindow};
 use super::stamp::Stamp;
 use super::stream::{HopStream, Message, arrival, framed, next_message};
 
-/// Why a connection of the hop is not served.
+/// Reason why a connection of the hop is not served.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Rejected {
     /// The peer does not hold the key.
     #[error("first message: {0}")]
     Handshake(#[from] HandshakeError),
-    /// The peer's first message has no meaning.
+    /// The peer's first message is not valid.
     #[error("first message: {0}")]
     Opening(#[from] OpeningError),
-    /// It was here before.
+    /// The first message was replayed.
     #[error("replayed first message")]
     Repeated {
         /// The label of the frontend's key.
         frontend: Option<Arc<str>>,
     },
-    /// The line failed, or what came was no message.
+    /// The connection failed, or its bytes were no message.
     #[error("first message: {0}")]
     Line(#[from] io::Error),
-    /// The peer has left without a message.
+    /// The peer closed the connection without a message.
     #[error("it said nothing")]
     Silent,
-    /// Nothing complete came in time.
+    /// No complete message arrived in time.
     #[error("first message: timed out")]
     Late,
 }
 
-/// This run of the backend, the first messages it has acted upon, and its key pair of now.
+/// The state of this run of the backend: the first messages that it has acted on, and its current key pair.
 #[derive(Debug)]
 pub(crate) struct Run {
     began: Instant,
@@ -51,7 +51,7 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// A run that begins now; see [`ReplayWindow::new`] and [`Ephemerals::new`].
+    /// Begins a run; see [`ReplayWindow::new`] and [`Ephemerals::new`].
     ///
     /// # Errors
     /// If the operating system has no randomness.
@@ -87,21 +87,21 @@ pub(crate) struct Asked {
     pub(crate) opening: Opening,
     /// The client's first bytes.
     pub(crate) first: Zeroizing<Vec<u8>>,
-    /// The label of the frontend's key, if it has a pair.
+    /// The label of the frontend's key, if it has its own.
     pub(crate) frontend: Option<Arc<str>>,
     reply: Reply,
 }
 
-/// How the verdict will be told.
+/// The form in which the verdict is sent.
 #[derive(Debug)]
 enum Reply {
     /// In the second message.
     Message { line: Line, responder: Option<Responder>, arrived: Vec<u8> },
-    /// In the first record: the second message has asked for confirmation.
+    /// In the first record, because the second message has requested a confirmation.
     Record(HopStream),
 }
 
-/// Waits until the first message begins to come, and answers what has.
+/// Waits for the beginning of the first message, and returns the bytes that have arrived.
 pub(crate) async fn beginning(line: &mut Line) -> Result<Vec<u8>, Rejected> {
     match arrival(line).await {
         Ok(arrived) if !arrived.is_empty() => Ok(arrived),
@@ -109,8 +109,8 @@ pub(crate) async fn beginning(line: &mut Line) -> Result<Vec<u8>, Rejected> {
     }
 }
 
-/// Reads the first message, of which `arrived` is there, and checks it. If the frontend has to confirm, it
-/// has done so when this returns.
+/// Reads the rest of the first message, which begins with `arrived`, and checks it. If the frontend must
+/// confirm it, it has done so when this returns.
 pub(crate) async fn receive(
     mut line: Line,
     mut arrived: Vec<u8>,
@@ -142,8 +142,8 @@ fn plain(line: Line, message: &[u8], arrived: Vec<u8>) -> Result<Asked, Rejected
     Ok(Asked { opening, first, frontend: None, reply })
 }
 
-/// Asks for confirmation and waits for it: a record can be made only by who has read our message and made the
-/// first.
+/// Requests a confirmation and waits for it. Only the sender of the first message, after reading the answer,
+/// can seal a record.
 async fn confirmed(
     line: Line,
     responder: Responder,
@@ -159,7 +159,7 @@ async fn confirmed(
 }
 
 impl Asked {
-    /// Transport of the connection.
+    /// Returns the transport of the connection.
     pub(crate) fn line(&self) -> &Line {
         match &self.reply {
             Reply::Message { line, .. } => line,
@@ -167,7 +167,7 @@ impl Asked {
         }
     }
 
-    /// Tells the verdict. It leaves with the first bytes that are written, or when the stream is flushed.
+    /// Sends the verdict. It leaves with the first written bytes, or when the stream is flushed.
     pub(crate) async fn tell(self, verdict: Verdict, run: &Run) -> Result<HopStream, Rejected> {
         match self.reply {
             Reply::Message { line, responder: Some(responder), arrived } => {
@@ -202,7 +202,7 @@ mod tests {
         Hop::Sealed(KeyRing::of(HopKey::new([byte; 32])))
     }
 
-    /// A frontend's keys and a backend's.
+    /// Returns a frontend's keys and a backend's.
     fn pairs() -> [Hop; 2] {
         let own = [(); 2].map(|()| PrivateKey::generate().unwrap());
         let public = [own[1].public(), own[0].public()];
@@ -214,7 +214,7 @@ mod tests {
         Run::begin(Duration::from_secs(10), USUAL_LIFETIME).unwrap()
     }
 
-    /// The first message of a frontend whose key pairs serve for a while.
+    /// Returns the first message of a frontend whose key pairs serve for several connections.
     fn dial(hop: &Hop, opening: &Opening, first: &[u8]) -> Result<(Dialled, Vec<u8>), HandshakeError> {
         dial::dial(hop, &Arc::new(Ephemerals::new(USUAL_LIFETIME)), opening, first)
     }
@@ -226,7 +226,7 @@ mod tests {
         (Line::Kernel(connected.unwrap()), Line::Kernel(accepted.unwrap().0))
     }
 
-    /// The frontend's part after `dial`.
+    /// Runs the frontend's part after `dial`.
     async fn answered(
         dialled: Dialled,
         line: Line,
@@ -240,7 +240,7 @@ mod tests {
         Opening { purpose: Purpose::Carry, stamp, client: None, origin: None }
     }
 
-    /// Sends these bytes, and answers what the backend makes of them; `None` if it waits for more.
+    /// Sends these bytes; returns the backend's result, or `None` if it waits for more.
     async fn received(bytes: &[u8], hop: &Hop, run: &Run) -> Option<Result<Asked, Rejected>> {
         let (mut a, b) = lines().await;
         a.split().1.write_all(bytes).await.unwrap();
@@ -268,7 +268,7 @@ mod tests {
         let (key, run) = (hop(1), run());
         let elsewhere = Stamp { epoch: 12345, at: 5, takes_lasting: true };
         let (dialled, message) = dial(&key, &opening(elsewhere), b"transfer 100").unwrap();
-        // Somebody who has recorded it can send it but not confirm it.
+        // An attacker who has recorded the message can send it but not confirm it.
         assert!(received(&message, &key, &run).await.is_none());
         let (a, b) = lines().await;
         let clock = BackendClock::default();
@@ -300,7 +300,7 @@ mod tests {
         assert!(matches!(asked.reply, Reply::Message { .. }));
     }
 
-    /// The first bit of the length tells them apart on the wire.
+    /// True if the first bit of the length, the flag on the wire, is set.
     fn is_lasting(message: &[u8]) -> bool {
         message[0] & 0x80 != 0
     }
@@ -312,7 +312,7 @@ mod tests {
             let run = Run::begin(Duration::from_secs(10), Duration::ZERO).unwrap();
             run.own.set_lifetime(if back { USUAL_LIFETIME } else { Duration::ZERO });
             let (key, clock) = (hop(1), BackendClock::default());
-            // The first connection knows nothing of the backend, and is what every release takes.
+            // The first connection does not know the backend and uses the form that every release accepts.
             for lasts in [false, front && back, front && back] {
                 let stamp = clock.stamp(Instant::now());
                 let (dialled, message) = dial::dial(&key, &own, &opening(stamp), b"request").unwrap();
@@ -343,7 +343,7 @@ mod tests {
         }
     }
 
-    /// A message that comes twice and cannot be judged is answered twice: never under the same key.
+    /// Two copies of a message whose freshness is unknown get two answers, under different keys.
     #[tokio::test]
     async fn a_message_that_is_repeated_is_asked_to_be_confirmed_under_other_keys() {
         let (key, run) = (hop(1), run());
@@ -360,7 +360,7 @@ mod tests {
             assert!(confirmed.is_err(), "it is not acted upon");
             answers.push(answer.unwrap().bytes);
         }
-        // 24 bytes of nonce, the pair's public key, what is sealed: verdict, run and time.
+        // The answer: 24 bytes of nonce, the pair's public key, and the sealed verdict, run and time.
         let parts = |at: std::ops::Range<usize>| answers.iter().map(move |answer| &answer[at.clone()]);
         assert!(parts(24..56).all(|public| *public == answers[0][24..56]), "one pair");
         for range in [0..24, 56..64] {
@@ -411,7 +411,7 @@ mod tests {
             let mut hop = asked.tell(Verdict::Go, &run).await.unwrap();
             hop.split().1.write_all(b"half").await.unwrap();
             hop.split().1.flush().await.unwrap();
-            // The line ends, as anybody on the path can make it end; no record says so.
+            // The line ends without an empty record, as any attacker on the path can end it.
         };
         let clock = BackendClock::default();
         let frontend = async {

@@ -15,10 +15,10 @@ use super::records::Sealing;
 use super::stamp::{BackendClock, Stamp};
 use super::stream::{HopStream, framed, framed_lasting, next_message};
 
-/// Why a backend did not take a connection.
+/// Reason why a backend did not accept a connection.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Refused {
-    /// It said so: nothing was delivered to an origin.
+    /// The backend refused; nothing was delivered to an origin.
     #[error("the backend {}", match .0 {
         Verdict::OriginUnreachable => "cannot reach its origin",
         Verdict::Forbidden => "may not connect to the origin that was asked for",
@@ -26,10 +26,10 @@ pub(crate) enum Refused {
         Verdict::Go | Verdict::Confirm => "contradicts itself",
     })]
     Told(Verdict),
-    /// It is not ours.
+    /// The answer was not authentic.
     #[error(transparent)]
     Handshake(#[from] HandshakeError),
-    /// The connection ended before the answer: the backend resets who does not hold its key.
+    /// The connection ended before the answer. The backend resets peers without its key.
     #[error("{}{}", .0, match .0.kind() {
         io::ErrorKind::ConnectionRefused => ": no program listens there",
         io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
@@ -42,12 +42,12 @@ pub(crate) enum Refused {
 }
 
 impl Refused {
-    /// Nobody listens there.
+    /// True if nothing listens at the address.
     pub(crate) fn is_refused(&self) -> bool {
         matches!(self, Refused::Line(error) if error.kind() == io::ErrorKind::ConnectionRefused)
     }
 
-    /// No origin can have got anything: the same may be asked of somebody else.
+    /// True if certainly no origin has received anything, so that another backend may be tried.
     pub(crate) fn delivered_nothing(&self) -> bool {
         match self {
             Refused::Told(verdict) => matches!(verdict, Verdict::OriginUnreachable | Verdict::Limited),
@@ -62,14 +62,14 @@ impl Refused {
     }
 }
 
-/// The first message is made; its answer is still to come.
+/// A connection whose first message is sealed and whose answer has not arrived.
 #[derive(Debug)]
 pub(crate) struct Dialled {
     initiator: Option<Initiator>,
 }
 
-/// Makes the first message: `opening`, and the client's `first` bytes. Answers what goes onto the line. With
-/// the key pair of `own` if the backend takes those that serve for a while, as far as is known.
+/// Seals the first message: `opening`, and the client's `first` bytes. Returns the bytes for the line. Uses
+/// the key pair of `own` if the backend, as far as known, accepts pairs that serve for several connections.
 pub(crate) fn dial(
     hop: &Hop,
     own: &Arc<Ephemerals>,
@@ -96,13 +96,13 @@ pub(crate) fn dial(
 pub(crate) struct Answered {
     line: Line,
     answer: Vec<u8>,
-    /// Bytes after it.
+    /// Bytes after the answer.
     arrived: Vec<u8>,
-    /// Bytes of the first message.
+    /// Length of the first message.
     before: usize,
 }
 
-/// Writes the `rest` of the first message, of which `sent` bytes are under way already, and waits for the
+/// Writes the `rest` of the first message, of which `sent` bytes have already been queued, and waits for the
 /// answer.
 pub(crate) async fn ask(mut line: Line, rest: &[u8], sent: usize) -> Result<Answered, Refused> {
     if !rest.is_empty() {
@@ -115,8 +115,8 @@ pub(crate) async fn ask(mut line: Line, rest: &[u8], sent: usize) -> Result<Answ
 }
 
 impl Dialled {
-    /// Checks the answer, and confirms if the backend asks for that. The run that the backend states goes
-    /// into `clock`.
+    /// Checks the answer, and confirms if the backend requests it. Stores the run that the backend reports in
+    /// `clock`.
     pub(crate) async fn finish(self, answered: Answered, clock: &BackendClock) -> Result<HopStream, Refused> {
         let Answered { line, answer, arrived, before } = answered;
         let (sealing, verdict, stamp) = self.verdict(&answer)?;
@@ -143,7 +143,7 @@ impl Dialled {
     }
 }
 
-/// Shows that the opening is ours and of now, and reads the verdict that follows.
+/// Proves that the opening is authentic and fresh, and reads the verdict that follows.
 async fn confirm(stream: &mut HopStream) -> Result<Verdict, Refused> {
     let (mut read, mut write) = stream.split();
     write.write_all(&[Verdict::Confirm.byte()]).await?;

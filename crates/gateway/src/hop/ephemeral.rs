@@ -1,23 +1,24 @@
 //! Ephemeral key pairs that serve for a limited time.
 //!
 //! A new key pair and its shared secret cost more than all other cryptography of a short request. So a
-//! gateway keeps its pair for some seconds, and the secrets that it shares as well. The public key given to
-//! Noise is still new for each connection and on each side, because it contains a nonce:
+//! gateway keeps its pair for some seconds, and also the secrets that it shares with the pairs of other
+//! gateways. The public key given to Noise is still new for each connection and on each side, because it
+//! contains a nonce:
 //!
 //! ```text
 //! 24 bytes  nonce, from the system's randomness, for this connection
 //! 32 bytes  public key of X25519, for the lifetime of the pair
 //! ```
 //!
-//! Noise forbids a second use of an ephemeral key, because the keys of both connections would be equal: all
-//! that distinguishes two connections comes from it. With a shared key all of the public key goes into the
-//! chaining key (section 9.2, `MixKey(e.public_key)`), in both directions, before anything is encrypted. So
-//! each nonce makes all keys new, also those of an answer to a repeated message. Patterns without a shared
-//! key do not do this: they create a pair for each connection.
+//! Noise forbids a second use of an ephemeral key, because nothing else distinguishes two connections, and
+//! both would have the same keys. With a shared key the complete public key enters the chaining key (section
+//! 9.2, `MixKey(e.public_key)`), in both directions, before anything is encrypted. So each nonce makes all
+//! keys new, even those of the answer to a replayed message. Patterns without a shared key do not do this:
+//! they create a pair for each connection.
 //!
 //! The price: an attacker who takes over a gateway and has the shared key can read traffic that was recorded
-//! within the life of its present pair. So a pair is erased when its time is over, whether the next one is
-//! requested or not.
+//! during the life of its current pair. So a pair is erased at the end of its lifetime, whether the next one
+//! is requested or not.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -35,57 +36,57 @@ use zeroize::Zeroizing;
 
 use super::key::HopKey;
 
-/// How long a pair serves unless somebody chooses.
+/// Default lifetime of a pair.
 pub const USUAL_LIFETIME: Duration = Duration::from_secs(10);
-/// The longest that it may serve.
+/// Maximum lifetime of a pair.
 pub const LONGEST_LIFETIME: Duration = Duration::from_secs(60);
-/// Secrets that are kept with a pair: one for each pair of the other side. More are agreed on each time, so
-/// that nobody's repetitions displace what serves.
+/// Limit of stored secrets of a pair, one for each pair of the other side. Further secrets are computed each
+/// time, so that a flood of repetitions does not displace useful ones.
 const MAX_AGREED: usize = 256;
-/// How often it is looked whether the time of a pair is over, at least.
+/// Maximum interval between checks whether a pair has expired.
 const LOOK: Duration = Duration::from_secs(1);
-/// Bytes that are new for each connection.
+/// Length of the nonce, bytes.
 const NONCE: usize = 24;
-/// Bytes of a key of X25519.
+/// Length of an X25519 key, bytes.
 const KEY: usize = 32;
-/// Bytes of both.
+/// Length of both together, bytes.
 pub(super) const PUBLIC: usize = NONCE + KEY;
 
-/// Returns the primitives of Noise that `snow` is given: ring's first, whose cipher in assembly takes half
-/// the time, and the default ones for what ring lacks.
+/// Returns the cryptographic primitives for `snow`: ring's first, whose cipher in assembly takes half the
+/// time, and the default ones for those that ring lacks.
 pub(super) fn primitives() -> FallbackResolver {
     FallbackResolver::new(Box::new(RingResolver), Box::new(DefaultResolver))
 }
 
-/// A public key of X25519, or what two sides agree on.
+/// A public key or a shared secret of X25519.
 type Point = [u8; KEY];
 
-/// The pair of a gateway, for as long as it serves.
+/// The current pair of a gateway.
 pub struct Ephemerals(Mutex<Held>);
 
 struct Held {
     lifetime: Duration,
-    /// With the end of its time.
+    /// The pair with the end of its lifetime.
     pair: Option<(Instant, Arc<KeyPair>)>,
 }
 
 impl Ephemerals {
-    /// Pairs that serve for `lifetime`, 60 s at most; 0: for one connection each.
+    /// Pairs serve for `lifetime`, 60 s at most; 0: for one connection each.
     pub fn new(lifetime: Duration) -> Ephemerals {
         Ephemerals(Mutex::new(Held { lifetime: lifetime.min(LONGEST_LIFETIME), pair: None }))
     }
 
-    /// From now on pairs serve for `lifetime`.
+    /// Changes the lifetime of later pairs.
     pub(crate) fn set_lifetime(&self, lifetime: Duration) {
         *self.held() = Held { lifetime: lifetime.min(LONGEST_LIFETIME), pair: None };
     }
 
-    /// True if a pair serves for more than one connection.
+    /// True if a pair serves for several connections.
     pub(crate) fn last(&self) -> bool {
         !self.held().lifetime.is_zero()
     }
 
-    /// The pair for a connection that begins `now`.
+    /// Returns the pair for a connection that begins `now`.
     ///
     /// # Errors
     /// If the operating system has no randomness.
@@ -101,14 +102,14 @@ impl Ephemerals {
         Ok(pair)
     }
 
-    /// Erases each pair when its time is over. Never ends.
+    /// Erases each pair at the end of its lifetime. Never ends.
     pub(crate) async fn expire(&self) -> Infallible {
         loop {
             tokio::time::sleep(self.forget_old(Instant::now())).await;
         }
     }
 
-    /// Erases the pair if its time is over; answers when to look again.
+    /// Erases the pair if it has expired; returns the time until the next check.
     fn forget_old(&self, now: Instant) -> Duration {
         let mut held = self.held();
         let rest = held.pair.as_ref().map_or(LOOK, |(until, _)| until.saturating_duration_since(now));
@@ -117,12 +118,12 @@ impl Ephemerals {
         }
         match &held.pair {
             Some(_) => rest.min(LOOK),
-            // The next one may be made at once, and is over after its own time.
+            // The next pair may be created at once, and expires after its own lifetime.
             None => held.lifetime.clamp(LOOK / 100, LOOK),
         }
     }
 
-    /// A pair with this private key, for as long as may be.
+    /// Returns a pair with this private key and the maximum lifetime.
     #[cfg(test)]
     pub(super) fn of(private: Point) -> Ephemerals {
         let pair = Some((Instant::now() + LONGEST_LIFETIME, Arc::new(KeyPair::of(HopKey::new(private)))));
@@ -135,7 +136,7 @@ impl Ephemerals {
         self.held().pair.is_some()
     }
 
-    /// A panic leaves a whole value: it is only ever replaced.
+    /// Locks the state. A panic cannot leave a partial value, because values are only replaced.
     fn held(&self) -> MutexGuard<'_, Held> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -147,12 +148,12 @@ impl fmt::Debug for Ephemerals {
     }
 }
 
-/// A key pair of X25519, and what was agreed on with it. Erased when the last connection that begins with it
-/// is open.
+/// A key pair of X25519 with the secrets shared through it. It is erased when the last connection that began
+/// with it is open.
 struct KeyPair {
     private: HopKey,
     public: Point,
-    /// By the public key of the other side.
+    /// Shared secrets by the public key of the other side.
     agreed: Mutex<HashMap<Point, Zeroizing<Point>>>,
 }
 
@@ -166,7 +167,7 @@ impl KeyPair {
         KeyPair { private, public, agreed: Mutex::default() }
     }
 
-    /// The secret that this side shares with the one whose public key is `peer`.
+    /// Returns the secret shared with the owner of the public key `peer`.
     fn agree(&self, peer: &Point) -> Zeroizing<Point> {
         if let Some(secret) = self.agreed().get(peer) {
             return secret.clone();
@@ -184,7 +185,7 @@ impl KeyPair {
     }
 }
 
-/// Key pairs for Noise on a connection that begins with the pair in use at that moment.
+/// Supplies Noise with key pairs; a connection uses the pair that is current when it begins.
 pub(super) struct Lasting(pub(super) Arc<Ephemerals>);
 
 impl CryptoResolver for Lasting {
@@ -207,10 +208,10 @@ impl CryptoResolver for Lasting {
     }
 }
 
-/// A key pair of one connection: a nonce, and the pair that serves for a while.
+/// A key pair of one connection: a nonce, and the pair that serves for several connections.
 struct WithNonce {
     own: Arc<Ephemerals>,
-    /// From when it is said, which a backend does only to who holds the shared key.
+    /// Set when the public key is sent, which a backend does only to holders of the shared key.
     pair: Option<Arc<KeyPair>>,
     public: [u8; PUBLIC],
 }
@@ -232,7 +233,7 @@ impl Dh for WithNonce {
         KEY
     }
 
-    /// The pair is given already; patterns with other keys are not for this.
+    /// Does nothing: the pair exists already, and no pattern with other keys uses this.
     fn set(&mut self, _: &[u8]) {}
 
     fn generate(&mut self, rng: &mut dyn Random) -> Result<(), Error> {
@@ -298,7 +299,7 @@ mod tests {
     async fn the_pair_of_a_gateway_that_rests_is_erased() {
         let own = Ephemerals::new(Duration::from_millis(30));
         let pair = Arc::downgrade(&own.pair(Instant::now()).unwrap());
-        // The time that passes is the system's: what is paused is only the sleep.
+        // Real time passes; only the sleep is paused.
         let erased = async {
             while pair.upgrade().is_some() {
                 tokio::time::sleep(Duration::from_millis(10)).await;

@@ -6,15 +6,15 @@
 //! <- e, ee                           <- e, ee, se        the verdict of the backend
 //! ```
 //!
-//! With one key, `e` is either a key pair of this connection alone, or one that serves for a limited time,
-//! with a nonce ([`ephemeral`]). These are two protocols, and the backend says in its answers whether it
-//! accepts the second.
+//! With one key, `e` is either a key pair of this connection alone, or one that serves for several
+//! connections, with a nonce ([`ephemeral`]). These are two protocols, and the backend reports in its answers
+//! whether it accepts the second.
 //!
-//! A wrong key, a changed byte and a message from another program give the same error,
-//! [`HandshakeError::NotOurs`]. Only a pair that is not on the backend's list has an error of its own, for
-//! the log. A backend tries the keys of its ring one by one. A check costs two hashes and a seal, but no
-//! elliptic curve, so that a flood of garbage is cheap to refuse. With pairs it costs one multiplication on
-//! the curve for each pair of the backend.
+//! A wrong key, a changed byte and a message from another program cause the same error,
+//! [`HandshakeError::NotOurs`]. Only a pair that is not on the backend's list causes another error, for the
+//! log. A backend tries the keys of its ring one by one. A check costs two hashes and one authenticated
+//! decryption, but no operation on the elliptic curve, so a flood of garbage is cheap to reject. With pairs
+//! it costs one multiplication on the curve for each pair of the backend.
 
 use std::sync::{Arc, LazyLock};
 
@@ -30,63 +30,64 @@ use super::records::Sealing;
 use super::replay::MessageId;
 use super::stamp::Stamp;
 
-/// The protocol's name in Noise.
+/// Noise's name of the protocol.
 const NOISE: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
-/// The one with key pairs that serve for a while: as the first, and what follows the pattern is a curve of
-/// our own.
+/// The protocol with key pairs that serve for several connections. After the name of the pattern it names
+/// brisk's own variant of the curve.
 const NOISE_LASTING: &str = "Noise_NNpsk0_25519nonce_ChaChaPoly_BLAKE2s";
-/// The one with static keys.
+/// The protocol with static keys.
 const NOISE_PAIRS: &str = "Noise_IK_25519_ChaChaPoly_BLAKE2s";
-/// Both sides must mean the same by what follows.
+/// Prologue of Noise: it identifies the meaning of the messages, and both sides must have the same.
 const PROLOGUE: &[u8] = b"brisk hop 1";
 /// Bytes that sealing adds to a message: a public key and a tag.
 pub const MESSAGE_OVERHEAD: usize = 32 + 16;
-/// The same where key pairs serve for a while.
+/// The same for key pairs that serve for several connections.
 pub const LASTING_OVERHEAD: usize = ephemeral::PUBLIC + 16;
 /// Bytes that static keys add to the first message: the frontend's public key and a tag.
 pub const PAIR_OVERHEAD: usize = 32 + 16;
 
-/// Why two gateways do not come together.
+/// Error of the handshake between two gateways.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum HandshakeError {
-    /// The other side does not hold the key, or what it said was changed on the way.
+    /// The other side does not hold the key, or the message was changed on the path.
     #[error("the other side does not hold the key; compare the key files of both gateways")]
     NotOurs,
-    /// The message is sealed to us, by a key that is not on the list.
+    /// The message is sealed to this side's key, by a key that is not on the list.
     #[error("{0} is not among the public keys of the other side")]
     UnknownKey(Fingerprint),
-    /// Ours: the library refused. Cannot happen with messages of the bounded length that callers use.
+    /// The library failed, which cannot happen with messages of the bounded length that callers use.
     #[error("the message cannot be encrypted")]
     Library,
 }
 
-/// Answer of a backend to an opening.
+/// A backend's answer to an opening.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// The origin is there and has the client's first bytes.
+    /// The origin is connected and has received the client's first bytes.
     Go,
-    /// Whether the opening is fresh is not known: send any record, and it will be acted upon.
+    /// It is unknown whether the opening is fresh: the frontend must send any record, and then the backend
+    /// acts on it.
     Confirm,
-    /// The origin could not be reached; it has got nothing.
+    /// The origin could not be reached and has received nothing.
     OriginUnreachable,
-    /// The origin that is asked for is none that this backend may connect to.
+    /// The backend may not connect to the requested origin.
     Forbidden,
-    /// This frontend has as many connections as it may have.
+    /// The frontend has reached its limit of connections.
     Limited,
 }
 
 impl Verdict {
-    /// Bytes of the answer: the verdict, and the run of the backend that gave it.
+    /// Length of the answer, bytes: the verdict, and the run of the backend.
     pub(super) const ANSWER: usize = 1 + Stamp::LENGTH;
 
-    /// The answer as it is sent.
+    /// Encodes the answer.
     pub(super) fn answer(self, stamp: Stamp) -> [u8; Self::ANSWER] {
         let mut answer = [self.byte(); Self::ANSWER];
         answer[1..].copy_from_slice(&stamp.encode());
         answer
     }
 
-    /// The answer as it arrived.
+    /// Decodes an answer.
     pub(super) fn from_answer(answer: &[u8]) -> Result<(Verdict, Stamp), HandshakeError> {
         let (verdict, stamp) = answer.split_first().ok_or(HandshakeError::NotOurs)?;
         let verdict = Verdict::from_byte(*verdict).ok_or(HandshakeError::NotOurs)?;
@@ -112,7 +113,7 @@ impl Verdict {
     }
 }
 
-/// The frontend between its message and the answer.
+/// The frontend's state between its message and the answer.
 #[derive(Debug)]
 pub struct Initiator(Box<HandshakeState>);
 
@@ -125,10 +126,10 @@ impl Initiator {
         Initiator::say(builder(key).and_then(Builder::build_initiator), payload)
     }
 
-    /// As [`begin`](Initiator::begin), with the key pair that serves now.
+    /// Like [`begin`](Initiator::begin), with the current key pair.
     ///
     /// # Errors
-    /// As [`begin`](Initiator::begin), and if the operating system has no randomness.
+    /// Those of [`begin`](Initiator::begin); an error if the operating system has no randomness.
     pub fn begin_lasting(
         key: &HopKey,
         own: &Arc<Ephemerals>,
@@ -140,7 +141,7 @@ impl Initiator {
     /// Seals the first message to the first public key of `keys`.
     ///
     /// # Errors
-    /// As [`begin`](Initiator::begin).
+    /// Those of [`begin`](Initiator::begin).
     pub fn begin_with_pair(
         keys: &StaticKeys,
         payload: &[u8],
@@ -162,32 +163,32 @@ impl Initiator {
     /// Reads the answer.
     ///
     /// # Errors
-    /// [`HandshakeError::NotOurs`] if it does not fit.
+    /// [`HandshakeError::NotOurs`] if it is not authentic.
     pub fn finish(mut self, answer: &[u8]) -> Result<(Sealing, Verdict, Stamp), HandshakeError> {
         let (verdict, stamp) = Verdict::from_answer(&read(&mut self.0, answer)?)?;
         Ok((Sealing::new(self.0.into_transport_mode().map_err(ours)?), verdict, stamp))
     }
 }
 
-/// The backend between the first message and its answer.
+/// The backend's state between the first message and its answer.
 #[derive(Debug)]
 pub struct Responder(Box<HandshakeState>);
 
-/// A first message that is authentic. Whether it is fresh is another question.
+/// An authentic first message. [`replay`](super::replay) decides whether it is fresh.
 #[derive(Debug)]
 pub struct FirstMessage {
-    /// To answer it.
+    /// Seals the answer.
     pub responder: Responder,
-    /// To recognise it.
+    /// Identifies the message.
     pub id: MessageId,
     /// Content.
     pub payload: Zeroizing<Vec<u8>>,
-    /// The label of the frontend's key, if it has a pair.
+    /// The label of the frontend's key, if it has its own.
     pub frontend: Option<Arc<str>>,
 }
 
 impl Responder {
-    /// Opens a first message with whichever key of `keys` fits.
+    /// Opens a first message with the key of `keys` that fits.
     ///
     /// # Errors
     /// [`HandshakeError::NotOurs`] if none does.
@@ -196,11 +197,11 @@ impl Responder {
         Responder::first_that_fits(states, message)
     }
 
-    /// As [`accept`](Responder::accept), of a frontend whose key pair serves for a while. That of `own`
-    /// answers.
+    /// Like [`accept`](Responder::accept), for a frontend whose key pair serves for several connections. The
+    /// pair of `own` answers.
     ///
     /// # Errors
-    /// As [`accept`](Responder::accept).
+    /// Those of [`accept`](Responder::accept).
     pub fn accept_lasting(
         keys: &KeyRing,
         own: &Arc<Ephemerals>,
@@ -210,11 +211,11 @@ impl Responder {
         Responder::first_that_fits(keys.iter().map(state), message)
     }
 
-    /// Opens a first message with whichever pair of `keys` it is for, if it comes from a key that they know.
+    /// Opens a first message with the pair of `keys` that it is for, if its sender's key is on the list.
     ///
     /// # Errors
-    /// [`HandshakeError::NotOurs`] if it is for none, [`HandshakeError::UnknownKey`] if it comes from another
-    /// key.
+    /// [`HandshakeError::NotOurs`] if it is for none, [`HandshakeError::UnknownKey`] if its sender is not on
+    /// the list.
     pub fn accept_with_pair(keys: &StaticKeys, message: &[u8]) -> Result<FirstMessage, HandshakeError> {
         let states = keys.own().map(|own| pair_builder(own).and_then(Builder::build_responder));
         let opened = Responder::first_that_fits(states, message)?;
@@ -243,14 +244,14 @@ impl Responder {
     /// Seals the answer.
     ///
     /// # Errors
-    /// [`HandshakeError::Library`], which its length rules out.
+    /// [`HandshakeError::Library`], which the answer's length rules out.
     pub fn finish(mut self, verdict: Verdict, stamp: Stamp) -> Result<(Sealing, Vec<u8>), HandshakeError> {
         let answer = write(&mut self.0, &verdict.answer(stamp))?;
         Ok((Sealing::new(self.0.into_transport_mode().map_err(ours)?), answer))
     }
 }
 
-/// The protocols, taken apart once.
+/// The protocols, parsed once.
 static ONE_KEY: LazyLock<NoiseParams> = LazyLock::new(|| params(NOISE));
 static LASTING: LazyLock<NoiseParams> =
     LazyLock::new(|| NoiseParams { name: NOISE_LASTING.to_owned(), ..params(NOISE) });
@@ -357,7 +358,7 @@ mod tests {
             assert_ne!(one[said][public.end..], other[said][public.end..], "nor is what was sealed");
         }
         assert!(one[2] != other[2] && one[3] != other[3], "nor are the records");
-        // A message of one connection and the answer of the other do not go together.
+        // A message of one connection and the answer of another do not match.
         let (initiator, _) = Initiator::begin_lasting(&key(1), &front, b"request").unwrap();
         assert_eq!(initiator.finish(&one[1]).unwrap_err(), HandshakeError::NotOurs);
     }
@@ -481,7 +482,7 @@ mod tests {
                 let at = draw(changed.len());
                 changed[at] = changed[at].wrapping_add(1 + draw(255) as u8);
             }
-            // Two changes of one byte can undo each other.
+            // Two changes of one byte can cancel out.
             if changed != first {
                 assert!(Responder::accept(&keys, &changed).is_err(), "message {n}");
             }

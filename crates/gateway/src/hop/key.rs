@@ -1,9 +1,8 @@
-//! The key of a hop: 32 random bytes that both gateways hold, as 64 hexadecimal digits in a file of their
-//! own.
+//! The key of a hop: 32 random bytes that both gateways hold, as 64 hexadecimal digits in a file.
 //!
 //! The file has a key on each line, the newest first. A frontend uses the first; a backend accepts all of
-//! them. So a key is changed without a failure: put the new key first into the files of the backends, then
-//! into those of the frontends, and at last remove the old key.
+//! them. To change the key without a failure, put the new key at the top of the backends' files, then of the
+//! frontends' files, and remove the old key last.
 
 use std::fmt;
 use std::io;
@@ -13,7 +12,7 @@ use std::sync::Arc;
 
 use zeroize::Zeroizing;
 
-/// Keys that a backend accepts at one time. A first message costs one attempt for each.
+/// Limit of keys that a backend accepts at the same time. A first message costs one attempt for each.
 pub const MAX_KEYS: usize = 4;
 
 /// One key.
@@ -24,7 +23,7 @@ pub struct HopKey(Arc<Zeroizing<[u8; 32]>>);
 #[derive(Clone, Debug)]
 pub struct KeyRing(Arc<[HopKey]>);
 
-/// Why there is no key, in one line that says what to do.
+/// Reason why there is no key, in one line with the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
     /// The file cannot be read.
@@ -51,7 +50,7 @@ pub enum KeyError {
         /// Its permission bits.
         mode: u32,
     },
-    /// There is a private key, and nobody to speak with.
+    /// A private key exists, but no public key of the other side.
     #[error(
         "{place}: {problem}; the public keys of the other side go there, a line each, as brisk keygen --static prints them"
     )]
@@ -61,7 +60,7 @@ pub enum KeyError {
         /// Problem with it.
         problem: String,
     },
-    /// Public keys of the other side belong to a pair.
+    /// Public keys of the other side need a pair on this side.
     #[error(
         "{place}: this is not a pair of keys, and --peer-keys needs one; create it with: brisk keygen --static > {place}"
     )]
@@ -87,7 +86,7 @@ pub enum KeyError {
     },
 }
 
-/// Returns the remedy for a file that cannot be read. An existing file is not to be overwritten.
+/// Returns the remedy for a file that cannot be read. It must not overwrite an existing file.
 fn to_read(error: &io::Error, path: &str) -> String {
     match error.kind() {
         io::ErrorKind::NotFound => format!("; create one with: brisk keygen > {path}"),
@@ -97,12 +96,12 @@ fn to_read(error: &io::Error, path: &str) -> String {
 }
 
 impl HopKey {
-    /// A key of these bytes.
+    /// Returns a key of these bytes.
     pub fn new(bytes: [u8; 32]) -> HopKey {
         HopKey(Arc::new(Zeroizing::new(bytes)))
     }
 
-    /// A new key from the randomness of the operating system.
+    /// Generates a key from the randomness of the operating system.
     ///
     /// # Errors
     /// If the system has none.
@@ -115,7 +114,7 @@ impl HopKey {
         }
     }
 
-    /// 64 hexadecimal digits. Keep them secret: their reader can pretend to be either gateway.
+    /// Returns 64 hexadecimal digits. Keep them secret: anyone who reads them can impersonate either gateway.
     pub fn reveal(&self) -> Zeroizing<String> {
         hexadecimal(self.bytes())
     }
@@ -129,7 +128,7 @@ impl HopKey {
     }
 }
 
-/// 64 hexadecimal digits.
+/// Returns 64 hexadecimal digits.
 pub(super) fn hexadecimal(bytes: &[u8; 32]) -> Zeroizing<String> {
     let mut text = Zeroizing::new(String::with_capacity(64));
     for byte in bytes {
@@ -140,7 +139,7 @@ pub(super) fn hexadecimal(bytes: &[u8; 32]) -> Zeroizing<String> {
     text
 }
 
-/// The bytes of 64 hexadecimal digits; the error says what they are instead.
+/// Parses 64 hexadecimal digits; the error describes other texts.
 pub(super) fn digits(text: &str) -> Result<Zeroizing<[u8; 32]>, &'static str> {
     let digits = text.as_bytes();
     if digits.len() != 64 {
@@ -160,30 +159,31 @@ pub(super) fn digits(text: &str) -> Result<Zeroizing<[u8; 32]>, &'static str> {
     Ok(bytes)
 }
 
-/// The lines that say something, each with its place. Empty ones and those that begin with `#` do not.
+/// Returns the lines with content, each with its place. Empty lines and lines that begin with `#` have none.
 pub(crate) fn lines<'a>(text: &'a str, place: &'a str) -> impl Iterator<Item = (String, &'a str)> {
     let numbered = text.lines().map(str::trim).enumerate();
     let said = numbered.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
     said.map(move |(number, line)| (format!("{place}: line {}", number + 1), line))
 }
 
-/// The owner and the permission bits of a file.
+/// Returns the owner and the permission bits of a file.
 pub(super) fn rights_of(path: &Path) -> Result<(u32, u32), KeyError> {
     let unreadable = |error| KeyError::Unreadable { path: path.display().to_string(), error };
     let metadata = std::fs::metadata(path).map_err(unreadable)?;
     Ok((metadata.uid(), metadata.mode() & 0o777))
 }
 
-/// The text of a file that is for its owner alone. If its owner is root, a group may read it: that is how an
-/// administrator gives it to a service, and how Kubernetes mounts a secret.
+/// Returns the text of a file that only its owner may read. If the owner is root, a group may read it too:
+/// administrators give files to a service in this way, and Kubernetes mounts secrets so.
 ///
 /// # Errors
-/// If the file cannot be read or is open to others.
+/// If the file cannot be read, or others may read or change it.
 pub fn read_secret(path: &Path) -> Result<Zeroizing<String>, KeyError> {
     const ROOT: u32 = 0;
     let name = path.display().to_string();
     let (owner, mode) = rights_of(path)?;
-    // A credential of systemd shows the rights of an access list as those of a group that has none.
+    // For a systemd credential with an access list, the group bits show the rights of the list, and the group
+    // itself has none.
     let credential = std::env::var_os("CREDENTIALS_DIRECTORY").is_some_and(|own| path.starts_with(own));
     let refused = if credential || owner == ROOT { 0o037 } else { 0o077 };
     if mode & refused != 0 {
@@ -202,7 +202,7 @@ impl fmt::Debug for HopKey {
 }
 
 impl KeyRing {
-    /// One key.
+    /// Returns a ring with one key.
     pub fn of(key: HopKey) -> KeyRing {
         KeyRing([key].into())
     }
@@ -210,12 +210,12 @@ impl KeyRing {
     /// Reads a key file.
     ///
     /// # Errors
-    /// If the file cannot be read, is open to others or holds no key.
+    /// If the file cannot be read, others may read or change it, or it holds no key.
     pub fn load(path: &Path) -> Result<KeyRing, KeyError> {
         KeyRing::parse(&read_secret(path)?, &path.display().to_string())
     }
 
-    /// Reads keys from a text that came from `place`. Empty lines and lines that begin with `#` say nothing.
+    /// Parses keys from a text that came from `place`. Empty lines and lines that begin with `#` are ignored.
     ///
     /// # Errors
     /// If the text holds no key, too many, or something else.
@@ -233,13 +233,13 @@ impl KeyRing {
         }
     }
 
-    /// The key to speak with.
+    /// Returns the key for own messages.
     pub fn newest(&self) -> &HopKey {
         // Never empty, by construction.
         &self.0[0]
     }
 
-    /// All that are accepted, the newest first.
+    /// Iterates over the accepted keys, the newest first.
     pub fn iter(&self) -> impl Iterator<Item = &HopKey> {
         self.0.iter()
     }

@@ -12,20 +12,20 @@ use tokio::net::tcp;
 
 use crate::io::{Source, failed, reset};
 
-/// Payload bytes of a segment where nobody tells.
+/// Payload bytes of a segment if the real size is unknown.
 const USUAL_SEGMENT: usize = 1400;
 
-/// A connection between the gateways, before anything is said over it.
+/// A connection between the gateways before its first message.
 #[derive(Debug)]
 pub enum Line {
-    /// Over our TCP.
+    /// Over brisk's TCP.
     Brisk(brisk_runtime::TcpStream),
     /// Over the kernel's TCP.
     Kernel(tokio::net::TcpStream),
 }
 
 impl Line {
-    /// Counters of the connection; `None` over the kernel's TCP.
+    /// Returns the counters of the connection; `None` over the kernel's TCP.
     pub fn stats(&self) -> Option<ConnStats> {
         match self {
             Line::Brisk(stream) => stream.stats(),
@@ -33,7 +33,7 @@ impl Line {
         }
     }
 
-    /// The addresses of both ends; `None` over the kernel's TCP.
+    /// Returns the addresses of both ends; `None` over the kernel's TCP.
     pub(crate) fn ends(&self) -> Option<(IpAddr, IpAddr)> {
         match self {
             Line::Brisk(stream) => Some((stream.local_addr().ip(), stream.peer_addr().ip())),
@@ -41,7 +41,7 @@ impl Line {
         }
     }
 
-    /// Payload bytes of a segment.
+    /// Returns the payload bytes of a segment.
     pub(crate) fn segment(&self) -> usize {
         self.stats().map_or(USUAL_SEGMENT, |stats| stats.mss as usize)
     }
@@ -54,7 +54,7 @@ impl Line {
         }
     }
 
-    /// Dropping the line will reset the connection.
+    /// Makes the drop of the line reset the connection.
     pub(crate) fn reset(&self) {
         match self {
             Line::Brisk(stream) => stream.set_linger(Some(Duration::ZERO)),

@@ -32,8 +32,8 @@
 //! | [`mod@line`] | transport of the hop: brisk's TCP, or the kernel's if the path carries nothing else |
 //! | [`stream`] | an encrypted line as a stream |
 //!
-//! Each message and each record has its length, two bytes, in front of it. The end of a direction is an empty
-//! record: if a hop ends without it, an attacker or a failure has cut it.
+//! Each message and each record is preceded by its length in two bytes. The end of a direction is an empty
+//! record: if a direction ends without it, an attacker or a failure has ended the connection.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -60,31 +60,31 @@ pub use pairs::{PrivateKey, PublicKey, StaticKeys};
 pub use replay::ReplayWindow;
 pub use stamp::{BackendClock, Stamp};
 
-/// How the hop is protected.
+/// Protection of the hop.
 #[derive(Clone, Debug)]
 pub enum Hop {
     /// Encrypted and authenticated by keys that both sides hold.
     Sealed(KeyRing),
     /// Encrypted and authenticated by a pair of keys on each side.
     Pairs(StaticKeys),
-    /// Readable and open to everybody who reaches it: for loopback, and for networks that are protected
-    /// otherwise.
+    /// Not encrypted, and open to every peer that reaches it: for loopback, and for networks with other
+    /// protection.
     Plain,
 }
 
 impl Hop {
-    /// Reads the key file, and with a private key the public keys of the other side in `peers`.
+    /// Reads the key file and, if it has a private key, the other side's public keys in `peers`.
     ///
     /// # Errors
-    /// If a file cannot be read, is open to others, or holds no such key.
+    /// If a file cannot be read, others may read or change it, or it holds no such key.
     pub fn load(key: &Path, peers: Option<&Path>) -> Result<Hop, KeyError> {
         Hop::parse(&key::read_secret(key)?, &key.display().to_string(), peers)
     }
 
-    /// As [`load`](Hop::load), with a key that came from `place`.
+    /// Like [`load`](Hop::load), with a key that came from `place`.
     ///
     /// # Errors
-    /// As [`load`](Hop::load).
+    /// Those of [`load`](Hop::load).
     pub fn parse(text: &str, place: &str, peers: Option<&Path>) -> Result<Hop, KeyError> {
         let is_pair =
             key::lines(text, place).next().is_some_and(|(_, line)| line.starts_with(pairs::PRIVATE));
@@ -101,7 +101,7 @@ impl Hop {
         matches!(self, Hop::Pairs(keys) if keys.first_peer().is_none())
     }
 
-    /// The number of keys, for the log.
+    /// Returns the number of keys in words, for the log.
     pub fn summary(&self) -> String {
         let count = |count: usize, name: &str| match count {
             1 => format!("1 {name}"),
@@ -116,7 +116,7 @@ impl Hop {
         }
     }
 
-    /// The labels of the other side's public keys, each once; none where a key has no owner.
+    /// Returns the labels of the other side's public keys, each once; empty if keys have no owners.
     pub fn labels(&self) -> BTreeSet<Arc<str>> {
         match self {
             Hop::Pairs(keys) => keys.labels(),
@@ -140,14 +140,14 @@ impl Hop {
     }
 }
 
-/// Longest first or second message, bytes: what is said about the connection, the client's first bytes and
-/// the seals. The first two bytes of `GET`, `HEAD` or `POST`, read as a length, exceed this limit, so such
-/// HTTP clients are rejected at once.
+/// Longest first or second message, bytes: the description of the connection, the client's first bytes and
+/// the overhead of encryption. The first two bytes of `GET`, `HEAD` or `POST`, read as a length, exceed this
+/// limit, so such HTTP clients are rejected at once.
 pub(crate) const LONGEST_MESSAGE: usize = 17 << 10;
 
-/// Bytes of the length in front of messages and records.
+/// Length of the length field of messages and records, bytes.
 pub(crate) const LENGTH: usize = 2;
 
-/// Flag in the length of a first message: its key pair is used for further connections. Releases that do not
+/// Flag in the length of a first message: its key pair serves for several connections. Releases that do not
 /// know the flag read a length above the limit.
 const LASTING: u16 = 1 << 15;

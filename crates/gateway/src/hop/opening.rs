@@ -22,17 +22,17 @@ const VERSION: u8 = 1;
 pub enum Purpose {
     /// To carry a client's connection to an origin.
     Carry,
-    /// To tell whether the backend lives: each record is answered with one.
+    /// To check whether the backend is up: it answers each record with one.
     Watch,
 }
 
-/// Where a client's connection came from and where it went, as the frontend saw it or as a trusted proxy told
-/// it.
+/// Source and destination of a client's connection, as the frontend saw them or a trusted proxy reported
+/// them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ClientAddresses {
     /// The client.
     pub source: SocketAddr,
-    /// Address that it connected to.
+    /// The address that it connected to.
     pub destination: SocketAddr,
 }
 
@@ -41,31 +41,30 @@ pub struct ClientAddresses {
 pub struct Opening {
     /// Purpose of the connection.
     pub purpose: Purpose,
-    /// Which run of the backend it is for, and when it was made.
+    /// The run of the backend that the message is for, and the time when it was sealed.
     pub stamp: Stamp,
     /// The client.
     pub client: Option<ClientAddresses>,
-    /// The origin that is asked for, `HOST:PORT` of at most 255 bytes; `None`: the one that the backend is
-    /// for.
+    /// The requested origin, `HOST:PORT` of at most 255 bytes, or a name; `None`: the backend's own.
     pub origin: Option<String>,
 }
 
-/// The first message is not one of this protocol.
+/// Error for a first message that is not one of this protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum OpeningError {
-    /// It ends too early.
+    /// The message is too short.
     #[error("it ends too early")]
     Short,
-    /// Another version.
+    /// The version is another one.
     #[error("it has version {0}, and this side speaks {VERSION}: install the same release on both sides")]
     Version(u8),
-    /// A field that says nothing.
+    /// A field has no valid value.
     #[error("its {0} is invalid")]
     Field(&'static str),
 }
 
 impl Opening {
-    /// An opening that says nothing but what it is for.
+    /// Returns an opening with a purpose only.
     pub fn new(purpose: Purpose) -> Opening {
         Opening { purpose, stamp: Stamp::default(), client: None, origin: None }
     }
@@ -89,10 +88,10 @@ impl Opening {
         out.extend_from_slice(&origin[..length.into()]);
     }
 
-    /// Takes the message apart; answers the client's first bytes with it.
+    /// Decodes a message; also returns the client's first bytes.
     ///
     /// # Errors
-    /// If it is none.
+    /// If the message is not valid.
     pub fn decode(message: &[u8]) -> Result<(Opening, &[u8]), OpeningError> {
         let mut rest = message;
         let [first] = *take::<1>(&mut rest)?;
@@ -146,7 +145,7 @@ fn decode_client(rest: &mut &[u8]) -> Result<Option<ClientAddresses>, OpeningErr
     }
 }
 
-/// An IPv4 address in IPv6's clothes, as a listener on `[::]` sees it, is an IPv4 address.
+/// Converts an IPv4 address mapped to IPv6, as a listener on `[::]` reports it, to an IPv4 address.
 pub(crate) fn plain(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }

@@ -1,10 +1,10 @@
-//! Static keys: each gateway has a pair of its own, and the other side holds the public half.
+//! Static keys: each gateway has its own pair, and the other side holds the public key.
 //!
 //! This is the alternative to one key that both hold: nothing secret leaves a host, and an operator excludes
-//! a frontend by removing its line from the backend's list. The own pair is in the key file, as `private:`
-//! and 64 hexadecimal digits, the newest first. The public keys of the other side are in a file of their own,
-//! as `public:` and 64 digits on each line. A frontend uses its newest pair and the first public key; a
-//! backend answers every listed key with the pair that the message was made for. Text after a public key is
+//! a frontend by removing its line from the backend's list. A gateway's own pair is in the key file, as
+//! `private:` and 64 hexadecimal digits, the newest first. The public keys of the other side are in another
+//! file, as `public:` and 64 digits on each line. A frontend uses its newest pair and the first public key; a
+//! backend answers every listed key with the pair that the message was sealed to. Text after a public key is
 //! its label, the name of the frontend in the backend's reports; several keys may have the same label.
 
 use std::collections::BTreeSet;
@@ -22,7 +22,7 @@ use super::key::{HopKey, KeyError, MAX_KEYS, digits, hexadecimal, lines, rights_
 pub(super) const PRIVATE: &str = "private:";
 /// Prefix of a public key.
 const PUBLIC: &str = "public:";
-/// Public keys of the other side that a gateway may hold.
+/// Limit of public keys of the other side.
 pub const MAX_PEERS: usize = 4096;
 
 /// A private key of X25519.
@@ -33,7 +33,7 @@ pub struct PrivateKey(HopKey);
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PublicKey([u8; 32]);
 
-/// A public key of the other side with its label, or its fingerprint in place of one.
+/// A public key of the other side with its label; the default label is its fingerprint.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PeerKey {
     key: PublicKey,
@@ -44,8 +44,8 @@ pub struct PeerKey {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fingerprint([u8; 4]);
 
-/// The own pairs, the newest first, which are never empty, and the public keys of the other side: without one
-/// nobody is admitted.
+/// A gateway's own pairs, at least one, the newest first, and the public keys of the other side. Without a
+/// public key no peer is admitted.
 #[derive(Clone, Debug)]
 pub struct StaticKeys {
     own: Arc<[PrivateKey]>,
@@ -53,7 +53,7 @@ pub struct StaticKeys {
 }
 
 impl PrivateKey {
-    /// A new key from the randomness of the operating system.
+    /// Generates a key from the randomness of the operating system.
     ///
     /// # Errors
     /// If the system has none.
@@ -61,10 +61,10 @@ impl PrivateKey {
         HopKey::generate().map(PrivateKey)
     }
 
-    /// Its public half.
+    /// Returns its public key.
     pub fn public(&self) -> PublicKey {
         let mut public = [0; 32];
-        // The library that seals is built with this curve.
+        // The cryptography library includes this curve.
         if let Some(mut curve) = DefaultResolver.resolve_dh(&DHChoice::Curve25519) {
             curve.set(self.bytes());
             public.copy_from_slice(curve.pubkey());
@@ -72,7 +72,8 @@ impl PrivateKey {
         PublicKey(public)
     }
 
-    /// Text of the key as in a key file. Keep it secret: its reader can pretend to be this gateway.
+    /// Returns the key as text for a key file. Keep it secret: anyone who reads it can impersonate this
+    /// gateway.
     pub fn reveal(&self) -> Zeroizing<String> {
         Zeroizing::new(format!("{PRIVATE}{}", *self.0.reveal()))
     }
@@ -95,7 +96,7 @@ impl PublicKey {
 }
 
 impl PeerKey {
-    /// A key with this label; one without text is labelled with its fingerprint.
+    /// Returns a key with this label; without a label, with its fingerprint.
     fn new(key: PublicKey, label: &str) -> PeerKey {
         let label = match label {
             "" => Fingerprint::of(&key.0).to_string().into(),
@@ -106,7 +107,7 @@ impl PeerKey {
 }
 
 impl Fingerprint {
-    /// That of a public key.
+    /// Returns the fingerprint of a public key.
     pub(super) fn of(key: &[u8]) -> Fingerprint {
         let mut first = [0; 4];
         for (byte, of_key) in first.iter_mut().zip(key) {
@@ -135,17 +136,18 @@ impl fmt::Debug for PublicKey {
 }
 
 impl StaticKeys {
-    /// One pair, and who it speaks with.
+    /// Returns one pair with the public keys of its peers.
     pub fn of(own: PrivateKey, peers: Vec<PublicKey>) -> Option<StaticKeys> {
         let peers: Arc<[PeerKey]> = peers.into_iter().map(|key| PeerKey::new(key, "")).collect();
         (!peers.is_empty()).then(|| StaticKeys { own: [own].into(), peers })
     }
 
-    /// The own pairs from a text that came from `place`, the public keys of the other side from a file.
+    /// Reads this side's pairs from a text that came from `place`, and the other side's public keys from a
+    /// file.
     ///
     /// # Errors
-    /// If there is no key in one of them, too many, or something else; if others than its owner may change
-    /// the file.
+    /// If one of them holds no key, too many or an invalid line; if others than the owner may change the
+    /// file.
     pub(super) fn read(own: &str, place: &str, peers: &Path) -> Result<StaticKeys, KeyError> {
         let own = private_keys(own, place)?;
         let name = peers.display().to_string();
@@ -159,42 +161,42 @@ impl StaticKeys {
         Ok(StaticKeys { own: own.into(), peers: peers.into() })
     }
 
-    /// The pair to speak with.
+    /// Returns the pair for own messages.
     pub(super) fn newest(&self) -> &PrivateKey {
         // Never empty, by construction.
         &self.own[0]
     }
 
-    /// All pairs that are spoken to.
+    /// Iterates over the pairs that messages may be sealed to.
     pub(super) fn own(&self) -> impl Iterator<Item = &PrivateKey> {
         self.own.iter()
     }
 
-    /// The backend's key for a frontend; `None` if the list is empty.
+    /// Returns the backend's key, for a frontend; `None` if the list is empty.
     pub(super) fn first_peer(&self) -> Option<&PublicKey> {
         self.peers.first().map(|peer| &peer.key)
     }
 
-    /// The public keys of the other side.
+    /// Returns the public keys of the other side.
     pub(super) fn peers(&self) -> &[PeerKey] {
         &self.peers
     }
 
-    /// The label of a public key of the other side. It is no secret which ones are.
+    /// Returns the label of a public key of the other side. Which keys are listed is not secret.
     pub(super) fn label_of(&self, peer: &[u8]) -> Option<&Arc<str>> {
         self.peers.iter().find(|known| known.key.0 == peer).map(|known| &known.label)
     }
 
-    /// The labels of the other side, each once, in order.
+    /// Returns the labels of the other side, each once, in order.
     pub(super) fn labels(&self) -> BTreeSet<Arc<str>> {
         self.peers.iter().map(|peer| peer.label.clone()).collect()
     }
 }
 
-/// The private keys in a text, the newest first.
+/// Parses the private keys in a text, the newest first.
 ///
 /// # Errors
-/// If there is none, too many, or something else.
+/// If there is none, too many, or an invalid line.
 pub fn private_keys(text: &str, place: &str) -> Result<Vec<PrivateKey>, KeyError> {
     let malformed = |place, problem| KeyError::Malformed { place, problem };
     let mut keys = Vec::new();
@@ -212,7 +214,7 @@ pub fn private_keys(text: &str, place: &str) -> Result<Vec<PrivateKey>, KeyError
     }
 }
 
-/// The public keys in a text, with their labels. There may be none: so the last frontend is shut out.
+/// Parses the public keys in a text, with their labels. An empty list excludes every frontend.
 fn public_keys(text: &str, place: &str) -> Result<Vec<PeerKey>, KeyError> {
     let refused = |place: String, problem: &str| KeyError::NoPeers { place, problem: problem.to_owned() };
     let mut keys = Vec::new();

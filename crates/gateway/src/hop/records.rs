@@ -1,8 +1,8 @@
 //! Records: the encrypted pieces of each direction of the hop, after both messages.
 //!
-//! A record can be opened only when all of it is there. While a segment is lost, a record of many segments
-//! would hold back all that has arrived of it. So the first flight is cut to the size of a segment; then
-//! records grow, and return to the size of a segment after a pause. Each record costs 18 bytes: 1.3 % of a
+//! A record can be opened only when it is complete. While a segment is lost, a record of many segments would
+//! hold back the segments that have arrived. So the first flight is cut into records of one segment. Then
+//! records grow; after a pause they begin again with one segment. Each record costs 18 bytes: 1.3 % of a
 //! segment, 0.1 % of a long record.
 
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use super::LENGTH;
 
 /// Bytes of the tag at the end of a record.
 const TAG: usize = 16;
-/// Bytes that a record has beside its payload.
+/// Bytes of a record in addition to its payload.
 pub const RECORD_OVERHEAD: usize = LENGTH + TAG;
 /// Longest record, payload bytes.
 pub const LONGEST_PAYLOAD: usize = 16 << 10;
@@ -24,7 +24,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Records after which the key of a direction is replaced (Noise, section 4.2): at most 1 GiB.
 const REKEY_EVERY: u64 = 1 << 16;
 
-/// A record that is none of ours, or was changed on the way.
+/// Error for a record that the peer did not seal, or that was changed on the path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("data on the hop was changed on the path")]
 pub struct Forged;
@@ -42,10 +42,11 @@ impl Sealing {
         Sealing { transport: Box::new(transport), sealed: 0, opened: 0 }
     }
 
-    /// Appends a record of `payload` to `wire`, length first. An empty one ends the direction.
+    /// Seals a record of `payload` and appends it to `wire`, length first. An empty record ends the
+    /// direction.
     ///
     /// # Errors
-    /// If `payload` is longer than a Noise message, which [`LONGEST_PAYLOAD`] is not.
+    /// If `payload` is longer than a Noise message; [`LONGEST_PAYLOAD`] is shorter.
     pub fn seal(&mut self, payload: &[u8], wire: &mut Vec<u8>) -> Result<(), Forged> {
         let start = wire.len() + LENGTH;
         let length = u16::try_from(payload.len() + TAG).map_err(|_| Forged)?;
@@ -59,7 +60,7 @@ impl Sealing {
         Ok(())
     }
 
-    /// Appends the payload of `record` (without its length) to `plain`; answers how long it is.
+    /// Appends the payload of `record` (without its length) to `plain`; returns its length.
     ///
     /// # Errors
     /// If it is not the next record of the peer.
@@ -77,23 +78,23 @@ impl Sealing {
     }
 }
 
-/// How long the next record of a direction is to be.
+/// Computes the lengths of the records of a direction.
 #[derive(Debug)]
 pub struct RecordSizes {
     /// Payload bytes of a segment.
     segment: usize,
-    /// Wire bytes since the beginning, or since the last pause.
+    /// Bytes on the wire since the beginning or the last pause.
     since: usize,
     last: Instant,
 }
 
 impl RecordSizes {
-    /// Sizes for segments of `segment` payload bytes, `before` bytes of which are in the first one already.
+    /// Begins with segments of `segment` payload bytes; the first one already contains `before` bytes.
     pub fn new(segment: usize, before: usize, now: Instant) -> RecordSizes {
         RecordSizes { segment: segment.max(4 * RECORD_OVERHEAD), since: before, last: now }
     }
 
-    /// Payload bytes of the next record, at least 1.
+    /// Returns the payload bytes of the next record, at least 1.
     pub fn next(&mut self, now: Instant) -> usize {
         if now.saturating_duration_since(self.last) > PAUSE {
             self.since = 0;
@@ -108,13 +109,13 @@ impl RecordSizes {
         wire.min(LONGEST_PAYLOAD) - RECORD_OVERHEAD
     }
 
-    /// A record of so many payload bytes was made.
+    /// Records that a record with this payload was sealed.
     pub fn made(&mut self, payload: usize) {
         self.since = self.since.saturating_add(payload + RECORD_OVERHEAD);
     }
 
-    /// Bytes to the end of the segment that the last record ended in; the next segment's if hardly any are
-    /// left.
+    /// Returns the bytes up to the end of the segment that contains the end of the last record; those of the
+    /// next segment if hardly any are left.
     fn rest_of_segment(&self) -> usize {
         let rest = self.segment - self.since % self.segment;
         if rest <= 2 * RECORD_OVERHEAD { rest + self.segment } else { rest }

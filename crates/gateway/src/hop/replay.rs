@@ -1,57 +1,58 @@
 //! Detects replayed first messages.
 //!
 //! The first message is encrypted with a key that does not change. So an attacker who has recorded it, or a
-//! network that repeats its SYN, can present it again. The backend remembers the messages that it has acted
-//! on for as long as their stamp makes them acceptable, and does not act on one again. The stamp names the
-//! run of the backend that the message is for, so neither another backend nor this one after a restart
+//! network that duplicates the SYN, can deliver it again. The backend remembers the messages that it has
+//! acted on for as long as their stamp makes them acceptable, and does not act on one again. The stamp names
+//! the run of the backend that the message is for, so neither another backend nor this one after a restart
 //! accepts it.
 //!
 //! If the backend cannot tell whether a message is new (the frontend does not know this run yet, the message
-//! was long on its way, the table is full), it does not refuse the message. It asks the frontend to confirm,
-//! which costs a round trip and needs the secret of the message. A repetition is never accepted as new.
+//! was on its way for long, the table is full), it does not refuse the message. It asks the frontend to
+//! confirm it, which costs a round trip and needs the secret of the message. A replayed message is never
+//! accepted as new.
 
 use super::stamp::Stamp;
 use std::collections::{HashSet, VecDeque};
 
-/// Identifies a first message: the head of its public key, which is random, of its nonce if the key serves
-/// for a while.
+/// Identifies a first message: the first bytes of its public key, which are random; of its nonce, if the key
+/// pair serves for several connections.
 pub type MessageId = [u8; 16];
 
 /// Freshness of a first message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Freshness {
-    /// Made for this run of the backend, and not seen before.
+    /// Sealed for this run of the backend, and not seen before.
     Fresh,
-    /// Cannot be known: the frontend is to confirm.
+    /// Unknown: the frontend must confirm.
     Unknown,
-    /// Was here before.
+    /// Seen before.
     Repeated,
 }
 
-/// The messages of the recent past. Memory: about 64 bytes for each, at most [`ReplayWindow::MAX`].
+/// The recent messages. Each takes about 64 bytes of memory; at most [`ReplayWindow::MAX`] are kept.
 #[derive(Debug)]
 pub struct ReplayWindow {
-    /// Names this run of the backend.
+    /// Identifies this run of the backend.
     epoch: u64,
-    /// How far a message's time may be from ours, ms.
+    /// Permitted difference between a message's time and this side's, ms.
     tolerance: u64,
-    /// First messages up to this time are forgotten.
+    /// Messages up to this time have been forgotten.
     forgotten: Option<u64>,
     seen: HashSet<MessageId>,
-    /// When each may be forgotten, in the order of arrival.
+    /// Time when each message may be forgotten, in the order of arrival.
     order: VecDeque<(u64, MessageId)>,
 }
 
 impl ReplayWindow {
-    /// Messages that are remembered at most; while there are as many, further ones have to be confirmed.
+    /// Limit of remembered messages; while it is reached, further ones must be confirmed.
     pub const MAX: usize = 1 << 18;
 
-    /// A window for the run called `epoch` (not 0), for messages whose time is up to `tolerance` ms off.
+    /// Creates a window for the run `epoch` (not 0), for messages whose time differs by up to `tolerance` ms.
     pub fn new(epoch: u64, tolerance: u64) -> ReplayWindow {
         ReplayWindow { epoch, tolerance, forgotten: None, seen: HashSet::new(), order: VecDeque::new() }
     }
 
-    /// Judges a message that carries `stamp`, `now` ms after the beginning of the run, and remembers it.
+    /// Judges a message with this `stamp`, `now` ms after the beginning of the run, and remembers it.
     pub fn judge(&mut self, id: MessageId, stamp: Stamp, now: u64) -> Freshness {
         self.forget(now);
         if self.seen.contains(&id) {
@@ -73,17 +74,17 @@ impl ReplayWindow {
         Stamp { epoch: self.epoch, at: now, takes_lasting: false }
     }
 
-    /// Messages that are remembered.
+    /// Returns the number of remembered messages.
     pub fn len(&self) -> usize {
         self.seen.len()
     }
 
-    /// True if none is.
+    /// True if no message is remembered.
     pub fn is_empty(&self) -> bool {
         self.seen.is_empty()
     }
 
-    /// Forgets what its own stamp rules out from now on.
+    /// Forgets messages that their own stamps rule out from now on.
     fn forget(&mut self, now: u64) {
         while let Some((until, id)) = self.order.front().copied()
             && until < now
@@ -129,7 +130,7 @@ mod tests {
             let mut window = window();
             assert_eq!(window.judge(id(1), made(at), begin), Freshness::Fresh);
             for later in (begin..begin + 6 * TOLERANCE).step_by(500) {
-                // Others arrive, so that the window forgets; those are fresh.
+                // Others arrive, so that the window forgets messages; they are fresh.
                 assert_eq!(window.judge(id(later), made(later - 100), later), Freshness::Fresh);
                 assert_ne!(window.judge(id(1), made(at), later), Freshness::Fresh, "{at} {later}");
             }

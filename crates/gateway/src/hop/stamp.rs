@@ -1,28 +1,29 @@
 //! The stamp of a first message: the run of the backend that it is for, and its time within that run.
 //!
-//! A backend sends both in each answer: a random number that names the run, and the age of the run. The
+//! A backend sends both in each answer: a random number that identifies the run, and the age of the run. The
 //! frontend counts on from there. Neither side reads a wall clock, so a wrong or changed clock does no harm.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-/// A moment in the run of a backend.
+/// A time in a run of a backend.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Stamp {
-    /// Names the run; 0 where none is known.
+    /// Identifies the run; 0 if none is known.
     pub epoch: u64,
-    /// Milliseconds since it began, 40 bits.
+    /// Milliseconds since the run began, 40 bits.
     pub at: u64,
-    /// The run takes first messages of key pairs that serve for a while ([`ephemeral`](super::ephemeral)).
-    /// False from an older release, whose byte was the first of 48 bits of milliseconds.
+    /// The run accepts first messages with key pairs that serve for several connections
+    /// ([`ephemeral`](super::ephemeral)). False from an older release, which sends the first byte of a 48-bit
+    /// number of milliseconds in this place.
     pub takes_lasting: bool,
 }
 
 impl Stamp {
-    /// Bytes on the wire.
+    /// Length on the wire, bytes.
     pub const LENGTH: usize = 14;
 
-    /// As it is sent.
+    /// Encodes the stamp.
     pub fn encode(self) -> [u8; Self::LENGTH] {
         let mut bytes = [0; Self::LENGTH];
         bytes[..8].copy_from_slice(&self.epoch.to_be_bytes());
@@ -31,7 +32,7 @@ impl Stamp {
         bytes
     }
 
-    /// As it arrived.
+    /// Decodes a stamp.
     pub fn decode(bytes: &[u8; Self::LENGTH]) -> Stamp {
         let [epoch @ .., _, _, _, _, _, _] = *bytes;
         let [_, _, _, _, _, _, _, _, takes, b, c, d, e, f] = *bytes;
@@ -45,12 +46,12 @@ impl Stamp {
 pub struct BackendClock(Mutex<Option<(Stamp, Instant)>>);
 
 impl BackendClock {
-    /// The backend has just told.
+    /// Stores the stamp that the backend has just sent.
     pub fn told(&self, stamp: Stamp, now: Instant) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((stamp, now));
     }
 
-    /// The stamp for a message that leaves `now`.
+    /// Returns the stamp of a message that leaves `now`.
     pub fn stamp(&self, now: Instant) -> Stamp {
         let Some((told, at)) = *self.0.lock().unwrap_or_else(PoisonError::into_inner) else {
             return Stamp::default();
@@ -59,8 +60,8 @@ impl BackendClock {
         Stamp { at: told.at.saturating_add(since), ..told }
     }
 
-    /// The backend did not understand, or another one answers in its place: what every release takes is said
-    /// next.
+    /// Makes the next message use the form that every release accepts, because the backend did not understand
+    /// the last one, or another backend may have replaced it.
     pub(crate) fn doubt(&self) {
         if let Some((told, _)) = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner) {
             told.takes_lasting = false;
@@ -82,7 +83,7 @@ mod tests {
         }
     }
 
-    /// A release that has 48 bits of milliseconds there counts on from what it reads, and sends it back.
+    /// A release with 48 bits of milliseconds continues from the number that it reads, and sends it back.
     #[test]
     fn time_of_a_peer_without_the_first_byte_is_read_correctly() {
         let told = Stamp { epoch: 9, at: 1000, takes_lasting: true };

@@ -19,11 +19,11 @@ use super::records::{LONGEST_PAYLOAD, RecordSizes, Sealing};
 use super::{LASTING, LENGTH, LONGEST_MESSAGE};
 use crate::io::{Sink, Source};
 
-/// Bytes read from the line at once.
+/// Bytes of one read from the line.
 const CHUNK: usize = 16 << 10;
 
 thread_local! {
-    /// Where bytes of the line lie until they are appended to what has arrived.
+    /// Buffer for bytes between a read from the line and their copy to the connection's own buffer.
     static CHUNK_IN_HAND: RefCell<Vec<u8>> = RefCell::new(vec![0; CHUNK]);
 }
 
@@ -40,28 +40,28 @@ pub struct HopStream {
 /// Bytes that have arrived and are not read yet.
 #[derive(Debug, Default)]
 struct Incoming {
-    /// Bytes of the line.
+    /// Bytes from the line.
     wire: Vec<u8>,
     /// Payload.
     plain: Vec<u8>,
-    /// Of these, bytes that were read already.
+    /// Number of these that have been read already.
     read: usize,
     ended: bool,
 }
 
-/// Bytes that were written and have not left yet.
+/// Written bytes that have not left yet.
 #[derive(Debug)]
 struct Outgoing {
     wire: Vec<u8>,
-    /// Of these, bytes that have left already.
+    /// Number of these that have left already.
     sent: usize,
     sizes: RecordSizes,
     ended: bool,
 }
 
 impl HopStream {
-    /// A stream over `line`. `arrived` holds the bytes received behind the last message. `first` is sent
-    /// before, and together with, the first write; `before` bytes were sent already. Without `sealing` the
+    /// Returns a stream over `line`. `arrived` holds the bytes received after the last message. `first` is
+    /// sent before the first write, together with it; `before` bytes were sent already. Without `sealing` the
     /// hop is plain.
     pub(super) fn new(
         line: Line,
@@ -79,12 +79,12 @@ impl HopStream {
         HopStream { line, sealing: sealing.map(Mutex::new), incoming, outgoing }
     }
 
-    /// A line to an origin itself, without a hop: `first` leaves before everything else.
+    /// Returns a connection to an origin without a hop; `first` leaves first.
     pub(crate) fn straight(line: Line, first: Vec<u8>) -> HopStream {
         HopStream::new(line, None, Vec::new(), first, 0)
     }
 
-    /// Transport of the connection.
+    /// Returns the transport of the connection.
     pub fn line(&self) -> &Line {
         &self.line
     }
@@ -99,7 +99,7 @@ impl HopStream {
     }
 }
 
-/// A message, and whether the flag in its length says that its key pair is used for further connections.
+/// A message with the flag of its length, which says that its key pair serves for several connections.
 pub(super) struct Message {
     pub(super) bytes: Vec<u8>,
     pub(super) is_lasting: bool,
@@ -112,7 +112,7 @@ pub(super) async fn arrival(line: &mut Line) -> io::Result<Vec<u8>> {
     Ok(arrived)
 }
 
-/// Reads the next message with its length in front; what is behind it stays in `arrived`.
+/// Reads the next message; bytes after it stay in `arrived`.
 pub(super) async fn next_message(line: &mut Line, arrived: &mut Vec<u8>) -> io::Result<Message> {
     let (mut read, _) = line.split();
     loop {
@@ -138,14 +138,14 @@ pub(super) async fn next_message(line: &mut Line, arrived: &mut Vec<u8>) -> io::
     }
 }
 
-/// A message with its length in front.
+/// Returns a message preceded by its length.
 pub(super) fn framed(message: &[u8]) -> Vec<u8> {
-    // A message is built from pieces that were read with less than 64 kB each.
+    // All parts of a message were read with limits below 64 kB.
     let length = u16::try_from(message.len()).unwrap_or(u16::MAX);
     [&length.to_be_bytes()[..], message].concat()
 }
 
-/// Frames a first message whose key pair is used for further connections: its length carries the flag.
+/// Frames a first message whose key pair serves for several connections: its length carries the flag.
 pub(super) fn framed_lasting(message: &[u8]) -> Vec<u8> {
     let mut framed = framed(message);
     framed[0] |= LASTING.to_be_bytes()[0];
@@ -180,7 +180,7 @@ pub(crate) struct HopWrite<'a> {
     state: &'a mut Outgoing,
 }
 
-/// A panic has broken the connection, and with it the keys.
+/// Locks the keys. A panic under the lock has ended the connection, so its keys are not used again.
 fn lock(sealing: &Mutex<Sealing>) -> MutexGuard<'_, Sealing> {
     sealing.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -192,7 +192,7 @@ impl Source for HopRead<'_> {
 }
 
 impl Incoming {
-    /// Opens the records that are complete. `Ok(false)`: there is none, more has to arrive.
+    /// Opens the complete records. `Ok(false)`: there is none, and more bytes are needed.
     fn open(&mut self, sealing: &Mutex<Sealing>) -> io::Result<bool> {
         self.plain.clear();
         self.read = 0;
@@ -215,7 +215,7 @@ impl Incoming {
         Ok(at > 0)
     }
 
-    /// Frees the buffers that are empty while no bytes arrive.
+    /// Frees empty buffers while no bytes arrive.
     fn rest(&mut self) {
         if self.wire.is_empty() {
             self.wire = Vec::new();
@@ -226,7 +226,7 @@ impl Incoming {
         }
     }
 
-    /// Hands out what there is.
+    /// Moves decrypted bytes into `buffer`; false if there are none.
     fn take(&mut self, buffer: &mut ReadBuf<'_>) -> bool {
         let waiting = &self.plain[self.read..];
         let count = waiting.len().min(buffer.remaining());
@@ -274,7 +274,7 @@ impl AsyncRead for HopRead<'_> {
 impl Sink for HopWrite<'_> {}
 
 impl HopWrite<'_> {
-    /// Sends what waits.
+    /// Sends the waiting bytes.
     fn poll_leave(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let state = &mut self.state;
         while state.sent < state.wire.len() {
@@ -310,7 +310,7 @@ impl AsyncWrite for HopWrite<'_> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         // The second message may wait for the first write. In every other case, all earlier bytes leave
-        // before new ones are taken.
+        // before new ones are accepted.
         if this.state.sent > 0 || this.state.wire.len() > LONGEST_PAYLOAD {
             ready!(this.poll_leave(cx))?;
         }
@@ -365,7 +365,7 @@ mod tests {
         (client.unwrap(), accepted.unwrap().0)
     }
 
-    /// Writes until the stream takes no more; returns the number of bytes.
+    /// Writes until the stream accepts no more; returns the number of bytes.
     async fn fill(stream: &mut TcpStream) -> usize {
         let mut written = 0;
         while let Ok(count) = timeout(Duration::from_secs(1), stream.write(&[7; 10_000])).await {
@@ -377,7 +377,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn full_buffer_without_memory_makes_a_writer_wait_and_does_not_fail_it() {
         let (near, far) = memory::builders(&LinkSpec::parse("--rtt 2ms").unwrap(), 1);
-        // For one send buffer and a half.
+        // One and a half send buffers.
         let (near, far) =
             (near.stack(|stack| stack.max_buffer_bytes = 512 << 10).build().unwrap(), far.build().unwrap());
         let listener = TcpListener::bind(&far, "10.0.0.2:80".parse().unwrap()).unwrap();

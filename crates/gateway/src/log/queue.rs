@@ -1,9 +1,9 @@
-//! Lines on their way to stderr, which nobody may read.
+//! Lines on their way to stderr.
 //!
-//! A pipe that is full blocks its writer. A thread of its own therefore writes the lines, and the threads
-//! that carry traffic put them into a bounded queue. Lines for which the queue has no space are counted, and
-//! a line `event=log-overflow` takes their place. The thread starts with the first line, because rights that
-//! a process gives up belong to threads: a program gives them up before it logs anything.
+//! A full pipe blocks its writer. So a separate thread writes the lines, and the threads that carry traffic
+//! put them into a bounded queue. Lines for which the queue has no space are counted, and a line
+//! `event=log-overflow` replaces them. The thread starts with the first line, because rights that a process
+//! gives up belong to threads, and a program gives them up before it logs anything.
 
 use std::io::Write;
 use std::mem::take;
@@ -12,23 +12,23 @@ use std::time::{Duration, SystemTime};
 
 use super::{Level, LogFormat, Value, render};
 
-/// Bytes of lines that wait at most.
+/// Limit of waiting bytes.
 const MAX_BYTES: usize = 1 << 20;
 
 /// A queue of lines and the thread that writes them.
 #[derive(Debug)]
 pub(super) struct Queue {
     state: Mutex<State>,
-    /// Lines wait.
+    /// Signals that lines wait.
     filled: Condvar,
-    /// Every line is written.
+    /// Signals that every line is written.
     emptied: Condvar,
 }
 
 #[derive(Debug)]
 struct State {
     lines: Vec<u8>,
-    /// Lines that are missing behind these, and the format of the line about it.
+    /// Number of omitted lines after these, and the format of the line about them.
     lost: (u64, LogFormat),
     has_thread: bool,
     is_writing: bool,
@@ -48,7 +48,7 @@ impl Queue {
     /// Puts a line into the queue. The first line starts the thread, which writes to `out`.
     pub(super) fn put(&'static self, line: &str, format: LogFormat, mut out: impl Write + Send + 'static) {
         let mut state = self.state();
-        // Later lines must not overtake the line about lost ones.
+        // Later lines must not overtake the line about omitted ones.
         if state.lost.0 > 0 || state.lines.len() + line.len() > MAX_BYTES {
             state.lost = (state.lost.0 + 1, format);
             return;
@@ -63,7 +63,7 @@ impl Queue {
         state.has_thread = writer.spawn(move || self.write_all(&mut out)).is_ok();
     }
 
-    /// Writes lines for ever. A log that cannot be written must not stop the traffic: errors are dropped.
+    /// Writes lines for ever. Errors are ignored, because a failing log must not stop the traffic.
     fn write_all(&self, out: &mut impl Write) {
         let mut state = self.state();
         loop {

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::places::Places;
 
-/// Keys whose value is a time, and what they may be.
+/// Keys whose value is a time, with their permitted values.
 const TIMES: [(&str, &str); 10] = [
     ("first_bytes_wait", "\"0s\" to \"1s\""),
     ("first_bytes_limit", "\"0s\" to \"10s\""),
@@ -59,7 +59,7 @@ pub(super) fn permitted_values(key: &str) -> &'static str {
     }
 }
 
-/// A parser's `message` about the bytes `at` of `text`.
+/// Rewords a parser's `message` about the bytes `at` of `text`.
 pub(super) fn explained(message: &str, at: &Range<usize>, text: &str) -> String {
     let message = message.lines().next().unwrap_or_default();
     let there = text.get(at.clone()).unwrap_or_default();
@@ -79,7 +79,7 @@ pub(super) fn explained(message: &str, at: &Range<usize>, text: &str) -> String 
         return format!("a text needs quotes: write \"{there}\"");
     }
     let ours = ["invalid type", "invalid value", "unknown variant", "invalid IP address", "wanted string"];
-    // The parser hands a date to a map of names as one of its own.
+    // The TOML parser returns a date as a map with this private key.
     let is_date = message.contains("$__toml_private");
     match is_date || ours.iter().any(|begins| message.starts_with(begins)) {
         true => wrong_value(at, text).unwrap_or_else(|| message.to_owned()),
@@ -87,7 +87,7 @@ pub(super) fn explained(message: &str, at: &Range<usize>, text: &str) -> String 
     }
 }
 
-/// Returns the error for a value that its key cannot have.
+/// Returns the error for a value that its key does not permit.
 fn wrong_value(at: &Range<usize>, text: &str) -> Option<String> {
     let places = Places::of(text);
     let path = places.of_value(at.start)?;
@@ -103,7 +103,7 @@ fn wrong_value(at: &Range<usize>, text: &str) -> Option<String> {
     }
 }
 
-/// `UNKNOWN`, expected one of ...`, with the key that was probably meant.
+/// Rewords ``UNKNOWN`, expected one of ...``, with the key that was probably meant.
 fn unknown_key(rest: &str) -> Option<String> {
     let (unknown, expected) = rest.split_once('`')?;
     let known: Vec<&str> = expected.split('`').skip(1).step_by(2).collect();

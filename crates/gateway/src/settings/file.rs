@@ -12,7 +12,7 @@ use crate::hop::ephemeral::LONGEST_LIFETIME;
 /// Error in a configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("{path}: the configuration cannot be read: {error}")]
     Unreadable {
         /// The file.
@@ -20,12 +20,12 @@ pub enum SettingsError {
         /// Error of the system.
         error: io::Error,
     },
-    /// A line of it is wrong.
+    /// A line is wrong.
     #[error("{path}:{line}: {problem}")]
     Line {
         /// The file.
         path: String,
-        /// Counted from 1.
+        /// Line number, from 1.
         line: usize,
         /// Problem and remedy.
         problem: String,
@@ -36,7 +36,7 @@ impl Settings {
     /// Reads a file.
     ///
     /// # Errors
-    /// If it cannot be read, is no TOML, has a key that there is not, or a value that a key cannot have.
+    /// If it cannot be read, is no TOML, or has an unknown key or a value that its key does not permit.
     pub fn load(path: &Path) -> Result<Settings, SettingsError> {
         let name = path.display().to_string();
         let text = std::fs::read_to_string(path)
@@ -44,10 +44,10 @@ impl Settings {
         Settings::parse(&text, &name)
     }
 
-    /// Reads a text that came from `path`.
+    /// Parses a text that came from `path`.
     ///
     /// # Errors
-    /// As [`load`](Settings::load).
+    /// Those of [`load`](Settings::load).
     pub fn parse(text: &str, path: &str) -> Result<Settings, SettingsError> {
         let wrong = |at: usize, problem: String| SettingsError::Line {
             path: path.to_owned(),
@@ -70,7 +70,7 @@ impl Settings {
     }
 }
 
-/// The first key whose value is out of its range.
+/// Returns an error for the first key whose value is out of its range.
 fn out_of_range(settings: &Settings) -> Option<String> {
     let Settings { frontend, peers, listeners: _, backend, edge: _, frontends, hop, limits, admin: _ } =
         settings;

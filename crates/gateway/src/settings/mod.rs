@@ -1,15 +1,15 @@
 //! The configuration of a gateway as an operator writes it: a TOML file, flags, or both.
 //!
-//! Every key is optional here; what a side needs is asked for when it is started. Flags are settings too, and
-//! [`Settings::over`] lays them over those of a file. `docs/operating/settings.md` has every key with unit,
-//! default and range.
+//! Every key is optional here; starting a side checks that it has the keys it needs. Flags are settings too,
+//! and [`Settings::over`] gives them precedence over those of a file. `docs/operating/settings.md` lists
+//! every key with unit, default and range.
 //!
-//! | file | what it is |
+//! | file | content |
 //! |---|---|
-//! | this one | the keys |
-//! | `file` | reading a file; what is wrong with it, in one line |
-//! | `explain` | what the parser says, in other words |
-//! | `ignored` | what another setting switches off |
+//! | [`mod@self`] | the keys |
+//! | `file` | reading a file, with errors in one line |
+//! | `explain` | errors of the parser in an operator's words |
+//! | `ignored` | settings without effect |
 //! | `places` | the line of each key |
 //! | `values` | addresses, times and rules as texts |
 //! | `written` | values as texts, for the log |
@@ -43,7 +43,7 @@ pub use places::Places;
 pub use values::listen_address;
 use written::Written;
 
-/// All that can be configured.
+/// The whole configuration.
 #[derive(Clone, PartialEq, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
@@ -52,20 +52,20 @@ pub struct Settings {
     /// The backends of a frontend.
     #[serde(rename = "backends")]
     pub peers: Vec<PeerSettings>,
-    /// Where clients of a frontend or an edge connect, beside its `listen`.
+    /// Listening addresses of a frontend or an edge in addition to its `listen`.
     #[serde(rename = "listener")]
     pub listeners: Vec<ListenerSettings>,
     /// The side near the origin.
     pub backend: BackendSettings,
     /// The side near the origin without another gateway.
     pub edge: EdgeSettings,
-    /// The limits that a backend sets frontends which have keys of their own.
+    /// Limits that a backend sets for frontends with their own keys.
     pub frontends: Vec<FrontendLimitSettings>,
     /// The hop between them.
     pub hop: HopSettings,
     /// Limits of either side.
     pub limits: LimitSettings,
-    /// Where a side can be looked at.
+    /// The admin listener.
     pub admin: AdminSettings,
 }
 
@@ -73,35 +73,36 @@ pub struct Settings {
 #[derive(Clone, PartialEq, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct FrontendSettings {
-    /// Where clients connect.
+    /// Listening address.
     #[serde(deserialize_with = "values::listen")]
     pub listen: Option<SocketAddr>,
-    /// How long a client's first bytes are waited for while nobody knows who speaks first; 0 to 1 s, default
+    /// Time to wait for a client's first bytes while it is unknown which side sends first; 0 to 1 s, default
     /// 5 ms.
     #[serde(deserialize_with = "values::duration")]
     pub first_bytes_wait: Option<Duration>,
-    /// How long at most where clients are known to speak first; 0 (as long as above) to 10 s, default 2 s.
+    /// Longest such time if clients are known to send first; 0 (the same as `first_bytes_wait`) to 10 s,
+    /// default 2 s.
     #[serde(deserialize_with = "values::duration")]
     pub first_bytes_limit: Option<Duration>,
-    /// Proxies whose PROXY header is believed.
+    /// Proxies whose PROXY header is trusted.
     #[serde(deserialize_with = "values::list")]
     pub proxy_from: Option<Vec<Network>>,
     /// SOCKS5 on the listener; default no.
     pub socks5: Option<bool>,
     /// An HTTP proxy on the listener (CONNECT, and requests for `http://` addresses); default no.
     pub connect: Option<bool>,
-    /// File with the users of both; default none: everybody is served.
+    /// File with the users of both; by default every client is served.
     pub users_file: Option<PathBuf>,
-    /// Clients that a firewall rule sent here; default no.
+    /// Accept clients that a firewall rule redirected here; default no.
     pub transparent: Option<bool>,
-    /// Ask the backends whether they live; default yes.
+    /// Check whether the backends are up; default yes.
     pub watch: Option<bool>,
-    /// Where to go while no backend is up; default nowhere.
+    /// Fallback while no backend is up; default none.
     pub fallback: Option<Fallback>,
     /// The origin as this side reaches it, for `fallback = "direct"`.
     #[serde(deserialize_with = "values::host_and_port")]
     pub origin: Option<String>,
-    /// The PROXY header for that way.
+    /// The PROXY header for the direct connection.
     #[serde(deserialize_with = "values::proxy_version")]
     pub send_proxy: Option<ProxyVersion>,
 }
@@ -110,18 +111,18 @@ pub struct FrontendSettings {
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ListenerSettings {
-    /// Where clients connect: an address with a port or a range of ports.
+    /// Listening address with a port or a range of ports.
     pub listen: Listen,
     /// The name of the origin at the backends; default their own, or none if there are routes.
     #[serde(default)]
     pub origin: Option<OriginName>,
-    /// Origins for TLS clients by the name of the server.
+    /// Origins of TLS clients by server name.
     #[serde(default, rename = "route")]
     pub routes: Vec<RouteSettings>,
-    /// That origin as this side reaches it, to go to while no backend is up; default nowhere.
+    /// Address of that origin from this side, used while no backend is up; default none.
     #[serde(default, deserialize_with = "values::host_and_port")]
     pub direct: Option<String>,
-    /// The PROXY header for that way.
+    /// The PROXY header for the direct connection.
     #[serde(default, deserialize_with = "values::proxy_version")]
     pub send_proxy: Option<ProxyVersion>,
 }
@@ -134,10 +135,10 @@ pub struct RouteSettings {
     pub sni: ServerName,
     /// The name of the origin at the backends.
     pub origin: OriginName,
-    /// That origin as this side reaches it, to go to while no backend is up; default nowhere.
+    /// Address of that origin from this side, used while no backend is up; default none.
     #[serde(default, deserialize_with = "values::host_and_port")]
     pub direct: Option<String>,
-    /// The PROXY header for that way.
+    /// The PROXY header for the direct connection.
     #[serde(default, deserialize_with = "values::proxy_version")]
     pub send_proxy: Option<ProxyVersion>,
 }
@@ -146,9 +147,9 @@ pub struct RouteSettings {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Fallback {
-    /// It asks the dead ones all the same.
+    /// Try the backends although they are down.
     None,
-    /// The kernel's TCP straight to the origin.
+    /// Connect to the origin over the kernel's TCP.
     Direct,
 }
 
@@ -159,7 +160,7 @@ pub struct PeerSettings {
     /// `HOST:PORT`.
     #[serde(deserialize_with = "values::required_host_and_port")]
     pub peer: String,
-    /// The lowest number that is up is asked; default 0.
+    /// The lowest number among the backends that are up is used; default 0.
     #[serde(default)]
     pub priority: u8,
     /// Share among equals, 1 to 1000; default 1.
@@ -171,15 +172,15 @@ pub struct PeerSettings {
 #[derive(Clone, PartialEq, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct BackendSettings {
-    /// Where frontends connect.
+    /// Listening address for frontends.
     #[serde(deserialize_with = "values::listen")]
     pub listen: Option<SocketAddr>,
     /// The origin.
     #[serde(deserialize_with = "values::host_and_port")]
     pub to: Option<String>,
-    /// Origins that frontends may ask for by name.
+    /// Origins that frontends may request by name.
     pub origins: Option<Origins>,
-    /// Other origins that frontends may ask for by address.
+    /// Other origins that frontends may request by address.
     #[serde(deserialize_with = "values::list")]
     pub allow: Option<Vec<Allow>>,
     /// Connect to the origin from the client's address; default no.
@@ -187,7 +188,7 @@ pub struct BackendSettings {
     /// The PROXY header for the origin.
     #[serde(deserialize_with = "values::proxy_version")]
     pub send_proxy: Option<ProxyVersion>,
-    /// How long a first message may be on its way; 1 s to 1 h, default 10 s.
+    /// Longest age of a first message at its arrival; 1 s to 1 h, default 10 s.
     #[serde(deserialize_with = "values::duration")]
     pub replay_tolerance: Option<Duration>,
 }
@@ -196,7 +197,7 @@ pub struct BackendSettings {
 #[derive(Clone, PartialEq, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct EdgeSettings {
-    /// Where clients connect.
+    /// Listening address for clients.
     #[serde(deserialize_with = "values::listen")]
     pub listen: Option<SocketAddr>,
     /// The origin.
@@ -215,9 +216,9 @@ pub struct EdgeSettings {
 pub struct FrontendLimitSettings {
     /// The label of its public key in `hop.peer_keys`.
     pub label: String,
-    /// Connections at one time; default no limit.
+    /// Limit of simultaneous connections; default none.
     pub max_connections: Option<NonZeroU32>,
-    /// Payload in each direction, as `50mbit`; default no limit.
+    /// Limit of payload in each direction, as `50mbit`; default none.
     #[serde(default, deserialize_with = "values::rate")]
     pub max_rate: Option<BitRate>,
 }
@@ -230,9 +231,9 @@ pub struct HopSettings {
     pub key_file: Option<PathBuf>,
     /// File with the public keys of the other side, if the key is a pair.
     pub peer_keys: Option<PathBuf>,
-    /// No key.
+    /// Run without a key.
     pub plain: Option<bool>,
-    /// How long an ephemeral key pair serves under a key; 0 (for one connection) to 1 min, default 10 s.
+    /// Lifetime of an ephemeral key pair under a shared key; 0 (for one connection) to 1 min, default 10 s.
     #[serde(deserialize_with = "values::duration")]
     pub ephemeral_lifetime: Option<Duration>,
     /// Device of the hop: `packet:IFACE`, `xdp:IFACE`, `tun:NAME`, `udp:ADDR:PORT`; default TCP in UDP.
@@ -247,9 +248,9 @@ pub struct HopSettings {
     pub mechanisms: Option<String>,
     /// Upper limit of the redundancy that the planner adds, as `25%`, 0 (none) to 200 %; default 25 %.
     pub max_overhead: Option<String>,
-    /// The interface for our TCP by itself, where the path carries no UDP; default none.
+    /// The interface for brisk's TCP without UDP, on paths that carry no UDP; default none.
     pub packet: Option<String>,
-    /// Also over the kernel's TCP where the path carries no other; default yes for TCP in UDP.
+    /// Also use the kernel's TCP, on paths that carry nothing else; default yes for TCP in UDP.
     pub kernel_tcp: Option<bool>,
 }
 
@@ -257,28 +258,28 @@ pub struct HopSettings {
 #[derive(Clone, PartialEq, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LimitSettings {
-    /// Connections at one time; 1 or more, default 10 000.
+    /// Limit of simultaneous connections; 1 or more, default 10 000.
     pub max_connections: Option<u32>,
     /// Cores that serve connections, each with a thread and a stack; 1 to 64, default all that the process
     /// may use.
     #[serde(deserialize_with = "values::threads")]
     pub threads: Option<u8>,
-    /// How long connections may go on after the order to stop; default 30 s.
+    /// Time limit for open connections after the signal to stop; default 30 s.
     #[serde(deserialize_with = "values::duration")]
     pub drain_timeout: Option<Duration>,
-    /// How long the next connection may take to open; default 10 s.
+    /// Time limit for opening the next connection; default 10 s.
     #[serde(deserialize_with = "values::duration")]
     pub connect_timeout: Option<Duration>,
-    /// How long what precedes the payload may take; 100 ms to 60 s, default 5 s.
+    /// Time limit for the bytes before the payload; 100 ms to 60 s, default 5 s.
     #[serde(deserialize_with = "values::duration")]
     pub header_timeout: Option<Duration>,
-    /// How long both ends may say nothing at first; 0: for ever; default 1 min.
+    /// Time limit for the first byte of either end; 0: none; default 1 min.
     #[serde(deserialize_with = "values::duration")]
     pub first_byte_timeout: Option<Duration>,
-    /// How long both ends may say nothing later; 0: for ever; default 1 h.
+    /// Longest inactivity of both ends after that; 0: no limit; default 1 h.
     #[serde(deserialize_with = "values::duration")]
     pub idle_timeout: Option<Duration>,
-    /// How long one end may say nothing after the other has finished; 0: for ever; default 5 min.
+    /// Longest inactivity of one end after the other has finished; 0: no limit; default 5 min.
     #[serde(deserialize_with = "values::duration")]
     pub half_closed_timeout: Option<Duration>,
 }
@@ -287,24 +288,24 @@ pub struct LimitSettings {
 #[derive(Clone, PartialEq, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AdminSettings {
-    /// Where `/metrics`, `/healthz`, `/readyz` and `/status` are; default nowhere.
+    /// Listening address of `/metrics`, `/healthz`, `/readyz` and `/status`; default none.
     #[serde(deserialize_with = "values::listen")]
     pub listen: Option<SocketAddr>,
-    /// File with the token that requests must bear; needed unless `listen` is loopback.
+    /// File with the token that requests must contain; required unless `listen` is loopback.
     pub token_file: Option<PathBuf>,
 }
 
-/// Lays each named field of one struct over that of another, and compares them one by one.
+/// Implements, for a struct with these fields, precedence over another one and the comparison of two.
 macro_rules! lay {
     ($type:ident { $($field:ident),* $(,)? }) => {
         impl $type {
             fn over(self, under: $type) -> $type {
-                // Each field is named, so that a new one cannot be forgotten.
+                // Naming each field ensures that a new one is not forgotten.
                 let $type { $($field),* } = self;
                 $type { $($field: $field.or(under.$field)),* }
             }
 
-            /// The keys in which they differ, with both values.
+            /// Returns the keys in which they differ, with both values.
             fn changed(&self, before: &$type, section: &str) -> Vec<Change> {
                 let mut changes = Vec::new();
                 $(if self.$field != before.$field {
@@ -360,14 +361,14 @@ lay!(LimitSettings {
 lay!(AdminSettings { listen, token_file });
 
 impl HopSettings {
-    /// The files with keys.
+    /// Returns the files with keys.
     pub fn key_files(&self) -> Vec<PathBuf> {
         self.key_file.iter().chain(&self.peer_keys).cloned().collect()
     }
 }
 
 impl Settings {
-    /// These where they say something, `under` where they do not.
+    /// Returns these settings, and those of `under` for absent keys.
     #[must_use]
     pub fn over(self, under: Settings) -> Settings {
         let Settings { frontend, peers, listeners, backend, edge, frontends, hop, limits, admin } = self;
@@ -384,7 +385,7 @@ impl Settings {
         }
     }
 
-    /// The keys in which these differ from `before`, as `SECTION.KEY`; `backends` for all of the backends,
+    /// Returns the keys in which these differ from `before`, as `SECTION.KEY`; `backends` for all backends,
     /// `listener` for all listeners, `frontends` for all limits of frontends.
     pub fn changed(&self, before: &Settings) -> Vec<Change> {
         let Settings { frontend, peers, listeners, backend, edge, frontends, hop, limits, admin } = self;

@@ -5,7 +5,7 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// Where each key of a text is.
+/// The position of each key of a text.
 #[derive(Clone, Debug, Default)]
 pub struct Places {
     all: Vec<Place>,
@@ -14,15 +14,15 @@ pub struct Places {
 /// A key.
 #[derive(Clone, Debug)]
 struct Place {
-    /// `hop.mtu`; `backends.1.weight` is of the second backend.
+    /// `hop.mtu`; `backends.1.weight` belongs to the second backend.
     path: String,
-    /// Its value, in bytes from the beginning of the text.
+    /// Its value, as a range of bytes in the text.
     value: Range<usize>,
     line: usize,
 }
 
 impl Places {
-    /// Of a text; none if it is no TOML.
+    /// Finds the positions in a text; empty if it is no TOML.
     pub fn of(text: &str) -> Places {
         let mut places = Places::default();
         if let Ok(document) = DeTable::parse(text) {
@@ -60,13 +60,14 @@ impl Places {
         self.all.iter().find(|place| place.path == path)
     }
 
-    /// The line of a key, counted from 1: `hop.mtu`; that of its section if it is not there itself.
+    /// Returns the line of a key such as `hop.mtu`, counted from 1; the line of its section if the key is
+    /// absent.
     pub fn line(&self, path: &str) -> Option<usize> {
         let section = || path.rsplit_once('.').and_then(|(section, _)| self.named(section));
         self.named(path).or_else(section).map(|place| place.line)
     }
 
-    /// The key whose value has the byte `at` in it.
+    /// Returns the key whose value contains the byte `at`.
     pub(super) fn of_value(&self, at: usize) -> Option<&str> {
         let around = self.all.iter().filter(|place| place.value.contains(&at));
         around.min_by_key(|place| place.value.len()).map(|place| place.path.as_str())
@@ -78,7 +79,7 @@ impl Places {
     }
 }
 
-/// The line of a byte, counted from 1.
+/// Returns the line of a byte, counted from 1.
 pub(super) fn line_at(text: &str, at: usize) -> usize {
     text.as_bytes().iter().take(at).filter(|byte| **byte == b'\n').count() + 1
 }

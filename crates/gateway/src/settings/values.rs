@@ -12,7 +12,7 @@ use crate::origins::name_and_port;
 use crate::proxy::ProxyVersion;
 use crate::throttle::BitRate;
 
-/// `ADDR:PORT`, or `:PORT` for every address of the host.
+/// Parses `ADDR:PORT`, or `:PORT` for every address of the host.
 ///
 /// # Errors
 /// The expected format.

@@ -10,9 +10,9 @@ use crate::network::Network;
 use crate::origins::Origins;
 use crate::proxy::ProxyVersion;
 
-/// A value that can be written into a log line.
+/// A value that can be part of a log line.
 pub(super) trait Written {
-    /// As it stands in a configuration, without quotes.
+    /// Returns the value as in a configuration, without quotes.
     fn written(&self) -> String;
 }
 

@@ -19,20 +19,20 @@ pub struct ReadHalf<'a>(&'a Arc<Connection>);
 #[derive(Debug)]
 pub struct WriteHalf<'a>(&'a Arc<Connection>);
 
-/// The reading half of a stream that was taken apart. The connection is let go when both halves are dropped.
+/// The reading half of a stream that was split. The connection closes when both halves are dropped.
 #[derive(Debug)]
 pub struct OwnedReadHalf {
     connection: Arc<Connection>,
 }
 
-/// The writing half of a stream that was taken apart. Dropping it closes for writing.
+/// The writing half of a stream that was split. Dropping it closes the connection for writing.
 #[derive(Debug)]
 pub struct OwnedWriteHalf {
     connection: Arc<Connection>,
     shutdown_on_drop: bool,
 }
 
-/// The two halves given to [`OwnedReadHalf::reunite`] are not of the same stream; both are inside.
+/// Error of [`OwnedReadHalf::reunite`]: the two halves, which it contains, belong to different streams.
 #[derive(Debug)]
 pub struct ReuniteError(pub OwnedReadHalf, pub OwnedWriteHalf);
 
@@ -49,7 +49,7 @@ impl<'a> ReadHalf<'a> {
         ReadHalf(connection)
     }
 
-    /// As [`TcpStream::failed`].
+    /// See [`TcpStream::failed`].
     pub async fn failed(&self) -> io::Error {
         self.0.failed().await
     }
@@ -66,10 +66,10 @@ impl OwnedReadHalf {
         OwnedReadHalf { connection }
     }
 
-    /// Puts the stream together again.
+    /// Joins the halves to the stream again.
     ///
     /// # Errors
-    /// If `other` is a half of another stream; both come back.
+    /// If `other` is a half of another stream; the error contains both.
     pub fn reunite(self, mut other: OwnedWriteHalf) -> Result<TcpStream, ReuniteError> {
         if !Arc::ptr_eq(&self.connection, &other.connection) {
             return Err(ReuniteError(self, other));
@@ -78,38 +78,38 @@ impl OwnedReadHalf {
         Ok(TcpStream::from_halves(self.connection))
     }
 
-    /// As [`TcpStream::failed`].
+    /// See [`TcpStream::failed`].
     pub async fn failed(&self) -> io::Error {
         self.connection.failed().await
     }
 
-    /// As [`TcpStream::peek`].
+    /// See [`TcpStream::peek`].
     ///
     /// # Errors
-    /// As reading.
+    /// Those of reading.
     pub async fn peek(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.connection.peek(buffer).await
     }
 
-    /// As [`TcpStream::read_bytes`].
+    /// See [`TcpStream::read_bytes`].
     ///
     /// # Errors
-    /// As reading.
+    /// Those of reading.
     pub async fn read_bytes(&mut self, most: usize) -> io::Result<Bytes> {
         self.connection.read_bytes(most).await
     }
 
-    /// As [`TcpStream::local_addr`].
+    /// See [`TcpStream::local_addr`].
     pub fn local_addr(&self) -> SocketAddr {
         self.connection.local_addr()
     }
 
-    /// As [`TcpStream::peer_addr`].
+    /// See [`TcpStream::peer_addr`].
     pub fn peer_addr(&self) -> SocketAddr {
         self.connection.remote_addr()
     }
 
-    /// As [`TcpStream::stats`].
+    /// See [`TcpStream::stats`].
     pub fn stats(&self) -> Option<ConnStats> {
         self.connection.stats()
     }
@@ -126,38 +126,38 @@ impl OwnedWriteHalf {
         self.shutdown_on_drop = false;
     }
 
-    /// As [`TcpStream::write_bytes`].
+    /// See [`TcpStream::write_bytes`].
     ///
     /// # Errors
-    /// As writing.
+    /// Those of writing.
     pub async fn write_bytes(&mut self, bytes: &mut Bytes) -> io::Result<usize> {
         self.connection.write_bytes(bytes).await
     }
 
-    /// As [`TcpStream::write_all_bytes`].
+    /// See [`TcpStream::write_all_bytes`].
     ///
     /// # Errors
-    /// As writing.
+    /// Those of writing.
     pub async fn write_all_bytes(&mut self, bytes: Bytes) -> io::Result<()> {
         self.connection.write_all_bytes(bytes).await
     }
 
-    /// As [`TcpStream::abort`].
+    /// See [`TcpStream::abort`].
     pub fn abort(&self) {
         self.connection.abort();
     }
 
-    /// As [`TcpStream::local_addr`].
+    /// See [`TcpStream::local_addr`].
     pub fn local_addr(&self) -> SocketAddr {
         self.connection.local_addr()
     }
 
-    /// As [`TcpStream::peer_addr`].
+    /// See [`TcpStream::peer_addr`].
     pub fn peer_addr(&self) -> SocketAddr {
         self.connection.remote_addr()
     }
 
-    /// As [`TcpStream::stats`].
+    /// See [`TcpStream::stats`].
     pub fn stats(&self) -> Option<ConnStats> {
         self.connection.stats()
     }
@@ -166,7 +166,7 @@ impl OwnedWriteHalf {
 impl Drop for OwnedWriteHalf {
     fn drop(&mut self) {
         if self.shutdown_on_drop {
-            // If the connection is over there is nothing left to close.
+            // A connection that is over needs no closing.
             let _ = self.connection.shutdown();
         }
     }

@@ -1,8 +1,8 @@
 //! The byte on SYN and SYN-ACK that negotiates Corrective, Proactive, both or neither.
 //!
 //! The active side offers; the passive side answers and never offers. In profile F2 an answer has a bit of
-//! its own, which a host that copies unknown options into its SYN-ACK does not set. In F1 an answer is equal
-//! to the offer, and only later segments reveal such a host.
+//! its own, which a host that copies unknown options into its SYN-ACK does not set. In F1 an answer equals
+//! the offer, and only later segments reveal such a host.
 
 use brisk_wire::gentle::{
     CAP_ANSWER, CAP_PROACTIVE, CAP_VERSION_F1, CAP_VERSION_F2, CAP_VERSION_MASK, ENCODING_NONE,
@@ -11,10 +11,10 @@ use brisk_wire::gentle::{
 
 use crate::config::{FecCode, FecProfile, MechanismConfig};
 
-/// Where parity stands in the sequence space.
+/// Position of parity in the sequence space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Profile {
-    /// At the first byte that it covers: the paper's.
+    /// At the first byte that it covers, as in the paper.
     #[cfg(feature = "historical")]
     F1,
     /// Left of the window.
@@ -36,16 +36,16 @@ impl Profile {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Agreed {
-    /// Where parity stands.
+    /// Position of parity.
     pub profile: Profile,
-    /// Corrective: the encoding type, `ENCODING_NONE` without it.
+    /// Corrective's encoding type; `ENCODING_NONE` without Corrective.
     pub encoding: u8,
     /// Proactive.
     pub proactive: bool,
 }
 
 impl Agreed {
-    /// The agreement on F1, which needs the feature `historical`.
+    /// Returns the agreement on F1, which needs the feature `historical`.
     fn on_f1(encoding: u8) -> Option<Agreed> {
         #[cfg(feature = "historical")]
         let profile = Some(Profile::F1);
@@ -54,7 +54,7 @@ impl Agreed {
         profile.map(|profile| Agreed { profile, encoding, proactive: false })
     }
 
-    /// True if parity may be sent and is understood.
+    /// True if parity may be sent and is decoded.
     pub fn corrective(&self) -> bool {
         self.encoding != ENCODING_NONE
     }
@@ -63,51 +63,51 @@ impl Agreed {
 /// Outcome of the option on a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GentleOutcome {
-    /// Neither mechanism is at work.
+    /// Neither mechanism is in use.
     Off(GentleOff),
-    /// The SYN offered, and is not answered.
+    /// The SYN had the option and has not been answered.
     Pending,
     /// Agreed.
     On(Agreed),
 }
 
-/// Why neither Corrective nor Proactive is at work on a connection.
+/// Reason why neither Corrective nor Proactive is in use on a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum GentleOff {
-    /// The configuration names neither, or what they need is off.
+    /// The configuration has neither, or their requirements are off.
     NotAsked,
-    /// The option did not fit on the SYN beside a long cookie.
+    /// The option did not fit on the SYN together with a long cookie.
     NoRoom,
-    /// This path failed before.
+    /// This path has failed before.
     Remembered,
-    /// A SYN with this option was dropped lately: this one tries without, to find the reason.
+    /// A SYN with this option was dropped recently: this one omits it, to find the reason.
     OnTrial,
     /// The peer did not offer, or did not answer.
     NotAnswered,
-    /// The answer was not one: something reflected the option, or grants what was not offered.
+    /// The answer was not valid: a host reflected the option, or the answer grants what was not offered.
     IllegalAnswer,
-    /// The SYN or the SYN-ACK had to be sent again.
+    /// The SYN or the SYN-ACK was retransmitted.
     HandshakeRetransmitted,
-    /// Both ends opened the connection at once.
+    /// Both ends opened the connection at the same time.
     Simultaneous,
-    /// Something on the path removes the option from segments.
+    /// A device on the path removes the option from segments.
     Stripped,
 }
 
-/// Why one direction of Corrective ended on a connection that had agreed on it.
+/// Reason why one direction of Corrective ended on a connection that had agreed on it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum ParityOff {
-    /// Something removes the option from parity segments: the peer took one for old data.
+    /// A device removes the option from parity segments: the peer treated one as old data.
     Stripped,
-    /// The peer said STOP.
+    /// The peer sent STOP.
     Stop,
-    /// The losses of this path are not of the kind that is repaired.
+    /// Parity does not repair the losses of this path.
     Pattern,
-    /// Acknowledgements of repairs do not pass a device that has not seen the data.
+    /// A device that has not seen the repaired data drops acknowledgements of it.
     AckHoles,
-    /// The path rewrites payload: what was rebuilt did not match its checksum, twice.
+    /// The path rewrites payload: rebuilt data failed its checksum twice.
     Checksum,
     /// The stack is short of memory.
     Memory,
@@ -116,9 +116,9 @@ pub enum ParityOff {
 /// Capabilities of this end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Willing {
-    /// Corrective with parity at the first byte that it covers.
+    /// Corrective in profile F1.
     pub(crate) f1: bool,
-    /// Corrective with parity left of the window.
+    /// Corrective in profile F2.
     pub(crate) f2: bool,
     /// The encoding type to offer.
     pub(crate) encoding: u8,
@@ -127,7 +127,7 @@ pub(crate) struct Willing {
 }
 
 impl Willing {
-    /// Returns the capabilities of the configuration; `None`: nothing.
+    /// Returns the capabilities of the configuration; `None` if there are none.
     pub(crate) fn of(config: &MechanismConfig) -> Option<Willing> {
         let profile = config.corrective.map(|corrective| corrective.profile);
         let willing = Willing {
@@ -144,16 +144,17 @@ impl Willing {
         (willing.f1 || willing.f2 || willing.proactive).then_some(willing)
     }
 
-    /// The same without Corrective, for which there is no memory.
+    /// Returns these capabilities without Corrective, for which memory is lacking.
     pub(crate) fn without_parity(self) -> Option<Willing> {
         let copies = Willing { f1: false, f2: false, encoding: ENCODING_NONE, ..self };
         self.proactive.then_some(copies)
     }
 
-    /// The byte of a SYN; `None`: no option. Everything but Corrective in F2 needs timestamps.
+    /// Returns the byte of a SYN; `None`: no option. All except Corrective in F2 need timestamps.
     pub(crate) fn offer(&self, timestamps: bool) -> Option<u8> {
         if self.f1 && !self.f2 {
-            // The options of F1 cannot tell several parities apart: of the larger code the one is left.
+            // The options of F1 cannot distinguish several parities, so the larger code becomes the one with
+            // one.
             let larger = self.encoding == ENCODING_REED_SOLOMON;
             let encoding = if larger { ENCODING_XOR } else { self.encoding };
             return timestamps.then_some(CAP_VERSION_F1 | encoding);
@@ -163,12 +164,13 @@ impl Willing {
         (encoding | proactive != 0).then_some(CAP_VERSION_F2 | encoding | proactive)
     }
 
-    /// The byte of the SYN-ACK that answers a SYN with `offered`, and what it agrees on; `None`: no option.
+    /// Returns the byte of the SYN-ACK that answers a SYN with `offered`, and the agreement; `None`: no
+    /// option.
     pub(crate) fn answer(&self, offered: u8, timestamps: bool) -> Option<(u8, Agreed)> {
         let encoding = encoding_type(offered);
         match offered & CAP_VERSION_MASK {
             CAP_VERSION_F1 => {
-                // Nothing but the type may be set, and to one that F1 has.
+                // Only the type may be set, and only to one that F1 has.
                 let legal =
                     offered == encoding && matches!(encoding, ENCODING_XOR | ENCODING_XOR_INTERLEAVED);
                 let agreed = Agreed::on_f1(encoding).filter(|_| legal && self.f1 && timestamps)?;

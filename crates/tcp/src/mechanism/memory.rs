@@ -1,5 +1,5 @@
-//! Memory of destinations that do not accept what the first SYN carries: the option of Corrective and
-//! Proactive, and that of Fast Open.
+//! Memory of destinations that reject an option of the first SYN: that of Corrective and Proactive, or that
+//! of Fast Open.
 //!
 //! A dropped SYN shows that the path rejects something in it, but not what. If the SYN had this option and
 //! that of Fast Open, the cause is not known yet: the next connections carry one of the two each, in turn,
@@ -12,11 +12,11 @@
 //! [`crate::fast_open::client`] remembers failures of Fast Open alone.
 //!
 //! A random loss looks the same. On a path that loses 2 % in each direction a SYN stays unanswered in 4 of
-//! 100 connections, and two in a row after some 600. By the rule above a busy client would do without the
-//! option most of the time, on exactly the paths for which it is made. So for a destination that has passed
-//! the option before, more dropped SYNs are needed.
+//! 100 connections, and two in a row after some 600. By the rule above a busy client would leave out the
+//! option most of the time, on exactly those paths where it helps. So for a destination that has passed the
+//! option before, more dropped SYNs are needed.
 //!
-//! A connection on which no SYN is answered, not even the plain ones that follow the first, tells nothing by
+//! A connection on which no SYN is answered, not even the plain ones that follow the first, shows nothing by
 //! itself: the server may be down, or started later than its client. The next connection has neither option.
 //! If it opens, the SYN before it counts as dropped; if it fails as well, the server was to blame.
 
@@ -26,20 +26,21 @@ use crate::lru::Lru;
 use crate::path::Ends;
 use crate::time::{Duration, Instant};
 
-/// Swallowed SYNs in a row after which the option stays away.
+/// Number of dropped SYNs in a row after which the option is left out.
 const LIMIT: u8 = 2;
-/// The same where it has passed before: where one of ten opens goes unanswered, once in a million.
+/// The same for a destination that has passed the option before: if one of ten opens is not answered, it
+/// happens once in a million.
 const LIMIT_OF_KNOWN: u8 = 6;
-/// Times that both options were swallowed together although each passes alone, after which it is their
-/// combination that does not pass; and where this option has passed before.
+/// Number of times that both options were dropped together although each passes alone, after which their
+/// combination counts as blocked; also for destinations that have passed this option before.
 const ROUNDS: u8 = 1;
 const ROUNDS_OF_KNOWN: u8 = 3;
-/// SYNs with the option that were answered, until a destination counts as one that lets it pass.
+/// Number of answered SYNs with the option after which a destination counts as one that passes it.
 const KNOWN: u8 = 4;
-/// For this long, doubled per further one up to 32 times.
+/// Time for which the option is left out; it doubles with each further time, up to 32 times.
 const AWAY: Duration = Duration::from_secs(3600);
 const MAX_DOUBLINGS: u8 = 5;
-/// The combination does not pass, or the path spoils what it lets pass.
+/// That time if the combination is blocked, or the path damages later segments.
 const AWAY_LONG: Duration = Duration::from_secs(24 * 3600);
 
 /// A destination: the two addresses, and the port of the remote one.
@@ -49,22 +50,22 @@ pub(crate) struct Destination {
     pub(crate) port: u16,
 }
 
-/// Options that a SYN which would carry both may carry.
+/// The options that a SYN may carry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SynOptions {
     /// Both.
     Together,
-    /// That of Fast Open alone.
+    /// Only that of Fast Open.
     FastOpen,
-    /// That of Corrective and Proactive alone.
+    /// Only that of Corrective and Proactive.
     Gentle,
-    /// Without Corrective and Proactive, whatever else it carries.
+    /// Not that of Corrective and Proactive; any other.
     NoGentle,
     /// Neither.
     Plain,
 }
 
-/// Which SYN of an active open was answered.
+/// The answered SYN of an active open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Answer {
     /// The first.
@@ -96,38 +97,38 @@ impl Opened {
         self.fast_open.is_none() && !self.gentle
     }
 
-    /// Returns the report for the memory of Fast Open on a SYN that was dropped.
+    /// Returns the report for the memory of Fast Open about a dropped SYN.
     fn blame_of_fast_open(&self) -> Option<Report> {
         let report = Report::Failed(self.fast_open?);
         Some(if self.shares_blame() { report.doubted() } else { report })
     }
 }
 
-/// How far the search for the culprit has come.
+/// State of the search for the rejected option.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Search {
-    /// There is none: both go together.
+    /// No search: both are sent together.
     #[default]
     Idle,
-    /// A SYN with both was swallowed: the next has that of Fast Open alone.
+    /// A SYN with both was dropped: the next has only that of Fast Open.
     FastOpenNext,
-    /// The one after has that of Corrective and Proactive alone.
+    /// The one after that has only that of Corrective and Proactive.
     GentleNext { fast_open_passed: bool },
-    /// Each has passed alone: both go together once more.
+    /// Each has passed alone: both are sent together once more.
     OnceMore,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Record {
-    /// SYNs with the option that were answered, up to [`KNOWN`].
+    /// Answered SYNs with the option, up to [`KNOWN`].
     passed: u8,
-    /// Such that were swallowed, in a row.
+    /// Dropped SYNs with the option, in a row.
     swallowed: u8,
-    /// Searches in a row that found nobody to blame but both together.
+    /// Searches in a row that found only the combination blocked.
     rounds: u8,
     away_until: Option<Instant>,
     search: Search,
-    /// The first SYN of a connection that failed, until a plain one shows whether the server was there.
+    /// The first SYN of a failed connection, until a plain SYN shows whether the server is up.
     suspect: Option<Opened>,
 }
 
@@ -138,12 +139,12 @@ pub(crate) struct GentleMemory {
 }
 
 impl GentleMemory {
-    /// An empty memory for so many destinations.
+    /// Returns an empty memory for this number of destinations.
     pub(crate) fn new(entries: usize, hash: KeyedHash) -> Self {
         GentleMemory { records: Lru::new(entries, hash) }
     }
 
-    /// As [`GentleMemory::new`] makes one, in the same storage.
+    /// Returns to the state after [`GentleMemory::new`], in the same storage.
     pub(crate) fn renew(&mut self, entries: usize, hash: KeyedHash) {
         self.records.renew(entries, hash);
     }
@@ -164,8 +165,8 @@ impl GentleMemory {
         }
     }
 
-    /// Records what became of a first SYN. Returns what the memory of Fast Open is to learn of an earlier
-    /// SYN, on a connection that failed.
+    /// Records the outcome of a first SYN. Returns what the memory of Fast Open must learn about an earlier
+    /// SYN, of a connection that failed.
     pub(crate) fn on_opened(&mut self, to: Destination, opened: &Opened, now: Instant) -> Option<Report> {
         let is_suspect = opened.answer == Answer::Never && !opened.is_plain();
         if !opened.gentle && !is_suspect && self.records.peek(&to).is_none() {
@@ -194,14 +195,14 @@ impl GentleMemory {
         }
     }
 
-    /// The path let the option pass in the handshake, and spoilt what came later.
+    /// Records that the path passed the option in the handshake and damaged later segments.
     pub(crate) fn on_spoilt(&mut self, to: Destination, now: Instant) {
         if let Some((_, record)) = self.records.touch_or_insert(to, Record::default) {
             record.stay_away(AWAY_LONG, now);
         }
     }
 
-    /// Forgets every destination: on a change of network.
+    /// Forgets every destination. Called when the network changes.
     pub(crate) fn flush(&mut self) {
         self.records.retain(|_, _| false);
     }
@@ -217,7 +218,7 @@ impl Record {
             }
             (true, true, true) if self.search == Search::OnceMore => self.blame_both(now),
             (true, true, true) if self.search == Search::Idle => self.search = Search::FastOpenNext,
-            // Another connection that began before the search did.
+            // The connection began before the search.
             (true, true, true) => {}
             (true, false, _) if self.search == Search::FastOpenNext => {
                 self.search = Search::GentleNext { fast_open_passed: !swallowed };
@@ -229,7 +230,7 @@ impl Record {
         }
     }
 
-    /// The option has passed often enough to be known to.
+    /// True if the option has passed often enough.
     fn is_known(&self) -> bool {
         self.passed >= KNOWN
     }
@@ -399,7 +400,7 @@ mod tests {
         assert_eq!(world.turn(), SynOptions::Gentle);
         world.opened(GENTLE, false);
         assert_eq!(world.turn(), SynOptions::FastOpen, "not together before it has passed alone");
-        // Fast Open is off for this destination by its own rule: the other option goes on.
+        // Fast Open is off for this destination by its own rule; the other option continues.
         world.opened(GENTLE, false);
         assert_eq!(world.turn(), SynOptions::FastOpen);
         world.opened(FAST_OPEN, false);
@@ -430,7 +431,7 @@ mod tests {
         assert_eq!(world.turn(), SynOptions::Together, "it passes again");
     }
 
-    /// One open in 25 goes unanswered, by chance: what a loss of 2 % each way comes to.
+    /// One open in 25 is not answered, by chance, as with a loss of 2 % in each direction.
     #[test]
     fn chance_alone_does_not_keep_the_option_away() {
         use rand_chacha::ChaCha8Rng;

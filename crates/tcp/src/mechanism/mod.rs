@@ -1,8 +1,10 @@
 //! The parts of the mechanisms of *Gentle Aggression* that take and return values: Corrective (parity),
-//! Proactive (copies), what both ends agree on, and the planner that decides which redundancy pays.
+//! Proactive (copies), the agreement of both ends, and the planner that decides which redundancy is worth its
+//! cost.
 //!
-//! None of them knows a connection. [`crate::connection`] calls them at named points and sends what they ask
-//! for. Reactive, which needs nothing but the sender, is there too, as the probe timer of a connection.
+//! None of them knows a connection. [`crate::connection`] calls them at named points and sends the segments
+//! that they request. Reactive, which needs only the sender, is also there, as the probe timer of a
+//! connection.
 
 mod capability;
 pub mod corrective;

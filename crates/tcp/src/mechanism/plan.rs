@@ -1,45 +1,45 @@
-//! The planner: the redundancy of a flight, as a pure function of the flight, the known losses of the path,
-//! the means of the connection and the allowance.
+//! The planner computes the redundancy of a flight, as a pure function of the flight, the known losses of the
+//! path, the means of the connection and the allowance.
 //!
-//! It computes the expected delay for every way of protecting the flight that fits the allowance, and takes
-//! the way with the smallest delay, if the gain is worth its bytes. Losses follow a chain of two states
-//! (Gilbert): a packet after a lost one is lost with probability `1 - 1/burst`, and a pause ends a burst.
-//! Losses in a full queue get no redundancy.
+//! It computes the expected delay of every form of the flight that fits the allowance, and takes the one with
+//! the smallest delay, if the gain is worth its bytes. Losses follow a chain of two states (Gilbert): a
+//! packet after a lost one is lost with probability `1 - 1/burst`, and a pause ends a burst. Losses in a full
+//! queue get no redundancy.
 //!
 //! The module is public because events report a [`Plan`], and because the simulator compares its decisions
 //! with measured transfers. Releases may change its functions without a new major version.
 //!
-//! Constants of time are in thousandths of a round trip, expected delays in millionths, probabilities in
-//! units of 1e-9; all are integers.
+//! Time constants are in thousandths of a round trip, expected delays in millionths, probabilities in units
+//! of 1e-9; all are integers.
 
 use alloc::vec::Vec;
 
-/// One, as a probability.
+/// The probability 1.
 const ONE: u64 = 1_000_000_000;
-/// A parity segment carries its own option: bytes beyond the headers of data (timestamps aside).
+/// Bytes of a parity segment's own option, in addition to the headers of data.
 pub(crate) const PARITY_OPTION: u32 = 16;
-/// Most parities of a group.
+/// Maximum number of parities of a group.
 pub(crate) const PARITIES_MAX: u32 = 8;
-/// Numbers of lost packets that are told apart: none, as many as there are parities, and more.
+/// Number of distinguished counts of lost packets: none, up to the number of parities, and more.
 const COUNTS: usize = PARITIES_MAX as usize + 2;
-/// A flight of at most this many segments may be cut into smaller ones.
+/// Maximum number of segments of a flight that may be cut into smaller ones.
 const CUT_MAX: u32 = 8;
-/// Segments that cutting may add.
+/// Maximum number of segments that cutting may add.
 const CUTS: u32 = 3;
 
-/// A loss inside the flight is noticed by what arrives behind it: a round trip, and the reordering window.
+/// Later packets reveal a loss inside the flight: a round trip, and the reordering window.
 const LATE_HOLE: u64 = 1_250;
 /// A lost tail waits for a probe: two round trips.
 const LATE_TAIL: u64 = 2_000;
-/// A lost flight of one segment waits for the probe of a receiver that may delay its acknowledgement.
+/// A lost flight of one segment waits for the probe, whose timer allows for a delayed acknowledgement.
 const LATE_SINGLE: u64 = 3_000;
-/// Parity that does not suffice says so at once: a round trip.
+/// A failure of parity is reported at once: a round trip.
 const LATE_FAILURE: u64 = 1_000;
-/// How late parity is that leaves after a pause.
+/// Lateness of parity after a pause.
 const PAUSE: u64 = 250;
-/// How late parity is that leaves right behind the data.
+/// Lateness of parity directly after the data.
 const BEHIND: u64 = 20;
-/// More than the end is to come: what is late now is late beside something else.
+/// Divisor of the delay of a flight that more data follows, because other data may be late as well.
 const NOT_THE_END: u64 = 100;
 /// Minimum gain of a thousand additional bytes, in millionths of a round trip.
 const PRICE: u64 = 3_000;
@@ -49,35 +49,35 @@ const PRICE: u64 = 3_000;
 pub struct Flight {
     /// Bytes of payload, at least 1.
     pub bytes: u32,
-    /// Largest payload of a segment.
+    /// Maximum payload of a segment.
     pub mss: u32,
     /// Headers of a segment, IP and TCP with the options that every segment has, bytes.
     pub headers: u32,
-    /// Nothing is known to follow: the flight ends a request or a response.
+    /// No further data is known: the flight ends a request or a response.
     pub last: bool,
-    /// The windows let all of it go at once; else the acknowledgements of what is in flight set its pace.
+    /// The windows permit to send all of it at once; otherwise acknowledgements of data in flight pace it.
     pub at_once: bool,
 }
 
 impl Flight {
-    /// Segments without cutting.
+    /// Returns the number of segments without cutting.
     pub fn segments(&self) -> u32 {
         self.bytes.div_ceil(self.mss.max(1)).max(1)
     }
 }
 
-/// Knowledge of the losses of the path.
+/// Known losses of the path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Losses {
     /// Share of packets, per million.
     pub per_million: u32,
     /// Mean length of a run of lost packets, in thousandths; at least 1000.
     pub burst_milli: u32,
-    /// The round-trip time rose before packets were lost: a queue ran over.
+    /// The round-trip time rose before packets were lost: a queue overflowed.
     pub queue: bool,
 }
 
-/// Parity that the connection may send.
+/// The kinds of parity that the connection may send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Parity {
     /// One parity for at most 16 segments.
@@ -89,7 +89,7 @@ pub enum Parity {
 }
 
 impl Parity {
-    /// Most segments of a group.
+    /// Returns the maximum number of segments of a group.
     pub fn blocks_max(self) -> u32 {
         match self {
             Parity::Xor | Parity::Interleaved => 16,
@@ -98,49 +98,49 @@ impl Parity {
     }
 }
 
-/// Means that the connection may use.
+/// The redundancy that the connection may use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Means {
-    /// Parity, if it is agreed on.
+    /// Parity, if agreed on.
     pub parity: Option<Parity>,
     /// Copies are agreed on.
     pub copies: bool,
 }
 
-/// How a flight is protected.
+/// Protection of a flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Protection {
-    /// By Reactive alone: probe and retransmission.
+    /// Reactive only: probe and retransmission.
     Nothing,
-    /// So many parities for each group of at most so many segments.
+    /// This number of parities for each group of at most `group` segments.
     Parity {
         /// Parities of a group.
         parities: u32,
-        /// Segments of a group, at most.
+        /// Maximum number of segments of a group.
         group: u32,
-        /// They leave after a pause rather than right behind the data.
+        /// Parity leaves after a pause, not directly after the data.
         pause: bool,
     },
-    /// The last so many segments leave twice.
+    /// The last segments leave twice.
     Copies {
-        /// How many.
+        /// Their number.
         last: u32,
         /// The copies leave after a pause.
         pause: bool,
     },
 }
 
-/// Why.
+/// Reason of a decision.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Reason {
-    /// It is the least expected delay within the allowance.
+    /// It has the least expected delay within the allowance.
     Pays,
-    /// So little is lost that it is not worth its bytes.
+    /// Losses are so rare that redundancy is not worth its bytes.
     RareLoss,
-    /// Losses come from a full queue: more packets would add to it.
+    /// Losses come from a full queue, to which more packets would add.
     QueueLoss,
-    /// The allowance does not reach.
+    /// The allowance does not suffice.
     Allowance,
     /// Neither parity nor copies are agreed on.
     NoMeans,
@@ -150,21 +150,21 @@ pub enum Reason {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Plan {
-    /// Payload of a segment: less than the MSS if the flight is cut so that parity is cheap.
+    /// Payload of a segment; below the MSS if the flight is cut so that parity is cheap.
     pub segment: u32,
-    /// How the flight is protected.
+    /// Protection of the flight.
     pub protection: Protection,
-    /// Why.
+    /// Reason.
     pub reason: Reason,
-    /// Bytes that it adds, headers included.
+    /// Additional bytes, headers included.
     pub cost: u32,
-    /// How late the flight is expected to be, in millionths of a round trip.
+    /// Expected delay of the flight, millionths of a round trip.
     pub late: u64,
-    /// Probability, per million, that a retransmission is needed all the same.
+    /// Probability, per million, that a retransmission is still needed.
     pub failure_per_million: u32,
 }
 
-/// Decides. `allowance`: bytes that may be spent on this flight.
+/// Decides the plan of a flight. `allowance`: bytes that may be spent on it.
 pub fn plan(flight: &Flight, losses: &Losses, means: &Means, allowance: u32) -> Plan {
     let mut tally = Tally::of(losses, means.parity.map_or(0, parities_max));
     let plain = Form::nothing(flight).possible().weighed(flight, &mut tally);
@@ -178,7 +178,7 @@ pub fn plan(flight: &Flight, losses: &Losses, means: &Means, allowance: u32) -> 
     let (mut best, mut best_value) = (without(Reason::RareLoss), value(&plain));
     for form in forms(flight, means) {
         if price(form.cost(flight)) >= best_value {
-            // However early it is, it costs more.
+            // Even without any delay it would cost more.
             continue;
         }
         let plan = form.possible().weighed(flight, &mut tally);
@@ -194,33 +194,33 @@ pub fn plan(flight: &Flight, losses: &Losses, means: &Means, allowance: u32) -> 
     best
 }
 
-/// Cost of a plan, in millionths of a round trip: the delay and the price of its bytes.
+/// Returns the cost of a plan, millionths of a round trip: the delay and the price of its bytes.
 fn value(plan: &Plan) -> u64 {
     plan.late + price(plan.cost)
 }
 
-/// Minimum gain of so many additional bytes, in millionths of a round trip.
+/// Returns the minimum gain of additional bytes, millionths of a round trip.
 fn price(bytes: u32) -> u64 {
     u64::from(bytes) * PRICE / 1000
 }
 
-/// True if a packet of the handshake should leave twice: `bytes` is its length, `late_milli` how late the
-/// flight is without it, in thousandths of a round trip (the timer of the SYN or SYN-ACK), `allowance` what
-/// may be spent.
+/// True if a packet of the handshake should leave twice. `bytes` is its length; `late_milli` the delay of the
+/// flight if it is lost, in thousandths of a round trip (the timer of the SYN or SYN-ACK); `allowance` the
+/// bytes that may be spent.
 pub(crate) fn doubles_handshake(bytes: u32, late_milli: u32, losses: &Losses, allowance: u32) -> bool {
     let chain = Chain::of(losses);
     let gain = mul(chain.loss - mul(chain.loss, chain.stay), u64::from(late_milli) * 1000);
     !losses.queue && bytes <= allowance && gain > price(bytes)
 }
 
-/// A way of sending a flight.
+/// A form in which to send a flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Form {
-    /// Segments that it is cut into.
+    /// Number of segments.
     pub segments: u32,
-    /// Payload of each but the last.
+    /// Payload of each segment but the last.
     pub segment: u32,
-    /// How it is protected.
+    /// Protection.
     pub protection: Protection,
 }
 
@@ -237,7 +237,7 @@ impl Form {
         }
     }
 
-    /// Bytes that it adds to the flight without protection.
+    /// Returns the bytes that it adds to the flight without protection.
     fn cost(&self, flight: &Flight) -> u32 {
         let more = self.segments.saturating_sub(flight.segments());
         let payload = self.segment.min(flight.bytes);
@@ -254,8 +254,8 @@ impl Form {
         redundant + more * flight.headers
     }
 
-    /// The nearest form that a flight can have: no more segments are copied than there are, no more parities
-    /// made than a group can have, and no group is empty.
+    /// Returns the nearest possible form: at most all segments are copied, a group has at most the code's
+    /// parities, and no group is empty.
     fn possible(self) -> Form {
         let segments = self.segments.max(1);
         let protection = match self.protection {
@@ -278,7 +278,7 @@ impl Form {
         form.weighed(flight, &mut Tally::of(losses, parities))
     }
 
-    /// As [`Form::weigh`] of a possible form, by the tally of losses.
+    /// Like [`Form::weigh`], for a possible form, with the tally of losses.
     fn weighed(&self, flight: &Flight, tally: &mut Tally) -> Plan {
         let odds = match self.protection {
             Protection::Nothing => without(self.segments, &tally.chain),
@@ -299,7 +299,7 @@ impl Form {
     }
 }
 
-/// Every way that the connection could take, but for the unprotected one.
+/// Iterates over every form that the connection may use, except the unprotected one.
 pub fn forms(flight: &Flight, means: &Means) -> impl Iterator<Item = Form> + use<> {
     let Flight { bytes, mss, at_once, .. } = *flight;
     let plain = flight.segments();
@@ -324,7 +324,7 @@ fn parity_forms(code: Parity, segments: u32) -> impl Iterator<Item = Protection>
     })
 }
 
-/// Most parities of a group that a code makes.
+/// Returns the maximum number of parities of a group with a code.
 fn parities_max(code: Parity) -> u32 {
     match code {
         Parity::Xor => 1,
@@ -338,7 +338,7 @@ fn parities_max(code: Parity) -> u32 {
 struct Odds {
     /// Expected delay, millionths of a round trip.
     late: u64,
-    /// Probability that something must be retransmitted.
+    /// Probability that a retransmission is needed.
     failure: u64,
 }
 
@@ -371,7 +371,7 @@ fn with_parity(segments: u32, parities: u32, group: u32, pause: bool, tally: &mu
     let any = ONE - lost[0];
     let failure = if pause {
         let parity = tally.lost(parities, parities + 1);
-        // The more segments of data are lost, the fewer lost parities make it too much.
+        // The more data segments are lost, the fewer lost parities cause a failure.
         let (mut failure, mut enough) = (0, parity[parities as usize + 1]);
         for (share, fewest) in lost[1..].iter().zip((0..=parities as usize).rev()) {
             enough += parity[fewest];
@@ -382,7 +382,7 @@ fn with_parity(segments: u32, parities: u32, group: u32, pause: bool, tally: &mu
         tally.lost(blocks + parities, parities + 1)[parities as usize + 1].min(any)
     };
     let wait = if pause { PAUSE } else { BEHIND };
-    // Of several groups the last decides when the flight is there; each can fail.
+    // The last of several groups completes the flight, and each can fail.
     let failures = ONE - pow(ONE - failure.min(ONE), groups);
     let hit = (ONE - pow(ONE - any, groups)).saturating_sub(failures);
     odds(&[(hit, wait), (failures, wait + LATE_FAILURE)], failures)
@@ -393,9 +393,9 @@ fn with_parity(segments: u32, parities: u32, group: u32, pause: bool, tally: &mu
 struct Chain {
     /// Share of packets lost; also the probability after a pause.
     loss: u64,
-    /// Probability that the packet behind a lost one is lost.
+    /// Probability that the packet after a lost one is lost.
     stay: u64,
-    /// Probability that the packet behind one that was not lost is lost.
+    /// Probability that the packet after a delivered one is lost.
     enter: u64,
 }
 
@@ -404,7 +404,7 @@ impl Chain {
         let loss = (u64::from(losses.per_million) * 1000).min(ONE / 2);
         let burst = u64::from(losses.burst_milli.max(1000));
         let stay = (ONE - ONE / 1000 * 1_000_000 / burst).max(loss);
-        // The share is what it is: loss = loss * stay + (1 - loss) * enter.
+        // The share stays constant: loss = loss * stay + (1 - loss) * enter.
         let enter = loss * (ONE - stay) / (ONE - loss);
         Chain { loss, stay, enter }
     }
@@ -413,43 +413,44 @@ impl Chain {
         if packets == 0 { ONE } else { mul(ONE - self.loss, pow(ONE - self.enter, packets - 1)) }
     }
 
-    /// The next packet is not lost, of whoever is so far.
+    /// Returns the probability that the next packet is delivered, after `so_far`.
     fn delivered(&self, so_far: Ends) -> u64 {
         mul(so_far.good, ONE - self.enter) + mul(so_far.bad, ONE - self.stay)
     }
 
-    /// The next packet is lost.
+    /// Returns the probability that the next packet is lost, after `so_far`.
     fn lost(&self, so_far: Ends) -> u64 {
         mul(so_far.good, self.enter) + mul(so_far.bad, self.stay)
     }
 }
 
-/// Probabilities that so many packets are lost and the last one is not, or is.
+/// Probabilities of a number of losses, with the last packet delivered or lost.
 #[derive(Clone, Copy, Default, Debug)]
 struct Ends {
     good: u64,
     bad: u64,
 }
 
-/// How many of some packets in a row are lost. The forms of a flight ask for the same few numbers again and
-/// again, and what is known of fewer packets is where one more begins.
+/// Probabilities of the number of losses among consecutive packets. The forms of a flight use the same few
+/// numbers of packets repeatedly, and each number is computed from the one before.
 #[derive(Clone, Debug)]
 struct Tally {
     chain: Chain,
-    /// Most losses that are told apart from more.
+    /// Maximum number of losses that is distinguished from more.
     most: usize,
-    /// By the number of packets: that exactly so many are lost, and that so many or more are.
+    /// By the number of packets: the probabilities of exactly each number of losses, and of at least each
+    /// number.
     rows: Vec<[[Ends; COUNTS]; 2]>,
 }
 
 impl Tally {
-    /// For groups of at most so many parities.
+    /// Creates the tally for groups of at most this number of parities.
     fn of(losses: &Losses, parities: u32) -> Tally {
         Tally { chain: Chain::of(losses), most: (parities as usize + 1).min(COUNTS - 1), rows: Vec::new() }
     }
 
-    /// The probabilities that 0, 1, ... of `packets` in a row are lost; `most` and more are one, which is at
-    /// least 1 and at most one more than there are parities.
+    /// Returns the probabilities of 0, 1, ... losses among `packets` consecutive ones. `most` and more losses
+    /// are one case; `most` is at least 1 and at most the number of parities and one.
     fn lost(&mut self, packets: u32, most: u32) -> [u64; COUNTS] {
         while self.rows.len() <= packets as usize {
             let row = self.next_row();
@@ -476,7 +477,7 @@ impl Tally {
                     (ONE - chain.loss, chain.loss, chain.loss);
             }
             Some([before, or_more_before]) => {
-                // No more are lost than there are.
+                // Not more packets are lost than were sent.
                 for count in 1..=most.min(rows.len()) {
                     let first = chain.lost(before[count - 1]);
                     let (same, more) = (before[count], or_more_before[count]);
@@ -492,7 +493,7 @@ impl Tally {
 
 fn mul(a: u64, b: u64) -> u64 {
     match a.checked_mul(b) {
-        // That of two probabilities, which is nearly all of them.
+        // The product of two probabilities, which nearly all are.
         Some(product) => product / ONE,
         None => (u128::from(a) * u128::from(b) / u128::from(ONE)) as u64,
     }
@@ -543,8 +544,7 @@ mod tests {
         }
     }
 
-    /// Candidates that cost more than they could gain are not weighed: the answer is that of weighing
-    /// everything.
+    /// Forms that cost more than they could gain are not weighed; the result is that of weighing all.
     #[test]
     fn the_best_of_all_forms_is_found_without_weighing_all() {
         for (bytes, last) in [(200, true), (1432, false), (5_000, true), (30_000, true), (64_440, false)] {
@@ -589,7 +589,8 @@ mod tests {
         }
     }
 
-    /// The bar: 30 kB at 2 % want three parities, 2 kB at 5 % are cut in three and want two.
+    /// The reference cases: 30 kB at 2 % need three parities; 2 kB at 5 % are cut into three segments and
+    /// need two.
     #[test]
     fn the_two_flights_of_the_bar() {
         let large = plan(&flight(30_000), &losses(20_000), &RS, 7_500);
@@ -656,8 +657,8 @@ mod tests {
         assert!(!doubles_handshake(172, 1500, &Losses { queue: true, ..losses(20_000) }, 200));
     }
 
-    /// In the long run as much is lost as was said, and as often after a loss: a packet is lost if one behind
-    /// a lost one is, or one behind one that arrived.
+    /// In the long run the share and the bursts of losses are the given ones: a packet is lost if it follows
+    /// a lost one, or a delivered one, with their probabilities.
     #[test]
     fn the_chain_has_the_loss_and_the_bursts_that_it_was_given() {
         for (per_million, burst_milli) in [(20_000, 1_500), (200_000, 3_000), (400_000, 4_000)] {
@@ -678,7 +679,7 @@ mod tests {
         Tally { chain, most: COUNTS - 1, rows: Vec::new() }
     }
 
-    /// Computes the result of a tally for one number of packets alone.
+    /// Returns the result of a tally for one number of packets.
     fn lost_of(chain: &Chain, packets: u32, most: usize) -> Vec<u64> {
         let mut ends = [Ends::default(); COUNTS];
         match packets {
@@ -714,7 +715,7 @@ mod tests {
         }
     }
 
-    /// The chain against a count of many runs of a seeded generator.
+    /// Compares the chain with a count over many runs of a seeded generator.
     #[test]
     fn the_odds_are_those_of_the_chain() {
         use rand_chacha::rand_core::{RngCore, SeedableRng};

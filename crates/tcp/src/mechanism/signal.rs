@@ -1,9 +1,9 @@
 //! The report of a repaired loss and its answer: R_SUCC, R_ACK, R_FAIL and STOP.
 //!
 //! The end that repaired a loss sets R_SUCC on every segment until the other end has reduced its window and
-//! answers R_ACK: like the ECN-Echo of RFC 3168, once per round trip. In F2 each episode has a parity, an
-//! alternating bit: a repeated R_SUCC causes no second reduction, and a stale R_ACK ends no later episode.
-//! Corrective and Proactive share one state.
+//! answers with R_ACK, once per round trip, like the ECN-Echo of RFC 3168. In F2 each episode has a parity,
+//! an alternating bit: a repeated R_SUCC causes no second reduction, and a stale R_ACK ends no later episode.
+//! Corrective and Proactive share this state.
 
 use brisk_wire::gentle::{A_PAR, R_ACK, R_SUCC, S_PAR, STOP};
 use brisk_wire::{Gentle, SeqNum};
@@ -12,19 +12,19 @@ use super::capability::Profile;
 use crate::outcome::Arrived;
 use crate::time::{Instant, Micros};
 
-/// Segments that say STOP.
+/// Number of segments with STOP.
 const STOPS: u8 = 3;
 
 /// The signals of an arriving segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct RepairReport {
-    /// A repair was reported that was not known: it may reduce the window.
+    /// The report of a repair is new: it may reduce the window.
     pub(crate) repaired: bool,
-    /// A repair was reported, known or not.
+    /// There is a report of a repair, new or repeated.
     pub(crate) reported: bool,
     /// This many bytes from SEG.ACK on could not be repaired.
     pub(crate) failed: Option<u32>,
-    /// The peer takes no parity any more.
+    /// The peer accepts no parity any more.
     pub(crate) stop: bool,
 }
 
@@ -35,21 +35,21 @@ pub(crate) struct Signals {
     /// As the receiver: an episode that the peer has not confirmed, and its parity.
     succ: bool,
     s_par: bool,
-    /// As the receiver: nothing of what the episode reported was lost.
+    /// As the receiver: no reported range of the episode had been lost.
     refuted: bool,
-    /// As the receiver: a failure to be told with an acknowledgement, bytes from RCV.NXT on.
+    /// As the receiver: a failure to report with an acknowledgement, bytes from RCV.NXT.
     fail: Option<u32>,
     stops: u8,
-    /// As the sender: parity of the last episode that was answered, and whether the answer goes out.
+    /// As the sender: parity of the last answered episode, and whether the answer is still to be sent.
     last_par: bool,
     rack_pending: bool,
-    /// The newest segment since R_SUCC was reported for the first time.
+    /// The newest segment since the first R_SUCC.
     last_succ: Option<Stamp>,
-    /// F1: when R_ACK last left.
+    /// F1: time when R_ACK last left.
     r_ack_sent: Option<Instant>,
 }
 
-/// Order of two segments of the peer: which is the newer one.
+/// Order of two segments of the peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Stamp {
     seq: SeqNum,
@@ -73,7 +73,7 @@ impl Stamp {
 }
 
 impl Signals {
-    /// Nothing to tell.
+    /// Returns the state without signals.
     pub(crate) fn new(profile: Profile) -> Self {
         Signals {
             profile,
@@ -89,8 +89,8 @@ impl Signals {
         }
     }
 
-    /// Receiver: a loss was repaired here. Repairs that follow before the peer has answered belong to the
-    /// same episode, unless that turned out to be a mistake, which the peer then has taken back.
+    /// Receiver: records a repair. Repairs before the peer's answer belong to the same episode, unless the
+    /// report was wrong and the peer has undone its reduction.
     pub(crate) fn on_repair(&mut self) {
         if !self.succ || self.refuted {
             self.s_par = !self.s_par;
@@ -98,7 +98,7 @@ impl Signals {
         (self.succ, self.refuted) = (true, false);
     }
 
-    /// Receiver: nothing of what was reported was lost, and a DSACK says so.
+    /// Receiver: records that no reported range had been lost, which a DSACK shows.
     pub(crate) fn on_refuted(&mut self) {
         self.refuted = true;
     }
@@ -108,12 +108,12 @@ impl Signals {
         self.succ
     }
 
-    /// Receiver: a repair failed; the next acknowledgement says which bytes from RCV.NXT on are missing.
+    /// Receiver: records a failed repair; the next acknowledgement reports the missing bytes from RCV.NXT.
     pub(crate) fn on_failure(&mut self, lost_len: u32) {
         self.fail = Some(lost_len.min(STOP - 1));
     }
 
-    /// Receiver: no more parity is taken.
+    /// Receiver: records that no more parity is accepted.
     pub(crate) fn on_stop(&mut self) {
         (self.fail, self.stops) = (None, STOPS);
     }
@@ -124,7 +124,7 @@ impl Signals {
         if self.stops > 0 { Some(STOP) } else { self.fail }
     }
 
-    /// The flags that every outgoing segment carries now.
+    /// Returns the flags of every outgoing segment.
     pub(crate) fn flags(&self) -> u8 {
         let f2 = !self.profile.is_f1();
         let mut flags = 0;
@@ -137,7 +137,7 @@ impl Signals {
         flags
     }
 
-    /// A segment with these flags left; `told` if it also carried the failure or STOP.
+    /// Records that a segment with this option left.
     pub(crate) fn on_sent(&mut self, option: Option<Gentle>, now: Instant) {
         if let Some(Gentle::Fail { .. }) = option {
             self.fail = None;
@@ -152,8 +152,8 @@ impl Signals {
         }
     }
 
-    /// The signals of an acceptable segment. `expected`: parity or copies left from here that may have
-    /// repaired something; without them a report is forged.
+    /// Returns the signals of an acceptable segment. `expected`: this end sent parity or copies that may have
+    /// repaired something; otherwise a report is forged.
     pub(crate) fn on_segment(
         &mut self,
         segment: &Arrived<'_>,
@@ -168,7 +168,7 @@ impl Signals {
         }
         let stamp = Stamp::of(segment);
         let reports = flags & R_SUCC != 0;
-        // An old acknowledgement that the network kept must not open an episode again.
+        // An old acknowledgement that the network delayed must not open an episode again.
         let stale = self.last_succ.is_some_and(|last| stamp.ack.lt(last.ack));
         if reports && expected && !stale {
             news.reported = true;
@@ -177,8 +177,8 @@ impl Signals {
         if (reports && expected || self.last_succ.is_some())
             && self.last_succ.is_none_or(|last| stamp.newer_than(&last))
         {
-            // Kept up to date, so that its numbers stay comparable. The report of an earlier episode is older
-            // than a segment that reports none, too.
+            // Kept up to date, so that its numbers stay comparable. The report of an earlier episode is also
+            // older than a segment without a report.
             let ack = self.last_succ.map_or(stamp.ack, |last| last.ack.max(stamp.ack));
             self.last_succ = Some(Stamp { ack, ..stamp });
             if !reports && !self.profile.is_f1() {
@@ -207,10 +207,10 @@ impl Signals {
         }
     }
 
-    /// Takes R_SUCC; true if it opens an episode.
+    /// Processes R_SUCC; true if it opens an episode.
     fn take_report(&mut self, flags: u8, srtt: Option<Micros>, now: Instant) -> bool {
         if self.profile.is_f1() {
-            // The bit alone does not tell a repetition from a new loss: within a round trip of our
+            // The bit alone does not distinguish a repetition from a new loss: within a round trip of the
             // answer it is a repetition.
             let overdue = match (self.r_ack_sent, srtt) {
                 (Some(sent), Some(srtt)) => Micros::between(sent, now) >= srtt,
@@ -235,7 +235,7 @@ mod tests {
         arrive_when(true, signals, seq, at_ms, flags)
     }
 
-    /// `plausible`: something is outstanding that can have been repaired.
+    /// `plausible`: data is outstanding that may have been repaired.
     fn arrive_when(
         plausible: bool,
         signals: &mut Signals,
@@ -363,7 +363,7 @@ mod tests {
         assert_eq!(receiver.failure(), None);
     }
 
-    /// In F2 a confirmation names the parity of the episode that it confirms, also the one without the flag.
+    /// In F2 a confirmation contains the parity of the episode that it confirms, even if the parity is 0.
     #[test]
     fn a_confirmation_repeats_the_parity_of_the_report() {
         let mut sender = Signals::new(Profile::F2);

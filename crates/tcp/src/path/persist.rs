@@ -1,4 +1,4 @@
-//! The memory of paths as text, to survive a restart.
+//! The memory of paths as text that survives a restart.
 //!
 //! ```text
 //! brisk-paths 1 1764000000
@@ -6,12 +6,12 @@
 //! end 1 9f0a6c1de2b47533
 //! ```
 //!
-//! Behind the two addresses: srtt, rttvar and min_rtt in microseconds and how long they are believed; three
-//! words that older releases used for the congestion window, which are skipped; segments sent, lost and runs
-//! of losses in 1024ths; MSS of the peer; least and largest MTU and how long; handshakes that failed; if the
-//! last handshake's time is in doubt, that time in microseconds and how long it is believed; behind `carried`
-//! the bytes of a flight, how long they are believed, the rate of the path in bytes per second, 0 if unknown,
-//! and 1 if the path had set it.
+//! After the two addresses follow: srtt, rttvar and min_rtt in microseconds with their remaining lifetime;
+//! three words that older releases used for the congestion window and that are skipped; segments sent, lost
+//! and runs of losses in 1024ths; MSS of the peer; lower and upper limit of the MTU with their remaining
+//! lifetime; failed handshakes; if the last handshake's time is doubtful, that time in microseconds with its
+//! remaining lifetime; after `carried` the bytes of a flight, their remaining lifetime, the rate of the path
+//! in bytes per second, 0 if unknown, and 1 if the path has limited it.
 
 use alloc::format;
 use alloc::string::String;
@@ -53,11 +53,11 @@ impl PathMemory {
         })
     }
 
-    /// Adds what [`PathMemory::export`] wrote, as far as it is not known better here.
+    /// Adds the facts that [`PathMemory::export`] wrote, except for paths that are already known.
     pub(crate) fn import(&mut self, text: &str, unix: Option<u64>, now: Instant) -> Result<(), ImportError> {
         let stored = KIND.read(text)?;
         let clock = stored.clock(unix, now);
-        // Read twice, so that a line that cannot be read leaves the memory as it was.
+        // Parsed twice, so that an invalid line does not change the memory.
         self.emptied().read_lines(&stored, &clock, now)?;
         self.read_lines(&stored, &clock, now)
     }
@@ -67,7 +67,7 @@ impl PathMemory {
             Some("path") => {
                 let ends = Ends { local: words.read()?, remote: words.read()? };
                 let path = read_path(words, clock, now)?;
-                // Facts that this process has learnt itself are fresher.
+                // This process's own facts are newer.
                 if self.paths.peek(&ends).is_none() {
                     self.paths.touch_or_insert(ends, || path);
                 }
@@ -82,9 +82,9 @@ fn read_path(words: &mut Words<'_>, clock: &Clock, now: Instant) -> Option<Path>
     let mut micros = || words.read().map(Duration::from_micros);
     let rtt = PathRtt { srtt: micros()?, rttvar: micros()?, min_rtt: micros()? };
     let rtt = words.read_time(clock)?.map(|until| Aging { fact: rtt, until });
-    // The least of all connections is learnt again, from that of the last one on.
+    // The minimum over all connections is learnt again, starting from that of the last one.
     let least_rtt = rtt.map(|Aging { fact, until }| Aging { fact: fact.min_rtt, until });
-    // The congestion window of an older release says what the last loss left of it.
+    // The congestion window of an older release shows only the effect of the last loss.
     for _ in 0..3 {
         words.next()?;
     }
@@ -147,7 +147,7 @@ mod tests {
         Ends { local: IpAddr::from([192, 0, 2, 1]), remote: IpAddr::from([198, 51, 100, last]) }
     }
 
-    /// One path of which everything is known, one of which nothing is but a failure.
+    /// Returns a memory with one path of which everything is known, and one with a failure only.
     fn full() -> PathMemory {
         let ms = Duration::from_millis;
         let mut memory = memory();

@@ -1,7 +1,7 @@
-//! The volume that one flight of a path carries, and its rate.
+//! The volume that one flight of a path carries, and the rate of the path.
 //!
 //! A flight is the data of one round trip of a connection. Its report is judged as a whole. Losses that
-//! chance explains do not change the volume. Losses behind a standing queue, and more losses than chance
+//! chance explains do not change the volume. Losses while a queue exists, and more losses than chance
 //! explains, lower it if they recur; more than twice as many lower it at once. The rate follows from the
 //! spacing of acknowledgements (a train), because a flight that ends before the first acknowledgement arrives
 //! measures only volume per round trip.
@@ -15,72 +15,71 @@ use crate::congestion::sample::Train;
 use crate::evidence::{Dose, LossHistory, LossTimes, is_queued, shows_queue};
 use crate::time::{Duration, Instant};
 
-/// After so long without a flight of at least half of it, half of what was carried is believed (careful
-/// resume).
+/// After this time without a flight of at least half the volume, the volume counts half (careful resume).
 const AGED: Duration = Duration::from_secs(30);
-/// How long losses that grow with the volume keep starts at the standard window.
+/// Longest time for which starts use the standard window after losses that grow with the volume.
 const BRAKE: Duration = Duration::from_secs(60);
-/// Excesses among the remembered flights that keep starts at the standard window.
+/// Number of excesses among the remembered flights after which starts use the standard window.
 const BRAKE_EXCESSES: usize = 2;
-/// How long they do so the first time. Each time that they recur within [`BRAKE`] of the end of the last
-/// brake it lasts twice as long, up to [`BRAKE`]: on a busy path chance makes two excesses every few minutes,
-/// while starts that are too large make them again at once.
+/// First duration of that brake. It doubles each time that the excesses recur within [`BRAKE`] of the end of
+/// the last brake, up to [`BRAKE`]: on a busy path chance causes two excesses every few minutes, whereas
+/// starts that are too large cause them again at once.
 const BRAKE_FIRST: Duration = Duration::from_secs(4);
-/// Judged flights, and trains, that are remembered.
+/// Number of remembered flights, and of remembered trains.
 const FLIGHTS: usize = 8;
-/// Trains that bound the rate from below: the last ones.
+/// Number of latest trains that bound the rate from below.
 const BOUNDS: usize = 4;
-/// Flights that may be under way on trust at a time, at most.
+/// Limit of simultaneous flights on trust.
 const TOGETHER_MAX: u32 = 32;
-/// Bits of the flights that tell whether others keep a queue: the last four.
+/// Mask of the latest four flights, which show whether other hosts keep a queue.
 const QUEUED_FLIGHTS: u16 = 0b1111;
-/// A flight of so many segments shows whether others keep a queue.
+/// Minimum size of a flight that shows whether other hosts keep a queue, segments.
 const QUEUE_SEGMENTS: u32 = 4;
 
-/// A flight that is over.
+/// A completed flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct FlightReport {
-    /// When its first segment left.
+    /// Time when its first segment left.
     pub(crate) began: Instant,
-    /// When its last segment left.
+    /// Time when its last segment left.
     pub(crate) sent_until: Instant,
     /// Data, in bytes and in segments.
     pub(crate) bytes: u32,
     pub(crate) segments: u32,
-    /// Segments that left until it was acknowledged, itself included: losses among them are counted.
+    /// Segments that left until it was acknowledged, including its own: losses among them are counted.
     pub(crate) sent: u32,
-    /// Lost segments, those included that redundancy repaired.
+    /// Lost segments, including repaired ones.
     pub(crate) lost: u32,
-    /// Lost segments of those behind the standard window.
+    /// Lost segments among those above the standard window.
     pub(crate) lost_beyond: u32,
-    /// The standard window: bytes and segments with which anybody may begin.
+    /// The standard window, bytes and segments, with which any connection may begin.
     pub(crate) standard: (u32, u32),
     /// Round-trip time of the path without a queue; 0 if unknown.
     pub(crate) least_rtt: Duration,
-    /// Time that each of its segments spent in queues, at least.
+    /// Minimum time that its segments spent in queues.
     pub(crate) waited: Duration,
-    /// Longest time in queues that round-trip times around one of its losses showed.
+    /// Longest time in queues, from round-trip times around one of its losses.
     pub(crate) waited_at_loss: Duration,
     /// Its round-trip times, and those around its losses.
     pub(crate) times: LossTimes,
-    /// The retransmission timer fired before anything of it arrived.
+    /// The retransmission timer fired before any of it arrived.
     pub(crate) has_vanished: bool,
     /// The spacing of its acknowledgements.
     pub(crate) train: Option<Train>,
-    /// Bytes that had been granted beyond the standard window, and are acknowledged.
+    /// Acknowledged bytes that had been granted above the standard window.
     pub(crate) granted: u32,
 }
 
 /// The judgement of a flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Verdict {
-    /// It arrived whole.
+    /// All segments arrived.
     Whole,
     /// Chance explains its losses.
     Random,
-    /// It lost something while a queue stood, or more than chance causes in one flight of a hundred.
+    /// It had losses while a queue existed, or more than chance causes in one of a hundred flights.
     Suspect,
-    /// It was too much.
+    /// Its volume was too large.
     Excess,
 }
 
@@ -88,12 +87,12 @@ enum Verdict {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct PathVolume {
-    /// Bytes that a flight may begin with.
+    /// Initial size of a flight, bytes.
     pub bytes: u32,
-    /// Bytes per second with which a start is paced, if known: the rate of the path, or a quarter more after
-    /// flights that reached the rate at which they left.
+    /// Rate of a paced start, bytes per second, if known: the rate of the path; a quarter more after flights
+    /// that the path did not slow down.
     pub rate: Option<u64>,
-    /// True if the path itself has set the rate of a flight; else `rate` is a lower bound.
+    /// True if the path has limited the rate of a flight; otherwise `rate` is a lower bound.
     pub is_rate_limited: bool,
 }
 
@@ -104,33 +103,33 @@ pub(super) struct Volume {
     pub(super) carried: u32,
     /// Bytes that flights of several connections may carry together on trust; at least `carried`.
     together: u32,
-    /// Until when that is believed: for `lifetime` after the last flight of at least half of it.
+    /// End of its lifetime: `lifetime` after the last flight of at least half of it.
     pub(super) until: Instant,
     verdicts: ArrayVec<Verdict, FLIGHTS>,
-    /// Flights that began before have been answered together.
+    /// An excess of a flight that began before this time causes no further reduction.
     reduced: Instant,
     braked_until: Instant,
-    /// How long the last brake was.
+    /// Duration of the last brake.
     brake: Duration,
     is_suspended: bool,
     trains: ArrayVec<Train, FLIGHTS>,
-    /// The path has set the rate of a train.
+    /// The path has limited the rate of a train.
     is_measured: bool,
     dose: Dose,
     dose_until: Instant,
     grants: VecDeque<Grant>,
-    /// A connection has asked in vain; from then on, when the fate of the data that was on trust is known,
-    /// more may be granted.
+    /// Time of a refused request. After the fate of the data on trust at that time is known, more may be
+    /// granted.
     refused: Option<Instant>,
-    /// A bit for each of the last flights, the newest lowest: others kept a queue while it was under way.
+    /// A bit for each of the latest flights, the newest lowest: other hosts kept a queue during it.
     queued: u16,
-    /// The last flights that were reported.
+    /// The latest reported flights.
     bursts: ArrayVec<Burst, FLIGHTS>,
-    /// When segments are lost.
+    /// Round-trip times around losses.
     times: LossTimes,
 }
 
-/// Data of one connection that left, or will leave: some of it at once, the rest at an even rate.
+/// Data of one connection that left, or will leave: a part at once, the rest at a constant rate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Burst {
     began: Instant,
@@ -140,7 +139,7 @@ struct Burst {
 }
 
 impl Burst {
-    /// Bytes that have left at `at`.
+    /// Returns the bytes that have left at `at`.
     fn sent(&self, at: Instant) -> u64 {
         let span = self.until.saturating_since(self.began).as_micros();
         let passed = at.saturating_since(self.began).as_micros();
@@ -154,14 +153,14 @@ impl Burst {
     }
 }
 
-/// The request of a connection for a window beyond the one that everybody may begin with.
+/// The request of a connection for a window above the standard one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct StartRequest {
-    /// The window that it asks for, bytes.
+    /// The requested window, bytes.
     pub(crate) window: u32,
-    /// The window that it has, bytes.
+    /// Its current window, bytes.
     pub(crate) has: u32,
-    /// Bytes that it was granted before, as a part of that window.
+    /// Bytes of the current window that it was granted before.
     pub(crate) granted: u32,
     /// Bytes that leave at once; the rest leaves at the rate of the path.
     pub(crate) at_once: u32,
@@ -169,7 +168,7 @@ pub(crate) struct StartRequest {
     pub(crate) rtt: Duration,
 }
 
-/// A burst on trust whose fate is known at a time at the latest.
+/// A burst on trust, with the time when its fate is known at the latest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Grant {
     until: Instant,
@@ -177,13 +176,13 @@ struct Grant {
 }
 
 impl Volume {
-    /// The volume from a file: `carried` bytes, believed `until` then.
+    /// Returns the volume from a file: `carried` bytes, which expire at `until`.
     pub(super) fn stored(carried: u32, until: Instant, train: Option<Train>) -> Volume {
         let is_measured = train.is_some_and(|train| train.is_limited);
         Volume { carried, until, trains: train.into_iter().collect(), is_measured, ..Volume::default() }
     }
 
-    /// Returns the volume and the rate for a start; `None` if it has the standard window only.
+    /// Returns the volume and the rate of a start; `None` if only the standard window is permitted.
     pub(super) fn start(
         &self,
         least_rtt: Option<Duration>,
@@ -195,12 +194,12 @@ impl Volume {
             return None;
         }
         let (rate, is_rate_limited) = match self.rate() {
-            // The last flights reached the rate at which they left: the path may have become faster.
+            // The path did not slow down the latest flights: it may have become faster.
             Some(Train { rate, is_limited: false }) if self.is_measured => (Some(rate + rate / 4), true),
             Some(Train { rate, is_limited }) => (Some(rate), is_limited),
             None => (None, false),
         };
-        // If nothing spoke against it, half of what the path holds is tried, as careful resume does.
+        // Without contrary evidence, half of the path's capacity is tried, as in careful resume.
         let holds = self.holds(least_rtt).unwrap_or(0);
         let bytes = match left + AGED < lifetime || self.is_queued() {
             true => self.carried / 2,
@@ -209,18 +208,18 @@ impl Volume {
         Some(PathVolume { bytes, rate, is_rate_limited })
     }
 
-    /// Returns the round-trip time from which on a loss is one of a queue, if losses have shown it.
+    /// Returns the round-trip time from which a loss counts as a queue's, if losses have shown it.
     pub(super) fn queued_from(&self) -> Option<Duration> {
         self.times.queued_from()
     }
 
-    /// Others kept a queue lately: they would lose what a start takes.
+    /// True if other hosts kept a queue recently, and would lose packets to a start.
     fn is_queued(&self) -> bool {
         self.queued & QUEUED_FLIGHTS != 0
     }
 
-    /// Bytes that the path has under way without a queue, if that is known, and none of the last 16 flights
-    /// saw a queue.
+    /// Returns the capacity of the path without a queue, bytes, if it is known and none of the latest 16
+    /// flights saw a queue.
     fn holds(&self, least_rtt: Option<Duration>) -> Option<u32> {
         let (rate, rtt) = self.rate().filter(|_| self.is_measured).zip(least_rtt)?;
         let is_quiet = !self.latest(4).any(|verdict| *verdict == Verdict::Excess);
@@ -228,7 +227,7 @@ impl Volume {
         (is_quiet && self.queued == 0).then(|| u32::try_from(bytes).unwrap_or(u32::MAX))
     }
 
-    /// The median of what the path set, or what a flight has reached, if that is more.
+    /// Returns the median of the path's limits, or the rate that a flight has reached, if higher.
     pub(super) fn rate(&self) -> Option<Train> {
         let mut limited: Vec<u64> =
             self.trains.iter().filter(|train| train.is_limited).map(|train| train.rate).collect();
@@ -250,8 +249,8 @@ impl Volume {
         }
     }
 
-    /// Grants as much of `request` as the path carries beyond what other connections have under way on trust,
-    /// if that is more than the connection has. The fate of the data is known after two round trips at the
+    /// Grants as much of `request` as the path carries in addition to other connections' data on trust, if
+    /// that is more than the connection has. The fate of the data is known after two round trips at the
     /// latest.
     pub(super) fn grant(
         &mut self,
@@ -280,13 +279,13 @@ impl Volume {
         Some(granted)
     }
 
-    /// Returns the last bursts of our own connections: those that have left, and those that were granted.
+    /// Returns the latest bursts of this host's connections, both past and granted.
     fn own_bursts(&self) -> impl Iterator<Item = &Burst> {
         self.bursts.iter().chain(self.grants.iter().rev().take(FLIGHTS).map(|grant| &grant.burst))
     }
 
-    /// The longest time that a segment sent between two instants would wait for data of our own connections
-    /// if nobody else used the path; zero if its rate is unknown.
+    /// Returns the longest wait, for data of this host's connections, of a segment sent between two instants,
+    /// if no other host used the path; zero if the rate is unknown.
     fn longest_own_wait(&self, from: Instant, to: Instant) -> Duration {
         let Some(Train { rate, .. }) = self.rate() else { return Duration::ZERO };
         let ends = self.own_bursts().flat_map(|burst| [burst.began, burst.until]);
@@ -306,9 +305,9 @@ impl Volume {
         longest
     }
 
-    /// True if others kept a queue while this flight was under way, or around one of its losses: its segments
-    /// waited longer than our own data explains. The first segments of a flight do not wait for the rest of
-    /// it; those around a loss may. `at_once`: bytes of it that left at once.
+    /// True if other hosts kept a queue during this flight, or around one of its losses: its segments waited
+    /// longer than this host's data explains. The first segments of a flight do not wait for the rest of it;
+    /// segments around a loss may. `at_once`: bytes of it that left at once.
     fn is_queued_by_others(&mut self, flight: &FlightReport, at_once: u32) -> bool {
         let FlightReport { began, sent_until, bytes, least_rtt: least, waited, waited_at_loss, .. } = *flight;
         let all = |own| shows_queue(least + waited.saturating_sub(own), least);
@@ -325,13 +324,13 @@ impl Volume {
         waits_for_others || at_loss(Duration::ZERO) && at_loss(self.longest_own_wait(began, sent_until))
     }
 
-    /// Removes what a connection was granted, if its fate is not known yet.
+    /// Removes a connection's grant, if its fate is not known yet.
     fn give_back(&mut self, granted: u32) -> Option<Grant> {
         let at = self.grants.iter().position(|grant| grant.burst.bytes == granted)?;
         self.grants.remove(at)
     }
 
-    /// A connection of the path saw nothing but a queue.
+    /// Records that a connection of the path had no round trip without a queue.
     pub(super) fn on_queue(&mut self) {
         self.together /= 2;
         self.refused = None;
@@ -436,7 +435,7 @@ impl Volume {
     }
 }
 
-/// The time that so many bytes take at `rate` bytes per second.
+/// Returns the time of this many bytes at `rate` bytes per second.
 fn at_rate(bytes: u64, rate: u64) -> Duration {
     Duration::from_micros(bytes.saturating_mul(1_000_000) / rate.max(1))
 }
@@ -472,7 +471,7 @@ mod tests {
         }
     }
 
-    /// Segments with which a start may begin after these flights, one a second from 1 on.
+    /// Returns the segments of a start after these flights, one per second from 1.
     fn after(flights: &[FlightReport]) -> Option<u32> {
         let mut volume = Volume::default();
         for (second, flight) in (1..).zip(flights) {
@@ -511,7 +510,8 @@ mod tests {
         assert_eq!(after(&[flight(40, 0, 0), vanished, flight(10, 0, 0)]), Some(20));
     }
 
-    /// Seconds for which starts have the standard window after two excesses at each of these seconds.
+    /// Returns the seconds for which starts have the standard window, after two excesses at each of these
+    /// seconds.
     fn braked_after(seconds: &[u64]) -> Vec<u64> {
         let mut volume = Volume::default();
         let mut brakes = Vec::new();
@@ -539,7 +539,7 @@ mod tests {
         assert_eq!(after(&[flight(40, 0, 0), queued, flight(40, 0, 0), queued]), Some(14));
     }
 
-    /// Flights of 100 kB at the rate of the path, 20 ms behind each other: together twice that rate.
+    /// Flights of 100 kB at the rate of the path, 20 ms apart: together twice that rate.
     #[test]
     fn queue_of_our_own_flights_is_not_one_of_others() {
         let rate = 2_500_000;
@@ -565,7 +565,7 @@ mod tests {
         assert!(volume.is_queued(), "40 ms of that are due to others");
     }
 
-    /// Two grants of the same size: the report of one flight leaves the other one expected.
+    /// Two grants of the same size: after the report of one flight, the other one is still expected.
     #[test]
     fn granted_flight_that_is_not_over_explains_a_wait() {
         let train = Some(Train { rate: 2_500_000, is_limited: true });
@@ -590,7 +590,7 @@ mod tests {
         assert!(!volume.is_queued(), "it waited for the one that was granted at 1020");
     }
 
-    /// The head of a start leaves at once, faster than the path: what leaves beside it waits for it.
+    /// The head of a start leaves at once, faster than the path, and other data waits for it.
     #[test]
     fn head_of_a_granted_flight_explains_a_wait() {
         let train = Some(Train { rate: 1_250_000, is_limited: true });
@@ -654,7 +654,7 @@ mod tests {
 
     #[test]
     fn half_of_what_the_path_holds_is_tried() {
-        // 125 kB at 100 ms, whether the path set the rate of the last flight or of one before it.
+        // 125 kB at 100 ms, whether the path limited the last flight or an earlier one.
         for flights in [1, 12] {
             let mut volume = Volume::default();
             let train = Some(Train { rate: 1_250_000, is_limited: true });
@@ -676,7 +676,7 @@ mod tests {
 
     #[test]
     fn losses_that_chance_explains_badly_count_if_they_recur() {
-        // 1 % of 40 segments: two losses are plausible, five are not possible.
+        // 1 % of 40 segments: two losses are plausible, five are not.
         let history = LossHistory { segments: 10_000, lost: 100, runs: 100 };
         assert_eq!(history.allowed(40), 2);
         let carried = |losses: &[u32]| {

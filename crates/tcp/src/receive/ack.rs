@@ -1,78 +1,78 @@
-//! When an acknowledgement leaves: delayed acknowledgements as Linux sends them.
+//! The times of acknowledgements: delayed acknowledgements as in Linux.
 //!
-//! RFC 9293 section 3.8.6.3 and RFC 5681 section 4.2 allow half a second and ask for an
-//! acknowledgement for at least every second full-sized segment, and at once for anything out of
-//! order. Within that, the delay adapts:
+//! RFC 9293 section 3.8.6.3 and RFC 5681 section 4.2 allow half a second and require an acknowledgement for
+//! at least every second full-sized segment, and at once for anything out of order. Within that, the delay
+//! adapts:
 //!
-//! - **quick mode**: the first acknowledgements of a connection (and those after a long gap or a
-//!   duplicate) are not delayed, so that a sender in slow start gets its clock;
+//! - **quick mode**: the first acknowledgements of a connection (and those after a long gap or a duplicate)
+//!   are not delayed, so that the window of a sender in slow start grows;
 //! - **ato**: the delay follows the time between arrivals, never below 40 ms;
-//! - **interactive** ("ping-pong"): once the application answers within the delay, acknowledgements
-//!   wait for the answer to carry them, quick mode or not.
+//! - **interactive** ("ping-pong"): once the application has responded within the delay, acknowledgements
+//!   wait for the response that carries them, even in quick mode.
 //!
-//! An acknowledgement stays owed until [`AckPolicy::on_ack_sent`]: a driver that drains a batch of arrivals
-//! before it asks sends one acknowledgement for all of them. That is cheap and right in bulk. While a
-//! connection is young or something is missing it is neither: if the one acknowledgement of a flight is lost,
-//! the sender waits for its probe. [`AckPolicy::is_urgent`] says when the driver had better ask first.
+//! An acknowledgement stays owed until [`AckPolicy::on_ack_sent`]: a driver that processes a batch of
+//! arrivals before it asks sends one acknowledgement for all of them. That is cheap and correct for bulk
+//! data, but not while a connection is young or data is missing: if the only acknowledgement of a flight is
+//! lost, the sender waits for its probe. [`AckPolicy::is_urgent`] shows when the driver should ask first.
 
 use brisk_wire::SeqNum;
 
 use super::assembler::{Arrival, ArrivalKind};
 use crate::time::{Duration, Instant, Micros};
 
-/// Least delay that the adaptation chooses, and where it starts.
+/// Minimum and initial value of the adaptive delay.
 const ATO_MIN: Duration = Duration::from_millis(40);
 
-/// Most the adaptation chooses for an interactive connection or after a push.
+/// Maximum of the adaptive delay of an interactive connection or after a push.
 const ATO_MAX_INTERACTIVE: Duration = Duration::from_millis(200);
 
-/// Most the adaptation chooses at all: RFC 9293 section 3.8.6.3, "MUST be less than 0.5 seconds".
+/// Maximum of the adaptive delay: RFC 9293 section 3.8.6.3, "MUST be less than 0.5 seconds".
 const ATO_MAX: Duration = Duration::from_millis(500);
 
-/// Most acknowledgements that one entry into quick mode sends undelayed.
+/// Maximum number of undelayed acknowledgements per entry into quick mode.
 const QUICK_MAX: u32 = 16;
 
-/// Acknowledgements that are not delayed where the sender's window has become small.
+/// Number of undelayed acknowledgements after the sender's window has become small.
 const QUICK_FOR_SLOW_SENDER: u32 = 2;
 
-/// Time that the acknowledgement of a FIN waits for the program's own FIN where no data has shown how long
-/// programs take here: in Linux a tick of its clock, 1 to 10 ms.
+/// Time that the acknowledgement of a FIN waits for the program's own FIN while no data has shown how fast
+/// programs respond here. In Linux it is a tick of its clock, 1 to 10 ms.
 const FIN_WAIT: Duration = Duration::from_millis(1);
 
-/// Most packets of a batch that one acknowledgement covers. A super-segment is one packet.
+/// Maximum number of packets of a batch that one acknowledgement covers. A super-segment is one packet.
 const BATCH_MAX: u32 = 4;
 
-/// Packets from this length on need no additional acknowledgement, bytes: super-segments at a rate at which a
-/// whole round of a driver takes some 50 us. The end of the round has an acknowledgement anyway, and with the
-/// window that reading opens.
+/// Packets of this length or more need no additional acknowledgement, bytes: super-segments, at a rate at
+/// which a whole round of a driver takes some 50 us. The end of the round has an acknowledgement anyway, with
+/// the window that reading opens.
 const LONG_PACKET: u32 = 32 << 10;
 
-/// Most bytes of a batch of such packets that one acknowledgement covers.
+/// Maximum number of bytes of such packets that one acknowledgement covers.
 const BATCH_BYTES: u32 = 512 << 10;
 
-/// The default MSS (RFC 9293 section 3.7.1): segments from here on tell of the peer's segment size.
+/// The default MSS (RFC 9293 section 3.7.1): segments of this size or more show the peer's segment size.
 const MSS_DEFAULT: u32 = 536;
 
-/// Least segment size that is believed.
+/// Minimum plausible segment size.
 const MSS_MIN: u32 = 88;
 
-/// Whether, and by when, an acknowledgement must leave.
+/// State of the owed acknowledgement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Owed {
     /// None is owed.
     Nothing,
-    /// One is owed by then; any segment that leaves before carries it.
+    /// One is owed by this time; any segment that leaves before carries it.
     At(Instant),
     /// One must leave at the next opportunity.
     Now,
 }
 
-/// Facts of a segment that the policy needs besides its [`Arrival`].
+/// Facts about a segment that the policy needs in addition to its [`Arrival`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Received {
     /// Payload bytes of each wire segment: a super-segment counts as its segments.
     pub(crate) segment_size: u32,
-    /// Its FIN is the first of the two: the program will answer with its own, and perhaps with data.
+    /// Its FIN is the first of the two: the program will respond with its own, and perhaps with data.
     pub(crate) half_closes: bool,
     /// PSH was set.
     pub(crate) push: bool,
@@ -80,9 +80,9 @@ pub(crate) struct Received {
     pub(crate) rcv_nxt: SeqNum,
     /// The receive window, bytes.
     pub(crate) rcv_wnd: u32,
-    /// Smoothed round-trip time of our own data, if there is a sample: bounds the delay.
+    /// Smoothed round-trip time of this end's data, if there is a sample: limits the delay.
     pub(crate) srtt: Option<Micros>,
-    /// Our retransmission timeout: a longer gap means that the peer starts again.
+    /// This end's retransmission timeout; after a longer gap the peer starts again.
     pub(crate) rto: Micros,
 }
 
@@ -90,20 +90,20 @@ pub(crate) struct Received {
 #[derive(Clone, Debug)]
 pub(crate) struct AckPolicy {
     delack_max: Duration,
-    /// Largest payload that we told the peer to send.
+    /// Largest payload that this end told the peer to send.
     advertised_mss: u32,
     /// Estimate of the payload of the peer's full-sized segments.
     rcv_mss: u32,
-    /// Size of the last segment that was smaller than `rcv_mss` but may be full-sized all the same.
+    /// Size of the last segment that was smaller than `rcv_mss` but may still be full-sized.
     smaller: Option<u32>,
     /// The adaptive delay; `None` before the first data.
     ato: Option<Duration>,
-    /// Acknowledgements left to send undelayed.
+    /// Undelayed acknowledgements left.
     quick: u32,
-    /// The acknowledgement that is owed answers data: only such ones use up quick mode.
+    /// The owed acknowledgement is for data; only such ones use up quick mode.
     answers_data: bool,
     interactive: bool,
-    /// Segments since the last acknowledgement that end a write of the peer; counted up to two.
+    /// Segments since the last acknowledgement that end a write of the peer, counted up to two.
     pushed: u8,
     last_data_at: Instant,
     /// RCV.NXT in the last segment that left.
@@ -114,8 +114,8 @@ pub(crate) struct AckPolicy {
 }
 
 impl AckPolicy {
-    /// A policy that never delays longer than `delack_max`, for a connection that offered segments
-    /// of `advertised_mss` bytes and a window of `rcv_wnd` bytes.
+    /// Returns a policy with a delay of at most `delack_max`, for a connection that offered segments of
+    /// `advertised_mss` bytes and a window of `rcv_wnd` bytes.
     pub(crate) fn new(delack_max: Duration, advertised_mss: u32, rcv_wnd: u32) -> Self {
         AckPolicy {
             delack_max,
@@ -134,17 +134,17 @@ impl AckPolicy {
         }
     }
 
-    /// The peer's ISN is known; everything below `rcv_nxt` counts as acknowledged.
+    /// Starts once the peer's ISN is known; everything below `rcv_nxt` counts as acknowledged.
     pub(crate) fn start(&mut self, rcv_nxt: SeqNum) {
         self.last_ack_sent = rcv_nxt;
     }
 
-    /// The delay that adapts to the time between arrivals; `None` before there was one.
+    /// Returns the adaptive delay; `None` before the first data.
     pub(crate) fn delay(&self) -> Option<Duration> {
         self.ato
     }
 
-    /// Estimate of the payload of the peer's full-sized segments, bytes.
+    /// Returns the estimate of the payload of the peer's full-sized segments, bytes.
     pub(crate) fn rcv_mss(&self) -> u32 {
         self.rcv_mss
     }
@@ -154,18 +154,18 @@ impl AckPolicy {
         self.delack_max = longest;
     }
 
-    /// The handshake told the peer's MSS: its segments are taken for no larger until they are seen (Linux:
+    /// Limits the estimate to the peer's MSS from the handshake until larger segments are seen (Linux:
     /// tcp_initialize_rcv_mss).
     pub(crate) fn on_peer_mss(&mut self, mss: u32) {
         self.rcv_mss = self.rcv_mss.min(mss.max(MSS_MIN));
     }
 
-    /// RCV.NXT in the last segment that left: Last.ACK.sent of RFC 7323.
+    /// Returns RCV.NXT in the last segment that left: Last.ACK.sent of RFC 7323.
     pub(crate) fn last_ack_sent(&self) -> SeqNum {
         self.last_ack_sent
     }
 
-    /// Returns the acknowledgement that is owed.
+    /// Returns the owed acknowledgement.
     pub(crate) fn owed(&self) -> Owed {
         self.owed
     }
@@ -180,10 +180,10 @@ impl AckPolicy {
         }
     }
 
-    /// Whether the acknowledgement that is owed now should leave before the next packet of a batch is taken
-    /// in. RFC 5681 section 4.2 asks for one for "at least every second full-sized segment"; a batch may
-    /// stretch that, as Linux's own receive offload does, but not for a sender in slow start, and not where
-    /// each duplicate acknowledgement tells of another segment that arrived. `rcv_nxt` is RCV.NXT.
+    /// True if the owed acknowledgement should leave before the next packet of a batch is processed. RFC 5681
+    /// section 4.2 asks for one for "at least every second full-sized segment"; a batch may stretch that, as
+    /// Linux's own receive offload does, but not for a sender in slow start, and not while each duplicate
+    /// acknowledgement reports another segment. `rcv_nxt` is RCV.NXT.
     pub(crate) fn is_urgent(&self, rcv_nxt: SeqNum) -> bool {
         let unacknowledged = rcv_nxt.since(self.last_ack_sent);
         let are_long = unacknowledged / LONG_PACKET >= self.unanswered && unacknowledged < BATCH_BYTES;
@@ -191,12 +191,12 @@ impl AckPolicy {
         self.tells_of_hole(rcv_nxt) || (self.owed == Owed::Now && is_due)
     }
 
-    /// Whether the acknowledgement that is owed now repeats the last one, because something is missing.
+    /// True if the owed acknowledgement repeats the last one, because data is missing.
     pub(crate) fn tells_of_hole(&self, rcv_nxt: SeqNum) -> bool {
         self.owed == Owed::Now && rcv_nxt == self.last_ack_sent && self.unanswered > 0
     }
 
-    /// When a delayed acknowledgement falls due.
+    /// Returns the deadline of a delayed acknowledgement.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         match self.owed {
             Owed::At(deadline) => Some(deadline),
@@ -204,14 +204,14 @@ impl AckPolicy {
         }
     }
 
-    /// A segment with data or FIN arrived and the assembler judged it.
+    /// Processes a segment with data or FIN after the assembler.
     pub(crate) fn on_data(&mut self, arrival: &Arrival, segment: &Received, now: Instant) {
         if arrival.kind == ArrivalKind::Empty {
             return;
         }
         self.unanswered += 1;
         self.answers_data = true;
-        // Above a hole it makes no difference whether the data is there already.
+        // Above a hole it does not matter whether the data has arrived before.
         if arrival.is_above_hole() {
             self.measure_rcv_mss(segment);
             return self.force();
@@ -224,10 +224,10 @@ impl AckPolicy {
             self.measure_rcv_mss(segment);
             self.adapt(segment, now);
         }
-        // RFC 5681 section 4.2: "a TCP receiver SHOULD send an immediate ACK when it receives a data
-        // segment that fills in all or part of a gap in the sequence space". A duplicate part is to
-        // be reported (RFC 2883). The second FIN has nothing to wait for; the first waits for what the
-        // program answers, as in Linux.
+        // RFC 5681 section 4.2: "a TCP receiver SHOULD send an immediate ACK when it receives a data segment
+        // that fills in all or part of a gap in the sequence space". A duplicate part must be reported (RFC
+        // 2883). After the second FIN nothing follows; the first one waits for the program's response, as in
+        // Linux.
         let last_fin = arrival.fin_reached && !segment.half_closes;
         let at_once = arrival.kind == ArrivalKind::FillsHole || arrival.duplicate.is_some() || last_fin;
         if arrival.fin_reached && segment.half_closes {
@@ -236,8 +236,8 @@ impl AckPolicy {
                 return self.delay_by(FIN_WAIT.min(self.delack_max), now);
             }
         }
-        // RFC 5681 section 4.2: "an ACK SHOULD be generated for at least every second full-sized
-        // segment". The number of a FIN makes no second one.
+        // RFC 5681 section 4.2: "an ACK SHOULD be generated for at least every second full-sized segment".
+        // The sequence number of a FIN does not count as a second one.
         let unacknowledged =
             segment.rcv_nxt.since(self.last_ack_sent).saturating_sub(u32::from(arrival.fin_reached));
         let second_segment = unacknowledged > self.rcv_mss;
@@ -248,12 +248,12 @@ impl AckPolicy {
         }
     }
 
-    /// The data of a SYN does not show how the peer sends (Linux: the same).
+    /// Processes data of a SYN, which does not show how the peer sends (Linux: the same).
     pub(crate) fn on_syn_data(&mut self) {
         self.ato = None;
     }
 
-    /// An acknowledgement must leave at the next opportunity, whatever the reason.
+    /// Makes an acknowledgement leave at the next opportunity.
     pub(crate) fn force(&mut self) {
         self.owed = Owed::Now;
     }
@@ -263,32 +263,32 @@ impl AckPolicy {
         self.delay_by(self.delack_max, now);
     }
 
-    /// A segment brought nothing but data that had arrived before: the sender may be repairing losses.
+    /// Processes a segment with old data only: the sender may be repairing losses.
     pub(crate) fn on_old_data(&mut self, rcv_wnd: u32) {
         self.quicken(QUICK_MAX, rcv_wnd);
     }
 
-    /// The segment that has just been taken shows that the sender's window has become small.
+    /// Reacts to a segment that shows that the sender's window has become small.
     pub(crate) fn on_slow_sender(&mut self, rcv_wnd: u32) {
         self.quicken(QUICK_FOR_SLOW_SENDER, rcv_wnd);
         self.force();
     }
 
-    /// The next `count` acknowledgements are not delayed.
+    /// Makes the next `count` acknowledgements undelayed.
     fn quicken(&mut self, count: u32, rcv_wnd: u32) {
         self.raise_quick(count, rcv_wnd);
         self.interactive = false;
         self.ato = Some(ATO_MIN);
     }
 
-    /// Data left: an answer within the delay makes the connection interactive.
+    /// Records that data left: a response within the delay makes the connection interactive.
     pub(crate) fn on_data_sent(&mut self, now: Instant) {
         if self.ato.is_some_and(|ato| now.saturating_since(self.last_data_at) < ato) {
             self.interactive = true;
         }
     }
 
-    /// A segment left that acknowledges `rcv_nxt`.
+    /// Records that a segment left that acknowledges `rcv_nxt`.
     pub(crate) fn on_ack_sent(&mut self, rcv_nxt: SeqNum) {
         if self.answers_data && self.quick > 0 {
             self.quick -= 1;
@@ -303,8 +303,8 @@ impl AckPolicy {
         self.owed = Owed::Nothing;
     }
 
-    /// The application read `count` bytes and left nothing behind if `emptied`: an acknowledgement
-    /// that was waiting for an answer in vain may go.
+    /// Records a read of `count` bytes, which left nothing behind if `emptied`: an acknowledgement that
+    /// waited in vain for a response may leave.
     pub(crate) fn on_read(&mut self, count: usize, emptied: bool, rcv_nxt: SeqNum) {
         if self.owed == Owed::Nothing {
             return;
@@ -315,8 +315,8 @@ impl AckPolicy {
         }
     }
 
-    /// Time has passed: a delayed acknowledgement that is due becomes one for now, and the delay
-    /// learns that it waited in vain. `rto` is our retransmission timeout.
+    /// Makes a due acknowledgement leave now, and lengthens the delay because it waited in vain. `rto` is
+    /// this end's retransmission timeout.
     pub(crate) fn on_timeout(&mut self, rto: Micros, now: Instant) {
         if self.next_timeout().is_none_or(|deadline| deadline > now) {
             return;
@@ -335,12 +335,13 @@ impl AckPolicy {
     }
 
     fn raise_quick(&mut self, most: u32, rcv_wnd: u32) {
-        // Half a window of segments: by then the sender's window has grown.
+        // Half a window of segments: after these the sender's window has grown.
         let count = (rcv_wnd / (2 * self.rcv_mss)).max(2).min(most);
         self.quick = self.quick.max(count);
     }
 
-    /// The peer's segment size: the largest seen, or a smaller one that came twice in a row.
+    /// Updates the estimate of the peer's segment size: the largest seen, or a smaller one that came twice in
+    /// a row.
     fn measure_rcv_mss(&mut self, segment: &Received) {
         let size = segment.segment_size;
         let smaller = self.smaller.take();
@@ -361,7 +362,7 @@ impl AckPolicy {
         self.pushed = (self.pushed + 1).min(2);
     }
 
-    /// The delay follows the time between arrivals.
+    /// Adapts the delay to the time between arrivals.
     fn adapt(&mut self, segment: &Received, now: Instant) {
         let gap = now.saturating_since(self.last_data_at);
         self.last_data_at = now;
@@ -382,7 +383,7 @@ impl AckPolicy {
     fn delay_by(&mut self, wait: Duration, now: Instant) {
         match self.owed {
             Owed::Now => {}
-            // About to leave anyway: let it cover this segment too.
+            // It is about to leave anyway, so it may cover this segment too.
             Owed::At(deadline) if deadline <= now + wait / 4 => self.force(),
             Owed::At(deadline) => self.owed = Owed::At(deadline.min(now + wait)),
             Owed::Nothing if wait.is_zero() => self.force(),
@@ -411,7 +412,7 @@ mod tests {
         Instant::from_millis(millis)
     }
 
-    /// A receiver with its policy; arrivals are in order unless said otherwise.
+    /// A receiver with its policy; arrivals are in order by default.
     struct Receiver {
         policy: AckPolicy,
         rcv_nxt: SeqNum,
@@ -425,7 +426,7 @@ mod tests {
             Receiver { policy, rcv_nxt: SeqNum(1), srtt: None }
         }
 
-        /// One that has left quick mode: everything so far was acknowledged, the last of it at `ms(0)`.
+        /// Returns a receiver after quick mode, with everything acknowledged, the last of it at `ms(0)`.
         fn settled(delack_max: u64) -> Self {
             let mut receiver = Receiver::with_delack_max(delack_max);
             for _ in 0..QUICK_MAX {
@@ -462,7 +463,7 @@ mod tests {
             }
         }
 
-        /// `len` bytes in order, in segments of at most `MSS`; less than that is the end of a write.
+        /// Receives `len` bytes in order, in segments of at most `MSS`; a shorter one ends a write.
         fn data(&mut self, len: u32, now: Instant) -> Owed {
             self.arrive(ArrivalKind::InOrder, len, len < MSS, now)
         }
@@ -721,14 +722,14 @@ mod tests {
     #[test]
     fn the_delay_follows_the_time_between_arrivals() {
         let mut receiver = Receiver::settled(500);
-        // A delayed acknowledgement that was sent in vain doubles the delay.
+        // A delayed acknowledgement without a response doubles the delay.
         receiver.data(100, ms(10));
         receiver.policy.on_timeout(RTO, ms(50));
         receiver.ack();
-        // 35 ms after the arrival before: ato = 80/2 + 35.
+        // 35 ms after the previous arrival: ato = 80/2 + 35.
         assert_eq!(receiver.data(100, ms(45)), Owed::At(ms(45 + 75)));
         receiver.ack();
-        // Arrivals without gap bring it back towards 40 ms: 75/2 + 20.
+        // Arrivals without a gap reduce it towards 40 ms: 75/2 + 20.
         let due = Instant::from_micros(46_000 + 57_500);
         assert_eq!(receiver.data(100, ms(46)), Owed::At(due));
         receiver.ack();

@@ -1,57 +1,56 @@
 //! Reassembly (RFC 9293 section 3.10.7.4): the data that a segment adds to the stream.
 //!
 //! The assembler knows RCV.NXT, the ranges above it that have arrived, and the place of the FIN. It has no
-//! bytes: those are in the [queue](super::queue) at their final place. For every segment it returns what the
-//! acknowledgement needs: if the left edge moved, if a hole was filled, which part had arrived before (RFC
-//! 2883), and which SACK block contains the segment now (RFC 2018).
+//! bytes: the [queue](super::queue) stores them at their final place. For every segment it returns the facts
+//! for the acknowledgement: whether the left edge moved, whether a hole was filled, which part had arrived
+//! before (RFC 2883), and which SACK block now contains the segment (RFC 2018).
 
 use brisk_wire::SeqNum;
 
 use crate::on_demand::OnDemand;
 use crate::seq_ranges::{SeqRange, SeqRanges};
 
-/// Most separate ranges that are kept above RCV.NXT. A segment that would make one more is treated
-/// as lost: a peer that sends every other byte must not make us keep a range for each. Alternating
-/// loss over the largest default window (6 MiB in 1448-byte segments) makes 2172.
+/// Maximum number of separate ranges above RCV.NXT. A segment that would add another is dropped, so that a
+/// peer that sends every other byte cannot occupy memory for each. Alternating loss over the largest default
+/// window (6 MiB in 1448-byte segments) causes 2172.
 const RANGES_MAX: usize = 4096;
 
-/// How a segment relates to what arrived before it.
+/// Relation of a segment to earlier arrivals.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ArrivalKind {
-    /// It takes no sequence space.
+    /// It has no sequence space.
     Empty,
-    /// It starts at or below RCV.NXT and brings new data, and nothing waits above it.
+    /// It starts at or below RCV.NXT and has new data, and no data waits above it.
     InOrder,
-    /// It moved RCV.NXT while out-of-order data was held: it filled a hole or a part of one
-    /// (RFC 5681 section 4.2: acknowledge at once).
+    /// It moved RCV.NXT while out-of-order data waited: it filled a hole or a part of one (RFC 5681 section
+    /// 4.2: acknowledge at once).
     FillsHole,
-    /// It lies above RCV.NXT, and brings new data.
+    /// It is above RCV.NXT and has new data.
     OutOfOrder,
-    /// It brings nothing that had not arrived.
+    /// It has no new data.
     Duplicate,
 }
 
 /// Result of [`Assembler::on_data`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Arrival {
-    /// How the segment relates to what arrived before it.
+    /// Relation of the segment to earlier arrivals.
     pub(crate) kind: ArrivalKind,
-    /// Bytes of data by which RCV.NXT advanced, those that waited above included; the FIN is not
-    /// counted.
+    /// Bytes of data by which RCV.NXT advanced, including those that waited above; the FIN is not counted.
     pub(crate) advanced: u32,
-    /// The part of the payload at or above the old RCV.NXT: what the queue has to store.
+    /// The part of the payload at or above the old RCV.NXT, which the queue must store.
     pub(crate) store: SeqRange,
     /// The first part of the segment that had arrived before, for a DSACK block (RFC 2883).
     pub(crate) duplicate: Option<SeqRange>,
-    /// The contiguous range above RCV.NXT that the segment belongs to now, for the SACK block that
-    /// RFC 2018 section 4 wants first.
+    /// The contiguous range above RCV.NXT that now contains the segment, for the SACK block that RFC 2018
+    /// section 4 requires first.
     pub(crate) block: Option<SeqRange>,
-    /// The FIN was reached by this arrival: the stream is complete.
+    /// This arrival reached the FIN: the stream is complete.
     pub(crate) fin_reached: bool,
 }
 
 impl Arrival {
-    /// True if the segment lies above RCV.NXT, whether or not it brings something.
+    /// True if the segment is above RCV.NXT, with or without new data.
     pub(crate) fn is_above_hole(&self) -> bool {
         match self.kind {
             ArrivalKind::OutOfOrder => true,
@@ -65,39 +64,39 @@ impl Arrival {
 #[derive(Clone, Debug)]
 pub(crate) struct Assembler {
     rcv_nxt: SeqNum,
-    /// Data that arrived above RCV.NXT; never touches it. A FIN counts as one sequence number.
+    /// Data that arrived above RCV.NXT and does not touch it. A FIN counts as one sequence number.
     above: OnDemand<SeqRanges>,
     /// Sequence number of the FIN, once seen.
     fin: Option<SeqNum>,
 }
 
 impl Assembler {
-    /// An assembler that expects `rcv_nxt` next (IRS + 1).
+    /// Returns an assembler that expects `rcv_nxt` next (IRS + 1).
     pub(crate) fn new(rcv_nxt: SeqNum) -> Self {
         Assembler { rcv_nxt, above: OnDemand::new(), fin: None }
     }
 
-    /// Frees what an idle receiver does not need.
+    /// Frees memory that an idle receiver does not need.
     pub(crate) fn release_memory(&mut self) {
         self.above.release();
     }
 
-    /// RCV.NXT. It counts the FIN once that was reached.
+    /// Returns RCV.NXT. It includes the FIN once that was reached.
     pub(crate) fn rcv_nxt(&self) -> SeqNum {
         self.rcv_nxt
     }
 
-    /// True if something waits above a hole.
+    /// True if data or a FIN waits above a hole.
     pub(crate) fn has_hole(&self) -> bool {
         !self.above.is_empty()
     }
 
-    /// True if nothing but the FIN waits above a hole.
+    /// True if only the FIN waits above a hole.
     pub(crate) fn holds_only_fin(&self) -> bool {
         self.fin.is_some_and(|fin| self.above.first() == Some(SeqRange::new(fin, fin + 1)))
     }
 
-    /// The parts of `within`, which begins at or above RCV.NXT, that have not arrived.
+    /// Iterates over the parts of `within`, which begins at or above RCV.NXT, that have not arrived.
     pub(crate) fn gaps(&self, within: SeqRange) -> impl Iterator<Item = SeqRange> + '_ {
         self.above.gaps(within)
     }
@@ -112,15 +111,15 @@ impl Assembler {
         self.fin.is_some_and(|fin| self.rcv_nxt == fin + 1)
     }
 
-    /// True if some of `segment`, FIN included, has not arrived.
+    /// True if a part of `segment`, including its FIN, has not arrived.
     pub(crate) fn brings_new(&self, segment: &SeqRange) -> bool {
         segment.end.gt(self.rcv_nxt) && !self.above.covers(segment)
     }
 
-    /// Takes a segment that the window accepted, already cut to the window: `payload` is its range
-    /// without SYN and FIN, `fin` whether a FIN follows.
+    /// Processes a segment that was already cut to the window: `payload` is its range without SYN and FIN;
+    /// `fin`: a FIN follows.
     ///
-    /// A second FIN at another place, and data beyond the FIN, break the protocol: they are ignored.
+    /// A second FIN at another place, and data beyond the FIN, violate the protocol and are ignored.
     pub(crate) fn on_data(&mut self, payload: SeqRange, fin: bool) -> Arrival {
         let before = self.rcv_nxt;
         let segment = self.admit(payload, fin);
@@ -142,8 +141,8 @@ impl Assembler {
         Arrival { kind, advanced, store, duplicate, block, fin_reached }
     }
 
-    /// The sequence space of the segment, FIN included, as far as it agrees with the FIN that is
-    /// known. A first FIN is noted.
+    /// Returns the sequence space of the segment, including its FIN, as far as it agrees with the known FIN.
+    /// Records a first FIN.
     fn admit(&mut self, payload: SeqRange, fin: bool) -> SeqRange {
         if fin && self.fin.is_none() && self.may_end_at(payload.end) {
             self.fin = Some(payload.end);
@@ -155,7 +154,7 @@ impl Assembler {
         }
     }
 
-    /// A stream cannot end before data that has arrived.
+    /// True if the stream can end at `end`: no data after it has arrived.
     fn may_end_at(&self, end: SeqNum) -> bool {
         end.ge(self.rcv_nxt) && self.above.last().is_none_or(|last| last.end.le(end))
     }
@@ -172,7 +171,7 @@ impl Assembler {
         }
     }
 
-    /// The first stretch of `segment` that is among what waits.
+    /// Returns the first part of `segment` that waits already.
     fn first_overlap(&self, segment: &SeqRange) -> Option<SeqRange> {
         let overlap = match self.above.gaps(*segment).next() {
             Some(gap) if gap.start == segment.start => self.above.range_at(gap.end)?,
@@ -201,7 +200,7 @@ impl Assembler {
         ArrivalKind::OutOfOrder
     }
 
-    /// Moves RCV.NXT to `end` and over what waits from there on.
+    /// Moves RCV.NXT to `end`, and past waiting data that begins there.
     fn advance_to(&mut self, end: SeqNum) {
         self.rcv_nxt = match self.above.range_at(end) {
             Some(waiting) => waiting.end,
@@ -362,7 +361,7 @@ mod tests {
         assert_eq!(assembler.on_data(range(2, 3), false).block, Some(range(1, 4)), "what joins is taken");
     }
 
-    /// Byte `i` of the stream of the property test.
+    /// Returns byte `i` of the stream of the property test.
     fn byte(i: usize) -> u8 {
         (i * 31 + i / 251) as u8
     }

@@ -1,8 +1,7 @@
-//! Long runs of payload that stay in the packets that brought them, so that the only copy is the one to the
-//! application.
+//! Long runs of payload that stay in their packets, so that the only copy is the one to the application.
 //!
 //! A driver that passes packets by reference ([`Stack::on_packet_shared`](crate::Stack::on_packet_shared))
-//! lends each packet while it is processed. Payload that is in order and long enough is kept, as a slice of
+//! lends each packet during its processing. Payload that is in order and long enough is kept as a slice of
 //! the packet.
 
 use alloc::collections::VecDeque;
@@ -11,16 +10,17 @@ use bytes::{Buf, Bytes};
 
 use crate::on_demand::Initial;
 
-/// Shorter payload is copied instead: a packet that is kept keeps its whole buffer, bytes.
+/// Minimum length of kept payload, bytes; shorter payload is copied, because a kept packet occupies its whole
+/// buffer.
 const MIN: usize = 16 << 10;
 
-/// In-order payload in the packets that brought it, next to be read.
+/// In-order payload in its packets, to be read next.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Packets {
     kept: VecDeque<Kept>,
     /// Bytes of payload in `kept`.
     len: usize,
-    /// Bytes of memory that `kept` holds on to.
+    /// Bytes of memory that `kept` occupies.
     memory: usize,
     /// The packet that is being processed.
     lent: Option<Bytes>,
@@ -28,9 +28,9 @@ pub(super) struct Packets {
 
 #[derive(Clone, PartialEq, Debug)]
 struct Kept {
-    /// Payload that has not been read yet.
+    /// Unread payload.
     payload: Bytes,
-    /// Bytes of memory that it holds on to.
+    /// Bytes of memory that it occupies.
     memory: usize,
 }
 
@@ -40,30 +40,30 @@ impl Initial for Packets {
 }
 
 impl Packets {
-    /// Bytes of payload.
+    /// Returns the bytes of payload.
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// Bytes of memory in use. A driver may use buffers twice as long as a packet that it lends.
+    /// Returns the bytes of memory in use. A driver may use buffers twice as long as the packets that it
+    /// lends.
     pub(super) fn memory(&self) -> usize {
         self.memory
     }
 
-    /// From now on payload may be kept as a part of `packet`; `None` ends that.
+    /// Permits to keep payload of `packet` from now on; `None` ends that.
     pub(super) fn lend(&mut self, packet: Option<Bytes>) {
         self.lent = packet;
     }
 
-    /// True if [`keep`](Self::keep) may keep something: mostly no packet is lent, and none was.
+    /// True if [`keep`](Self::keep) may succeed: usually no packet is lent, and none is kept.
     #[inline]
     pub(super) fn may_keep(&self) -> bool {
         self.lent.is_some() || !self.kept.is_empty()
     }
 
-    /// Keeps `payload` behind what is kept, if it is a part of the packet that is lent and long enough. One
-    /// short payload behind a long one is kept as a copy: the end of what was written at once, with more to
-    /// come.
+    /// Keeps `payload` after the kept payload, if it is part of the lent packet and long enough. One short
+    /// payload after a long one is kept as a copy: it is the end of a burst, and more will follow.
     pub(super) fn keep(&mut self, payload: &[u8]) -> bool {
         let kept = match self.lent.take_if(|packet| is_long_part(payload, packet)) {
             Some(packet) => Kept { payload: packet.slice_ref(payload), memory: 2 * packet.len() },
@@ -78,16 +78,16 @@ impl Packets {
         true
     }
 
-    /// True if `payload` is a part of the packet that is lent, and long enough to be kept.
+    /// True if `payload` is part of the lent packet, and long enough to be kept.
     pub(super) fn are_lent(&self, payload: &[u8]) -> bool {
         self.lent.as_ref().is_some_and(|packet| is_long_part(payload, packet))
     }
 
-    /// Keeps the pieces of a buffer of `memory` bytes behind what is kept.
+    /// Keeps the pieces of a buffer of `memory` bytes after the kept payload.
     pub(super) fn append(&mut self, pieces: [Bytes; 2], memory: usize) {
         let [first, last] = pieces;
         let (before, last) = if last.is_empty() { (Bytes::new(), first) } else { (first, last) };
-        // The buffer is free when its last piece has been read.
+        // The buffer is free once its last piece has been read.
         for (payload, memory) in
             [(before, 0), (last, memory)].into_iter().filter(|(piece, _)| !piece.is_empty())
         {
@@ -97,7 +97,7 @@ impl Packets {
         }
     }
 
-    /// Copies as much as there is into the beginning of `out`, leaves it, and answers how much that was.
+    /// Copies bytes into the beginning of `out` without removing them; returns their number.
     pub(super) fn peek(&self, out: &mut [u8]) -> usize {
         let mut copied = 0;
         for Kept { payload, .. } in &self.kept {
@@ -111,12 +111,12 @@ impl Packets {
         copied
     }
 
-    /// The next payload as it lies in its packet, at most `most` bytes of it; it stays where it is.
+    /// Returns the next payload, at most `most` bytes, as a slice of its packet, without removing it.
     pub(super) fn first(&self, most: usize) -> Option<Bytes> {
         self.kept.front().map(|Kept { payload, .. }| payload.slice(..most.min(payload.len())))
     }
 
-    /// Removes up to `count` bytes and answers how many.
+    /// Removes up to `count` bytes; returns their number.
     pub(super) fn skip(&mut self, count: usize) -> usize {
         let mut left = count.min(self.len);
         let skipped = left;
@@ -136,7 +136,7 @@ impl Packets {
     }
 }
 
-/// Whether `part` is a long part of `whole`: not the same bytes, but the same place.
+/// True if `part` is a long part of `whole` at the same address, not only equal bytes.
 fn is_long_part(part: &[u8], whole: &Bytes) -> bool {
     let (range, whole) = (part.as_ptr_range(), whole.as_ptr_range());
     part.len() >= MIN && whole.start <= range.start && range.end <= whole.end

@@ -1,22 +1,21 @@
 //! The receive queue: a byte ring from the next byte to read up to the right edge of the window.
 //!
-//! Bytes are addressed by their offset from the read position. In-order bytes are `readable`; bytes
-//! that arrived out of order lie at their final place behind a gap until [`RecvQueue::advance`]
-//! makes them readable, so nothing is ever moved to close a gap (RFC 9293 section 3.10.7.4: segments
-//! beyond RCV.NXT SHOULD be held for later processing). Which offsets behind the gap are filled is
-//! the [assembler](super::assembler)'s knowledge.
+//! Bytes are addressed by their offset from the read position. In-order bytes are `readable`; bytes that
+//! arrived out of order are stored at their final place after a gap until [`RecvQueue::advance`] makes them
+//! readable, so that no byte is moved (RFC 9293 section 3.10.7.4: segments beyond RCV.NXT SHOULD be held for
+//! later processing). The [assembler](super::assembler) knows which offsets after the gap are filled.
 //!
-//! Bytes that were read may stay for a while before offset 0, as the history that Corrective repairs
-//! from ([`RecvQueue::retain`]); they take no room from the window.
+//! Bytes that were read may stay for a while before offset 0, as the history from which Corrective repairs
+//! ([`RecvQueue::retain`]); they do not reduce the window.
 //!
-//! Long payload that arrives in order while the ring is empty stays in the [packets](super::packets) that
-//! brought it, if those are lent ([`RecvQueue::lend_packet`]); the ring then begins behind it. With a history
-//! everything is in the ring.
+//! Long payload that arrives in order while the ring is empty stays in its [packets](super::packets), if
+//! these are lent ([`RecvQueue::lend_packet`]); the ring then begins after it. With a history all bytes are
+//! in the ring.
 //!
-//! Storage is allocated by the first byte and grows with its content. When the last byte has been read and
-//! none is retained it is [taken away](RecvQueue::take_storage): an idle connection holds none. Bulk readers
-//! get used storage back ([`RecvQueue::lend`]), since a fresh one costs more than the copies into it and out
-//! of it: the system clears and maps each of its pages.
+//! Storage is allocated for the first byte and grows with its content. When the last byte has been read and
+//! none is retained, the storage is [taken](RecvQueue::take_storage), so an idle connection has none. Bulk
+//! readers get used storage back ([`RecvQueue::lend`]): new storage costs more than the copies into it and
+//! out of it, because the system must clear and map its pages.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -26,42 +25,42 @@ use bytes::Bytes;
 use super::packets::Packets;
 use crate::on_demand::OnDemand;
 
-/// Least storage that is allocated, bytes.
+/// Minimum size of allocated storage, bytes.
 pub(crate) const FIRST_STORAGE: usize = 2048;
 
-/// Largest storage that is allocated on the strength of past needs alone, bytes.
+/// Maximum size of storage that is allocated because of past needs, bytes.
 const EXPECTED_MAX: usize = 256 << 10;
 
-/// So many bytes are copied out of the ring rather than that it is given up, bytes.
+/// Maximum number of bytes that are copied out of the ring so that its storage is kept.
 const COPIED: usize = 16 << 10;
 
 /// See the [module](self).
 #[derive(Debug)]
 pub(crate) struct RecvQueue {
-    /// Most bytes that may be held, gaps included.
+    /// Maximum number of bytes, including gaps.
     capacity: usize,
-    /// The bytes that can be read before the ring. Nothing while there is a history.
+    /// Readable bytes before the ring; empty while there is a history.
     packets: OnDemand<Packets>,
-    /// The ring; empty until something is stored. Offsets into it begin behind `packets`.
+    /// The ring; empty until bytes are stored. Its offsets begin after `packets`.
     storage: Vec<u8>,
     /// Index in `storage` of offset 0.
     head: usize,
-    /// Bytes from offset 0 that can be read.
+    /// Readable bytes from offset 0.
     readable: usize,
-    /// One past the largest offset that was ever written and not read yet.
+    /// One past the largest offset with unread bytes that was written.
     extent: usize,
-    /// Bytes before offset 0 that were read and are still there.
+    /// Bytes before offset 0 that were read and are still stored.
     retained: usize,
-    /// Most bytes that may be retained, unread ones included.
+    /// Maximum number of retained bytes, including unread ones.
     retain: usize,
-    /// Largest extent since the storage was allocated.
+    /// Maximum of `extent` since the storage was allocated.
     peak: usize,
     /// Expected size of the content, from the last uses.
     expected: usize,
 }
 
 impl RecvQueue {
-    /// An empty queue for at most `capacity` bytes. Allocates nothing.
+    /// Returns an empty queue for at most `capacity` bytes. Does not allocate.
     pub(crate) fn new(capacity: usize) -> Self {
         RecvQueue {
             capacity,
@@ -77,32 +76,32 @@ impl RecvQueue {
         }
     }
 
-    /// Raises the capacity; never lowers it, because the window offered it already.
+    /// Raises the capacity; never lowers it, because the window has offered it already.
     pub(crate) fn grow(&mut self, capacity: usize) {
         self.capacity = self.capacity.max(capacity);
     }
 
-    /// Bytes that can be read.
+    /// Returns the number of readable bytes.
     pub(crate) fn readable(&self) -> usize {
         self.packets.len() + self.readable
     }
 
-    /// Bytes beyond the readable ones for which there is room: what may be offered as window.
+    /// Returns the free bytes after the readable ones, which may be offered as window.
     pub(crate) fn free(&self) -> usize {
         self.capacity - self.readable()
     }
 
-    /// Bytes of memory in use.
+    /// Returns the bytes of memory in use.
     pub(crate) fn memory(&self) -> usize {
         self.storage.len() + self.packets.memory()
     }
 
-    /// True if storage that is there already has room for `count` bytes behind the readable ones.
+    /// True if the existing storage has space for `count` bytes after the readable ones.
     pub(crate) fn has_storage_for(&self, count: usize) -> bool {
         self.retained + self.readable + count <= self.storage.len()
     }
 
-    /// From now on the last `count` in-order bytes stay after they were read; 0 frees what is retained.
+    /// Retains the last `count` in-order bytes after they are read from now on; 0 frees the retained bytes.
     pub(crate) fn retain(&mut self, count: usize) {
         self.retain = count;
         self.trim();
@@ -111,26 +110,26 @@ impl RecvQueue {
         }
     }
 
-    /// Frees what is retained; what is read from now on stays again.
+    /// Frees the retained bytes; bytes that are read later are retained again.
     pub(crate) fn forget(&mut self) {
         self.retained = 0;
         self.trim();
     }
 
-    /// Bytes before the read position that can be read again.
+    /// Returns the number of retained bytes before the read position.
     pub(crate) fn retained(&self) -> usize {
         self.retained
     }
 
-    /// The `count` bytes from `offset` on, which may be negative, in at most two pieces: fewer if they
-    /// reach beyond what is retained or was ever written. Bytes behind a gap must have been written.
+    /// Returns the `count` bytes from `offset`, which may be negative, in at most two pieces; fewer if the
+    /// range exceeds the retained or written bytes. Bytes after a gap must have been written.
     pub(crate) fn stored(&self, offset: i32, count: usize) -> (&[u8], &[u8]) {
         let from = offset as isize + self.retained as isize - self.packets.len() as isize;
         usize::try_from(from).map_or((&[], &[]), |from| self.stored_in_ring(from, count))
     }
 
-    /// The `count` bytes of the ring that begin `from` bytes behind the oldest retained one, as far as there
-    /// are any.
+    /// Returns `count` bytes of the ring, as far as they exist, beginning `from` bytes after the oldest
+    /// retained one.
     fn stored_in_ring(&self, from: usize, count: usize) -> (&[u8], &[u8]) {
         let to = (from + count).min(self.retained + self.extent);
         if from >= to {
@@ -141,9 +140,9 @@ impl RecvQueue {
         (&self.storage[first..first + head], &self.storage[..len - head])
     }
 
-    /// Stores `bytes` at `offset` bytes from the read position and returns how many of them fitted
-    /// below the capacity. They become readable by [`advance`](Self::advance). Bytes that are
-    /// readable already are not overwritten; of those behind a gap the last copy counts.
+    /// Stores `bytes` at `offset` bytes from the read position; returns how many of them fit into the
+    /// capacity. [`advance`](Self::advance) makes them readable. Readable bytes are not overwritten; of bytes
+    /// after a gap the last copy counts.
     pub(crate) fn write_at(&mut self, offset: usize, bytes: &[u8]) -> usize {
         let fits = bytes.len().min(self.capacity.saturating_sub(offset));
         let known = self.readable().saturating_sub(offset).min(fits);
@@ -165,7 +164,7 @@ impl RecvQueue {
         fits
     }
 
-    /// From now on [`keep`](Self::keep) may keep payload of `packet` where it is; `None` ends that.
+    /// Permits [`keep`](Self::keep) to keep payload of `packet` from now on; `None` ends that.
     pub(crate) fn lend_packet(&mut self, packet: Option<Bytes>) {
         if packet.is_some() {
             self.packets.lend(packet);
@@ -174,8 +173,8 @@ impl RecvQueue {
         }
     }
 
-    /// Makes `bytes`, at `offset` bytes from the read position, readable where they are, if they are a long
-    /// part of the packet that is lent and next in order. Else nothing happens: the caller writes them.
+    /// Makes `bytes`, at `offset` bytes from the read position, readable in place, if they are a long part of
+    /// the lent packet and next in order. Otherwise it changes nothing, and the caller writes them.
     #[inline]
     pub(crate) fn keep(&mut self, offset: usize, bytes: &[u8]) -> bool {
         self.packets.may_keep() && self.keep_in_packet(offset, bytes)
@@ -192,8 +191,8 @@ impl RecvQueue {
         may && self.extent == 0 && self.packets.keep(bytes)
     }
 
-    /// Turns the ring's content, all of it readable and nothing retained, into a packet as it lies, so that
-    /// one short payload does not send every long one behind it through the ring.
+    /// Turns the ring's content, all of it readable and not retained, into a packet without a copy, so that
+    /// one short payload does not force later long ones into the ring.
     fn seal(&mut self) {
         if self.readable <= COPIED {
             let (first, second) = self.slices();
@@ -221,8 +220,8 @@ impl RecvQueue {
         count
     }
 
-    /// Removes the next readable bytes, at most `most`, in the packet that brought them; what lies in the
-    /// ring is copied out of it, as far as it is in one piece. Empty if nothing is readable.
+    /// Removes and returns the next readable bytes, at most `most`, as a slice of their packet; bytes of the
+    /// ring are copied up to its end. Empty if there are none.
     pub(crate) fn take(&mut self, most: usize) -> Bytes {
         let bytes = self.packets.first(most).unwrap_or_else(|| {
             let (front, _) = self.slices();
@@ -232,7 +231,7 @@ impl RecvQueue {
         bytes
     }
 
-    /// Copies readable bytes into `out` and leaves them where they are.
+    /// Copies readable bytes into `out` without removing them; returns their number.
     pub(crate) fn peek(&self, out: &mut [u8]) -> usize {
         let kept = self.packets.peek(out);
         let out = &mut out[kept..];
@@ -246,13 +245,13 @@ impl RecvQueue {
         kept + first + second
     }
 
-    /// The readable bytes of the ring, in at most two pieces.
+    /// Returns the readable bytes of the ring, in at most two pieces.
     fn slices(&self) -> (&[u8], &[u8]) {
         let first = self.readable.min(self.storage.len() - self.head);
         (&self.storage[self.head..self.head + first], &self.storage[..self.readable - first])
     }
 
-    /// Removes up to `count` readable bytes unread (the urgent byte, for one) and returns how many.
+    /// Discards up to `count` readable bytes (the urgent byte, for example); returns their number.
     pub(crate) fn skip(&mut self, count: usize) -> usize {
         let kept = self.packets.get_mut().map_or(0, |packets| packets.skip(count));
         let count = (count - kept).min(self.readable);
@@ -266,41 +265,42 @@ impl RecvQueue {
         kept + count
     }
 
-    /// True if there is storage with nothing in it.
+    /// True if there is storage without content.
     pub(crate) fn is_drained(&self) -> bool {
         self.extent == 0 && self.retained == 0 && !self.storage.is_empty()
     }
 
-    /// Gives away the storage if nothing is in it; else, and if there is none, an empty one.
+    /// Returns the storage if it has no content, otherwise an empty vector.
     pub(crate) fn take_storage(&mut self) -> Vec<u8> {
         if !self.is_drained() {
             return Vec::new();
         }
-        // Bursts of one size need one allocation each; what is not needed again is forgotten by halves.
+        // Bursts of one size need one allocation each; the expectation decreases by halves.
         self.expected = self.peak.max(self.expected / 2).clamp(FIRST_STORAGE, EXPECTED_MAX);
         self.peak = 0;
         self.head = 0;
         core::mem::take(&mut self.storage)
     }
 
-    /// Frees what an idle receiver does not need.
+    /// Frees memory that an idle receiver does not need.
     pub(crate) fn release_memory(&mut self) {
         self.packets.release();
     }
 
-    /// How much storage it would like to be [lent](Self::lend), from its last uses; 0 if it has some.
+    /// Returns the size of storage that the queue expects to need and could be [lent](Self::lend); 0 if it
+    /// has storage.
     pub(crate) fn wanted(&self) -> usize {
         if self.storage.is_empty() { self.expected } else { 0 }
     }
 
-    /// Uses `storage` from now on, whatever is in it. For a queue that has none; another keeps its own.
+    /// Uses `storage`, whatever its content, if the queue has none.
     pub(crate) fn lend(&mut self, storage: Vec<u8>) {
         if self.storage.is_empty() {
             self.storage = storage;
         }
     }
 
-    /// Moves what lies in packets into the ring.
+    /// Moves the content of packets into the ring.
     fn unpack(&mut self) {
         let mut held = vec![0; self.packets.len() + self.extent];
         let kept = self.packets.peek(&mut held);
@@ -316,7 +316,7 @@ impl RecvQueue {
         (self.storage, self.head) = (held, 0);
     }
 
-    /// Gives up what need not be retained.
+    /// Frees bytes that need not be retained.
     fn trim(&mut self) {
         self.retained = self.retained.min(self.retain.saturating_sub(self.readable));
         if self.is_drained() {
@@ -324,19 +324,19 @@ impl RecvQueue {
         }
     }
 
-    /// Index in the ring of an offset that lies within the storage (or one past it).
+    /// Returns the index in the ring of an offset within the storage (or one past it).
     fn index(&self, offset: usize) -> usize {
         let at = self.head + offset;
         if at >= self.storage.len() { at - self.storage.len() } else { at }
     }
 
-    /// Index in the ring of an offset from the oldest retained byte.
+    /// Returns the index in the ring of an offset from the oldest retained byte.
     fn index_from_oldest(&self, offset: usize) -> usize {
         let at = self.head + self.storage.len() - self.retained + offset;
         at % self.storage.len()
     }
 
-    /// Makes room for `needed` bytes from the read position on, beside what is retained.
+    /// Reserves space for `needed` bytes from the read position, in addition to retained ones.
     fn reserve(&mut self, needed: usize) {
         let (needed, most) = (self.retained + needed, self.capacity.max(needed) + self.retain);
         if needed <= self.storage.len() {
@@ -358,7 +358,7 @@ mod tests {
 
     use super::*;
 
-    /// As the stack does it: what is not needed any more is taken away.
+    /// Reads everything and takes the storage, as the stack does.
     fn read_all(queue: &mut RecvQueue) -> Vec<u8> {
         let mut out = vec![0; queue.readable()];
         assert_eq!(queue.read(&mut out), out.len());
@@ -416,7 +416,7 @@ mod tests {
 
     const LONG: usize = 20_000;
 
-    /// A packet with `LONG` bytes of payload behind 40 of headers, lent and kept.
+    /// Lends and keeps a packet with `LONG` bytes of payload after 40 bytes of headers.
     fn keep_packet(queue: &mut RecvQueue, byte: u8) {
         let packet = Bytes::from(vec![byte; 40 + LONG]);
         queue.lend_packet(Some(packet.clone()));
@@ -427,7 +427,7 @@ mod tests {
     fn a_long_payload_stays_in_its_packet_also_behind_what_the_ring_holds() {
         for len in [1, COPIED, COPIED + 1, 30_000] {
             let mut queue = RecvQueue::new(100_000);
-            // It begins in the middle of the ring, and goes over its end if it is long.
+            // The content begins in the middle of the ring, and wraps around its end if it is long.
             queue.write_at(0, &vec![9; 40_000]);
             queue.advance(40_000);
             queue.skip(39_999);
@@ -467,7 +467,7 @@ mod tests {
         keep_packet(&mut queue, 2);
         assert_eq!((queue.readable(), queue.free()), (2 * LONG, 100_000 - 2 * LONG));
         assert!(queue.memory() >= 2 * LONG && !queue.has_storage_for(1));
-        // One byte of it again, then five more, of which the first is missing.
+        // One old byte, then five more, of which the first is missing.
         assert_eq!(queue.write_at(2 * LONG + 1, b"uick"), 4);
         assert_eq!(queue.write_at(2 * LONG - 1, b"?q"), 2);
         queue.advance(5);
@@ -484,11 +484,11 @@ mod tests {
 
     #[derive(Clone, Debug)]
     enum Step {
-        /// The next bytes, in a packet that is lent.
+        /// The next bytes, in a lent packet.
         Lent(usize),
         /// The next bytes, to be copied.
         Copied(usize),
-        /// Bytes behind a gap, and then those of the gap.
+        /// Bytes after a gap, and then those of the gap.
         Late {
             gap: usize,
             len: usize,
@@ -510,7 +510,7 @@ mod tests {
         ]
     }
 
-    /// The bytes of the stream from `from` on.
+    /// Returns bytes of the stream from offset `from`.
     fn stream(from: usize, len: usize) -> Vec<u8> {
         (from..from + len).map(|at| (at % 251) as u8).collect()
     }

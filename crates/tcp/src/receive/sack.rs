@@ -1,7 +1,7 @@
-//! Which SACK blocks the next acknowledgement carries (RFC 2018 section 4, RFC 2883 section 4).
+//! The SACK blocks of the next acknowledgement (RFC 2018 section 4, RFC 2883 section 4).
 //!
-//! Order matters, because acknowledgements get lost and few blocks fit: first the duplicate, if the
-//! acknowledgement answers one; then the block that holds the segment that triggered it; then the
+//! The order matters, because acknowledgements may be lost and few blocks fit: first the duplicate, if the
+//! acknowledgement responds to one; then the block that contains the segment that triggered it; then the
 //! blocks reported most recently, newest first.
 
 use arrayvec::ArrayVec;
@@ -11,7 +11,7 @@ use super::assembler::Arrival;
 use crate::on_demand::{Initial, OnDemand};
 use crate::seq_ranges::SeqRange;
 
-/// Blocks that are remembered: the option never holds more.
+/// Number of remembered blocks, the maximum in an option.
 const BLOCKS: usize = 4;
 
 /// See the [module](self).
@@ -37,17 +37,17 @@ impl Initial for Report {
 }
 
 impl SackReporter {
-    /// A reporter with nothing to report.
+    /// Returns a reporter with nothing to report.
     pub(crate) fn new() -> Self {
         SackReporter { reports_duplicates: true, ..SackReporter::default() }
     }
 
-    /// Whether duplicates are reported (RFC 2883).
+    /// Sets whether duplicates are reported (RFC 2883).
     pub(crate) fn set_reports_duplicates(&mut self, reports: bool) {
         self.reports_duplicates = reports;
     }
 
-    /// Notes what a segment changed; `rcv_nxt` is RCV.NXT after it.
+    /// Records the effect of a segment; `rcv_nxt` is RCV.NXT after it.
     pub(crate) fn on_arrival(&mut self, arrival: &Arrival, rcv_nxt: SeqNum) {
         if arrival.duplicate.is_some() && self.reports_duplicates {
             self.report.dsack = arrival.duplicate;
@@ -65,12 +65,12 @@ impl SackReporter {
         }
     }
 
-    /// A segment was a duplicate, though the assembler did not see it (it lay outside the window).
+    /// Records a duplicate that the assembler did not process, because it was outside the window.
     pub(crate) fn on_duplicate(&mut self, range: SeqRange) {
         self.report.dsack = Some(range).filter(|_| self.reports_duplicates);
     }
 
-    /// Frees what an idle receiver does not need.
+    /// Frees memory that an idle receiver does not need.
     pub(crate) fn release_memory(&mut self) {
         self.report.release();
     }
@@ -80,13 +80,13 @@ impl SackReporter {
         self.report.dsack.is_none() && self.report.recent.is_empty()
     }
 
-    /// How many [`SackReporter::blocks`] with this `room` are.
+    /// Returns the number of [`SackReporter::blocks`] for this `room`.
     pub(crate) fn count(&self, room: usize) -> usize {
         let Report { dsack, recent } = &*self.report;
         (usize::from(dsack.is_some()) + recent.len()).min(room.min(BLOCKS))
     }
 
-    /// The blocks of the next acknowledgement, at most `room` of them.
+    /// Returns the blocks of the next acknowledgement, at most `room`.
     pub(crate) fn blocks(&self, room: usize) -> SackBlocks {
         let Report { dsack, recent } = &*self.report;
         dsack
@@ -97,7 +97,8 @@ impl SackReporter {
             .collect()
     }
 
-    /// An acknowledgement with these blocks left: a duplicate is reported once (RFC 2883 section 4).
+    /// Records that an acknowledgement with these blocks left: a duplicate is reported once (RFC 2883 section
+    /// 4).
     pub(crate) fn on_ack_sent(&mut self) {
         if let Some(report) = self.report.get_mut() {
             report.dsack = None;
@@ -122,7 +123,7 @@ mod tests {
             Receiver { assembler: Assembler::new(SeqNum(0)), sack: SackReporter::new() }
         }
 
-        /// Takes a segment and answers with the blocks of its acknowledgement.
+        /// Processes a segment; returns the blocks of its acknowledgement.
         fn takes(&mut self, start: u32, end: u32) -> Vec<(u32, u32)> {
             let arrival = self.assembler.on_data(SeqRange::new(SeqNum(start), SeqNum(end)), false);
             self.sack.on_arrival(&arrival, self.assembler.rcv_nxt());

@@ -1,17 +1,17 @@
-//! Timestamps (RFC 7323): our clock, TS.Recent, PAWS, and the round-trip time of an echo.
+//! Timestamps (RFC 7323): the local clock, TS.Recent, PAWS, and the round-trip time of an echo.
 //!
-//! The clock ticks in milliseconds from a random offset per connection (RFC 7323 section 5.4 and
-//! section 7.1), so that it tells nobody how long the host has been up. All comparisons are modulo 2^32.
+//! The clock ticks in milliseconds from a random offset per connection (RFC 7323 section 5.4 and section
+//! 7.1), so that it does not reveal the host's uptime. All comparisons are modulo 2^32.
 
 use brisk_wire::{SeqNum, Timestamps as Option8};
 
 use crate::time::{Duration, Instant, Micros, TIMESTAMP_TICK};
 
-/// TS.Recent is outdated after this idle time (RFC 7323 section 5.5): a 1 ms clock turns its sign
-/// bit over in 24.8 days.
+/// TS.Recent is outdated after this idle time (RFC 7323 section 5.5): the sign bit of a 1 ms clock changes
+/// every 24.8 days.
 const RECENT_LIFETIME: Duration = Duration::from_secs(24 * 24 * 3600);
 
-/// Verdict of PAWS on a segment (RFC 7323 section 5.3).
+/// Result of PAWS for a segment (RFC 7323 section 5.3).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Paws {
     /// Not older than TS.Recent, or nothing valid to compare with.
@@ -24,44 +24,44 @@ pub(crate) enum Paws {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Timestamps {
     offset: u32,
-    /// TS.Recent and when it was taken.
+    /// TS.Recent with the time of its update.
     recent: Option<(u32, Instant)>,
 }
 
 impl Timestamps {
-    /// A clock that starts `offset` ticks off the driver's.
+    /// Returns a clock that is `offset` ticks ahead of the driver's.
     pub(crate) fn new(offset: u32) -> Self {
         Timestamps { offset, recent: None }
     }
 
-    /// TSval at `now`.
+    /// Returns TSval at `now`.
     pub(crate) fn value(&self, now: Instant) -> u32 {
         ((now.as_micros() / u64::from(TIMESTAMP_TICK.0)) as u32).wrapping_add(self.offset)
     }
 
-    /// TS.Recent, 0 before the first segment: the TSecr to send.
+    /// Returns the TSecr to send: TS.Recent, 0 before the first segment.
     pub(crate) fn echo(&self) -> u32 {
         self.recent.map_or(0, |(value, _)| value)
     }
 
-    /// TS.Recent, if a timestamp was ever taken.
+    /// Returns TS.Recent if there was a timestamp.
     pub(crate) fn recent(&self) -> Option<u32> {
         self.recent.map(|(value, _)| value)
     }
 
-    /// The option for a segment that leaves at `now`.
+    /// Returns the option for a segment that leaves at `now`.
     pub(crate) fn option(&self, now: Instant) -> Option8 {
         Option8 { value: self.value(now), echo: self.echo() }
     }
 
-    /// The clock goes on by one tick: what leaves from now on is newer than all that left before.
+    /// Advances the clock by one tick, so that later segments are newer than all earlier ones.
     #[cfg(feature = "historical")]
     pub(crate) fn advance(&mut self) {
         self.offset = self.offset.wrapping_add(1);
     }
 
-    /// R1 of RFC 7323 section 5.3: is TSval `value` older than TS.Recent, and TS.Recent not itself
-    /// outdated?
+    /// Applies R1 of RFC 7323 section 5.3: compares TSval `value` with TS.Recent, unless TS.Recent is
+    /// outdated.
     pub(crate) fn paws(&self, value: u32, now: Instant) -> Paws {
         match self.recent {
             Some((recent, at)) if older(value, recent) && now.saturating_since(at) <= RECENT_LIFETIME => {
@@ -71,14 +71,14 @@ impl Timestamps {
         }
     }
 
-    /// The timestamp of the SYN: taken unconditionally.
+    /// Stores the timestamp of the SYN unconditionally.
     pub(crate) fn on_syn(&mut self, value: u32, now: Instant) {
         self.recent = Some((value, now));
     }
 
-    /// R3 of RFC 7323 section 5.3 (and section 4.3): after a segment was accepted, its TSval becomes
-    /// TS.Recent if the segment spans the left edge of what was acknowledged last, so that an echo
-    /// measures a delayed acknowledgement from the first segment it covers. Returns whether it did.
+    /// Applies R3 of RFC 7323 section 5.3 (and section 4.3): the TSval of an accepted segment becomes
+    /// TS.Recent if the segment contains the left edge of the last acknowledgement, so that an echo measures
+    /// a delayed acknowledgement from the first segment it covers. Returns whether it did.
     pub(crate) fn on_accepted(
         &mut self,
         seq: SeqNum,
@@ -94,7 +94,7 @@ impl Timestamps {
         take
     }
 
-    /// The round-trip time that an echoed TSecr measures, in whole ticks and at least one; `None` if
+    /// Returns the round-trip time that an echoed TSecr measures, in whole ticks and at least one; `None` if
     /// it is not an echo of a timestamp sent since `oldest`.
     pub(crate) fn rtt(&self, echo: u32, oldest: Instant, now: Instant) -> Option<Micros> {
         let ticks = self.value(now).wrapping_sub(echo);
@@ -119,7 +119,7 @@ mod tests {
         START + Duration::from_millis(millis)
     }
 
-    /// A connection whose TS.Recent is 1000, taken at `START`.
+    /// Returns a connection whose TS.Recent is 1000, stored at `START`.
     fn heard() -> Timestamps {
         let mut timestamps = Timestamps::new(77);
         timestamps.on_syn(1000, START);

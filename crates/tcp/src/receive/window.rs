@@ -1,10 +1,9 @@
-//! The receive window: how much to offer, when, and which segments lie in it.
+//! The receive window: its size, the time of its updates, and which segments are in it.
 //!
 //! - The scale is chosen for the largest buffer, once (RFC 7323 section 2.3); windows in SYN
 //!   segments are not scaled.
-//! - The right edge never moves left by our will (RFC 9293 section 3.8.6.2.1); rounding to the scale
-//!   may announce less, so the largest edge ever announced is remembered and honoured (RFC 7323
-//!   section 2.4).
+//! - This end never moves the right edge to the left (RFC 9293 section 3.8.6.2.1); rounding to the scale may
+//!   announce less, so the largest edge ever announced is remembered and honoured (RFC 7323 section 2.4).
 //! - Silly windows are not offered (RFC 9293 section 3.8.6.2.2).
 //! - The buffer grows with what the application reads per round trip, as Linux's dynamic right-sizing
 //!   does.
@@ -27,13 +26,13 @@ const UNSCALED_MAX: u32 = 65_535;
 pub(crate) struct RecvWindow {
     config: BufferConfig,
     rules: WindowRules,
-    /// Largest payload that we told the peer to send: the unit of the initial window.
+    /// Largest payload that this end told the peer to send: the unit of the initial window.
     mss: u32,
-    /// The shift in force for what we announce; 0 until scaling is agreed.
+    /// The shift in use for announced windows; 0 until scaling is agreed.
     shift: u8,
     /// Bytes announced in the SYN.
     initial: u32,
-    /// Window that an option of our SYN announced instead of the window field, bytes; 0 without it.
+    /// Window that an option of the SYN announced instead of the window field, bytes; 0 without the option.
     early: u32,
     /// Largest right edge ever announced.
     edge: SeqNum,
@@ -41,8 +40,8 @@ pub(crate) struct RecvWindow {
 }
 
 impl RecvWindow {
-    /// The window of a connection with this buffer configuration, whose peer sends at most `mss` bytes per
-    /// segment.
+    /// Returns the window of a connection with this buffer configuration, whose peer sends at most `mss`
+    /// bytes per segment.
     pub(crate) fn new(config: BufferConfig, rules: WindowRules, mss: u32) -> Self {
         let space = u32::try_from(config.initial).unwrap_or(u32::MAX).min(rules.clamp.unwrap_or(u32::MAX));
         let mss = mss.max(1);
@@ -60,7 +59,7 @@ impl RecvWindow {
         }
     }
 
-    /// The shift to offer in our SYN: the least with which the largest buffer can be announced.
+    /// Returns the shift to offer in the SYN: the smallest that can announce the largest buffer.
     pub(crate) fn offered_scale(&self) -> u8 {
         let most = self.rules.clamp.map_or(self.config.max, |clamp| self.config.max.min(clamp as usize));
         let bits = usize::BITS - most.leading_zeros();
@@ -72,13 +71,13 @@ impl RecvWindow {
         self.rules = rules;
     }
 
-    /// The window field of a SYN or SYN-ACK (never scaled, RFC 7323 section 2.2).
+    /// Returns the window field of a SYN or SYN-ACK (never scaled, RFC 7323 section 2.2).
     pub(crate) fn syn_window(&self) -> u16 {
         self.initial as u16
     }
 
-    /// The shift of [`EARLY_WINDOW`] that announces the most of the buffer; `None` if the window field of a
-    /// SYN announces as much.
+    /// Returns the shift of [`EARLY_WINDOW`] that announces the largest part of the buffer; `None` if the
+    /// window field of a SYN announces as much.
     pub(crate) fn early_shift(&self) -> Option<u8> {
         let most =
             self.rules.clamp.map_or(self.config.initial, |clamp| self.config.initial.min(clamp as usize));
@@ -86,40 +85,40 @@ impl RecvWindow {
         units.checked_ilog2().map(|shift| (shift as u8).min(EARLY_SHIFT_MAX)).filter(|shift| *shift > 0)
     }
 
-    /// Our SYN left with that shift.
+    /// Records that the SYN left with that shift.
     pub(crate) fn announce_early(&mut self, shift: u8) {
         self.early = EARLY_WINDOW << shift;
     }
 
-    /// Both ends sent the option: windows are scaled from here on (RFC 7323 section 2.2).
+    /// Scales windows from now on, because both ends sent the option (RFC 7323 section 2.2).
     pub(crate) fn agree_scaling(&mut self) {
         self.shift = self.offered_scale();
     }
 
-    /// The shift in force.
+    /// Returns the shift in use.
     pub(crate) fn shift(&self) -> u8 {
         self.shift
     }
 
-    /// The peer's ISN is known: what the SYN offered starts at `rcv_nxt` (IRS + 1).
+    /// Starts once the peer's ISN is known: the window of the SYN begins at `rcv_nxt` (IRS + 1).
     pub(crate) fn start(&mut self, rcv_nxt: SeqNum, now: Instant) {
         self.edge = rcv_nxt + self.initial.max(self.early);
         self.sizing.start(now);
     }
 
-    /// RCV.WND: bytes from `rcv_nxt` to the largest right edge announced.
+    /// Returns RCV.WND: bytes from `rcv_nxt` to the largest right edge announced.
     pub(crate) fn rcv_wnd(&self, rcv_nxt: SeqNum) -> u32 {
         if rcv_nxt.lt(self.edge) { self.edge.since(rcv_nxt) } else { 0 }
     }
 
-    /// The right edge: RCV.NXT + RCV.WND.
+    /// Returns the right edge: RCV.NXT + RCV.WND.
     pub(crate) fn right_edge(&self, rcv_nxt: SeqNum) -> SeqNum {
         self.edge.max(rcv_nxt)
     }
 
-    /// The table of RFC 9293 section 3.10.7.4: is any part of a segment of `len` sequence numbers in the
-    /// window? With a closed window only an empty segment at RCV.NXT is acceptable; the caller makes the
-    /// special allowance for ACKs, URGs and RSTs at RCV.NXT. An empty segment may lie at the right edge: a
+    /// True if any part of a segment of `len` sequence numbers is in the window (the table of RFC 9293
+    /// section 3.10.7.4). With a closed window only an empty segment at RCV.NXT is acceptable; the caller
+    /// makes the exceptions for ACKs, URGs and RSTs at RCV.NXT. An empty segment may be at the right edge: a
     /// peer that has filled the window sends its acknowledgements from there, even if some of its data was
     /// lost (Linux: the same).
     pub(crate) fn acceptable(&self, rcv_nxt: SeqNum, seq: SeqNum, len: u32) -> bool {
@@ -132,18 +131,18 @@ impl RecvWindow {
         }
     }
 
-    /// Returns the window field of a segment that leaves now.
-    /// `free` is the room of the receive queue, `rcv_mss` the size of the peer's segments.
+    /// Returns the window field of a segment that leaves now. `free` is the free space of the receive queue,
+    /// `rcv_mss` the size of the peer's segments.
     pub(crate) fn field(&self, rcv_nxt: SeqNum, free: usize, rcv_mss: u32) -> u16 {
         (self.offer(rcv_nxt, free, rcv_mss) >> self.shift) as u16
     }
 
-    /// A segment left with this window field.
+    /// Records that a segment left with this window field.
     pub(crate) fn on_sent(&mut self, rcv_nxt: SeqNum, field: u16) {
         self.edge = self.right_edge(rcv_nxt).max(rcv_nxt + (u32::from(field) << self.shift));
     }
 
-    /// The window to announce, rounded to the scale.
+    /// Returns the window to announce, rounded to the scale.
     fn offer(&self, rcv_nxt: SeqNum, free: usize, rcv_mss: u32) -> u32 {
         let granule = 1u32 << self.shift;
         let room = u32::try_from(free).unwrap_or(u32::MAX);
@@ -152,9 +151,9 @@ impl RecvWindow {
         up.unwrap_or(wanted - wanted % granule).min(UNSCALED_MAX << self.shift)
     }
 
-    /// True if an acknowledgement should leave only to open the window: the application's reading has at
-    /// least doubled it (and it is not silly). Linux's rule; in the spirit of RFC 9293 section 3.8.6.2.2.
-    /// `irs` is the peer's initial sequence number: if only the 16 bits of our SYN or SYN-ACK limited the
+    /// True if an acknowledgement should leave only to open the window: reading has at least doubled the
+    /// window, and it is not silly. This is Linux's rule, in the spirit of RFC 9293 section 3.8.6.2.2. `irs`
+    /// is the peer's initial sequence number: if only the 16 bits of this end's SYN or SYN-ACK limited the
     /// window, the next ordinary segment announces the larger one.
     pub(crate) fn update_worthwhile(&self, irs: SeqNum, rcv_nxt: SeqNum, free: usize, rcv_mss: u32) -> bool {
         let current = self.rcv_wnd(rcv_nxt);
@@ -165,7 +164,7 @@ impl RecvWindow {
         new >> self.shift > 0 && new / 2 >= current && new > current
     }
 
-    /// The window before rounding to the scale.
+    /// Returns the window before rounding to the scale.
     fn wanted(&self, rcv_nxt: SeqNum, room: u32, rcv_mss: u32) -> u32 {
         let current = self.rcv_wnd(rcv_nxt);
         let most = self.rules.clamp.unwrap_or(u32::MAX);
@@ -175,25 +174,26 @@ impl RecvWindow {
         if self.rules.may_shrink { offer } else { offer.max(current) }
     }
 
-    /// A round trip measured by an echoed timestamp on arriving data.
+    /// Takes a round trip measured by an echoed timestamp on arriving data.
     pub(crate) fn on_rtt(&mut self, rtt: Duration) {
         self.sizing.on_rtt(rtt);
     }
 
-    /// Data arrived: without timestamps, the time to fill a window bounds the round trip.
+    /// Processes arriving data: without timestamps, the time to fill a window is an upper bound of the round
+    /// trip.
     pub(crate) fn on_data(&mut self, rcv_nxt: SeqNum, now: Instant) {
         let wnd = self.rcv_wnd(rcv_nxt);
         self.sizing.on_data(rcv_nxt, wnd, now);
     }
 
-    /// The application read `count` bytes; no round trip to the peer was shorter than `least_rtt`. Returns
-    /// the new capacity if the buffer should grow.
+    /// Processes a read of `count` bytes; `least_rtt` is the minimum round trip to the peer. Returns the new
+    /// capacity if the buffer should grow.
     pub(crate) fn on_read(&mut self, count: usize, least_rtt: Option<Micros>, now: Instant) -> Option<usize> {
         self.sizing.on_read(count, self.mss, least_rtt, now)
     }
 }
 
-/// Silly window avoidance (RFC 9293 section 3.8.6.2.2) as in Linux. Once half of the buffer is used, a window
+/// Avoids silly windows (RFC 9293 section 3.8.6.2.2) as Linux does. Once half of the buffer is used, a window
 /// below a segment or below a sixteenth of the buffer becomes 0; an unscaled window is a whole number of
 /// segments.
 fn avoid_silliness(room: u32, capacity: u32, rcv_mss: u32, current: u32, scaled: bool) -> u32 {
@@ -213,13 +213,13 @@ fn avoid_silliness(room: u32, capacity: u32, rcv_mss: u32, current: u32, scaled:
 struct RightSizing {
     capacity: usize,
     max: usize,
-    /// Bytes read in the round before.
+    /// Bytes read in the previous round.
     space: u64,
     /// Bytes read in this round so far.
     copied: u64,
     round_start: Instant,
     rtt: Option<Duration>,
-    /// While there are no timestamps: the sequence number that ends the measurement, and its start.
+    /// Without timestamps: the sequence number that ends the measurement, and its start.
     measure: Option<(SeqNum, Instant)>,
     /// Timestamps give better samples than filled windows.
     by_timestamps: bool,
@@ -294,9 +294,9 @@ impl RightSizing {
     }
 }
 
-/// The buffer for a peer, from the bytes read in this round trip (`copied`) and in the previous one
-/// (`before`). Twice what was read survives a lost round trip; the growth of a sender that doubles its window
-/// is extrapolated on top of it.
+/// Returns the buffer for a peer, from the bytes read in this round trip (`copied`) and in the previous one
+/// (`before`). Twice the bytes read survives a lost round trip; the growth of a sender that doubles its
+/// window is extrapolated in addition.
 fn wanted(copied: u64, before: u64, mss: u32) -> u64 {
     let steady = 2 * u128::from(copied) + 16 * u128::from(mss);
     let growth = steady * u128::from(copied.saturating_sub(before)) / u128::from(before.max(1));
@@ -312,7 +312,7 @@ mod tests {
     const BUFFER: BufferConfig = BufferConfig { initial: 128 << 10, max: 6 << 20 };
     const MSS: u32 = 1460;
 
-    /// A segment leaves: its window field.
+    /// Returns the window field of a segment that leaves.
     fn advertise(window: &mut RecvWindow, rcv_nxt: SeqNum, free: usize, rcv_mss: u32) -> u16 {
         let field = window.field(rcv_nxt, free, rcv_mss);
         window.on_sent(rcv_nxt, field);
@@ -378,7 +378,7 @@ mod tests {
         assert_eq!(RecvWindow::new(tiny, WindowRules::default(), MSS).syn_window(), 1_000);
     }
 
-    /// Parity names a window that its receiver ignores: the update that is due stays due.
+    /// The receiver of parity ignores its window field, so a due update stays due.
     #[test]
     fn an_unpromised_window_does_not_move_the_edge() {
         let mut window = scaled();
@@ -586,7 +586,7 @@ mod tests {
         let grown = |least_rtt| {
             let mut sizing = RightSizing::new(BUFFER, 65_535);
             sizing.on_rtt(Duration::from_millis(1));
-            // 2 GB a second, whatever the buffer.
+            // 2 GB a second, for any buffer.
             let rounds =
                 (1..500).filter_map(|ms| sizing.on_read(2 << 20, MSS, least_rtt, Instant::from_millis(ms)));
             rounds.last().unwrap_or(BUFFER.initial)

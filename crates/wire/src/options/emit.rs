@@ -1,21 +1,21 @@
-//! Writing an option area: one layout for every combination, so that tests can compare bytes.
+//! Writes an option area, with one layout for every combination, so that tests can compare bytes.
 //!
-//! Aligned form, in the order that Linux uses, every option padded with NOPs to a multiple of four:
+//! The aligned form is in Linux's order, with every option padded by NOPs to a multiple of four:
 //!
 //! - SYN, SYN-ACK: `MSS, SACKperm, TS, NOP, WS` (without TS: `MSS, NOP, NOP, SACKperm, NOP, WS`), Fast
 //!   Open, early window, GA, others;
 //! - other segments: `NOP, NOP, TS`, GA, Fast Open, `NOP, NOP, SACK`, others.
 //!
-//! "Others" are the unknown options in their order, among them Accurate ECN, MD5 and AO, which this
-//! crate does not interpret. If the aligned form exceeds 40 bytes, the packed form is taken: the same
-//! order without any NOP, zeros at the end. If that exceeds 40 too, something is left out and the
-//! choice starts again:
+//! "Others" are the unknown options in their order, among them Accurate ECN, MD5 and AO, which this crate
+//! does not interpret. If the aligned form exceeds 40 bytes, the packed form is used: the same order without
+//! NOPs, with zeros at the end. If that exceeds 40 bytes too, an option is left out and the choice starts
+//! again:
 //!
-//! - SYN, SYN-ACK, first dropped first: the early window, Accurate ECN (11, 8, 5, none), other unknown
+//! - SYN, SYN-ACK, in the order of dropping: the early window, Accurate ECN (11, 8, 5, none), other unknown
 //!   options from the last, GA, Fast Open. MSS, window scale, SACK permitted and timestamps are never
-//!   dropped, MD5 and AO only if they do not fit beside those.
-//! - Other segments: the fourth and third SACK block, Accurate ECN, other unknown options, Fast Open,
-//!   the second SACK block, GA, the first.
+//!   dropped; MD5 and AO are dropped only if they do not fit together with these.
+//! - Other segments, in the order of dropping: the fourth and third SACK block, Accurate ECN, other unknown
+//!   options, Fast Open, the second SACK block, GA, the first SACK block.
 //!
 //! GA is not written together with MD5 or AO, and no SACK blocks are written on a segment whose
 //! payload is encoded.
@@ -32,33 +32,33 @@ pub struct Dropped {
     pub gentle: bool,
     /// The Fast Open option.
     pub fast_open: bool,
-    /// How many SACK blocks, counted from the last.
+    /// Number of dropped SACK blocks, from the last.
     pub sack_blocks: u8,
-    /// How many unknown options; a shortened Accurate ECN option is not counted.
+    /// Number of dropped unknown options, not counting a shortened Accurate ECN option.
     pub unknown: u8,
     /// Bytes by which Accurate ECN options were shortened or left out.
     pub acc_ecn_bytes: u8,
 }
 
 impl Dropped {
-    /// Whether everything was written.
+    /// True if everything was written.
     pub fn is_none(&self) -> bool {
         *self == Dropped::default()
     }
 }
 
 impl Options {
-    /// Writes the option area into `out`, which is cleared first; its length becomes a multiple of 4.
-    /// `syn` tells whether the segment has the SYN flag. Options that do not belong on that kind of
-    /// segment are not written and not reported. The experiment numbers are the default ones.
+    /// Writes the option area into `out`, which is cleared first; its length becomes a multiple of 4. `syn`:
+    /// the segment has the SYN flag. Options that do not belong on that kind of segment are neither written
+    /// nor reported. The experiment numbers are the default ones.
     pub fn emit(&self, syn: bool, out: &mut ArrayVec<u8, MAX_LEN>) -> Dropped {
         self.emit_with(syn, &OptionProfile::default(), out)
     }
 
-    /// The same as [`Options::emit`] with the experiment numbers of `profile`.
+    /// Like [`Options::emit`], with the experiment numbers of `profile`.
     #[inline]
     pub fn emit_with(&self, syn: bool, profile: &OptionProfile, out: &mut ArrayVec<u8, MAX_LEN>) -> Dropped {
-        // Nearly every segment: what the general way writes too (a test compares them).
+        // A shortcut for most segments, with the same result as the general case (a test compares them).
         if !syn && self.is_at_most_timestamps() {
             out.clear();
             if let Some(stamps) = self.timestamps {
@@ -69,13 +69,13 @@ impl Options {
         self.emit_as_fits(syn, profile, out)
     }
 
-    /// The timestamps, if there is nothing else to write outside of a handshake.
+    /// Returns the timestamps if nothing else is to be written outside of a handshake.
     #[inline]
     pub(crate) fn only_timestamps(&self) -> Option<Timestamps> {
         self.timestamps.filter(|_| self.is_at_most_timestamps())
     }
 
-    /// True if there is nothing to write outside of a handshake but timestamps.
+    /// True if nothing but timestamps is to be written outside of a handshake.
     #[inline]
     fn is_at_most_timestamps(&self) -> bool {
         let Options { sack, fast_open, gentle, unknown, .. } = self;
@@ -90,7 +90,7 @@ impl Options {
                 area.out.clear();
                 choice.write(&mut area);
                 if !area.overflow {
-                    // The packed form ends in zeros up to the next word.
+                    // The packed form is padded with zeros to the next word.
                     while !out.len().is_multiple_of(4) {
                         out.push(kind::END);
                     }
@@ -102,7 +102,7 @@ impl Options {
     }
 }
 
-/// Which of the options are to be written.
+/// The options to write.
 struct Choice<'a> {
     options: &'a Options,
     profile: &'a OptionProfile,
@@ -110,22 +110,22 @@ struct Choice<'a> {
     gentle: bool,
     early_window: bool,
     fast_open: bool,
-    /// How many SACK blocks.
+    /// Number of SACK blocks.
     sack: usize,
-    /// MD5 and AO.
+    /// MD5 and AO are included.
     signature: bool,
-    /// How many of the unknown options that are neither a signature nor Accurate ECN.
+    /// Number of unknown options other than signatures and Accurate ECN.
     unknown: usize,
-    /// Longest Accurate ECN option, with kind and length; below 2 none is written.
+    /// Maximum length of the Accurate ECN option, with kind and length; below 2 none is written.
     acc_ecn: usize,
 }
 
-/// How the unknown options differ when there is no room for all.
+/// Classes of unknown options, which differ if the space is too small for all.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Class {
-    /// Accurate ECN: the first to go, counter by counter.
+    /// Accurate ECN: dropped first, counter by counter.
     AccEcn,
-    /// MD5 and AO: a signature covers what is sent and outlives every experiment.
+    /// MD5 and AO: a signature covers the segment, so it is dropped after all experiments.
     Signature,
     /// Anything else.
     Other,
@@ -265,14 +265,14 @@ impl<'a> Choice<'a> {
         }
     }
 
-    /// Returns the rest of an Accurate ECN option: RFC 9768 section 3.2.3 lets a sender leave out counters
-    /// from the end.
+    /// Returns the part of an Accurate ECN option that fits: RFC 9768 section 3.2.3 permits a sender to leave
+    /// out counters from the end.
     fn acc_ecn_content<'c>(&self, content: &'c [u8]) -> Option<&'c [u8]> {
         self.acc_ecn.checked_sub(2).map(|room| content.get(..room).unwrap_or(content))
     }
 
-    /// Leaves out the least important thing that is still there. Without any of them the area fits:
-    /// the options that are never dropped have 19 bytes.
+    /// Leaves out the least important option. Without all of these the area fits, because the options that
+    /// are never dropped have 19 bytes.
     fn leave_something_out(&mut self) {
         let longest = contents_of(self.options, Class::AccEcn).map(|content| content.len() + 2).max();
         let acc_ecn = longest.unwrap_or(0).min(self.acc_ecn);
@@ -308,12 +308,12 @@ impl<'a> Choice<'a> {
     }
 }
 
-/// The contents of the unknown options of a class.
+/// Iterates over the contents of the unknown options of a class.
 fn contents_of(options: &Options, class: Class) -> impl Iterator<Item = &[u8]> {
     options.unknown.iter().filter(move |(option, _)| Class::of(*option) == class).map(|(_, content)| content)
 }
 
-/// The area being written. Beyond 40 bytes it only remembers that it overflowed.
+/// The area that is being written. After 40 bytes it only records the overflow.
 struct Area<'a> {
     out: &'a mut ArrayVec<u8, MAX_LEN>,
     aligned: bool,
@@ -366,7 +366,7 @@ mod tests {
         (out.to_vec(), dropped)
     }
 
-    /// Bytes that the options take without padding, read back from what was written.
+    /// Returns the length of the options without padding, read back from the written area.
     fn packed_len(area: &[u8]) -> usize {
         let tlv_len = |option| match option {
             super::super::RawOption::Tlv { content, .. } => content.len() + 2,

@@ -10,10 +10,10 @@
 //! | 254 with ExID 0xF989 | Fast Open, experimental form | RFC 7413, RFC 6994 |
 //! | 253, 254 with the GA ExID | Gentle Aggression | see [`gentle`] |
 //!
-//! Reading never fails: an option that is malformed is as good as absent (except a malformed GA
-//! option, which is reported), and an option without meaning here is kept in
-//! [`Options::unknown`] so that it can be looked at and written again. Writing is deterministic: the
-//! same value always gives the same bytes, in the layout that Linux uses, see [`Options::emit`].
+//! Parsing never fails. A malformed option is ignored, except that a malformed GA option is reported. An
+//! option without meaning in this crate is kept in [`Options::unknown`] so that it can be read and written
+//! again. Writing is deterministic: the same value always gives the same bytes, in Linux's layout, see
+//! [`Options::emit`].
 
 mod emit;
 mod parse;
@@ -30,7 +30,7 @@ use crate::seq::SeqNum;
 
 /// Bytes of the largest option area.
 pub const MAX_LEN: usize = 40;
-/// The largest window scale (RFC 7323 section 2.3: larger ones are taken as 14).
+/// The largest window scale (RFC 7323 section 2.3: larger ones count as 14).
 pub const MAX_WINDOW_SCALE: u8 = 14;
 
 /// Option kinds as in the IANA registry.
@@ -72,24 +72,25 @@ pub struct Options {
     pub mss: Option<u16>,
     /// Shift of the window field, at most 14; on SYN and SYN-ACK.
     pub window_scale: Option<u8>,
-    /// The sender takes SACK blocks; on SYN and SYN-ACK.
+    /// The sender accepts SACK blocks; on SYN and SYN-ACK.
     pub sack_permitted: bool,
     /// Timestamps.
     pub timestamps: Option<Timestamps>,
     /// SACK blocks in the order of the wire; not on SYN and SYN-ACK.
     pub sack: SackBlocks,
-    /// Fast Open. Filled on every kind of segment; outside of SYN and SYN-ACK it means something only
-    /// in the one-time cookie mode, and the connection ignores it otherwise.
+    /// Fast Open. Parsed on every kind of segment; outside of SYN and SYN-ACK the connection uses it only in
+    /// the one-time cookie mode.
     pub fast_open: Option<FastOpen>,
-    /// Gentle Aggression. Filled whether or not it is negotiated: the connection knows.
+    /// Gentle Aggression. Parsed whether or not it is negotiated, which only the connection knows.
     pub gentle: Option<Gentle>,
     /// The receive window of a SYN beyond its 16 bits: the shift of [`gentle::EARLY_WINDOW`], 1 to
     /// [`gentle::EARLY_SHIFT_MAX`]. Written with [`Options::gentle`] only.
     pub early_window: Option<u8>,
-    /// Options without a meaning here: unknown kinds, unknown experiments, options of a SYN elsewhere.
+    /// Options without meaning in this crate: unknown kinds, unknown experiments, options of a SYN on other
+    /// segments.
     pub unknown: UnknownOptions,
-    /// A GA option that is not well formed and may say that the payload is a XOR. A connection on
-    /// which GA was sent or received must drop the segment; others ignore this. Never written.
+    /// A malformed GA option whose payload may be a XOR. A connection on which GA was sent or received must
+    /// drop the segment; others ignore it. Never written.
     pub malformed_gentle: bool,
 }
 
@@ -103,19 +104,19 @@ pub struct Timestamps {
 }
 
 impl Timestamps {
-    /// Bytes of an option area that holds nothing else, in the form of RFC 7323 appendix A.
+    /// Length of an option area with timestamps only, in the form of RFC 7323 appendix A.
     pub(crate) const ALIGNED: usize = 12;
     /// The first bytes of that form.
     const ALIGNED_HEAD: [u8; 4] = [kind::NOP, kind::NOP, kind::TIMESTAMPS, 10];
 
-    /// An option area that holds nothing else.
+    /// Returns an option area with timestamps only.
     pub(crate) fn aligned(&self) -> [u8; Self::ALIGNED] {
         let ([a, b, c, d], [e, f, g, h]) = (self.value.to_be_bytes(), self.echo.to_be_bytes());
         let [nop, another, kind, len] = Self::ALIGNED_HEAD;
         [nop, another, kind, len, a, b, c, d, e, f, g, h]
     }
 
-    /// The timestamps of an option area that holds nothing else; `None` if it is any other.
+    /// Returns the timestamps of an option area with timestamps only; `None` for other areas.
     fn read_aligned(area: &[u8]) -> Option<Timestamps> {
         let &[nop, another, kind, len, a, b, c, d, e, f, g, h] = area.as_array::<{ Self::ALIGNED }>()?;
         ([nop, another, kind, len] == Self::ALIGNED_HEAD).then(|| Timestamps {
@@ -134,10 +135,10 @@ pub struct SackBlock {
     pub end: SeqNum,
 }
 
-/// The SACK blocks of a segment: four fit.
+/// The SACK blocks of a segment, at most four.
 pub type SackBlocks = ArrayVec<SackBlock, 4>;
 
-/// Which experiment numbers a stack uses.
+/// The experiment numbers of a stack.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct OptionProfile {
     /// ExID of the GA option.
@@ -151,7 +152,7 @@ impl OptionProfile {
     pub const DEFAULT: OptionProfile =
         OptionProfile { ga_exid: gentle::EXPERIMENTAL_ID, ga_kind: kind::EXPERIMENT_2 };
 
-    /// Whether options of this profile can be told apart from all others: the kind has no meaning of its own,
+    /// True if options of this profile cannot be confused with others: the kind has no meaning of its own,
     /// and the ExID is not that of Fast Open.
     pub fn is_distinct(&self) -> bool {
         let taken = matches!(
@@ -186,14 +187,14 @@ pub struct UnknownOptions {
     bytes: ArrayVec<u8, MAX_LEN>,
 }
 
-/// There is no room for another option: 40 bytes are the most that a segment carries.
+/// Error for an option that exceeds the 40 bytes of a segment's option area.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("no room for another TCP option: all of them together have 40 bytes")]
 pub struct OptionSpaceFull;
 
 impl UnknownOptions {
-    /// Adds an option with this content (the bytes after kind and length). The kind is one with a
-    /// length, that is neither 0 (end) nor 1 (NOP); those two are taken without effect.
+    /// Adds an option with this content (the bytes after kind and length). Kinds 0 (end) and 1 (NOP), which
+    /// have no length, have no effect.
     ///
     /// # Errors
     /// [`OptionSpaceFull`] if the store would exceed 40 bytes.
@@ -210,7 +211,7 @@ impl UnknownOptions {
         Ok(())
     }
 
-    /// The options as kind and content.
+    /// Iterates over the options as kind and content.
     pub fn iter(&self) -> impl Iterator<Item = (u8, &[u8])> {
         RawOptions::new(&self.bytes).filter_map(|option| match option {
             RawOption::Tlv { kind, content, .. } => Some((kind, content)),
@@ -218,12 +219,12 @@ impl UnknownOptions {
         })
     }
 
-    /// Whether there is none.
+    /// True if there is none.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// Whether there is one of this kind.
+    /// True if there is one of this kind.
     pub fn contains(&self, option: u8) -> bool {
         self.iter().any(|(kind, _)| kind == option)
     }
@@ -231,7 +232,7 @@ impl UnknownOptions {
 
 #[cfg(test)]
 pub(crate) mod arbitrary {
-    //! Options as a sender may build them: what fits the wire and means something there.
+    //! Options as a sender may build them: they fit the wire and have a meaning on the segment.
 
     use super::*;
     use crate::fast_open::Cookie;
@@ -248,7 +249,7 @@ pub(crate) mod arbitrary {
         })
     }
 
-    /// A GA option of the forms for this kind of segment.
+    /// Returns a GA option of the forms for this kind of segment.
     pub(crate) fn gentle(syn: bool) -> BoxedStrategy<Gentle> {
         if syn {
             return prop::sample::select(&[0x01u8, 0x02, 0x11, 0x51, 0x50, 0xd1][..])

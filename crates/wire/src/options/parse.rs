@@ -1,4 +1,4 @@
-//! Reading an option area. It never fails; see [`Options::parse`] for the rules.
+//! Parses an option area. It never fails; see [`Options::parse`] for the rules.
 
 use super::{MAX_WINDOW_SCALE, OptionProfile, Options, RawOption, RawOptions, SackBlock, Timestamps, kind};
 use crate::fast_open::{self, Cookie, FastOpen};
@@ -6,30 +6,29 @@ use crate::gentle::{Gentle, Reading};
 use crate::seq::SeqNum;
 
 impl Options {
-    /// Reads the option area of a segment; `syn` tells whether it has the SYN flag.
+    /// Parses the option area of a segment; `syn`: it has the SYN flag.
     ///
-    /// - A malformed option is ignored. A list that is broken ends where it breaks; what came before
-    ///   counts.
-    /// - An option that comes twice counts as its last well-formed instance. Fast Open in its standard
-    ///   form wins over the experimental form wherever they stand.
-    /// - Options of the handshake (MSS, window scale, SACK permitted) elsewhere, SACK blocks in the
+    /// - A malformed option is ignored. A broken list ends at the error; earlier options count.
+    /// - Of an option that occurs twice, the last well-formed instance counts. Fast Open in its standard form
+    ///   takes precedence over the experimental form, in any order.
+    /// - Handshake options (MSS, window scale, SACK permitted) on other segments, SACK blocks in the
     ///   handshake, unknown kinds and unknown experiments go to [`Options::unknown`].
-    /// - A GA option outside of the handshake that is malformed, or that comes twice with one of the
-    ///   two saying `ENC`, sets [`Options::malformed_gentle`] and leaves [`Options::gentle`] empty.
+    /// - A GA option outside of the handshake that is malformed, or that occurs twice, one of them with
+    ///   `ENC`, sets [`Options::malformed_gentle`] and leaves [`Options::gentle`] empty.
     #[inline]
     pub fn parse(area: &[u8], syn: bool, profile: &OptionProfile) -> Options {
         Options::parse_usual(area, profile).unwrap_or_else(|| Options::parse_one_by_one(area, syn, profile))
     }
 
-    /// As [`Options::parse`], of what nearly every segment after the handshake has: timestamps as RFC 7323
-    /// appendix A recommends to write them, and nothing else.
+    /// Like [`Options::parse`], for the area of nearly every segment after the handshake: only timestamps, in
+    /// the layout of RFC 7323 appendix A. Returns `None` for other areas.
     #[inline]
     pub(crate) fn parse_usual(area: &[u8], profile: &OptionProfile) -> Option<Options> {
         let stamps = Timestamps::read_aligned(area).filter(|_| profile.ga_kind != kind::TIMESTAMPS)?;
         Some(Options { timestamps: Some(stamps), ..Options::default() })
     }
 
-    /// As [`Options::parse`], of any other.
+    /// Like [`Options::parse`], for any other area.
     pub(crate) fn parse_one_by_one(area: &[u8], syn: bool, profile: &OptionProfile) -> Options {
         let mut options = Options::default();
         for option in RawOptions::new(area) {
@@ -37,7 +36,7 @@ impl Options {
                 RawOption::Nop { .. } => {}
                 RawOption::Tlv { kind, content, .. } => options.take(kind, content, syn, profile),
                 RawOption::Malformed { kind, rest, .. } => {
-                    // The ExID of a GA option whose length is broken may still be legible.
+                    // The ExID of a GA option with a wrong length may still be readable.
                     let value = rest.get(1..).unwrap_or_default();
                     options.malformed_gentle |= !syn && gentle_value(kind, value, profile).is_some();
                 }
@@ -112,8 +111,7 @@ impl Options {
     fn take_gentle(&mut self, reading: Reading) {
         match reading {
             Reading::Option(gentle) => {
-                // Nobody sends two. If one of them says that the payload is a XOR, there is no telling
-                // what the payload is.
+                // No sender writes two. If one of them has `ENC`, the meaning of the payload is unknown.
                 let encoded = |option: &Gentle| option.is_encoded();
                 if self.gentle.as_ref().is_some_and(|first| encoded(first) || encoded(&gentle)) {
                     self.malformed_gentle = true;
@@ -126,14 +124,14 @@ impl Options {
         }
     }
 
-    /// Keeps an option that has no meaning here. An area has at most 40 bytes, so it always fits; a
-    /// caller that hands in a longer one loses the rest.
+    /// Keeps an option that has no meaning here. An area of 40 bytes always fits; of a longer one the rest is
+    /// lost.
     fn keep(&mut self, kind: u8, content: &[u8]) {
         let _ = self.unknown.push(kind, content);
     }
 }
 
-/// The value after the ExID if the option is a GA option of this profile.
+/// Returns the value after the ExID if the option is a GA option of this profile.
 fn gentle_value<'a>(kind: u8, content: &'a [u8], profile: &OptionProfile) -> Option<&'a [u8]> {
     if kind != profile.ga_kind && !matches!(kind, kind::EXPERIMENT_1 | kind::EXPERIMENT_2) {
         return None;
@@ -141,7 +139,7 @@ fn gentle_value<'a>(kind: u8, content: &'a [u8], profile: &OptionProfile) -> Opt
     experiment(content).filter(|(exid, _)| *exid == profile.ga_exid).map(|(_, value)| value)
 }
 
-/// The 16-bit ExID of an experimental option and what follows it (RFC 6994 section 3).
+/// Returns the 16-bit ExID of an experimental option and the bytes after it (RFC 6994 section 3).
 fn experiment(content: &[u8]) -> Option<(u16, &[u8])> {
     content.split_first_chunk().map(|(exid, value)| (u16::from_be_bytes(*exid), value))
 }

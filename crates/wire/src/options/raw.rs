@@ -1,6 +1,6 @@
-//! The option list as it is on the wire (RFC 9293 section 3.1): kinds, lengths, contents, positions.
+//! The option list on the wire (RFC 9293 section 3.1): kinds, lengths, contents, positions.
 //!
-//! For code that looks at bytes rather than meaning: the parser, and middleboxes that edit packets.
+//! For code that handles bytes rather than meaning: the parser, and middleboxes that edit packets.
 
 use super::kind;
 
@@ -40,7 +40,7 @@ pub struct RawOptions<'a> {
 }
 
 impl<'a> RawOptions<'a> {
-    /// The elements of `area`, the bytes between the fixed TCP header and the payload.
+    /// Iterates over the elements of `area`, the bytes between the fixed TCP header and the payload.
     pub const fn new(area: &'a [u8]) -> Self {
         RawOptions { area, at: 0 }
     }

@@ -1,9 +1,10 @@
 //! Handshakes of released versions, with the present code on either side of them.
 //!
 //! `tests/released/VERSION.txt` records the messages of a version, with known keys and randomness: for each
-//! kind of key the first message, the answer and a record in each direction. The present code must read them,
-//! and write the same bytes. A release adds a file (`RELEASED=VERSION cargo test -p brisk-gateway --lib
-//! released` writes it); existing files are never changed.
+//! kind of key the first message, the answer and a record in each direction. The current code must read them,
+//! and write the same bytes. A release adds a file
+//! (`RELEASED=VERSION cargo test -p brisk-gateway --lib released` writes it); existing files are never
+//! changed.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -20,7 +21,7 @@ use crate::hop::pairs::private_keys;
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: released.example\r\n\r\n";
 const STAMP: Stamp = Stamp { epoch: 0x0102_0304_0506_0708, at: 123_456, takes_lasting: true };
 
-/// Randomness of one byte.
+/// Randomness that repeats one byte.
 #[derive(Clone, Copy)]
 struct Repeated(u8);
 
@@ -59,14 +60,14 @@ enum Kind {
 
 const KINDS: [Kind; 3] = [Kind::OneKey, Kind::Lasting, Kind::Pairs];
 
-/// The messages of a connection in the order in which they are said.
+/// The messages of a connection, in order.
 const MESSAGES: [&str; 4] = ["first", "answer", "frontend-record", "backend-record"];
 
 fn key() -> HopKey {
     HopKey::new([0x11; 32])
 }
 
-/// A private key of 32 times this byte.
+/// Returns a private key of 32 times this byte.
 fn private(byte: u8) -> PrivateKey {
     let line = format!("private:{}", format!("{byte:02x}").repeat(32));
     private_keys(&line, "test").expect("a private key").remove(0)
@@ -76,7 +77,7 @@ fn pairs(own: u8, peer: u8) -> StaticKeys {
     StaticKeys::of(private(own), vec![private(peer).public()]).expect("a peer")
 }
 
-/// A side whose randomness is `random`; `is_frontend` tells which.
+/// Returns a side with the randomness `random`.
 fn state(kind: Kind, random: u8, is_frontend: bool) -> HandshakeState {
     let repeated = |rest: Box<dyn CryptoResolver + Send>| {
         Box::new(FallbackResolver::new(Box::new(Repeated(random)), rest))
@@ -106,7 +107,7 @@ fn state(kind: Kind, random: u8, is_frontend: bool) -> HandshakeState {
     state.expect("the names of the protocols are known")
 }
 
-/// Payload of the first message.
+/// Returns the payload of the first message.
 fn payload() -> Vec<u8> {
     let client = ClientAddresses {
         source: "192.0.2.7:50000".parse().expect("an address"),
@@ -136,7 +137,7 @@ fn opened(sealing: &mut Sealing, wire: &[u8]) -> Vec<u8> {
     plain
 }
 
-/// The messages of a connection between two sides of the present code.
+/// Returns the messages of a connection between two sides of the current code.
 fn conversation(kind: Kind) -> [Vec<u8>; 4] {
     let (initiator, first) = Initiator::say(Ok(state(kind, 0x21, true)), &payload()).expect("it is short");
     let accepted = Responder::first_that_fits([Ok(state(kind, 0x31, false))].into_iter(), &first);
@@ -146,7 +147,8 @@ fn conversation(kind: Kind) -> [Vec<u8>; 4] {
     [first, answer, sealed(&mut frontend, b"more"), sealed(&mut backend, b"HTTP/1.1 200 OK\r\n\r\n")]
 }
 
-/// The present backend opens the first message with the keys of its files, whatever its own randomness is.
+/// Opens the first message as the current backend does, with the keys of its files; its own randomness does
+/// not matter.
 fn accept(kind: Kind, first: &[u8]) -> FirstMessage {
     let ring = KeyRing::of(key());
     let own = Arc::new(Ephemerals::new(ephemeral::USUAL_LIFETIME));
@@ -173,7 +175,7 @@ fn lines() -> String {
     text
 }
 
-/// The bytes of a message in a file.
+/// Returns the bytes of a message in a file.
 fn message(text: &str, kind: Kind, name: &str) -> Vec<u8> {
     let begin = format!("{kind:?} {name} ");
     let hex = text.lines().find_map(|line| line.strip_prefix(&begin)).expect("the file has the message");
@@ -197,8 +199,8 @@ fn gateways_understand_those_of_every_release() {
             let [first, answer, more, response] = MESSAGES.map(|name| message(&text, kind, name));
             let place = format!("{} {kind:?}", file.display());
 
-            // A frontend of that release with the present backend: it reads the message and answers as that
-            // release did.
+            // A frontend of that release with the current backend: the backend reads the message and answers
+            // as that release did.
             let said = accept(kind, &first).payload;
             assert_eq!(said[..], payload()[..], "{place}");
             let (opening, rest) = Opening::decode(&said).expect("an opening");
@@ -213,8 +215,8 @@ fn gateways_understand_those_of_every_release() {
             assert_eq!(own, answer, "{place}");
             assert_eq!(opened(&mut backend, &more), b"more", "{place}");
 
-            // The present frontend with a backend of that release: it says what that release said and reads
-            // the answer.
+            // The current frontend with a backend of that release: the frontend sends the bytes of that
+            // release and reads the answer.
             let (frontend, own) = Initiator::say(Ok(state(kind, 0x21, true)), &payload()).expect("short");
             assert_eq!(own, first, "{place}");
             let (mut frontend, verdict, stamp) = frontend.finish(&answer).expect("the answer fits");

@@ -1,9 +1,9 @@
 //! The codes of Corrective: which stream bytes a parity segment covers, its payload, and the checksum.
 //!
-//! A range of stream bytes is cut into blocks of B bytes from its start; the last may be short and counts
-//! as filled up with zeros. A parity is a sum of the blocks, byte under byte, each multiplied by a
-//! coefficient in GF(256) (`gf256`). Bytes that lie under each other, i.e. at the same *residue*
-//! modulo B, form a column; one parity is one equation for each column.
+//! A range of stream bytes is cut into blocks of B bytes from its start; the last may be short and is padded
+//! with zeros. A parity is a sum of the blocks, byte by byte, each multiplied by a coefficient in
+//! GF(256) (`gf256`). Bytes at the same *residue* modulo B form a column; one parity is one equation
+//! for each column.
 //!
 //! | code | coefficients | parities per group | repairs in each column |
 //! |---|---|---|---|
@@ -39,7 +39,7 @@ pub enum Code {
 }
 
 impl Code {
-    /// The code of an encoding type (`brisk_wire::gentle::ENCODING_*`).
+    /// Returns the code of an encoding type (`brisk_wire::gentle::ENCODING_*`).
     pub fn from_encoding(kind: u8) -> Option<Code> {
         match kind {
             brisk_wire::gentle::ENCODING_XOR => Some(Code::Xor),
@@ -49,7 +49,7 @@ impl Code {
         }
     }
 
-    /// The encoding type that stands for the code on SYN and SYN-ACK.
+    /// Returns the encoding type of the code on SYN and SYN-ACK.
     pub fn encoding(self) -> u8 {
         match self {
             Code::Xor => brisk_wire::gentle::ENCODING_XOR,
@@ -58,7 +58,7 @@ impl Code {
         }
     }
 
-    /// Largest number of blocks of a group.
+    /// Returns the largest number of blocks of a group.
     pub fn blocks_max(self) -> u32 {
         match self {
             Code::Xor | Code::XorInterleaved => XOR_BLOCKS_MAX,
@@ -66,7 +66,7 @@ impl Code {
         }
     }
 
-    /// Distance between two encoded blocks that follow one another, in blocks: 1 if none is skipped.
+    /// Returns the distance between consecutive encoded blocks, in blocks: 1 if none is skipped.
     fn stride(self) -> u32 {
         match self {
             Code::Xor | Code::ReedSolomon => 1,
@@ -75,9 +75,9 @@ impl Code {
     }
 }
 
-/// The factor of block `block` in parity `row` of a Reed-Solomon group: row `row` of the Cauchy matrix
-/// `1 / (x_row + y_block)` with `x_row = row`, `y_block = 128 + block`, each column divided by its entry
-/// in row 0. Every square part of such a matrix can be inverted, so any `n` parities repair any `n`
+/// Returns the factor of block `block` in parity `row` of a Reed-Solomon group: row `row` of the Cauchy
+/// matrix `1 / (x_row + y_block)` with `x_row = row`, `y_block = 128 + block`, each column divided by its
+/// entry in row 0. Every square part of such a matrix can be inverted, so any `n` parities repair any `n`
 /// blocks; and row 0 is all ones. Rows up to 127, blocks up to 127.
 pub(crate) const fn coefficient(row: u8, block: u32) -> u8 {
     let y = 0x80 | (block as u8 & 0x7f);
@@ -87,7 +87,7 @@ pub(crate) const fn coefficient(row: u8, block: u32) -> u8 {
     }
 }
 
-/// Which stream bytes one parity segment covers.
+/// The stream bytes that one parity segment covers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layout {
     range: SeqRange,
@@ -96,9 +96,9 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// The blocks of `block` bytes in `range`, which reaches from the first to the last encoded byte.
-    /// `None` if nothing or more than [`Code::blocks_max`] blocks would be encoded, or if the last block
-    /// is one that the code skips.
+    /// Returns the blocks of `block` bytes in `range`, which reaches from the first to the last encoded byte.
+    /// `None` if no block or more than [`Code::blocks_max`] blocks would be encoded, or if the code skips the
+    /// last block.
     pub fn new(code: Code, range: SeqRange, block: u32) -> Option<Layout> {
         if range.is_empty() || block == 0 {
             return None;
@@ -108,9 +108,9 @@ impl Layout {
         (blocks <= code.blocks_max() && ends_encoded).then_some(Layout { range, block, code })
     }
 
-    /// The layouts of the parity segments of a group in the order in which they are sent: two for the
-    /// interleaved code if the group has more than one block, one else (for [`Code::ReedSolomon`] that
-    /// one serves every row). Empty if the group is not legal.
+    /// Returns the layouts of the parity segments of a group in the order of sending: two for the interleaved
+    /// code if the group has more than one block, otherwise one (which serves every row of
+    /// [`Code::ReedSolomon`]). Empty if the group is not legal.
     pub fn of_group(code: Code, group: SeqRange, block: u32) -> ArrayVec<Layout, 2> {
         let blocks = if block == 0 { 0 } else { group.len().div_ceil(block) };
         match code {
@@ -126,32 +126,32 @@ impl Layout {
         }
     }
 
-    /// From the first to the last encoded byte: `enc_len` is its length.
+    /// Returns the range from the first to the last encoded byte; its length is `enc_len`.
     pub fn range(&self) -> SeqRange {
         self.range
     }
 
-    /// The code.
+    /// Returns the code.
     pub fn code(&self) -> Code {
         self.code
     }
 
-    /// Block size B, bytes.
+    /// Returns the block size B, bytes.
     pub fn block(&self) -> u32 {
         self.block
     }
 
-    /// Blocks in the range, skipped ones included.
+    /// Returns the number of blocks in the range, including skipped ones.
     pub fn blocks(&self) -> u32 {
         self.range.len().div_ceil(self.block)
     }
 
-    /// Length of the parity, bytes: B, or the length of the range if that is shorter.
+    /// Returns the length of the parity, bytes: B, or the length of the range if that is shorter.
     pub fn payload_len(&self) -> usize {
         self.block.min(self.range.len()) as usize
     }
 
-    /// The encoded stream bytes in stream order, as ranges that do not touch.
+    /// Iterates over the encoded stream bytes in stream order, as ranges that do not touch.
     pub fn encoded(&self) -> impl Iterator<Item = SeqRange> + Clone + use<> {
         let Layout { range, block, code } = *self;
         let (size, count) = match code.stride() {
@@ -164,8 +164,7 @@ impl Layout {
         })
     }
 
-    /// Cuts `range`, which lies within the range of the layout, at the ends of blocks, and leaves out
-    /// skipped blocks.
+    /// Cuts `range`, a part of the layout's range, at the ends of blocks, and leaves out skipped blocks.
     pub(super) fn parts(&self, range: SeqRange) -> impl Iterator<Item = Part> + Clone + use<> {
         let Layout { range: whole, block: size, code } = *self;
         let mut at = range.start;
@@ -183,7 +182,7 @@ impl Layout {
         })
     }
 
-    /// The factor of a block in a row.
+    /// Returns the factor of a block in a row.
     pub(super) fn coefficient(&self, row: u8, block: u32) -> u8 {
         match self.code {
             Code::Xor | Code::XorInterleaved => 1,
@@ -199,19 +198,19 @@ pub(super) struct Part {
     pub(super) block: u32,
     /// Residue of the first byte.
     pub(super) residue: u32,
-    /// Where they lie in the stream.
+    /// Their range in the stream.
     pub(super) range: SeqRange,
 }
 
-/// Bytes of the stream and where they lie in it.
+/// Bytes of the stream with their sequence number.
 pub type Placed<'a> = (SeqNum, &'a [u8]);
 
-/// Two neighbouring slices of a ring as [`Placed`] bytes: what [`parity`] and [`checksum`] take.
+/// Converts two adjacent slices of a ring to [`Placed`] bytes, the input of [`parity`] and [`checksum`].
 pub fn placed<'a>(start: SeqNum, slices: (&'a [u8], &'a [u8])) -> [Placed<'a>; 2] {
     [(start, slices.0), (start + slices.0.len() as u32, slices.1)]
 }
 
-/// As [`placed`], for any number of pieces.
+/// Like [`placed`], for any number of pieces.
 pub(crate) fn placed_pieces<'a>(
     start: SeqNum,
     pieces: &[&'a [u8]],
@@ -223,7 +222,7 @@ pub(crate) fn placed_pieces<'a>(
     })
 }
 
-/// The encoded pieces of `bytes`, each within one block.
+/// Iterates over the encoded pieces of `bytes`, each within one block.
 fn pieces<'a>(layout: &Layout, (seq, bytes): Placed<'a>) -> impl Iterator<Item = (Part, &'a [u8])> + use<'a> {
     layout.parts(SeqRange::with_len(seq, bytes.len() as u32)).map(move |part| {
         let from = part.range.start.since(seq) as usize;
@@ -231,12 +230,12 @@ fn pieces<'a>(layout: &Layout, (seq, bytes): Placed<'a>) -> impl Iterator<Item =
     })
 }
 
-/// Writes parity `row` of the given bytes to `out`. Encoded bytes that are not given count as zero, bytes
-/// that are not encoded are passed over, bytes outside the range must not be given. `row` is 0 but for
+/// Writes parity `row` of the given bytes to `out`. Encoded bytes that are not given count as zero; bytes
+/// that are not encoded are skipped; bytes outside the range must not be given. `row` is 0 except for
 /// [`Code::ReedSolomon`]; `out` has [`Layout::payload_len`] bytes.
 pub fn parity<'a>(layout: &Layout, row: u8, bytes: impl Iterator<Item = Placed<'a>> + Clone, out: &mut [u8]) {
     out.fill(0);
-    // Row 0 has no factor but 1.
+    // All factors of row 0 are 1.
     let bits = if row == 0 { 0..1 } else { 0..8 };
     for bit in bits.rev() {
         gf256::double_all(out);
@@ -248,13 +247,13 @@ pub fn parity<'a>(layout: &Layout, row: u8, bytes: impl Iterator<Item = Placed<'
     }
 }
 
-/// CRC-32C over the given bytes without those of skipped blocks. The bytes come in stream order and lie in
-/// the range.
+/// Computes the CRC-32C over the given bytes without those of skipped blocks. The bytes are in stream order
+/// and inside the range.
 ///
-/// With [`Code::ReedSolomon`] it also covers where in the stream the range begins, as its distance from
-/// the first stream byte, whose sequence number is `origin` (ISS + 1 for the sender, IRS + 1 for the
-/// receiver): a device that renumbers one part of the stream and not the other cannot move a range. With
-/// the XOR codes the checksum does not cover the place; [`super::decoder`] has the rule that replaces it.
+/// With [`Code::ReedSolomon`] it also covers the position of the range, as its distance from the first stream
+/// byte, whose sequence number is `origin` (ISS + 1 for the sender, IRS + 1 for the receiver): a device that
+/// renumbers one part of the stream and not the other cannot move a range. With the XOR codes the checksum
+/// does not cover the position; a rule in [`super::decoder`] replaces this.
 pub fn checksum<'a>(layout: &Layout, origin: SeqNum, bytes: impl Iterator<Item = Placed<'a>>) -> u32 {
     let add = |crc, (_, bytes): Placed<'a>| crc32c::append(crc, bytes);
     match layout.code {
@@ -286,7 +285,7 @@ mod tests {
         SeqRange::new(FIRST + from, FIRST + to)
     }
 
-    /// The bytes of the layout's range in two slices, as a ring gives them.
+    /// Returns the bytes of the layout's range in two slices, like those of a ring.
     fn bytes_of<'a>(stream: &'a [u8], layout: &Layout) -> [Placed<'a>; 2] {
         let from = layout.range().start.since(FIRST) as usize;
         let all = &stream[from..from + layout.range().len() as usize];
@@ -307,7 +306,7 @@ mod tests {
         bytes.iter().map(|byte| std::format!("{byte:02x}")).collect()
     }
 
-    /// The parity list of `docs/wire/vectors.md`, computed by a program that shares nothing with this one.
+    /// The parity list of `docs/wire/vectors.md`, computed by an independent program.
     #[test]
     fn wire_vectors_of_parity_and_checksum() {
         let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/wire/vectors.md");

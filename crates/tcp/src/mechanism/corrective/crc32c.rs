@@ -4,23 +4,23 @@
 //! instruction, so the crate that uses it is behind the feature `hardware-crc`; without the feature tables
 //! compute the CRC.
 
-/// The checksum of `bytes` behind those of which it is `crc`; that of nothing is 0.
+/// Returns the checksum of the previous bytes, whose checksum is `crc`, and `bytes`; that of no bytes is 0.
 #[cfg(feature = "hardware-crc")]
 pub(super) fn append(crc: u32, bytes: &[u8]) -> u32 {
     ::crc32c::crc32c_append(crc, bytes)
 }
 
-/// The checksum of `bytes` behind those of which it is `crc`; that of nothing is 0.
+/// Returns the checksum of the previous bytes, whose checksum is `crc`, and `bytes`; that of no bytes is 0.
 #[cfg(not(feature = "hardware-crc"))]
 pub(super) fn append(crc: u32, bytes: &[u8]) -> u32 {
     by_table(crc, bytes)
 }
 
-/// [`append`] in any build: of the library's forms the one that takes 16 bytes at a time.
+/// Implements [`append`] in any build, by the library's variant that processes 16 bytes at a time.
 #[cfg(any(test, not(feature = "hardware-crc")))]
 fn by_table(crc: u32, bytes: &[u8]) -> u32 {
     static TABLES: ::crc::Crc<u32, ::crc::Table<16>> = ::crc::Crc::<u32, _>::new(&::crc::CRC_32_ISCSI);
-    // The library wants the state in the order of bits of the polynomial.
+    // The library expects the state in the bit order of the polynomial.
     let mut digest = TABLES.digest_with_initial((!crc).reverse_bits());
     digest.update(bytes);
     digest.finalize()
@@ -38,7 +38,7 @@ mod tests {
         assert_eq!(append(append(0, b"12345"), b"6789"), 0xe306_9283);
     }
 
-    /// The library takes long pieces apart in three streams of 256 and of 8,192 bytes.
+    /// The library splits long pieces into three streams of 256 and of 8,192 bytes.
     #[test]
     fn long_pieces_come_out_as_by_table() {
         let bytes: std::vec::Vec<u8> =

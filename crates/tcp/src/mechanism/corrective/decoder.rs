@@ -1,4 +1,4 @@
-//! The decoder: takes a parity segment and returns the lost bytes, or the reason why it cannot.
+//! The decoder: processes a parity segment and returns the lost bytes, or the reason why it cannot.
 //!
 //! It does not know the connection. It reads the arrived bytes through [`Held`] and returns an [`Outcome`];
 //! the connection feeds rebuilt bytes to the assembler, acknowledges and reports. A parity segment is never
@@ -24,39 +24,39 @@ use crate::outcome::{Arrived, Rebuilt};
 use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant};
 
-/// Parity segments that are decoded in [`RATE_SPAN`]; more are dropped unread.
+/// Limit of parity segments that are decoded within [`RATE_SPAN`]; more are dropped unread.
 pub(crate) const RATE_LIMIT: u32 = 64;
 /// See [`RATE_LIMIT`].
 pub(crate) const RATE_SPAN: Duration = Duration::from_millis(100);
 
-/// A parity segment lies at most this far left of RCV.NXT, bytes.
+/// Maximum distance of a parity segment to the left of RCV.NXT, bytes.
 const LEFT_MAX: u32 = 1 << 30;
 
-/// Largest number of parities that wait for others of their group; a further one replaces the oldest.
+/// Limit of parities that wait for others of their group; a further one replaces the oldest.
 const WAITING_MAX: usize = ROWS_MAX as usize;
 
-/// Checksum mismatches after which the decoder asks to be switched off. A forged segment can cause one; a
-/// path that rewrites payload causes more.
+/// Number of checksum mismatches after which the decoder should be switched off. A forged segment can cause
+/// one; a path that rewrites payload causes more.
 const MISMATCHES_MAX: u32 = 2;
 
 /// Constant parameters of a decoder.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DecoderConfig {
-    /// The code that was agreed on.
+    /// The agreed code.
     pub code: Code,
-    /// The profile that was agreed on.
+    /// The agreed profile.
     pub profile: Profile,
-    /// Which losses are repaired.
+    /// The losses to repair.
     pub rule: FecRule,
-    /// RMSS: the MSS that we announced, bytes.
+    /// RMSS: the MSS that this end announced, bytes.
     pub rmss: u32,
     /// Sequence number of the peer's first stream byte: IRS + 1.
     pub origin: SeqNum,
 }
 
 impl DecoderConfig {
-    /// Bytes before RCV.NXT that may take part in a repair: one block less than a group has, because one
-    /// is missing.
+    /// Returns the number of bytes before RCV.NXT that may take part in a repair: one block less than a
+    /// group, because one is missing.
     pub fn history(&self) -> u32 {
         (self.code.blocks_max() - 1) * self.rmss
     }
@@ -75,32 +75,33 @@ pub struct Edges {
 
 /// Part of the stream that the receiver still holds.
 pub trait Held {
-    /// The oldest byte that can be read; all from here to RCV.NXT can. RCV.NXT if there is none.
+    /// Returns the oldest readable byte; all bytes from it to RCV.NXT are readable. RCV.NXT if there is none.
     fn oldest(&self) -> SeqNum;
-    /// The parts of `within`, which begins at or after RCV.NXT, that have not arrived, in ascending order.
+    /// Iterates over the parts of `within`, which begins at or after RCV.NXT, that have not arrived, in
+    /// ascending order.
     fn gaps(&self, within: SeqRange) -> impl Iterator<Item = SeqRange>;
-    /// The bytes of `range`, all of which are held, in at most two pieces.
+    /// Returns the bytes of `range`, all of which are held, in at most two pieces.
     fn slices(&self, range: SeqRange) -> (&[u8], &[u8]);
 }
 
-/// Why a parity segment was dropped without an answer.
+/// Reason why a parity segment was dropped without an answer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Unfit {
-    /// No parity segment of the profile and code that were agreed on, or one with SYN, FIN, RST or URG.
+    /// It is not a parity segment of the agreed profile and code, or has SYN, FIN, RST or URG.
     Form,
-    /// Profile F2: it does not lie left of the window.
+    /// Profile F2: it is not left of the window.
     NotLeft,
     /// The length of the payload contradicts that of the encoded range, RMSS or the code.
     Shape,
     /// The encoded range reaches beyond the window.
     BeyondWindow,
-    /// The encoded range begins further back than any history reaches.
+    /// The encoded range begins before any history.
     TooOld,
-    /// More than `RATE_LIMIT` in `RATE_SPAN`.
+    /// There were more than `RATE_LIMIT` within `RATE_SPAN`.
     Rate,
 }
 
-/// Why a loss could not be repaired.
+/// Reason why a loss could not be repaired.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Failure {
@@ -109,7 +110,7 @@ pub enum Failure {
     TooMuchLost,
     /// Bytes that arrived are no longer held.
     History,
-    /// The rebuilt range is not what the sender encoded.
+    /// The rebuilt range differs from the one that the sender encoded.
     Checksum,
 }
 
@@ -118,27 +119,27 @@ pub enum Failure {
 pub enum Outcome {
     /// Dropped without an answer.
     Dropped(Unfit),
-    /// Nothing that it covers is missing: no answer.
+    /// No covered byte is missing: no answer.
     Nothing,
-    /// Kept: with the parities that are still to come it may repair what is missing. No answer.
+    /// It is kept: together with later parities it may repair the missing bytes. No answer.
     Waiting,
-    /// Feed these to the assembler in this order, say `R_SUCC`, acknowledge at once.
+    /// Pass these to the assembler in this order, report `R_SUCC`, and acknowledge at once.
     Recovered(Recovered),
     /// Acknowledge at once with `R_FAIL` and this `lost_len`.
     Failed {
         /// Bytes from RCV.NXT to the end of the encoded range.
         lost_len: u32,
-        /// Why.
+        /// Reason.
         why: Failure,
     },
-    /// The path rewrites payload: switch the decoder off and say STOP.
+    /// The path rewrites payload: switch the decoder off and send STOP.
     Stop,
 }
 
-/// Bytes that a repair brought back.
+/// Bytes that a repair recovered.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Recovered {
-    /// The missing runs in ascending order; the last may be empty and carry a FIN only.
+    /// The missing runs in ascending order; the last may be empty and have only a FIN.
     pub runs: Vec<Rebuilt>,
     /// The range that the parity covered.
     pub range: SeqRange,
@@ -189,7 +190,7 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// A decoder for what the handshake agreed on. It holds no memory until parities have to wait.
+    /// Returns a decoder for the agreement of the handshake. It holds no memory until parities wait.
     pub fn new(config: DecoderConfig) -> Self {
         Decoder {
             config,
@@ -205,17 +206,17 @@ impl Decoder {
         &self.config
     }
 
-    /// Bytes of memory held by parities that wait.
+    /// Returns the bytes of memory of waiting parities.
     pub fn memory(&self) -> usize {
         self.waiting.iter().map(|waiting| waiting.payload.capacity()).sum()
     }
 
-    /// Frees the parities that wait.
+    /// Frees the waiting parities.
     pub fn clear(&mut self) {
         self.waiting = VecDeque::new();
     }
 
-    /// A parity segment arrived, which passed PAWS and whose SEG.ACK is acceptable, in a state in which
+    /// Processes a parity segment that has passed PAWS and whose SEG.ACK is acceptable, in a state in which
     /// data may arrive.
     pub fn on_segment(
         &mut self,
@@ -255,7 +256,7 @@ impl Decoder {
         }
     }
 
-    /// Data arrived: parities that wait may suffice now. `None` if they do not, or none waits.
+    /// Tries again after the arrival of data. `None` if no parities wait or they still do not suffice.
     pub fn on_data(&mut self, edges: &Edges, held: &impl Held, now: Instant) -> Option<Outcome> {
         self.forget_complete(edges);
         for index in 0..self.waiting.len() {
@@ -321,7 +322,7 @@ impl Decoder {
         Ok(Label { layout, crc32c, fin_end, row, rows })
     }
 
-    /// Tries to repair a group with the parities that wait and the `arriving` one, if there is one.
+    /// Tries to repair a group with the waiting parities and the `arriving` one, if there is one.
     fn attempt(
         &self,
         label: &Label,
@@ -382,7 +383,7 @@ impl Decoder {
             || held.gaps(SeqRange::new(start - 1, start)).next().is_none()
     }
 
-    /// Returns the parities of a group, the `arriving` one and those that wait, sorted by row.
+    /// Returns the parities of a group, the `arriving` one and the waiting ones, sorted by row.
     fn parities<'a>(
         &'a self,
         label: &Label,
@@ -419,7 +420,7 @@ impl Decoder {
         self.release();
     }
 
-    /// Forgets parities of groups of which nothing can be missing any more.
+    /// Frees parities of groups of which no byte can be missing any more.
     fn forget_complete(&mut self, edges: &Edges) {
         self.waiting.retain(|waiting| waiting.label.layout.range().end.gt(edges.rcv_nxt));
         self.release();
@@ -442,7 +443,7 @@ impl Decoder {
         }
     }
 
-    /// Counts a decoding; false if there were too many of late.
+    /// Counts a decoding; false if the rate limit is reached.
     fn permits(&mut self, now: Instant) -> bool {
         if now.saturating_since(self.span_start) >= RATE_SPAN {
             self.span_start = now;
@@ -453,8 +454,8 @@ impl Decoder {
     }
 }
 
-/// Returns the encoded bytes that have not arrived, as disjoint runs in ascending order: at most
-/// [`HOLES_MAX`] + 1, because so many cannot be repaired.
+/// Returns the encoded bytes that have not arrived, as disjoint runs in ascending order. Returns at most
+/// [`HOLES_MAX`] + 1 runs, because so many cannot be repaired.
 fn missing(label: &Label, edges: &Edges, held: &impl Held) -> ArrayVec<SeqRange, { HOLES_MAX + 1 }> {
     let ahead = |range: SeqRange| SeqRange::new(range.start.max(edges.rcv_nxt), range.end);
     let encoded = label.layout.encoded().map(ahead).filter(|range| !range.is_empty());
@@ -466,7 +467,7 @@ fn lacks_fin(label: &Label, edges: &Edges) -> bool {
     label.fin_end && !edges.fin_known && label.layout.range().end.ge(edges.rcv_nxt)
 }
 
-/// Puts a FIN at the end of the encoded range: on the last run if it reaches there, else alone.
+/// Puts a FIN at the end of the encoded range: on the last run if it reaches there, otherwise alone.
 fn end_with_fin(runs: &mut Vec<Rebuilt>, end: SeqNum) {
     match runs.last_mut() {
         Some(last) if last.seq + last.payload.len() as u32 == end => last.fin = true,
@@ -474,7 +475,7 @@ fn end_with_fin(runs: &mut Vec<Rebuilt>, end: SeqNum) {
     }
 }
 
-/// A stretch of the encoded range, and which run of missing bytes it is, if it is missing.
+/// A part of the encoded range, with the index of its run if it is missing.
 type Span = (SeqRange, Option<usize>);
 
 /// Divides the encoded range into spans in stream order, arrived (`None`) or missing (index of the run).

@@ -18,38 +18,38 @@ use crate::mechanism::Profile;
 use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant};
 
-/// Groups that wait for their parity; the oldest is dropped for one more.
+/// Limit of groups that wait for their parity; one more replaces the oldest.
 const MAX_CLOSED: usize = 8;
 /// Delay of parity while the round-trip time of the path is unknown.
 const DELAY_WITHOUT_SAMPLE: Duration = Duration::from_millis(250);
 /// `start_off` has 24 bits.
 const MAX_OFFSET: u32 = 1 << 24;
-/// Failures in a row, without one repair, that show that parity does not suit the losses of this path.
+/// Number of failures in a row, without a repair, after which parity does not suit the losses of this path.
 const FAILURES_IN_A_ROW: u32 = 8;
-/// Groups that go without parity then.
+/// Number of groups without parity after that.
 const PAUSE_GROUPS: u32 = 16;
 
-/// How the next groups are protected. May be changed between groups.
+/// Protection of the next groups. It may change between groups.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct GroupPlan {
-    /// The code, one that the connection agreed on.
+    /// The code, which the connection must have agreed on.
     pub(crate) code: Code,
-    /// Most blocks of a group, up to what the code takes.
+    /// Maximum number of blocks of a group, at most the code's limit.
     pub(crate) blocks: u32,
-    /// Parities of a group; only [`Code::ReedSolomon`] has a choice. 0: none at all.
+    /// Parities of a group; only [`Code::ReedSolomon`] has a choice. 0: no parity.
     pub(crate) parities: u8,
-    /// Parity waits for the round-trip time divided by this; 0: it leaves right behind the burst.
+    /// Divisor of the round-trip time for the delay of parity; 0: parity leaves directly after the burst.
     pub(crate) delay_divisor: u32,
-    /// From which packet of the group the delay counts.
+    /// The packet of the group from which the delay counts.
     pub(crate) due: FecDue,
 }
 
-/// A parity segment that may leave now: what it covers and where it stands.
+/// A parity segment that may leave now: its coverage and its position.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ParityPlan {
     /// Covered range, form, and length of the payload.
     pub(crate) layout: Layout,
-    /// Which parity of the group, from 0.
+    /// Index of the parity in its group, from 0.
     pub(crate) row: u8,
     /// Parities of the group.
     pub(crate) parities: u8,
@@ -60,39 +60,39 @@ pub(crate) struct ParityPlan {
 }
 
 impl ParityPlan {
-    /// The sequence range that the segment seems to occupy.
+    /// Returns the sequence range that the segment seems to occupy.
     pub(crate) fn wire(&self) -> SeqRange {
         SeqRange::with_len(self.seq, self.layout.payload_len() as u32)
     }
 }
 
-/// Why a group got no parity.
+/// Reason why a group has no parity.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Unsent {
-    /// It is acknowledged, or all of it is reported by SACK.
+    /// The group is acknowledged or completely reported by SACK.
     Delivered,
     /// Its segments do not fit the path any more.
     TooBig,
-    /// Losses are being repaired, the peer's window is shut, or this path does not suit parity.
+    /// Losses are being repaired, the peer's window is closed, or parity does not suit this path.
     State,
-    /// A queue stands on the path, and parity is not to join it.
+    /// The path has a standing queue, which parity must not join.
     Queue,
 }
 
-/// The sender's knowledge when parity is due.
+/// State of the sender when parity is due.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct EncoderContext {
     /// SND.UNA.
     pub(crate) una: SeqNum,
-    /// Largest payload of a parity segment now.
+    /// Current maximum payload of a parity segment.
     pub(crate) limit: u32,
-    /// The sequence number of our FIN, once it was sent.
+    /// The sequence number of the FIN, once it was sent.
     pub(crate) fin: Option<SeqNum>,
     /// Losses are being repaired.
     pub(crate) in_recovery: bool,
     /// SND.WND is zero.
     pub(crate) window_shut: bool,
-    /// A queue stands on the path, and parity is not to join it.
+    /// The path has a standing queue, which parity must not join.
     pub(crate) queue_stands: bool,
 }
 
@@ -105,17 +105,17 @@ pub(crate) struct Encoder {
     left_margin: u32,
     open: Option<Group>,
     closed: VecDeque<Group>,
-    /// A group whose time has come, and its parities that have not left yet.
+    /// A group whose parity is due, and its parities that have not left yet.
     ready: Option<Ready>,
-    /// Latest time that it was given: parity due by then waits for the connection, not for the clock.
+    /// Latest time passed to the encoder: parity due by then waits for the connection, not for the clock.
     woken: Option<Instant>,
     failures_in_row: u32,
-    /// Groups that still go without parity.
+    /// Number of further groups without parity.
     paused: u32,
     has_paused: bool,
 }
 
-/// Segments that one parity will cover.
+/// Segments that one parity covers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Group {
     range: SeqRange,
@@ -129,7 +129,7 @@ struct Group {
 #[derive(Clone, Debug)]
 struct Ready {
     group: Group,
-    /// Parity that is left to send.
+    /// Parities that have not left yet.
     parities: ArrayVec<ParityPlan, 8>,
 }
 
@@ -163,7 +163,7 @@ impl Group {
 }
 
 impl Encoder {
-    /// No group yet.
+    /// Returns an encoder without a group.
     pub(crate) fn new(profile: Profile, code: Code, config: &CorrectiveConfig) -> Self {
         let plan = GroupPlan {
             code,
@@ -192,13 +192,13 @@ impl Encoder {
         self.plan = plan;
     }
 
-    /// The plan in force.
+    /// Returns the current plan.
     pub(crate) fn plan(&self) -> GroupPlan {
         self.plan
     }
 
-    /// Data left for the first time, in segments of `segment_size` bytes. `recovering`: losses are being
-    /// repaired.
+    /// Records data that left for the first time, in segments of `segment_size` bytes. `recovering`: losses
+    /// are being repaired.
     pub(crate) fn on_sent(
         &mut self,
         range: SeqRange,
@@ -263,19 +263,19 @@ impl Encoder {
         self.closed.push_back(group);
     }
 
-    /// Gives the open group up: parity of urgent data would come too late.
+    /// Discards the open group, because parity of urgent data would come too late.
     pub(crate) fn discard_open(&mut self) {
         self.open = None;
     }
 
-    /// Gives everything up: after a retransmission timeout no parity is worth its bytes.
+    /// Discards all groups: after a retransmission timeout parity is not worth its bytes.
     pub(crate) fn clear(&mut self) {
         self.open = None;
         self.closed.clear();
         self.ready = None;
     }
 
-    /// When [`Encoder::on_timeout`] wants to be called.
+    /// Returns the time for [`Encoder::on_timeout`].
     pub(crate) fn next_timeout(&self, rtt: Option<Duration>) -> Option<Instant> {
         let open = self.open.filter(|group| group.plan.delay_divisor > 0);
         let closes = open.map(|group| group.closes(rtt));
@@ -290,30 +290,35 @@ impl Encoder {
         self.close_by_time(rtt, now);
     }
 
-    /// True if the open group takes no more segments at `now`.
+    /// True if there is a group whose parity has not left.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.open.is_some() || self.ready.is_some() || !self.closed.is_empty()
+    }
+
+    /// True if the open group accepts no more segments at `now`.
     pub(crate) fn is_open_group_over(&self, rtt: Option<Duration>, now: Instant) -> bool {
         self.open.is_some_and(|group| group.plan.delay_divisor > 0 && group.closes(rtt) <= now)
     }
 
-    /// True if the open group is complete once no more data leaves for now: its parity has no delay.
+    /// True if the open group is complete when no more data leaves for now, because its parity has no delay.
     pub(crate) fn ends_with_burst(&self) -> bool {
         self.open.is_some_and(|group| group.plan.delay_divisor == 0)
     }
 
-    /// Returns the parity that leaves next of the group that was taken up; confirm it by [`Encoder::sent`].
+    /// Returns the next parity of the current group; confirm it by [`Encoder::sent`].
     pub(crate) fn next(&self, una: SeqNum, in_recovery: bool) -> Option<ParityPlan> {
         let plan = self.ready.as_ref()?.parities.first()?;
         self.still_whole(plan, una, in_recovery).then_some(*plan)
     }
 
-    /// True if a group is taken up, or its parity is due. Where [`Encoder::next`] has none,
+    /// True if there is a current group, or the parity of one is due. If [`Encoder::next`] returns none,
     /// [`Encoder::take_group`] goes on to the next group.
     pub(crate) fn is_due(&self, rtt: Option<Duration>, now: Instant) -> bool {
         self.ready.is_some() || self.closed.front().is_some_and(|group| group.due(rtt) <= now)
     }
 
-    /// Takes up the next group whose parity is due, in place of the one before. Returns why a group gets no
-    /// parity. `sacked`: a whole range is reported by SACK.
+    /// Makes the next group whose parity is due the current one. Returns why a group has no parity. `sacked`:
+    /// a range is completely reported by SACK.
     pub(crate) fn take_group(
         &mut self,
         context: &EncoderContext,
@@ -334,13 +339,13 @@ impl Encoder {
         }
     }
 
-    /// False if acknowledgements have come in since the parity was planned: its bytes may be gone.
+    /// False if acknowledgements have arrived since the parity was planned, so that its bytes may be gone.
     fn still_whole(&self, plan: &ParityPlan, una: SeqNum, in_recovery: bool) -> bool {
         let permitted = self.in_recovery || !in_recovery;
         permitted && una.le(plan.layout.range().start)
     }
 
-    /// Confirms that the next parity left, or cannot leave at all.
+    /// Confirms that the next parity left or cannot leave.
     pub(crate) fn sent(&mut self) {
         if let Some(ready) = &mut self.ready
             && !ready.parities.is_empty()
@@ -379,8 +384,8 @@ impl Encoder {
         Ok(plans.take(8).collect())
     }
 
-    /// Gives a parity its place in the sequence space: left of the window, where it cannot be taken for
-    /// data, or in F1 at its first byte.
+    /// Determines the position of a parity in the sequence space: left of the window, where it cannot be
+    /// mistaken for data, or in F1 at its first byte.
     fn place(&self, layout: Layout, row: u8, parities: u8, context: &EncoderContext) -> Option<ParityPlan> {
         let range = layout.range();
         let seq = match self.profile.is_f1() {
@@ -392,7 +397,7 @@ impl Encoder {
         within.then_some(ParityPlan { layout, row, parities, seq, fin_end })
     }
 
-    /// Records that the peer could not repair a group. True if parity does not suit this path at all.
+    /// Records that the peer could not repair a group. True if parity does not suit this path.
     pub(crate) fn on_failure(&mut self) -> bool {
         self.failures_in_row += 1;
         if self.failures_in_row < FAILURES_IN_A_ROW {
@@ -408,7 +413,7 @@ impl Encoder {
         self.failures_in_row = 0;
     }
 
-    /// Returns the ranges of the groups whose parity is still to leave, and when it will.
+    /// Returns the ranges of the groups whose parity has not left yet, with the time when it will.
     pub(crate) fn pending(&self, rtt: Option<Duration>) -> impl Iterator<Item = (SeqRange, Instant)> {
         let ready = self.ready.as_ref().map(|ready| ready.group);
         let open = self.open.filter(|_| self.paused == 0);
@@ -446,14 +451,14 @@ mod tests {
         }
     }
 
-    /// Three segments of 1000 bytes from `una` on, sent at time 0.
+    /// Returns an encoder with three segments of 1000 bytes from `una`, sent at time 0.
     fn three_segments(una: SeqNum) -> Encoder {
         let mut encoder = Encoder::new(Profile::F2, Code::Xor, &CorrectiveConfig::default());
         encoder.on_sent(SeqRange::with_len(una, 3000), 1000, false, RTT, at(0));
         encoder
     }
 
-    /// Returns the parity that leaves at `now`, or the reason why there will be none, as a connection asks.
+    /// Returns the parity that leaves at `now`, or the reason why there will be none.
     fn poll(
         encoder: &mut Encoder,
         context: &EncoderContext,
@@ -515,8 +520,8 @@ mod tests {
         assert_eq!(parity((1 << 24) - 1000), None);
     }
 
-    /// Payload bytes of all parity for bursts of segments (milliseconds since the burst before, sizes), of
-    /// which nothing is acknowledged, so that nothing spares parity; and the time until the last burst.
+    /// Returns the payload bytes of all parity for bursts of segments (milliseconds since the previous burst,
+    /// sizes) without acknowledgements, so that all parity leaves; and the time until the last burst.
     fn parity_for(code: Code, bursts: &[(u64, Vec<u32>)]) -> (u64, Duration) {
         let una = SeqNum(u32::MAX - 20_000);
         let mut encoder = Encoder::new(Profile::F2, code, &CorrectiveConfig::default());
@@ -565,8 +570,8 @@ mod tests {
             prop_assert!(sent > 0);
         }
 
-        /// Segments of different sizes fill a group when the next one would make more than 16 blocks of it:
-        /// then it has more than 15.
+        /// Segments of different sizes close a group when the next one would exceed 16 blocks: then it has
+        /// more than 15.
         #[test]
         fn and_hardly_more_for_segments_of_different_sizes(bursts in bursts(1u32..1433)) {
             let (sent, span) = parity_for(Code::Xor, &bursts);

@@ -2,25 +2,25 @@
 //! polynomials over GF(2) modulo x^8 + x^4 + x^3 + x^2 + 1 (0x11d), the polynomial of most
 //! Reed-Solomon codes.
 //!
-//! Bytes in bulk are never multiplied through tables. A sum `c1*D1 + c2*D2 + ...` is computed from the
-//! highest bit of the factors to the lowest: double the sum so far, then add every `D` whose factor has the
-//! bit. Doubling and adding work on all bytes of a block alike, so the compiler turns them into vector
-//! instructions, and a factor of 1 costs one XOR.
+//! Many bytes are never multiplied through tables. A sum `c1*D1 + c2*D2 + ...` is computed from the highest
+//! bit of the factors to the lowest: double the sum so far, then add every `D` whose factor has the bit.
+//! Doubling and adding treat all bytes of a block alike, so the compiler turns them into vector instructions,
+//! and a factor of 1 costs one XOR.
 
 /// The low byte of the field's polynomial.
 const POLYNOMIAL: u8 = 0x1d;
 
-/// Powers of the generator 2; twice over, so that a sum of two logarithms needs no reduction.
+/// Powers of the generator 2, in two periods, so that a sum of two logarithms needs no reduction.
 const EXP: [u8; 510] = exponentials();
-/// Logarithms to the base 2; that of 0 is not defined.
+/// Logarithms to the base 2; that of 0 is undefined.
 const LOG: [u8; 256] = logarithms();
 
-/// Twice `a`.
+/// Returns twice `a`.
 pub(crate) const fn double(a: u8) -> u8 {
     (a << 1) ^ (POLYNOMIAL * (a >> 7))
 }
 
-/// The product.
+/// Returns the product.
 pub(crate) const fn mul(a: u8, b: u8) -> u8 {
     if a == 0 || b == 0 {
         return 0;
@@ -28,7 +28,7 @@ pub(crate) const fn mul(a: u8, b: u8) -> u8 {
     EXP[LOG[a as usize] as usize + LOG[b as usize] as usize]
 }
 
-/// `1 / a`; `None` for 0.
+/// Returns `1 / a`; `None` for 0.
 pub(crate) const fn inverse(a: u8) -> Option<u8> {
     if a == 0 { None } else { Some(EXP[255 - LOG[a as usize] as usize]) }
 }
@@ -72,7 +72,7 @@ const fn logarithms() -> [u8; 256] {
 mod tests {
     use super::*;
 
-    /// The definition: shift and add, reduce.
+    /// Multiplies by the definition: shift and add, reduce.
     fn mul_by_definition(a: u8, b: u8) -> u8 {
         (0..8).rev().fold(0, |sum, bit| double(sum) ^ if b >> bit & 1 == 1 { a } else { 0 })
     }

@@ -1,9 +1,9 @@
 //! The receiver's memory of the stream for repairs. Bytes that arrived in order stay readable after the
-//! application has read them, at the front of the ring in which they were received, so nothing is copied.
+//! application has read them, at the front of their ring, so that nothing is copied.
 //!
-//! [`Reception`] shows the decoder all held bytes: the prefix, the bytes that the application has not read
-//! yet, and those above a gap. [`History`] decides for how long the prefix is kept: not on an idle
-//! connection, and not when memory is short. The memory counts for the stack's bound, not for the window.
+//! [`Reception`] gives the decoder all held bytes: the history, the bytes that the application has not read
+//! yet, and those above a gap. [`History`] decides how long the history is kept: not on an idle connection,
+//! and not when memory is short. The memory counts towards the stack's limit, not towards the window.
 
 use brisk_wire::SeqNum;
 
@@ -12,16 +12,16 @@ use crate::receive::{Assembler, RecvQueue};
 use crate::seq_ranges::SeqRange;
 use crate::time::{Instant, Micros};
 
-/// A connection on which nothing arrives for this long, or two retransmission timeouts if that is more,
-/// keeps no history.
+/// Time without arrivals after which a connection keeps no history; two retransmission timeouts if these are
+/// longer.
 const IDLE: Micros = Micros::from_millis(1000);
 
-/// All that the receiver holds of the stream.
+/// All held bytes of the stream.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reception<'a> {
-    /// Where the bytes are.
+    /// The bytes.
     pub(crate) queue: &'a RecvQueue,
-    /// Which have arrived.
+    /// The ranges that have arrived.
     pub(crate) assembler: &'a Assembler,
     /// Sequence number of the next byte that the application reads.
     pub(crate) read_next: SeqNum,
@@ -41,34 +41,34 @@ impl Held for Reception<'_> {
     }
 }
 
-/// How long the bytes before RCV.NXT are kept.
+/// Decides how long the bytes before RCV.NXT are kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct History {
     last_arrival: Option<Instant>,
 }
 
 impl History {
-    /// Nothing has arrived yet, nothing is kept.
+    /// Starts without arrivals and without history.
     pub(crate) fn new() -> Self {
         History { last_arrival: None }
     }
 
-    /// Payload arrived: from now on what the application takes is kept.
+    /// Records arriving payload: read bytes are kept from now on.
     pub(crate) fn on_arrival(&mut self, now: Instant) {
         self.last_arrival = Some(now);
     }
 
-    /// When payload arrived last; `None` if nothing is kept.
+    /// Returns the time of the last arrival of payload; `None` if no history is kept.
     pub(crate) fn last_arrival(&self) -> Option<Instant> {
         self.last_arrival
     }
 
-    /// When the connection counts as idle; `None` if nothing is kept.
+    /// Returns the time when the connection counts as idle; `None` if no history is kept.
     pub(crate) fn next_timeout(&self, rto: Micros) -> Option<Instant> {
         self.last_arrival.map(|last| last + IDLE.max(rto * 2))
     }
 
-    /// Time passes. True once when the connection has become idle: let the queue forget.
+    /// True once when the connection has become idle: the queue must free the history.
     pub(crate) fn on_timeout(&mut self, rto: Micros, now: Instant) -> bool {
         let idle = self.next_timeout(rto).is_some_and(|at| at <= now);
         if idle {
@@ -77,7 +77,7 @@ impl History {
         idle
     }
 
-    /// The stack is short of memory, or reception was switched off: nothing is kept until more arrives.
+    /// Keeps no history until more payload arrives, because memory is short or reception was switched off.
     pub(crate) fn clear(&mut self) {
         self.last_arrival = None;
     }
@@ -90,34 +90,34 @@ pub(crate) struct FecMemory {
     used: usize,
 }
 
-/// How much of the memory for repairs is used.
+/// Use of the memory for repairs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Pressure {
     /// At most nine tenths.
     None,
-    /// More than nine tenths: the connections that have been idle longest give theirs up.
+    /// More than nine tenths: the connections that have been idle longest free theirs.
     High,
     /// All of it: no new history, no new agreement on Corrective.
     Full,
 }
 
 impl FecMemory {
-    /// `limit` in bytes; 0 means that nothing is kept.
+    /// Sets the limit in bytes; 0 means that no history is kept.
     pub(crate) fn new(limit: usize) -> Self {
         FecMemory { limit, used: 0 }
     }
 
-    /// A connection that kept `before` bytes keeps `after` now.
+    /// Records that a connection with `before` bytes now keeps `after`.
     pub(crate) fn account(&mut self, before: usize, after: usize) {
         self.used = self.used.saturating_sub(before).saturating_add(after);
     }
 
-    /// Bytes in use.
+    /// Returns the bytes in use.
     pub(crate) fn used(&self) -> usize {
         self.used
     }
 
-    /// How much of it is used.
+    /// Returns the use.
     pub(crate) fn pressure(&self) -> Pressure {
         if self.used >= self.limit {
             Pressure::Full
@@ -151,7 +151,7 @@ mod tests {
         assert!(!history.on_timeout(RTO, Instant::from_millis(9000)), "once");
     }
 
-    /// Bytes of one segment in three places: read and kept, unread, behind a gap.
+    /// Bytes of one segment in three places: read and kept, unread, after a gap.
     #[test]
     fn all_that_is_held_can_be_seen() {
         let first = SeqNum(u32::MAX - 3);

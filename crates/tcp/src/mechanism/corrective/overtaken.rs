@@ -1,10 +1,10 @@
-//! Repairs whose original may only have been overtaken: if parity leaves right after the data, a packet that
-//! is a little late looks like a lost one.
+//! Repairs whose original may only be late: if parity leaves directly after the data, a slightly late packet
+//! looks like a lost one.
 //!
 //! As in RACK (RFC 8985 section 6.2 step 4) there is no tolerance before reordering was seen. The first
-//! repair is reported at once, and if its original arrives later, the DSACK lets the sender undo its
-//! reduction. After that a repair is reported only if its original has not arrived within the reordering
-//! window, which grows by its own length whenever it proves too short.
+//! repair is reported at once; if its original arrives later, the DSACK lets the sender undo its reduction.
+//! After that a repair is reported only if its original has not arrived within the reordering window, which
+//! grows by its initial length whenever it proves too short.
 
 use alloc::collections::VecDeque;
 
@@ -12,19 +12,20 @@ use crate::receive::older;
 use crate::seq_ranges::SeqRange;
 use crate::time::{Instant, Micros};
 
-/// Repairs that are remembered; the oldest makes room.
+/// Limit of remembered repairs; one more replaces the oldest.
 const ENTRIES: usize = 16;
-/// The reordering window while no round-trip time is known.
+/// The reordering window without a round-trip time.
 const WINDOW_WITHOUT_SAMPLE: Micros = Micros::from_millis(10);
 
-/// Something that was rebuilt.
+/// A repair.
 #[derive(Clone, Copy, Debug)]
 struct Repair {
     /// The part whose original has not arrived.
     range: SeqRange,
-    /// TSval of the segment that made the repair possible: an original left no later, a retransmission later.
+    /// TSval of the segment that made the repair possible: the original left no later, a retransmission
+    /// later.
     tsval: u32,
-    /// When it is reported; `None` once it is.
+    /// Time of its report; `None` after that.
     report_at: Option<Instant>,
 }
 
@@ -32,14 +33,14 @@ struct Repair {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Overtaken {
     repairs: VecDeque<Repair>,
-    /// An original came behind its repair.
+    /// An original arrived after its repair.
     seen: bool,
-    /// Windows that were too short.
+    /// Number of times that the window was too short.
     widened: u32,
 }
 
 impl Overtaken {
-    /// Something was repaired. Returns true if that is to be reported at once.
+    /// Records a repair. Returns true if it must be reported at once.
     pub(crate) fn on_repair(
         &mut self,
         range: SeqRange,
@@ -54,15 +55,14 @@ impl Overtaken {
         report_at.is_none() || oldest.is_some_and(|oldest| oldest.report_at.is_some())
     }
 
-    /// A quarter of the minimum of the round-trip time, widened, and no longer than the smoothed one.
+    /// Returns the window: a quarter of the minimum round-trip time, widened, at most the smoothed one.
     fn window(&self, rtt: Option<(Micros, Micros)>) -> Micros {
         rtt.map_or(WINDOW_WITHOUT_SAMPLE, |(min_rtt, srtt)| {
             (min_rtt * self.widened.saturating_add(1) / 4).min(srtt)
         })
     }
 
-    /// A segment arrived that is no copy. Returns true if with it everything that was reported has turned out
-    /// not to have been lost.
+    /// Processes a segment that is no copy. Returns true if it shows that no reported range had been lost.
     pub(crate) fn on_original(&mut self, segment: SeqRange, tsval: u32) -> bool {
         let is_original = |repair: &&mut Repair| {
             repair.range.intersection(&segment).is_some() && !older(repair.tsval, tsval)
@@ -80,12 +80,12 @@ impl Overtaken {
         reported && self.repairs.iter().all(|repair| repair.report_at.is_some())
     }
 
-    /// The peer has confirmed all reports: what is reported from now on belongs to another episode.
+    /// Begins a new episode: the peer has confirmed all reports.
     pub(crate) fn on_confirmed(&mut self) {
         self.repairs.retain(|repair| repair.report_at.is_some());
     }
 
-    /// When the wait for an original ends next.
+    /// Returns the end of the next wait for an original.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         self.repairs.iter().filter_map(|repair| repair.report_at).min()
     }
@@ -121,12 +121,12 @@ mod tests {
         SeqRange::with_len(SeqNum(u32::MAX - 1500) + index * 1000, 1000)
     }
 
-    /// Repairs a segment at `millis`; true if that is reported at once.
+    /// Repairs a segment at `millis`; true if it is reported at once.
     fn repair(overtaken: &mut Overtaken, index: u32, millis: u64) -> bool {
         overtaken.on_repair(segment(index), 5000, RTT, at(millis))
     }
 
-    /// A ledger that has seen reordering.
+    /// Returns a ledger that has seen reordering.
     fn warned() -> Overtaken {
         let mut overtaken = Overtaken::default();
         assert!(repair(&mut overtaken, 0, 0));

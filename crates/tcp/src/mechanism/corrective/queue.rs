@@ -1,28 +1,28 @@
-//! Detects a queue that stands on the path. Parity that joins such a queue delays the data of all flows in
-//! it, and mostly protects against drops by that queue.
+//! Detects a standing queue on the path. Parity that joins such a queue delays the data of all flows in it,
+//! and mostly protects against drops by that queue.
 //!
-//! The measure is the smallest sample of a whole round trip. The queue that a burst causes itself is gone
-//! within one, so some segment finds no queue. If a queue stands, every segment finds it (the idea of CoDel,
-//! RFC 8289 section 3.2, with the round trip as the interval).
+//! The measure is the smallest sample of a whole round trip. A queue that a burst itself causes drains within
+//! one, so some segment finds no queue. Every segment finds a standing queue (the idea of CoDel, RFC 8289
+//! section 3.2, with the round trip as the interval).
 
 use brisk_wire::SeqNum;
 
 use crate::time::{Instant, Micros};
 
-/// The least round-trip times of the last round trips.
+/// Minimum round-trip times of the last round trips.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct QueueWatch {
-    /// Of the last whole round.
+    /// Minimum of the last complete round.
     last: Option<Micros>,
-    /// Of the round that is under way.
+    /// Minimum of the current round.
     current: Option<Micros>,
-    /// SND.NXT when the round began: an acknowledgement of more begins the next.
+    /// SND.NXT when the round began: an acknowledgement above it begins the next.
     round_end: Option<SeqNum>,
     sampled_at: Option<Instant>,
 }
 
 impl QueueWatch {
-    /// A sample was taken; `una` and `nxt` are the values after its acknowledgement.
+    /// Takes a sample; `una` and `nxt` are the values after its acknowledgement.
     pub(crate) fn on_sample(&mut self, rtt: Micros, una: SeqNum, nxt: SeqNum, now: Instant) {
         self.sampled_at = Some(now);
         if self.round_end.is_none_or(|end| una.gt(end)) {
@@ -32,8 +32,8 @@ impl QueueWatch {
         self.current = Some(self.current.map_or(rtt, |least| least.min(rtt)));
     }
 
-    /// The least sample since the last whole round began; `None` if nothing was heard for a round trip: an
-    /// idle path tells nothing.
+    /// Returns the minimum since the last complete round began; `None` without a sample for a round trip,
+    /// because an idle path shows nothing.
     pub(crate) fn least(&self, srtt: Micros, now: Instant) -> Option<Micros> {
         self.sampled_at.filter(|at| Micros::between(*at, now) <= srtt)?;
         self.last.into_iter().chain(self.current).min()
@@ -81,7 +81,7 @@ mod tests {
         }
         assert_eq!(watch.least(SRTT, at(300)), Some(ms(70)));
         assert_eq!(watch.least(SRTT, at(280 + 61)), None);
-        // The queue is gone: one segment says so.
+        // The queue is gone, as one segment shows.
         watch.on_sample(ms(41), SeqNum(10_000), SeqNum(13_000), at(310));
         assert_eq!(watch.least(SRTT, at(310)), Some(ms(41)));
     }

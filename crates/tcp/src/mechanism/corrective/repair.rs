@@ -1,10 +1,9 @@
-//! Solving for lost bytes: parities and what has arrived in, the missing bytes out.
+//! Solves the equations of the parities for the lost bytes.
 //!
 //! Each column of a group (the bytes at one residue modulo the block size) has one equation per parity and
 //! one unknown per missing byte. Neighbouring columns miss the same blocks, so the columns are taken in spans
-//! between the ends of the holes, and every span needs one small matrix. Received bytes are folded straight
-//! from where they lie: nothing is copied but the syndromes, i.e. the part of the parities that depends on
-//! the missing bytes alone.
+//! between the ends of the holes, and every span needs one small matrix. Received bytes are used in place:
+//! only the syndromes are copied, i.e. the part of the parities that depends on the missing bytes alone.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -16,13 +15,13 @@ use super::gf256;
 use crate::outcome::Rebuilt;
 use crate::seq_ranges::SeqRange;
 
-/// Most pieces of blocks that may be missing: a bound on the work that one parity segment can cause.
-/// Honest losses are whole segments, at most two pieces each.
+/// Limit of missing pieces of blocks, which bounds the work that one parity segment can cause. Honest losses
+/// are whole segments, at most two pieces each.
 pub(super) const HOLES_MAX: usize = 32;
 
 const ROWS: usize = ROWS_MAX as usize;
 
-/// A parity that arrived: its row and its bytes.
+/// A received parity: its row and its bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Parity<'a> {
     pub(super) row: u8,
@@ -46,14 +45,14 @@ impl Hole {
 #[derive(Debug)]
 pub(super) struct Holes {
     holes: ArrayVec<Hole, HOLES_MAX>,
-    /// Columns at which the set of missing blocks changes, ascending.
+    /// Columns at which the set of missing blocks changes, in ascending order.
     cuts: Vec<u32>,
-    /// Most bytes that one column misses.
+    /// Maximum number of missing bytes in a column.
     depth: usize,
 }
 
 impl Holes {
-    /// The holes that the missing runs make. `None` if there are more than [`HOLES_MAX`].
+    /// Returns the holes of the missing runs. `None` if there are more than [`HOLES_MAX`].
     pub(super) fn new(layout: &Layout, missing: &[SeqRange]) -> Option<Holes> {
         let mut holes = ArrayVec::new();
         let mut cuts = Vec::new();
@@ -70,13 +69,13 @@ impl Holes {
         Some(Holes { holes, cuts, depth })
     }
 
-    /// Parities that it takes to repair them all.
+    /// Returns the number of parities that the repair needs.
     pub(super) fn depth(&self) -> usize {
         self.depth
     }
 
-    /// The missing runs with their bytes; at least [`Holes::depth`] parities of different rows are given,
-    /// and `held` are all encoded bytes that are not missing. `None` if that is not so.
+    /// Returns the missing runs with their bytes. Needs at least [`Holes::depth`] parities of different rows,
+    /// and all encoded bytes that are not missing in `held`; otherwise returns `None`.
     pub(super) fn repair<'a>(
         &self,
         layout: &Layout,
@@ -119,7 +118,7 @@ fn syndrome<'a>(
     out
 }
 
-/// `out` := the sum of `factor * bytes`; see [`gf256`].
+/// Computes `out` as the sum of `factor * bytes`; see [`gf256`].
 fn sum<'a>(
     factors: &[u8],
     bytes: impl Iterator<Item = Option<&'a [u8]>> + Clone,
@@ -139,9 +138,9 @@ fn sum<'a>(
 
 type Row = ArrayVec<u8, ROWS>;
 
-/// The inverse of the matrix of factors of these blocks (columns) in these parities (rows), by
-/// Gauss-Jordan elimination. `None` if it has none, which [`code::coefficient`] excludes for different
-/// rows and different blocks.
+/// Inverts the matrix of factors of these blocks (columns) in these parities (rows) by Gauss-Jordan
+/// elimination. `None` if it is singular, which [`code::coefficient`] rules out for different rows and
+/// different blocks.
 fn invert(layout: &Layout, parities: &[Parity<'_>], blocks: &[u32]) -> Option<ArrayVec<Row, ROWS>> {
     let size = blocks.len();
     let mut left: ArrayVec<Row, ROWS> = parities

@@ -1,8 +1,8 @@
-//! The last parity segments that were sent, with which the answers of the peer are compared.
+//! The last sent parity segments, with which the peer's answers are compared.
 //!
-//! A report of a failure must name the end of one of them, otherwise it is forged. A DSACK of the place of
-//! one shows that a device removed its option. A segment that one of them covers is not declared lost before
-//! its answer could have come.
+//! A report of a failure must contain the end of one of them; otherwise it is forged. A DSACK of the position
+//! of one shows that a device removed its option. Data that one of them covers is not declared lost before
+//! its answer could arrive.
 
 use arrayvec::ArrayVec;
 use brisk_wire::SeqNum;
@@ -10,7 +10,7 @@ use brisk_wire::SeqNum;
 use crate::seq_ranges::SeqRange;
 use crate::time::Instant;
 
-/// Parity segments that are remembered.
+/// Limit of remembered parity segments.
 const ENTRIES: usize = 8;
 
 /// A parity segment that left.
@@ -18,11 +18,11 @@ const ENTRIES: usize = 8;
 pub(crate) struct SentParity {
     /// The encoded range.
     pub(crate) range: SeqRange,
-    /// Where the segment stood.
+    /// Position of the segment.
     pub(crate) wire: SeqRange,
-    /// When it left.
+    /// Time when it left.
     pub(crate) at: Instant,
-    /// The peer has reported what it repaired, or that it could not: nothing waits for it any more.
+    /// The peer has reported its repair or failure, so that nothing waits for it.
     pub(crate) answered: bool,
     /// It repaired something.
     pub(crate) repaired: bool,
@@ -35,7 +35,7 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// A parity segment left; the oldest entry makes room.
+    /// Adds a parity segment that left; one more replaces the oldest.
     pub(crate) fn push(&mut self, range: SeqRange, wire: SeqRange, at: Instant) {
         if self.entries.is_full() {
             self.entries.remove(0);
@@ -43,58 +43,58 @@ impl Ring {
         self.entries.push(SentParity { range, wire, at, answered: false, repaired: false });
     }
 
-    /// After a timeout nothing is remembered.
+    /// Removes all entries, after a timeout.
     pub(crate) fn clear(&mut self) {
         self.entries.clear();
     }
 
-    /// True if no parity left lately: nobody can have repaired anything.
+    /// True if no parity left recently, so that the peer cannot have repaired anything.
     pub(crate) fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// The newest entry whose range ends at `end`.
+    /// Returns the newest entry whose range ends at `end`.
     pub(crate) fn ending_at(&self, end: SeqNum) -> Option<SentParity> {
         self.entries.iter().rev().find(|entry| entry.range.end == end).copied()
     }
 
-    /// True if a parity segment stood exactly there.
+    /// True if a parity segment had exactly this position.
     pub(crate) fn stood_at(&self, wire: &SeqRange) -> bool {
         self.entries.iter().any(|entry| entry.wire == *wire)
     }
 
-    /// The newest entry whose segment stood at `seq`.
+    /// Returns the newest entry whose segment was at `seq`.
     pub(crate) fn at(&self, seq: SeqNum) -> Option<SentParity> {
         self.entries.iter().rev().find(|entry| entry.wire.start == seq).copied()
     }
 
-    /// The newest entry that covers `range`.
+    /// Returns the newest entry that covers `range`.
     pub(crate) fn covering(&self, range: &SeqRange) -> Option<SentParity> {
         self.entries.iter().rev().find(|entry| entry.range.covers(range)).copied()
     }
 
-    /// Returns the ranges of the entries whose answer is still to come, and when they left.
+    /// Returns the ranges of the entries without an answer, with the times when they left.
     pub(crate) fn awaited(&self) -> impl Iterator<Item = (SeqRange, Instant)> {
         self.entries.iter().filter(|entry| !entry.answered).map(|entry| (entry.range, entry.at))
     }
 
-    /// A repair within `range` was reported: answers to parity that left before will not come any more.
+    /// Records a report of a repair within `range`: answers to earlier parity will not arrive any more.
     pub(crate) fn on_repaired(&mut self, range: &SeqRange) {
         let touched = |entry: &&SentParity| entry.range.intersection(range).is_some();
         let Some(newest) = self.entries.iter().rev().find(touched).map(|entry| entry.at) else { return };
         for entry in &mut self.entries {
-            // Of parities that left together another may still have something to say.
+            // Another parity that left at the same time may still be answered.
             entry.answered |= entry.at < newest;
             entry.repaired |= entry.at == newest && entry.range.intersection(range).is_some();
         }
     }
 
-    /// A failure of the parity that left at `at` was reported.
+    /// Records a report of a failure of the parity that left at `at`.
     pub(crate) fn on_failed(&mut self, at: Instant) {
         self.entries.iter_mut().filter(|entry| entry.at <= at).for_each(|entry| entry.answered = true);
     }
 
-    /// True if a reported repair lies around `range`: its original had been lost, whatever else arrives.
+    /// True if a reported repair contains `range`: its original had been lost.
     pub(crate) fn has_repaired(&self, range: &SeqRange) -> bool {
         self.entries.iter().any(|entry| entry.repaired && entry.range.covers(range))
     }

@@ -2,7 +2,7 @@
 
 use alloc::collections::VecDeque;
 
-/// Number of the latest originals in which losses count.
+/// Number of latest originals among which losses count.
 const WINDOW: u64 = 100;
 
 /// Counts how many of the last 100 original segments were lost: retransmitted, or reported as replaced by
@@ -18,7 +18,7 @@ pub(crate) struct Brake {
 }
 
 impl Brake {
-    /// A brake that stops the copies when more than `percent` of the originals are lost, 1..=100.
+    /// Returns a brake that stops the copies if more than `percent` of the originals are lost, 1..=100.
     pub(crate) fn new(percent: u32) -> Self {
         Brake { cap: percent.clamp(1, WINDOW as u32) as usize, originals: 0, losses: VecDeque::new() }
     }
@@ -32,7 +32,7 @@ impl Brake {
     }
 
     /// Counts a loss: an original was retransmitted, or its loss was reported as masked. True if the losses
-    /// exceed the limit, so that copying has to stop.
+    /// exceed the limit, so that copying must stop.
     #[must_use]
     pub(crate) fn on_loss(&mut self) -> bool {
         if self.losses.len() <= self.cap {

@@ -1,8 +1,8 @@
-//! The sending side of Proactive: the segments that leave twice, and the time of the copy.
+//! The sending side of Proactive: which segments leave twice, and when their copies leave.
 //!
 //! A copy is identical to its original except for the mark, the IP identification and the checksums, so the
-//! header of the original is kept until the copy leaves. Copies use no congestion window and leave no trace
-//! on the scoreboard except that the data was sent twice; pacing counts them.
+//! header of the original is kept until the copy leaves. Copies do not use the congestion window; the
+//! scoreboard records only that the data was sent twice; pacing counts them.
 
 use alloc::collections::VecDeque;
 
@@ -14,35 +14,35 @@ use crate::outcome::Origin;
 use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant, Micros};
 
-/// Copies that wait for their time, at most; a gap of a quarter of a round trip on a fast path would
-/// keep a header for every segment in it.
+/// Limit of waiting copies; a gap of a quarter of a round trip on a fast path would otherwise keep a header
+/// for every segment in it.
 const WAITING_MAX: usize = 1024;
-/// Copies of which it is remembered that they left.
+/// Limit of remembered copies that left.
 const RECENT_MAX: usize = 1024;
-/// Copies reported as duplicates that say that the mark does not get through.
+/// Number of copies reported as duplicates after which the mark counts as removed on the path.
 const NEEDLESS_MAX: u32 = 2;
-/// Bytes of options that the mark takes if it is one: kind, length, ExID and flags, padded.
+/// Bytes of the mark as an option: kind, length, ExID and flags, padded.
 pub(crate) const MARK_OPTION_LEN: u32 = 8;
 
-/// Which new segments are copied.
+/// The new segments that are copied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Scope {
-    /// Those of the first bytes of each burst after idle.
+    /// The first bytes of each burst after an idle time.
     Short {
-        /// Stream bytes of a burst that are copied.
+        /// Number of these bytes.
         max_bytes: u32,
     },
     /// All.
     All,
-    /// Those that the planner names.
+    /// The segments that the planner chooses.
     Named,
 }
 
-/// Why copying ended.
+/// Reason why copying ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum CopiesOff {
-    /// The peer reports copies as duplicates: the mark does not get through.
+    /// The peer reports copies as duplicates: the path removes the mark.
     MarkLost,
     /// Too many originals were lost.
     Brake,
@@ -51,24 +51,24 @@ pub enum CopiesOff {
 /// Parameters of [`Copies::new`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct CopyPolicy {
-    /// Which new segments.
+    /// The new segments to copy.
     pub(crate) scope: Scope,
-    /// Retransmissions too.
+    /// Retransmissions are copied too.
     pub(crate) retransmissions: bool,
-    /// The mark to begin with.
+    /// The first mark.
     pub(crate) mark: CopyMark,
-    /// Time between original and copy; at most a quarter of the round-trip time is used.
+    /// Time between original and copy, at most a quarter of the round-trip time.
     pub(crate) gap: Duration,
-    /// Loss in percent that ends the copying.
+    /// Loss in percent at which copying ends.
     pub(crate) loss_cap: u32,
-    /// Originals that leave before the first of their copies does; 1 outside of tests.
+    /// Number of originals that leave before the first of their copies; 1 except in tests.
     pub(crate) aggregate: usize,
 }
 
-/// A copy that is to leave.
+/// A copy that has not left yet.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Copy {
-    /// Range that it repeats, the FIN included.
+    /// The range that it repeats, including the FIN.
     pub(crate) range: SeqRange,
     /// The header of the original, with the mark.
     pub(crate) header: TcpHeader,
@@ -76,7 +76,7 @@ pub(crate) struct Copy {
 }
 
 impl Copy {
-    /// Payload bytes.
+    /// Returns the payload bytes.
     pub(crate) fn payload_len(&self) -> u32 {
         self.range.len() - u32::from(self.header.flags.contains(Flags::FIN))
     }
@@ -85,17 +85,17 @@ impl Copy {
 /// The copier's view of a sent segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Original {
-    /// Range that it occupies, the FIN included.
+    /// The range that it occupies, including the FIN.
     pub(crate) range: SeqRange,
-    /// How many segments that is: one, where it is to be copied.
+    /// Number of segments: one if it is to be copied.
     pub(crate) segments: u32,
-    /// Why it was sent.
+    /// Reason of its transmission.
     pub(crate) origin: Origin,
-    /// When.
+    /// Time of its transmission.
     pub(crate) at: Instant,
     /// The smoothed round-trip time.
     pub(crate) srtt: Option<Micros>,
-    /// The retransmission timeout: silence that ends a burst.
+    /// The retransmission timeout: a pause of this length ends a burst.
     pub(crate) rto: Micros,
 }
 
@@ -103,19 +103,19 @@ pub(crate) struct Original {
 #[derive(Clone, Copy, Debug)]
 struct Left {
     range: SeqRange,
-    /// Bytes of each but the last.
+    /// Bytes of each copy but the last.
     segment_size: u32,
     at: Instant,
 }
 
 impl Left {
-    /// True if one of them is of this range.
+    /// True if one of them has this range.
     fn is_segment(&self, range: SeqRange) -> bool {
         if !self.range.contains(range.start) {
             return range == self.range;
         }
         let at = range.start.since(self.range.start);
-        // A FIN makes the last longer than the others.
+        // A FIN makes the last one longer than the others.
         at.is_multiple_of(self.segment_size.max(1))
             && (range.end == self.range.end || range.len() == self.segment_size)
     }
@@ -126,21 +126,21 @@ impl Left {
 pub(crate) struct Copies {
     policy: CopyPolicy,
     brake: Brake,
-    /// Stream bytes of this burst so far, and when its last segment left.
+    /// Stream bytes of this burst so far, and the time when its last segment left.
     burst: (u32, Option<Instant>),
     waiting: VecDeque<Copy>,
     recent: VecDeque<Left>,
-    /// Copies that came back as duplicates since the mark was chosen.
+    /// Copies reported as duplicates since the mark was chosen.
     needless: u32,
-    /// Originals are still to join the copies that wait; see [`CopyPolicy::aggregate`].
+    /// More originals may join the waiting copies; see [`CopyPolicy::aggregate`].
     gathering: bool,
-    /// The next copy is due and something else holds it back.
+    /// The next copy is due, but something else delays it.
     held: bool,
     off: Option<CopiesOff>,
 }
 
 impl Copies {
-    /// Nothing has been sent.
+    /// Returns the state before the first segment.
     pub(crate) fn new(policy: CopyPolicy) -> Self {
         Copies {
             policy,
@@ -155,12 +155,12 @@ impl Copies {
         }
     }
 
-    /// Why no copies are sent any more, if they are not.
+    /// Returns the reason why copying ended, if it has.
     pub(crate) fn off(&self) -> Option<CopiesOff> {
         self.off
     }
 
-    /// Options that the mark adds to a copy, bytes: originals must leave room for them.
+    /// Returns the bytes of options that the mark adds to a copy; originals must leave space for them.
     pub(crate) fn mark_len(&self) -> u32 {
         match self.policy.mark {
             CopyMark::Option if self.off.is_none() => MARK_OPTION_LEN,
@@ -173,8 +173,7 @@ impl Copies {
         self.off.is_none()
     }
 
-    /// Bytes of new data that would be copied as they leave at `now`, whatever a plan says; `None`: none of
-    /// it.
+    /// Returns the bytes of new data that would be copied at `now` independently of a plan; `None` if none.
     pub(crate) fn in_scope(&self, rto: Micros, now: Instant) -> Option<u32> {
         match self.policy.scope {
             _ if !self.is_on() => None,
@@ -186,13 +185,14 @@ impl Copies {
         }
     }
 
-    /// True if a copy is its original with the bit set and follows it directly: a device can make it.
+    /// True if a copy is its original with the bit set and follows it directly, so that a device can create
+    /// it.
     pub(crate) fn follow_at_once(&self) -> bool {
         let CopyPolicy { mark, gap, aggregate, .. } = self.policy;
         mark == CopyMark::Bit && gap == Duration::ZERO && aggregate == 1 && self.waiting.is_empty()
     }
 
-    /// A segment left with this header. Decides whether it is copied, and says so.
+    /// Processes a segment that left with this header. Returns whether it will be copied.
     pub(crate) fn on_sent(&mut self, original: &Original, header: &TcpHeader) -> bool {
         let in_scope = self.is_in_scope(original);
         match original.origin {
@@ -205,19 +205,20 @@ impl Copies {
             let gap =
                 original.srtt.map_or(Duration::ZERO, |srtt| self.policy.gap.min(Duration::from(srtt) / 4));
             let header = self.marked(header);
+            self.gathering |= self.waiting.is_empty() && self.policy.aggregate > 1;
             self.waiting.push_back(Copy { range: original.range, header, due: original.at + gap });
         }
         copied
     }
 
-    /// New segments of `segment_size` bytes left, each with its copy behind it.
+    /// Records new segments of `segment_size` bytes that left, each followed by its copy.
     pub(crate) fn on_sent_twice(&mut self, original: &Original, segment_size: u32) {
         self.is_in_scope(original);
         self.brake.on_originals(original.segments);
         self.remember(Left { range: original.range, segment_size, at: original.at });
     }
 
-    /// Copies `header`'s segment whatever the scope says; for what the planner names.
+    /// Copies `header`'s segment independently of the scope, because the planner chose it.
     pub(crate) fn add(&mut self, range: SeqRange, header: &TcpHeader, due: Instant) {
         if self.off.is_none() && self.waiting.len() < WAITING_MAX {
             let header = self.marked(header);
@@ -225,34 +226,38 @@ impl Copies {
         }
     }
 
-    /// Strikes out the copies of data that is acknowledged, up to `una`. Until the next one is tried again,
-    /// nothing holds it back. `more`: further originals could leave first.
+    /// Removes the copies of data acknowledged up to `una`, and ends the delay of the next one until it is
+    /// tried again. `more`: further originals could leave first.
     pub(crate) fn refresh(&mut self, una: SeqNum, more: bool) {
         self.held = false;
         let obsolete = |copy: &Copy| !copy.range.is_empty() && copy.range.start.lt(una);
         while self.waiting.front().is_some_and(obsolete) {
             self.waiting.pop_front();
         }
-        self.gathering |= self.waiting.is_empty();
         self.gathering &= more && self.waiting.len() < self.policy.aggregate;
     }
 
-    /// Returns the copy that may leave at `now`; [`Copies::refresh`] first.
+    /// Returns the copy that may leave at `now`; call [`Copies::refresh`] first.
     pub(crate) fn next(&self, now: Instant) -> Option<&Copy> {
         self.waiting.front().filter(|copy| copy.due <= now && !self.gathering)
     }
 
-    /// The copy that [`Copies::next`] answered.
+    /// True if there are copies that have not left.
+    pub(crate) fn are_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Returns the first waiting copy.
     pub(crate) fn front(&self) -> Option<&Copy> {
         self.waiting.front()
     }
 
-    /// The copy that [`Copies::next`] answered has to wait for something else than its time.
+    /// Delays the copy of [`Copies::next`], although it is due.
     pub(crate) fn hold(&mut self) {
         self.held = true;
     }
 
-    /// The copy that [`Copies::next`] answered left.
+    /// Records that the copy of [`Copies::next`] left.
     pub(crate) fn on_copy_sent(&mut self, now: Instant) {
         if let Some(Copy { range, .. }) = self.waiting.pop_front() {
             self.remember(Left { range, segment_size: range.len(), at: now });
@@ -266,23 +271,23 @@ impl Copies {
         self.recent.push_back(left);
     }
 
-    /// The copy that [`Copies::next`] answered is not permitted.
+    /// Drops the copy of [`Copies::next`], which is not permitted.
     pub(crate) fn drop_next(&mut self) {
         self.waiting.pop_front();
     }
 
-    /// When the next copy is due, if it waits for its time.
+    /// Returns the time when the next copy is due, if it waits for that.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         self.waiting.front().filter(|_| !self.held && !self.gathering).map(|copy| copy.due)
     }
 
-    /// Its time has come: from now on nothing but [`Copies::next`] is waited for.
+    /// Marks copies as due at `now`, so that only [`Copies::next`] is needed.
     pub(crate) fn on_timeout(&mut self, now: Instant) {
         self.held |= self.next_timeout().is_some_and(|due| due <= now);
     }
 
-    /// The peer reports a copy as a duplicate: it did not see the mark. After two of them the mark
-    /// becomes an option, or copying ends. Returns true if that happened now.
+    /// Records that the peer reported a copy as a duplicate, because it did not see the mark. After two of
+    /// them the mark becomes an option, or copying ends. Returns true if that happened now.
     pub(crate) fn on_needless(&mut self, range: SeqRange, srtt: Micros, now: Instant) -> bool {
         let since = srtt * 2;
         let known = |left: &Left| left.is_segment(range) && Micros::between(left.at, now) <= since;
@@ -298,19 +303,19 @@ impl Copies {
             CopyMark::Bit => self.policy.mark = CopyMark::Option,
             CopyMark::Option => self.end(CopiesOff::MarkLost),
         }
-        // They carry the old mark, and may be too long for the new one.
+        // They have the old mark, and may be too long for the new one.
         self.waiting.clear();
         true
     }
 
-    /// An original was lost: retransmitted, or reported as masked.
+    /// Records a lost original: retransmitted, or reported as masked.
     pub(crate) fn on_loss(&mut self) {
         if self.brake.on_loss() && self.off.is_none() {
             self.end(CopiesOff::Brake);
         }
     }
 
-    /// Bytes of copies that left and are not acknowledged.
+    /// Returns the bytes of copies that left and are not acknowledged.
     pub(crate) fn outstanding(&self, una: SeqNum) -> u32 {
         let open = |left: &&Left| left.range.end.gt(una);
         self.recent.iter().rev().take_while(open).map(|left| left.range.len()).sum()
@@ -336,7 +341,8 @@ impl Copies {
         }
     }
 
-    /// Stream bytes that left in the burst that new data at `now` belongs to: silence of an `rto` ends one.
+    /// Returns the stream bytes of the burst that new data at `now` belongs to; a pause of `rto` ends a
+    /// burst.
     fn burst_so_far(&self, rto: Micros, now: Instant) -> u32 {
         let (sent, last) = self.burst;
         let over = last.is_none_or(|last| Micros::between(last, now) >= rto);
@@ -391,7 +397,7 @@ mod tests {
         copies.next(now)
     }
 
-    /// The segments whose copies leave at `now`.
+    /// Returns the segments whose copies leave at `now`.
     fn drain(copies: &mut Copies, now: Instant) -> alloc::vec::Vec<u32> {
         let mut left = alloc::vec::Vec::new();
         while let Some(copy) = next(copies, 1, false, now) {

@@ -1,15 +1,15 @@
-//! The receiving side of Proactive: of two instances of a segment one is taken, the other dropped without
+//! The receiving side of Proactive: of two instances of a segment it accepts one and drops the other without
 //! an acknowledgement.
 //!
-//! The filter keeps a ledger of ranges that a **copy** delivered first and whose original is still to come.
-//! The original of an entry is dropped in silence; any other unmarked segment without new data is a
-//! retransmission and is acknowledged. An entry whose original does not come in time is a loss that the copy
-//! masked, and is reported. Three later originals end the wait early, until an original has been overtaken on
-//! this connection (as RACK has no tolerance before it saw reordering, RFC 8985 section 6.2 step 4). An
-//! original that comes after the report of its loss is acknowledged as a duplicate: the DSACK lets the sender
-//! take its reduction back.
+//! The filter keeps a ledger of ranges that a **copy** delivered first and whose original has not arrived.
+//! The original of an entry is dropped silently; any other unmarked segment without new data is a
+//! retransmission and is acknowledged. An entry whose original does not arrive in time is a loss that the
+//! copy masked, and is reported. Three later originals end the wait early, until an original has been
+//! overtaken on this connection (as RACK has no tolerance before it saw reordering, RFC 8985 section 6.2 step
+//! 4). An original that arrives after the report of its loss is acknowledged as a duplicate: the DSACK lets
+//! the sender undo its reduction.
 //!
-//! The filter does not know the stream: whether a segment brings new bytes is handed in.
+//! The filter does not know the stream: the caller determines whether a segment has new bytes.
 
 use alloc::collections::VecDeque;
 
@@ -20,11 +20,11 @@ use crate::receive::older;
 use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant, Micros};
 
-/// Entries of the ledger, and of the memory of first instances; beyond it the oldest is dropped.
+/// Limit of entries in the ledger, and in the memory of first instances; one more replaces the oldest.
 const ENTRIES_MAX: usize = 128;
 /// Age at which an entry may be reported because later originals have overtaken it.
 const OVERTAKEN_AGE: Duration = Duration::from_millis(1);
-/// Number of later originals that end the wait for one (the duplicate threshold of RFC 5681).
+/// Number of later originals that end the wait for an original (the duplicate threshold of RFC 5681).
 const OVERTAKEN_BY: u32 = 3;
 /// Time to wait for an original without an estimate of the round-trip time.
 const AGE_WITHOUT_SAMPLE: Duration = Duration::from_millis(10);
@@ -32,17 +32,17 @@ const AGE_WITHOUT_SAMPLE: Duration = Duration::from_millis(10);
 /// One instance of a segment with data or a FIN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Instance {
-    /// Range that it occupies, the FIN included.
+    /// The range that it occupies, including the FIN.
     pub(crate) range: SeqRange,
     /// It is marked as a copy.
     pub(crate) marked: bool,
     /// TSval.
     pub(crate) tsval: u32,
-    /// Some of it has not arrived before.
+    /// A part of it has not arrived before.
     pub(crate) new: bool,
 }
 
-/// Fields of an acknowledgement without data that two instances of it share.
+/// Fields of an acknowledgement without data that are equal in its two instances.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct BareAck {
     /// SEG.ACK.
@@ -55,17 +55,16 @@ pub(crate) struct BareAck {
     pub(crate) tsval: u32,
 }
 
-/// Verdict on an instance.
+/// Decision on an instance.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Fate {
-    /// It is processed like any segment.
+    /// Process it like any segment.
     Process,
-    /// A copy of data that has arrived: it is dropped without effect.
+    /// It is a copy of data that has arrived: drop it without effect.
     DropCopy,
-    /// The original of data that a copy has delivered: likewise.
+    /// It is the original of data that a copy has delivered: drop it without effect.
     DropOriginal,
-    /// The original of the last reported loss: it is processed like any segment, and the DSACK informs the
-    /// peer.
+    /// It is the original of the last reported loss: process it like any segment; the DSACK informs the peer.
     Refute,
 }
 
@@ -74,9 +73,9 @@ pub(crate) enum Fate {
 struct Pending {
     range: SeqRange,
     since: Instant,
-    /// Until when the original is awaited.
+    /// End of the wait for the original.
     until: Instant,
-    /// Originals of later ranges that have arrived since.
+    /// Number of later originals that have arrived.
     overtaken: u32,
 }
 
@@ -103,19 +102,19 @@ pub(crate) struct Filter {
     rule: CopyRule,
     report: CopyReport,
     pending: VecDeque<Pending>,
-    /// Ranges of which a loss was reported in this episode.
+    /// Ranges whose loss was reported in this episode.
     reported: VecDeque<SeqRange>,
-    /// An original came that later ones had overtaken.
+    /// An original arrived after later ones.
     reordering_seen: bool,
     firsts: VecDeque<First>,
-    /// For the paper's rule: how the last packet with a sequence number was marked.
+    /// For the paper's rule: the mark of the last packet of each sequence number.
     last_marks: VecDeque<(SeqNum, bool)>,
-    /// The last marked acknowledgement that was processed, and until when its original is awaited.
+    /// The last processed acknowledgement with a mark, and the end of the wait for its original.
     last_ack: Option<(BareAck, Instant)>,
 }
 
 impl Filter {
-    /// An empty ledger.
+    /// Returns an empty ledger.
     pub(crate) fn new(rule: CopyRule, report: CopyReport) -> Self {
         Filter {
             rule,
@@ -137,8 +136,8 @@ impl Filter {
         })
     }
 
-    /// Judges a segment with data or a FIN. A processed segment is entered only when [`Filter::on_taken`]
-    /// reports that the receiver took it.
+    /// Judges a segment with data or a FIN. A processed segment is recorded only when [`Filter::on_taken`]
+    /// reports that the receiver accepted it.
     pub(crate) fn judge(&mut self, instance: &Instance, now: Instant) -> Fate {
         let marked = instance.marked && !self.is_marked_retransmission(instance);
         let fate = match (marked, instance.new) {
@@ -155,19 +154,19 @@ impl Filter {
         fate
     }
 
-    /// True if new segments without a mark all pass and need not be remembered one by one.
+    /// True if all unmarked new segments pass and need not be recorded one by one.
     pub(crate) fn awaits_nothing(&self) -> bool {
         self.pending.is_empty() && self.rule == CopyRule::Ledger
     }
 
-    /// True if all marked segments of a range without new data are copies of data that arrived at one time.
+    /// True if every marked segment of a range without new data is a copy of data that arrived at one time.
     pub(crate) fn repeats(&self, range: &SeqRange, tsval: u32) -> bool {
         let first = self.firsts.iter().rev().find(|first| first.range.contains(range.start));
         let covers = |first: &First| range.end.le(first.range.end) && !older(first.tsval, tsval);
         self.rule == CopyRule::Ledger && first.is_some_and(covers)
     }
 
-    /// Records that the receiver took new bytes from an instance; if it was a copy, its original is awaited
+    /// Records that the receiver accepted new bytes of an instance. If it was a copy, its original is awaited
     /// for `age`.
     pub(crate) fn on_taken(&mut self, instance: &Instance, age: Duration, now: Instant) {
         self.remember_first(instance);
@@ -180,8 +179,8 @@ impl Filter {
         }
     }
 
-    /// Judges an acknowledgement without data. `news`: it advances SND.UNA, opens the window or reports new
-    /// data by SACK.
+    /// Judges an acknowledgement without data. `news`: the acknowledgement advances SND.UNA, opens the window
+    /// or reports new data by SACK.
     pub(crate) fn judge_ack(
         &mut self,
         ack: BareAck,
@@ -201,12 +200,12 @@ impl Filter {
         Fate::Process
     }
 
-    /// Returns the time at which the next original is given up.
+    /// Returns the time at which the next wait for an original ends.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         self.pending.iter().map(|entry| entry.due(self.reordering_seen)).min()
     }
 
-    /// Removes the entries whose time has come; returns the number of masked losses, and whether to report
+    /// Removes the entries whose wait is over; returns the number of masked losses, and whether to report
     /// them.
     pub(crate) fn on_timeout(&mut self, now: Instant) -> Masked {
         let before = self.pending.len();
@@ -231,7 +230,7 @@ impl Filter {
         self.reported.clear();
     }
 
-    /// Entries whose original is awaited.
+    /// Returns the number of awaited originals.
     #[cfg(test)]
     pub(crate) fn awaited(&self) -> usize {
         self.pending.len()
@@ -262,7 +261,7 @@ impl Filter {
     }
 
     /// Judges whether it is the original of a reported loss, which has the timestamp of its copy; a
-    /// retransmission has a younger one.
+    /// retransmission has a later one.
     fn judge_late(&mut self, instance: &Instance) -> Fate {
         let found = self.reported.iter().position(|range| *range == instance.range);
         let Some(index) = found.filter(|_| !self.is_younger(instance)) else { return Fate::Process };
@@ -277,9 +276,9 @@ impl Filter {
         first.is_none_or(|first| older(first.tsval, instance.tsval))
     }
 
-    /// A middlebox may set the mark on everything. Copies are identical to what they copy, so a marked
-    /// segment that repeats data with a younger timestamp than its first instance had is a
-    /// retransmission; so is one of which no first instance is remembered.
+    /// True if a marked segment is a retransmission, because a middlebox may set the mark on every segment. A
+    /// copy is identical to its original, so a marked segment without new data is a retransmission if its
+    /// timestamp is later than that of the first instance, or if no first instance is remembered.
     fn is_marked_retransmission(&self, instance: &Instance) -> bool {
         if instance.new || self.rule == CopyRule::Paper {
             return false;
@@ -293,7 +292,7 @@ impl Filter {
         }
     }
 
-    /// Neighbours that left in the same tick share an entry.
+    /// Records a first instance; adjacent ones of the same tick share an entry.
     fn remember_first(&mut self, instance: &Instance) {
         let Instance { range, tsval, .. } = *instance;
         if let Some(last) = self.firsts.back_mut()
@@ -321,9 +320,9 @@ impl Filter {
 /// Result of [`Filter::on_timeout`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Masked {
-    /// Originals that were lost and whose copies delivered the data.
+    /// Lost originals whose copies delivered the data.
     pub(crate) losses: u32,
-    /// The sender is to be told.
+    /// The losses must be reported to the sender.
     pub(crate) report: bool,
 }
 
@@ -346,7 +345,7 @@ mod tests {
         Filter::new(CopyRule::Ledger, CopyReport::Original)
     }
 
-    /// A new instance goes through and is taken.
+    /// Passes a new instance, which the receiver accepts.
     fn take(filter: &mut Filter, segment: u32, marked: bool, now: Instant) {
         let instance = instance(segment, marked, true);
         assert_eq!(filter.judge(&instance, now), Fate::Process);

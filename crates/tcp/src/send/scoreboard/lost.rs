@@ -43,8 +43,8 @@ impl Scoreboard {
     }
 
     /// Declares the first segment lost, at most `mss` bytes of payload: fast retransmit and partial
-    /// acknowledgements on a connection without SACK (RFC 6582). Returns how many bytes were not lost
-    /// before.
+    /// acknowledgements on a connection without SACK (RFC 6582). Returns the number of bytes newly declared
+    /// lost.
     pub(crate) fn mark_head_lost(&mut self, mss: u32) -> u32 {
         self.repairing();
         let Some(head) = self.head() else { return 0 };

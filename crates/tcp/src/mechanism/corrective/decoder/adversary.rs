@@ -1,12 +1,12 @@
-//! The decoder against a hostile path: whatever is lost, overtaken, doubled, rewritten, split or stripped
-//! of its option, what it rebuilds is what was sent.
+//! The decoder against a hostile path that loses, reorders, duplicates, rewrites or splits segments, or
+//! removes their options: the rebuilt bytes are always the sent ones.
 //!
-//! A run is a few groups of a random stream with a random code, sent through a path that damages at
-//! random, into the real receive queue, assembler and history, with an application that reads at random
-//! times. Sizes are small so that many runs are possible; nothing in the code knows a size.
+//! A run is a few groups of a random stream with a random code, sent through a path with random damage, into
+//! the real receive queue, assembler and history, with an application that reads at random times. Sizes are
+//! small so that many runs are possible; the code does not depend on them.
 //!
-//! CI does a share; the full million takes
-//! `cargo test --release -p brisk-tcp --lib adversary -- --ignored --nocapture`.
+//! CI does a part; `cargo test --release -p brisk-tcp --lib adversary -- --ignored --nocapture` does a
+//! million.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -27,7 +27,7 @@ struct Path {
     rewritten: u32,
 }
 
-/// A random number below `bound`.
+/// Returns a random number below `bound`.
 fn below(rng: &mut ChaCha8Rng, bound: u32) -> u32 {
     rng.next_u32() % bound.max(1)
 }
@@ -36,7 +36,7 @@ fn chance(rng: &mut ChaCha8Rng, thousandths: u32) -> bool {
     below(rng, 1000) < thousandths
 }
 
-/// A segment on the way.
+/// A segment on the path.
 #[derive(Clone, Debug)]
 struct Packet {
     seq: SeqNum,
@@ -57,7 +57,7 @@ struct Tally {
     fins: u64,
 }
 
-/// Receiver and truth.
+/// Receiver and the sent stream.
 struct Run {
     stream: Vec<u8>,
     first: SeqNum,
@@ -67,7 +67,8 @@ struct Run {
     decoder: Option<Decoder>,
     /// Bytes that the application has read.
     read: Vec<u8>,
-    /// The path rewrote data: then the stream is not what was sent, but what is rebuilt still is.
+    /// The path rewrote data: then the received stream may differ from the sent one, but rebuilt bytes do
+    /// not.
     rewritten: bool,
     seed: u64,
     now: Instant,
@@ -90,7 +91,7 @@ impl Run {
         self.stream.get(from..from + len).unwrap_or_default()
     }
 
-    /// The data path of the connection: window, assembler, queue.
+    /// Models the data path of the connection: window, assembler, queue.
     fn take(&mut self, seq: SeqNum, payload: &[u8], fin: bool) {
         let edges = self.edges();
         let edge = edges.rcv_nxt + edges.rcv_wnd;
@@ -140,7 +141,7 @@ impl Run {
         self.decoder = Some(decoder).filter(|_| !stop);
     }
 
-    /// Feeds what was rebuilt. True if reception ends.
+    /// Passes rebuilt bytes on. True if reception ends.
     fn judge(&mut self, outcome: Outcome) -> bool {
         match outcome {
             Outcome::Recovered(recovered) => {
@@ -177,7 +178,7 @@ impl Run {
         false
     }
 
-    /// The application reads up to `count` bytes.
+    /// Reads up to `count` bytes as the application.
     fn read(&mut self, count: usize) {
         let mut out = vec![0; count.min(self.queue.readable())];
         let count = self.queue.read(&mut out);
@@ -198,7 +199,7 @@ struct Sender {
 }
 
 impl Sender {
-    /// First transmissions of the group in segments of up to a block, and its end.
+    /// Returns the first transmissions of the group in segments of up to a block, and its end.
     fn group(&self, run: &Run, start: u32, rng: &mut ChaCha8Rng) -> (Vec<Packet>, u32) {
         let total = run.stream.len() as u32;
         let segments = 1 + below(rng, self.code.blocks_max());
@@ -217,7 +218,7 @@ impl Sender {
         (packets, at)
     }
 
-    /// The parity segments of a group, made when `una` was acknowledged.
+    /// Returns the parity segments of a group, computed when `una` was acknowledged.
     fn parities(&self, run: &Run, from: u32, to: u32, una: SeqNum) -> Vec<Packet> {
         let group = SeqRange::new(run.first + from, run.first + to);
         let mut packets = Vec::new();
@@ -244,7 +245,7 @@ impl Sender {
         packets
     }
 
-    /// Returns the segments that the path makes of one: none, one or several.
+    /// Returns the segments that the path makes of one.
     fn damage(&self, packet: Packet, rng: &mut ChaCha8Rng) -> Vec<Packet> {
         if chance(rng, self.path.loss) {
             return Vec::new();
@@ -262,19 +263,20 @@ impl Sender {
     }
 }
 
-/// A data segment of the stream, with the FIN if it reaches the end.
+/// Returns a data segment of the stream, with the FIN if it reaches the end.
 fn data(run: &Run, from: u32, to: u32) -> Packet {
     let payload = run.sent(run.first + from, (to - from) as usize).to_vec();
     Packet { seq: run.first + from, option: None, payload, fin: to as usize == run.stream.len() }
 }
 
-/// A middlebox at work: flips payload or option, strips the option, splits the segment, or pads it.
+/// Rewrites a segment as a middlebox does: flips payload or option, removes the option, splits the segment,
+/// or pads it.
 fn rewrite(code: Code, mut packet: Packet, rng: &mut ChaCha8Rng) -> Vec<Packet> {
     let len = packet.payload.len() as u32;
     match below(rng, 5) {
         0 if len > 0 => packet.payload[below(rng, len) as usize] ^= 1 << below(rng, 8),
         1 => packet.option = packet.option.map(|option| rewrite_option(code, option, rng)),
-        // The placement alone protects a parity without its option.
+        // Only its position protects a parity without its option.
         2 => packet.option = None,
         3 if len > 1 => {
             let at = 1 + below(rng, len - 1);
@@ -297,7 +299,7 @@ fn rewrite_option(code: Code, option: Gentle, rng: &mut ChaCha8Rng) -> Gentle {
     let (field, other) = (below(rng, 3), below(rng, u32::from(ROWS_MAX)) as u8);
     let flip = |value: u32, index| if field == index { value ^ bit } else { value };
     match option {
-        // The checksum of the XOR codes does not cover the place: see the module `decoder` on moved ranges.
+        // The checksum of the XOR codes does not cover the position: see the module `decoder`.
         Gentle::EncF2 { flags, enc_len, start_off, crc32c } if code != Code::ReedSolomon => {
             Gentle::EncF2 { flags, enc_len: flip(enc_len, 0).max(1), start_off, crc32c: flip(crc32c, 2) }
         }
@@ -323,7 +325,7 @@ fn rewrite_option(code: Code, option: Gentle, rng: &mut ChaCha8Rng) -> Gentle {
     }
 }
 
-/// One run; `hostile` paths rewrite too.
+/// Runs once; `hostile` paths also rewrite.
 fn run(seed: u64, hostile: bool) -> Tally {
     let rng = &mut ChaCha8Rng::seed_from_u64(seed);
     let codes = [Code::Xor, Code::XorInterleaved, Code::ReedSolomon];
@@ -366,7 +368,7 @@ fn run(seed: u64, hostile: bool) -> Tally {
     run.tally
 }
 
-/// The whole stream: every group, its parities, and what they did not repair again.
+/// Transfers the whole stream: every group, its parities, and retransmissions of the rest.
 fn transfer(run: &mut Run, sender: &Sender, rng: &mut ChaCha8Rng) {
     let (mut at, total) = (0, run.stream.len() as u32);
     while at < total {

@@ -1,4 +1,4 @@
-//! The decoder on its own: a stream of known bytes, a receiver that holds parts of it.
+//! The decoder alone: a stream of known bytes, and a receiver that holds parts of it.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -37,7 +37,7 @@ impl Peer {
         SeqRange::new(self.first + from, self.first + to)
     }
 
-    /// Makes the whole stream arrive except the ranges in `lost`.
+    /// Returns the receiver after the whole stream except the ranges in `lost` has arrived.
     fn without(mut self, lost: &[(u32, u32)]) -> Peer {
         self.arrived = SeqRanges::new();
         self.arrived.insert(self.range(0, self.stream.len() as u32));
@@ -57,7 +57,7 @@ impl Peer {
         &self.stream[range.start.since(self.first) as usize..range.end.since(self.first) as usize]
     }
 
-    /// The parity segment of a layout, as the sender makes it when `una` is acknowledged.
+    /// Returns the parity segment of a layout, as the sender builds it when `una` is acknowledged.
     fn sent(&self, layout: Layout, una: SeqNum, row: u8, rows: u8) -> Sent {
         let placed = || [(layout.range().start, self.bytes(layout.range()))].into_iter();
         let mut payload = vec![0; layout.payload_len()];
@@ -154,7 +154,7 @@ fn a_short_tail_and_segments_across_blocks_are_rebuilt() {
     let peer = Peer::new(2500).without(&[(2000, 2500)]);
     let outcome = decode(&mut decoder, &peer, &peer.sent(layout(Code::Xor, 2500, 1000), FIRST, 0, 1));
     assert_eq!(runs(&peer, &outcome), [(2000, 2500, false)]);
-    // Payloads of 600, 1000 and 800 bytes, the second lost: it lies across the blocks.
+    // Payloads of 600, 1000 and 800 bytes, the second lost: it spans two blocks.
     let peer = Peer::new(2400).without(&[(600, 1600)]);
     let outcome = decode(&mut decoder, &peer, &peer.sent(layout(Code::Xor, 2400, 1000), FIRST, 0, 1));
     assert_eq!(runs(&peer, &outcome), [(600, 1600, false)]);
@@ -175,7 +175,7 @@ fn one_parity_rebuilds_losses_in_two_columns_except_by_paper_rule() {
     let paper = DecoderConfig { rule: FecRule::Contiguous, ..config(Code::Xor) };
     let outcome = decode(&mut Decoder::new(paper), &peer, &sent);
     assert_eq!(outcome, Outcome::Failed { lost_len: 2600, why: Failure::TooMuchLost });
-    // Neighbouring small losses make one run of less than a block.
+    // Adjacent small losses form one run of less than a block.
     let peer = Peer::new(2700).without(&[(1000, 1700)]);
     let sent = peer.sent(layout(Code::Xor, 2700, 1000), FIRST, 0, 1);
     assert_eq!(runs(&peer, &decode(&mut Decoder::new(paper), &peer, &sent)), [(1000, 1700, false)]);
@@ -252,7 +252,7 @@ fn a_fin_is_repaired_with_the_last_bytes_and_alone() {
     assert_eq!(decode_at(&mut decoder, &fin_lost, &sent, &known, NOW), Outcome::Nothing);
 }
 
-/// Bit 5 of byte 10 of the first segment was flipped on the way, the second segment is lost.
+/// Bit 5 of byte 10 of the first segment was flipped on the path, and the second segment is lost.
 #[test]
 fn rewritten_parity_repairs_nothing_and_twice_ends_reception() {
     let mut peer = Peer::new(3000).without(&[(1000, 2000)]);
@@ -335,8 +335,8 @@ fn sequence_numbers_wrap_within_a_group() {
     assert_eq!(runs(&peer, &outcome), [(1000, 2000, false)]);
 }
 
-/// Two segments are lost. The parity of the second alone, moved by a device onto the first: its checksum
-/// matches, for nothing else is in the range.
+/// Two segments are lost. A device moved the parity of the second alone onto the first; its checksum matches,
+/// because the range has no other bytes.
 #[test]
 fn a_range_of_which_nothing_arrived_must_follow_what_has() {
     let peer = Peer::new(4000).without(&[(1000, 3000)]);
@@ -349,7 +349,7 @@ fn a_range_of_which_nothing_arrived_must_follow_what_has() {
     assert_eq!(runs(&peer, &outcome), [(1000, 2000, false)]);
 }
 
-/// The same with a code whose checksum says where the range lies.
+/// The same with a code whose checksum covers the position of the range.
 #[test]
 fn a_range_that_was_moved_fails_its_checksum() {
     let peer = Peer::new(4000).without(&[(1000, 3000)]);
@@ -428,7 +428,7 @@ fn a_lost_parity_makes_the_failure_known_with_the_last_one() {
     assert_eq!(decode(&mut decoder, &peer, &sent[0]), Outcome::Waiting);
     let failed = Outcome::Failed { lost_len: 21_000, why: Failure::TooMuchLost };
     assert_eq!(decode(&mut decoder, &peer, &sent[2]), failed);
-    // It was only overtaken.
+    // It was only overtaken by a later one.
     assert!(matches!(decode(&mut decoder, &peer, &sent[1]), Outcome::Recovered(_)));
 }
 
@@ -499,7 +499,7 @@ fn ranges(word: &str) -> Vec<(u32, u32)> {
     if word == "-" { Vec::new() } else { word.split(',').map(range).collect() }
 }
 
-/// Returns the receiver's answer in the words of `docs/wire/vectors.md`.
+/// Returns the receiver's result in the words of `docs/wire/vectors.md`.
 fn answer(peer: &Peer, outcome: Option<&Outcome>) -> std::string::String {
     match outcome {
         None | Some(Outcome::Nothing) => "nothing".into(),
