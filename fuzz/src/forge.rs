@@ -46,7 +46,7 @@ fn rx(decisions: &mut Decisions<'_>, packet: &[u8]) -> Rx {
         _ => None,
     };
     let checksum = if decisions.one_in(32) { ChecksumCheck::Trust } else { ChecksumCheck::Verify };
-    Rx { checksum, segment_size }
+    Rx { checksum, segment_size, ..Rx::default() }
 }
 
 /// What an honest peer could send now: an acknowledgement of some of the data, data, a FIN.

@@ -447,7 +447,7 @@ fn join(first: &(Vec<u8>, Rx), second: &(Vec<u8>, Rx)) -> Option<(Vec<u8>, Rx)> 
     let tcp = brisk_wire::TcpHeader { seq: a.tcp.seq, ..b.tcp };
     let mut packet = Vec::new();
     emit(&a.ip, &tcp, &[a.payload, b.payload], ChecksumFill::Full, &mut packet).ok()?;
-    Some((packet, Rx { checksum: ChecksumCheck::Verify, segment_size: u16::try_from(size).ok() }))
+    Some((packet, Rx { segment_size: u16::try_from(size).ok(), ..Rx::default() }))
 }
 
 fn segment(packet: &[u8]) -> Option<Segment<'_>> {

@@ -478,7 +478,7 @@ pub(crate) fn states(hop: &HopSettings, tcp: &TcpConfig, fast_open: bool) -> Vec
         CongestionAlgorithm::Reno => "reno",
         CongestionAlgorithm::Bbr => "bbr",
         CongestionAlgorithm::Fixed(_) => "fixed",
-        CongestionAlgorithm::Custom(_) => "custom",
+        _ => "custom",
     };
     vec![
         state("fast_open", switch(fast_open), source),

@@ -83,12 +83,7 @@ impl Redundancy {
             GentleOutcome::Off(GentleOff::Remembered | GentleOff::IllegalAnswer | GentleOff::Stripped) => {
                 Redundancy::Blocked
             }
-            GentleOutcome::Off(
-                GentleOff::NoRoom
-                | GentleOff::OnTrial
-                | GentleOff::HandshakeRetransmitted
-                | GentleOff::Simultaneous,
-            ) => Redundancy::Lapsed,
+            GentleOutcome::Off(_) => Redundancy::Lapsed,
         }
     }
 

@@ -129,7 +129,7 @@ impl Outgoing {
     /// Hands the stack the packets that it sent to itself.
     fn deliver_looped(&mut self, stack: &mut Stack, now: Instant) {
         while let Some((packet, tx)) = self.looped.pop_front() {
-            let rx = Rx { checksum: ChecksumCheck::Trust, segment_size: tx.segment_size };
+            let rx = Rx { checksum: ChecksumCheck::Trust, segment_size: tx.segment_size, ..Rx::default() };
             stack.on_packet(&packet, rx, now);
             self.spare.push(packet);
         }
@@ -564,5 +564,5 @@ fn rx(meta: RxMeta) -> Rx {
         ChecksumState::Verify => ChecksumCheck::Verify,
         ChecksumState::Trusted => ChecksumCheck::Trust,
     };
-    Rx { checksum, segment_size: meta.segment_size }
+    Rx { checksum, segment_size: meta.segment_size, ..Rx::default() }
 }

@@ -457,6 +457,7 @@ impl Inner {
                     waiting.readers.take_into(woken);
                     waiting.writers.take_into(woken);
                 }),
+                _ => {}
             }
         }
         if let Some(waiting) = self.forwarder.as_mut().filter(|_| self.stack.has_request()) {

@@ -349,7 +349,7 @@ impl Host {
                         socket.waiting += 1;
                     }
                 }
-                Event::Readable(_) | Event::Writable(_) => {}
+                _ => {}
             }
         }
     }

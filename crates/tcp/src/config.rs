@@ -272,6 +272,7 @@ impl Default for KeepaliveConfig {
 
 /// Path-MTU discovery.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub enum MtuProbing {
     /// Only ICMP lowers the MTU.
     Off,
@@ -289,6 +290,7 @@ pub enum MtuProbing {
 
 /// When a connection uses ECN (RFC 3168); Linux: `tcp_ecn`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub enum EcnMode {
     /// Never.
     Off,
@@ -301,6 +303,7 @@ pub enum EcnMode {
 
 /// Treatment of the urgent pointer; Linux's choices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub enum UrgentPolicy {
     /// The byte before the urgent pointer leaves the stream and is read apart.
     #[default]
@@ -678,6 +681,7 @@ impl ConnectConfig {
 
 /// When a listener answers with a SYN cookie instead of keeping a half-open connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub enum SynCookies {
     /// Never: SYNs beyond the limit are dropped.
     Off,

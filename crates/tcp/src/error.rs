@@ -4,6 +4,8 @@ use core::net::SocketAddr;
 
 use thiserror::Error;
 
+pub use crate::stored::ImportError;
+
 /// Whose fault an error is: it decides whether a retry, another peer or a change of code helps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
@@ -200,6 +202,7 @@ pub enum WriteError {
 /// A configuration value that cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("{key}: {value} is out of range; use {range}")]
+#[non_exhaustive]
 pub struct ConfigError {
     /// The configuration key.
     pub key: &'static str,

@@ -15,6 +15,7 @@ use crate::time::Duration;
 
 /// An event that the application waits for. Edge-triggered: reported once per change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Event {
     /// The handshake of an active open completed.
     Connected(ConnId),

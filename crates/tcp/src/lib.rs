@@ -16,6 +16,12 @@
 //! | [`path`] | what is remembered of a path from one connection to the next |
 //! | [`mechanism`], [`outcome`] | the seam of the aggressive mechanisms, and the values that travel |
 //!
+//! [`wire`] is the crate of the formats, whose types are in the signatures here.
+//!
+//! Types that the crate hands out (events, errors, outcomes, statistics) are `#[non_exhaustive]`, and
+//! literals of configuration end with `..Default::default()`, so that a minor version can extend both. Enums
+//! with a complete set of values ([`State`](connection::State), [`Fault`](error::Fault)) are exhaustive.
+//!
 //! Two stacks, a request and a response:
 //!
 //! ```
@@ -92,8 +98,11 @@ pub(crate) mod send;
 pub mod seq_ranges;
 pub(crate) mod short_path;
 pub mod stack;
-pub mod stored;
+mod stored;
 pub mod time;
+
+pub use brisk_wire as wire;
+pub use bytes::Bytes;
 
 pub use config::{ConnectConfig, ListenConfig, StackConfig, TcpConfig};
 pub use event::{Event, Lifecycle, LifecycleEvent};

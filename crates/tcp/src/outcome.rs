@@ -2,8 +2,8 @@
 //!
 //! Parts take values and return values; no part holds a reference to another. This is the one file
 //! that all of them import. A segment that arrives becomes an [`Arrived`]; the scoreboard turns its
-//! acknowledgement into an [`AckOutcome`]; loss detection turns that into a [`LossOutcome`];
-//! recovery turns both into an [`Episode`]. On the way out, a [`Sent`] tells every part what left.
+//! acknowledgement into an `AckOutcome`; loss detection turns that into a `LossOutcome`;
+//! recovery turns both into an [`Episode`]. On the way out, a `Sent` tells every part what left.
 
 use alloc::vec::Vec;
 
@@ -15,6 +15,7 @@ use crate::time::{Instant, Micros};
 
 /// Why a segment was sent. The budget (`send::budget`) and the scoreboard judge by it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Origin {
     /// A segment without data, SYN or FIN.
     Ack,
@@ -86,20 +87,20 @@ pub struct Rebuilt {
 
 /// One transmitted segment that an acknowledgement newly reports as delivered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Delivered {
+pub(crate) struct Delivered {
     /// The sequence range of the segment.
-    pub range: SeqRange,
+    pub(crate) range: SeqRange,
     /// When it was last sent.
-    pub sent_at: Instant,
+    pub(crate) sent_at: Instant,
     /// True if it was sent more than once.
-    pub retransmitted: bool,
+    pub(crate) retransmitted: bool,
     /// Why it was last sent.
-    pub origin: Origin,
+    pub(crate) origin: Origin,
 }
 
 /// Cause of a DSACK block (RFC 2883), judged by the retransmissions on the scoreboard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum DsackOf {
+pub(crate) enum DsackOf {
     /// A range that was retransmitted: the retransmission was not needed.
     Retransmit,
     /// A range that a tail loss probe repeated.
@@ -115,66 +116,66 @@ pub enum DsackOf {
 
 /// A DSACK report.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Dsack {
+pub(crate) struct Dsack {
     /// The duplicate range.
-    pub range: SeqRange,
+    pub(crate) range: SeqRange,
     /// Whose duplicate it is.
-    pub of: DsackOf,
+    pub(crate) of: DsackOf,
     /// Bytes of the range that were sent more than once, and not reported before.
-    pub sent_twice: u32,
+    pub(crate) sent_twice: u32,
     /// True if its first segment had been reported before, was sent more than once, and was outstanding
     /// still: one of both transmissions was late.
-    pub reported_before: bool,
+    pub(crate) reported_before: bool,
 }
 
 /// Changes of the scoreboard by an acknowledgement. Byte counts include SYN and FIN as one each.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct AckOutcome {
+pub(crate) struct AckOutcome {
     /// Arrival time of the acknowledgement.
-    pub at: Instant,
+    pub(crate) at: Instant,
     /// SEG.ACK.
-    pub ack: SeqNum,
+    pub(crate) ack: SeqNum,
     /// SND.UNA before this acknowledgement.
-    pub una_before: SeqNum,
+    pub(crate) una_before: SeqNum,
     /// Bytes by which SND.UNA advanced; 0 for a duplicate.
-    pub advanced: u32,
+    pub(crate) advanced: u32,
     /// Bytes newly reported by SACK blocks, above the new SND.UNA.
-    pub newly_sacked: u32,
+    pub(crate) newly_sacked: u32,
     /// Bytes newly known to be delivered: cumulatively acknowledged and not sacked before, plus
     /// newly sacked.
-    pub delivered_bytes: u32,
+    pub(crate) delivered_bytes: u32,
     /// Segments behind `delivered_bytes`. Without SACK each duplicate acknowledgement stands for one, which
     /// is not counted again when it is acknowledged.
-    pub delivered_segments: u32,
+    pub(crate) delivered_segments: u32,
     /// The segments behind `delivered_bytes`, in the order in which they were last sent; without SACK those
     /// that are acknowledged.
-    pub delivered: SmallVec<[Delivered; 8]>,
+    pub(crate) delivered: SmallVec<[Delivered; 8]>,
     /// Bytes in flight (RFC 6675 pipe) before the acknowledgement was processed.
-    pub pipe_before: u32,
+    pub(crate) pipe_before: u32,
     /// SND.NXT - SND.UNA before, less the bytes sacked before: RecoverFS of RFC 9937.
-    pub undelivered_before: u32,
+    pub(crate) undelivered_before: u32,
     /// A round-trip sample that obeys Karn's rule, if this acknowledgement brings one.
-    pub rtt: Option<Micros>,
+    pub(crate) rtt: Option<Micros>,
     /// The time since the segment was sent whose timestamp the acknowledgement echoes, in ticks of the
     /// timestamp clock; `None` without timestamps. Tells an original from its retransmission.
-    pub echoed_rtt: Option<Micros>,
+    pub(crate) echoed_rtt: Option<Micros>,
     /// A DSACK block, if the acknowledgement carried one.
-    pub dsack: Option<Dsack>,
+    pub(crate) dsack: Option<Dsack>,
     /// RFC 5681 duplicate acknowledgement: nothing advanced, no data, window unchanged, data
     /// outstanding.
-    pub duplicate: bool,
+    pub(crate) duplicate: bool,
     /// The segment is an acknowledgement and nothing else: no data, window unchanged.
-    pub bare: bool,
+    pub(crate) bare: bool,
     /// The peer echoes congestion experienced (ECE, RFC 3168).
-    pub ece: bool,
+    pub(crate) ece: bool,
     /// A SACK block that was reported before has vanished from SND.UNA on: the receiver reneged.
-    pub reneged: bool,
+    pub(crate) reneged: bool,
     /// A loss repaired by redundancy is reported for the first time: what is delivered now may have come
     /// with something that was sent later, so times prove nothing.
-    pub repaired: bool,
+    pub(crate) repaired: bool,
     /// The peer reports a repair, for the first time or again: what is delivered late may have been rebuilt
     /// rather than overtaken.
-    pub reports_repair: bool,
+    pub(crate) reports_repair: bool,
 }
 
 impl AckOutcome {
@@ -197,6 +198,7 @@ impl AckOutcome {
 
 /// Algorithm that declared data lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum LossCause {
     /// RACK: sent sufficiently before something that was delivered (RFC 8985 section 6.2).
     Rack,
@@ -220,17 +222,18 @@ pub enum LossCause {
 
 /// Result of loss detection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct LossOutcome {
+pub(crate) struct LossOutcome {
     /// Bytes newly marked lost.
-    pub newly_lost: u32,
+    pub(crate) newly_lost: u32,
     /// Of these, bytes that had been retransmitted before: the retransmission itself was lost.
-    pub lost_again: u32,
+    pub(crate) lost_again: u32,
     /// Algorithm that declared it, if anything was lost.
-    pub cause: Option<LossCause>,
+    pub(crate) cause: Option<LossCause>,
 }
 
 /// Change of the recovery state by an acknowledgement or a timer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Episode {
     /// Nothing: no recovery is under way.
     None,
@@ -244,17 +247,18 @@ pub enum Episode {
 
 /// A loss that redundancy repaired and that congestion control must still hear of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct CongestionSignal {
+pub(crate) struct CongestionSignal {
     /// SEG.ACK of the acknowledgement that reported the repair.
-    pub ack: SeqNum,
+    pub(crate) ack: SeqNum,
     /// Means of the repair.
-    pub by: Repair,
+    pub(crate) by: Repair,
     /// How the window goes down.
-    pub reaction: Reaction,
+    pub(crate) reaction: Reaction,
 }
 
 /// Means that repaired a loss before loss detection could.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Repair {
     /// A tail loss probe.
     Probe,
@@ -266,7 +270,7 @@ pub enum Repair {
 
 /// How the window goes down after a repaired loss.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Reaction {
+pub(crate) enum Reaction {
     /// In proportion to what is delivered, by PRR.
     Proportional,
     /// In one step (Linux: tcp_process_tlp_ack; the draft of the tail loss probe of 2013 too).
@@ -275,19 +279,19 @@ pub enum Reaction {
 
 /// Content of one transmission of the connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Sent {
+pub(crate) struct Sent {
     /// The sequence range; empty for an acknowledgement.
-    pub range: SeqRange,
+    pub(crate) range: SeqRange,
     /// Payload bytes of each wire segment if the transmission is a super-segment.
-    pub segment_size: u32,
+    pub(crate) segment_size: u32,
     /// Why it was sent.
-    pub origin: Origin,
+    pub(crate) origin: Origin,
     /// True if it carried SYN.
-    pub syn: bool,
+    pub(crate) syn: bool,
     /// True if it carried FIN.
-    pub fin: bool,
+    pub(crate) fin: bool,
     /// When.
-    pub at: Instant,
+    pub(crate) at: Instant,
 }
 
 /// Names of RFC 6675 / Linux for the state of the sender.

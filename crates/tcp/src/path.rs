@@ -1,13 +1,13 @@
 //! Memory of a path from one connection to the next (RFC 9040, temporal sharing).
 //!
 //! A path is a pair of addresses. Its connections report their measurements when they open, every
-//! [`REPORT_INTERVAL`] while they are busy, and at their end. The memory merges the reports and lets them
+//! `REPORT_INTERVAL` while they are busy, and at their end. The memory merges the reports and lets them
 //! age; a new connection receives the [`PathFacts`] as a value. The memory knows no connection and decides
 //! nothing: [`crate::config::PathStart`] and [`crate::config::HandshakeTimers`] decide how a connection uses
 //! the facts.
 //!
 //! Only this module has facts of the *path*: round-trip time, window, loss, and segment size.
-//! [`crate::fast_open::client`] has the facts of a *server* about Fast Open (cookies, refusals).
+//! `fast_open::client` has the facts of a *server* about Fast Open (cookies, refusals).
 //!
 //! | fact | folded in how | believed for |
 //! |---|---|---|
@@ -39,7 +39,7 @@ use volume::Volume;
 pub(crate) use volume::{FlightReport, StartRequest};
 
 /// Interval at which a busy connection reports its measurements.
-pub const REPORT_INTERVAL: Duration = Duration::from_secs(10);
+pub(crate) const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 /// Limit of segments in the loss estimate; above it all counts are halved.
 const LOSS_SEGMENTS: u64 = 1 << 14;
 /// Unit of the counts, as a fraction of a segment, so that halving a single loss does not lose it.
@@ -112,6 +112,7 @@ impl PathMemoryConfig {
 
 /// Current facts of a path; unknown or outdated ones are absent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct PathFacts {
     /// Round-trip time.
     pub rtt: Option<PathRtt>,
@@ -151,6 +152,7 @@ impl PathFacts {
 
 /// Round-trip time of a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct PathRtt {
     /// Smoothed round-trip time.
     pub srtt: Duration,
@@ -162,6 +164,7 @@ pub struct PathRtt {
 
 /// Loss on a path, of this host's segments, without losses of an overflowing queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct PathLoss {
     /// Segments in the estimate, with less weight for older ones.
     pub segments: u32,
@@ -180,6 +183,7 @@ impl From<PathLoss> for LossHistory {
 
 /// Result of path-MTU discovery, bytes of IP packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct NarrowPath {
     /// Packets of this size pass.
     pub low: u16,

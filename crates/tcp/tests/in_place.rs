@@ -91,7 +91,7 @@ fn download(how: Polled, writing: Writing) -> (Vec<Vec<u8>>, usize) {
     let content: Vec<u8> = (0..BYTES).map(|i| (i % 251) as u8).collect();
     let (mut writer, mut written, mut read) = (None, 0, Vec::new());
     let (mut packets, mut apart) = (Vec::new(), 0);
-    let trusted = |segment_size| Rx { checksum: ChecksumCheck::Trust, segment_size };
+    let trusted = |segment_size| Rx { checksum: ChecksumCheck::Trust, segment_size, ..Rx::default() };
     while read.len() < BYTES {
         let mut packet = Vec::new();
         while let Some(transmit) = client.poll_transmit(now, &mut packet) {
@@ -158,7 +158,7 @@ fn given_bytes_stay_in_place_until_acknowledged() {
     let now = Instant::ZERO;
     let (reader, _) = client.connect_with_data(remote, b"x", &ConnectConfig::default(), now).unwrap();
     let mut packet = Vec::new();
-    let rx = Rx { checksum: ChecksumCheck::Trust, segment_size: None };
+    let rx = Rx { checksum: ChecksumCheck::Trust, ..Rx::default() };
     let pass = |from: &mut Stack, to: &mut Stack, packet: &mut Vec<u8>| {
         while from.poll_transmit(now, packet).is_some() {
             to.on_packet(packet, rx, now);

@@ -259,7 +259,7 @@ impl Application for Browser {
                     host.release(id);
                 }
             }
-            Event::Incoming(_) => {}
+            _ => {}
         }
     }
 

@@ -132,7 +132,7 @@ impl Application for BulkSender {
                 self.connection = None;
                 host.release(id);
             }
-            Event::Incoming(_) => {}
+            _ => {}
         }
     }
 
@@ -226,7 +226,7 @@ impl Application for Sink {
                 }
             }
             Event::Readable(id) | Event::Closed(id, _) => self.read(id, host),
-            Event::Connected(_) | Event::Writable(_) => {}
+            _ => {}
         }
     }
 

@@ -318,7 +318,7 @@ impl Application for Client {
                     }
                 }
             }
-            Event::Closed(..) | Event::Incoming(_) => {}
+            _ => {}
         }
     }
 

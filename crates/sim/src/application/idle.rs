@@ -79,7 +79,7 @@ impl Application for Idle {
                 self.ended_early = Some(reason);
                 self.let_go(host);
             }
-            Event::Readable(_) | Event::Writable(_) | Event::Incoming(_) => {}
+            _ => {}
         }
     }
 

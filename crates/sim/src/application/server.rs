@@ -128,6 +128,7 @@ impl Application for Server {
                 self.connections.remove(id);
                 host.release(id);
             }
+            _ => {}
         }
     }
 

@@ -114,6 +114,7 @@ impl Owners {
                 self.connections.get(id).copied()
             }
             Event::Incoming(id) => self.listeners.iter().find(|(of, _)| *of == id).map(|(_, app)| *app),
+            _ => None,
         }
     }
 }

@@ -190,5 +190,5 @@ fn rx(meta: RxMeta) -> Rx {
         ChecksumState::Verify => ChecksumCheck::Verify,
         ChecksumState::Trusted => ChecksumCheck::Trust,
     };
-    Rx { checksum, segment_size: meta.segment_size }
+    Rx { checksum, segment_size: meta.segment_size, ..Rx::default() }
 }

@@ -114,6 +114,7 @@ impl CorrectiveConfig {
 
 /// Placement of parity in the sequence space, and protection of the application from it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum FecProfile {
     /// The paper's: at the first covered byte, the option on every packet, no checksum. For the laboratory: a
     /// network that alters payloads can make it corrupt data.
@@ -150,6 +151,7 @@ impl FecProfile {
 
 /// Code of the parity.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum FecCode {
     /// One parity segment: the XOR of all blocks.
     Xor,
@@ -161,6 +163,7 @@ pub enum FecCode {
 
 /// Time at which the parity of a group leaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum FecDue {
     /// Time after the first packet of the group.
     FirstPacket,
@@ -170,6 +173,7 @@ pub enum FecDue {
 
 /// Losses that the receiver rebuilds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum FecRule {
     /// One run of at most a block.
     Contiguous,
@@ -179,6 +183,7 @@ pub enum FecRule {
 
 /// Time that loss detection waits for the answer to parity.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum FecHold {
     /// Not at all.
     Off,
@@ -273,6 +278,7 @@ impl ProactiveConfig {
 
 /// Data to copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum CopyScope {
     /// The first bytes of each burst after idle.
     Short,
@@ -284,6 +290,7 @@ pub enum CopyScope {
 
 /// Mark of a copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum CopyMark {
     /// By a reserved bit of the header.
     Bit,
@@ -293,6 +300,7 @@ pub enum CopyMark {
 
 /// Lost instance of a segment that the receiver reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum CopyReport {
     /// The original: the copy was expendable.
     Original,
@@ -302,6 +310,7 @@ pub enum CopyReport {
 
 /// Treatment of an unmarked segment without new data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum CopyRule {
     /// Only data that a copy delivered a moment ago is dropped without an acknowledgement.
     Ledger,

@@ -80,6 +80,7 @@ impl Rfc6675Config {
 
 /// Early retransmit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum EarlyRetransmit {
     /// None: three duplicates or a timeout.
     Off,

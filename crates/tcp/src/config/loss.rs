@@ -7,6 +7,7 @@ use crate::time::Duration;
 
 /// The two forms of Reactive (Gentle Aggression section 4).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Reactive {
     /// No probes: a lost tail waits for the retransmission timeout.
     Off,
@@ -63,6 +64,7 @@ impl Default for ThinStreamConfig {
 
 /// Algorithm of loss detection on a connection with SACK.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub enum LossDetection {
     /// By time (RFC 8985).
     #[default]

@@ -12,6 +12,7 @@ use super::sample::ControllerStart;
 
 /// Which congestion control a connection uses.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub enum CongestionAlgorithm {
     /// CUBIC (RFC 9438) with HyStart++ (RFC 9406).
     #[default]

@@ -64,7 +64,7 @@ struct Epoch {
 
 /// See the [module](self).
 #[derive(Clone, Debug)]
-pub struct Cubic {
+pub(crate) struct Cubic {
     mss: u32,
     cwnd: u32,
     paced: bool,
@@ -80,7 +80,7 @@ pub struct Cubic {
 impl Cubic {
     /// An initial window of `initial` bytes and segments of at most `mss` bytes; `paced` if bursts
     /// are spread over the round trip.
-    pub fn new(mss: u32, initial: u32, paced: bool) -> Self {
+    pub(crate) fn new(mss: u32, initial: u32, paced: bool) -> Self {
         let mss = mss.max(1);
         let curve = Curve { ssthresh: u32::MAX, w_max: 0, cwnd_prior: 0, epoch: None, flat: true };
         Cubic {

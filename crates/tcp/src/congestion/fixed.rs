@@ -6,13 +6,13 @@ use crate::time::Instant;
 
 /// The fixed window.
 #[derive(Clone, Debug)]
-pub struct Fixed {
+pub(crate) struct Fixed {
     window: u32,
 }
 
 impl Fixed {
     /// A window of `window` bytes; at least one byte, so that something can leave.
-    pub fn new(window: u32) -> Self {
+    pub(crate) fn new(window: u32) -> Self {
         Fixed { window: window.max(1) }
     }
 }

@@ -23,7 +23,7 @@ const CSS_ROUNDS: u32 = 5;
 
 /// Where the first slow start stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Phase {
+pub(crate) enum Phase {
     /// Standard slow start.
     SlowStart,
     /// Conservative slow start.
@@ -39,7 +39,7 @@ pub enum Phase {
 
 /// See the [module](self).
 #[derive(Clone, Debug)]
-pub struct HyStart {
+pub(crate) struct HyStart {
     phase: Phase,
     /// windowEnd: SND.NXT when the round began.
     window_end: Option<SeqNum>,
@@ -59,7 +59,7 @@ impl Default for HyStart {
 
 impl HyStart {
     /// At the start of a connection.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         HyStart {
             phase: Phase::SlowStart,
             window_end: None,
@@ -70,12 +70,13 @@ impl HyStart {
     }
 
     /// Where slow start stands.
-    pub fn phase(&self) -> Phase {
+    #[cfg(test)]
+    pub(crate) fn phase(&self) -> Phase {
         self.phase
     }
 
     /// Bytes by which the window grows for `bytes` acknowledged (already limited to L segments).
-    pub fn growth(&self, bytes: u32) -> u32 {
+    pub(crate) fn growth(&self, bytes: u32) -> u32 {
         match self.phase {
             Phase::SlowStart => bytes,
             Phase::Conservative { .. } => bytes / CSS_GROWTH_DIVISOR,
@@ -84,7 +85,7 @@ impl HyStart {
     }
 
     /// An acknowledgement in slow start; returns the phase after it.
-    pub fn on_ack(&mut self, rtt: Option<Micros>, una: SeqNum, nxt: SeqNum) -> Phase {
+    pub(crate) fn on_ack(&mut self, rtt: Option<Micros>, una: SeqNum, nxt: SeqNum) -> Phase {
         let window_end = *self.window_end.get_or_insert(nxt);
         if let Some(rtt) = rtt {
             self.current_round_min = Some(self.current_round_min.map_or(rtt, |min| min.min(rtt)));

@@ -11,7 +11,7 @@ use crate::time::Instant;
 
 /// The window of a loss-based controller: how it grows, and what a reduction makes of it. All sizes are in
 /// bytes.
-pub trait Window: Debug + Send {
+pub(crate) trait Window: Debug + Send {
     /// Its name, as users know it.
     fn name(&self) -> &'static str;
     /// Congestion window.
@@ -46,14 +46,14 @@ pub trait Window: Debug + Send {
 
 /// A [`Window`] with Proportional Rate Reduction.
 #[derive(Clone, Debug)]
-pub struct LossBased<W> {
+pub(crate) struct LossBased<W> {
     window: W,
     prr: Prr,
 }
 
 impl<W: Window> LossBased<W> {
     /// A controller that grows as `window` says.
-    pub fn new(window: W, bound: PrrBound) -> Self {
+    pub(crate) fn new(window: W, bound: PrrBound) -> Self {
         LossBased { window, prr: Prr::new(bound) }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A [`CongestionController`] receives reports of sent, delivered and lost data ([`sample`]) and returns a
 //! window and, if it paces, a rate. It also sets the window during recovery, while `send/recovery.rs` decides
-//! when recovery begins and ends. The loss-based controllers share [`loss_based::LossBased`], which runs
+//! when recovery begins and ends. The loss-based controllers share `loss_based::LossBased`, which runs
 //! Proportional Rate Reduction in recovery.
 
 use alloc::boxed::Box;
@@ -95,7 +95,7 @@ pub trait CongestionController: Debug + Send {
 
 /// One of the controllers, in place.
 #[derive(Debug)]
-pub enum Controller {
+pub(crate) enum Controller {
     /// CUBIC.
     Cubic(LossBased<Cubic>),
     /// Reno.
@@ -110,7 +110,7 @@ pub enum Controller {
 
 impl Controller {
     /// The controller that a configuration names.
-    pub fn new(algorithm: &CongestionAlgorithm, prr: PrrBound, start: &ControllerStart) -> Controller {
+    pub(crate) fn new(algorithm: &CongestionAlgorithm, prr: PrrBound, start: &ControllerStart) -> Controller {
         let ControllerStart { mss, initial_window, paced, .. } = *start;
         match algorithm {
             CongestionAlgorithm::Cubic => {
@@ -151,7 +151,7 @@ impl Controller {
 impl Controller {
     /// Congestion window, bytes.
     #[inline]
-    pub fn cwnd(&self) -> u32 {
+    pub(crate) fn cwnd(&self) -> u32 {
         match self {
             Controller::Cubic(controller) => controller.cwnd(),
             Controller::Reno(controller) => controller.cwnd(),
@@ -163,7 +163,7 @@ impl Controller {
 
     /// Data left, for the first time or again.
     #[inline]
-    pub fn on_sent(&mut self, sent: &Transmission) {
+    pub(crate) fn on_sent(&mut self, sent: &Transmission) {
         match self {
             Controller::Cubic(controller) => controller.on_sent(sent),
             Controller::Reno(controller) => controller.on_sent(sent),
@@ -203,11 +203,11 @@ impl DerefMut for Controller {
 }
 
 mod algorithm;
-pub mod bbr;
-pub mod cubic;
-pub mod fixed;
-pub mod hystart;
-pub mod loss_based;
+pub(crate) mod bbr;
+mod cubic;
+pub(crate) mod fixed;
+pub(crate) mod hystart;
+mod loss_based;
 mod prr;
-pub mod reno;
+mod reno;
 pub mod sample;

@@ -9,6 +9,7 @@ use alloc::boxed::Box;
 
 /// Speed at which proportional rate reduction makes up for losses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub enum PrrBound {
     /// One segment more per acknowledgement that advances and reports no new loss (RFC 9937).
     #[default]

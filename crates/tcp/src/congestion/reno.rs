@@ -15,7 +15,7 @@ pub(super) const SLOW_START_BURST: u32 = 64 << 10;
 
 /// Reno's window.
 #[derive(Clone, Debug)]
-pub struct Reno {
+pub(crate) struct Reno {
     mss: u32,
     cwnd: u32,
     ssthresh: u32,
@@ -27,7 +27,7 @@ pub struct Reno {
 
 impl Reno {
     /// An initial window of `initial` bytes and segments of at most `mss` bytes.
-    pub fn new(mss: u32, initial: u32) -> Self {
+    pub(crate) fn new(mss: u32, initial: u32) -> Self {
         let mss = mss.max(1);
         Reno { mss, cwnd: initial.max(mss), ssthresh: u32::MAX, bytes_acked: 0, before: None }
     }

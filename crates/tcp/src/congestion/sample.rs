@@ -12,6 +12,7 @@ use crate::time::{Instant, Micros};
 
 /// Arguments of a new controller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct ControllerStart {
     /// When the connection begins.
     pub now: Instant,
@@ -27,6 +28,7 @@ pub struct ControllerStart {
 
 /// One transmission of data, before its bytes count as in flight. A super-segment is one transmission.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Transmission {
     /// When it left.
     pub at: Instant,
@@ -44,6 +46,7 @@ pub struct Transmission {
 
 /// One acknowledgement, after loss detection and the recovery state have seen it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct AckSample {
     /// Arrival time.
     pub now: Instant,
@@ -93,6 +96,7 @@ impl AckSample {
 
 /// Counters of the connection after an acknowledgement, and the rate that it shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct DeliverySample {
     /// Bytes delivered since the connection began (`C.delivered`).
     pub delivered: u64,
@@ -104,6 +108,7 @@ pub struct DeliverySample {
 
 /// Delivery-rate sample of the newest transmission that an acknowledgement delivers (`RS` of the draft).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct RateSample {
     /// `C.delivered` when it was sent.
     pub prior_delivered: u64,
@@ -128,6 +133,7 @@ pub struct RateSample {
 /// least four acknowledgements. A flight that ends before its first acknowledgement arrives has no other
 /// measure of the bandwidth: the [`RateSample`] of such a flight is its volume per round-trip time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Train {
     /// Bytes per second.
     pub rate: u64,
@@ -138,6 +144,7 @@ pub struct Train {
 /// One transmission, or the part of one, that has been marked lost; reported in the order of sending, before
 /// the [`AckSample`] of the same acknowledgement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct LostPacket {
     /// When it was marked.
     pub now: Instant,
@@ -158,6 +165,7 @@ pub struct LostPacket {
 
 /// Why the window is reduced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum CongestionCause {
     /// Loss detection found a loss.
     Loss,
@@ -169,6 +177,7 @@ pub enum CongestionCause {
 
 /// The sender enters fast recovery or CWR: once per window of data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct CongestionEvent {
     /// When.
     pub now: Instant,
@@ -185,6 +194,7 @@ pub struct CongestionEvent {
 
 /// A retransmission timeout, after it has marked what it declares lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct RtoEvent {
     /// When.
     pub now: Instant,

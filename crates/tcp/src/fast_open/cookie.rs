@@ -161,6 +161,7 @@ pub enum KeyError {
 
 /// Where the keys of a server come from.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum KeySource {
     /// Keys that somebody installs. To rotate them in a farm: (1) install the new key as the backup
     /// everywhere; (2) when all have it, swap primary and backup everywhere; (3) remove the old one after
@@ -199,6 +200,7 @@ impl KeySource {
 
 /// Which code a cookie is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub enum CookieMac {
     /// SipHash-2-4 over both addresses, as in Linux.
     #[default]
@@ -209,6 +211,7 @@ pub enum CookieMac {
 
 /// Which server address a cookie is bound to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub enum CookieDst {
     /// The destination of the packet.
     #[default]

@@ -20,6 +20,7 @@ const ANSWER_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Which connections are held.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub enum LastAckHold {
     /// None.
     Off,

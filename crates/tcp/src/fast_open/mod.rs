@@ -23,13 +23,13 @@
 //!
 //! | file | decision |
 //! |---|---|
-//! | [`cookie`] | the validity of a cookie: keys, their rotation, the codes |
+//! | `cookie` | the validity of a cookie: keys, their rotation, the codes |
 //! | `one_time` | the same for cookies that open one connection each |
-//! | [`server`] | the SYNs that open a connection at once, and their number |
-//! | [`hold`] | old duplicates of a SYN after its connection has closed |
-//! | [`replay`] | SYNs whose data was accepted before |
-//! | [`client`] | the content of the first SYN, and the conclusions from the answer |
-//! | [`outcome`] | the meaning of the answer |
+//! | `server` | the SYNs that open a connection at once, and their number |
+//! | `hold` | old duplicates of a SYN after its connection has closed |
+//! | `replay` | SYNs whose data was accepted before |
+//! | `client` | the content of the first SYN, and the conclusions from the answer |
+//! | `outcome` | the meaning of the answer |
 //! | `switches` | the permissions of the host, in Linux's bits |
 //! | `persist` | the cache as text that survives a restart |
 //!
@@ -37,21 +37,21 @@
 //! what the connection does with their verdicts is in `connection/fast_open/`, what the stack does in
 //! `stack/fast_open.rs`.
 
-pub mod client;
-pub mod cookie;
-pub mod hold;
+pub(crate) mod client;
+pub(crate) mod cookie;
+pub(crate) mod hold;
 pub(crate) mod one_time;
-pub mod outcome;
+pub(crate) mod outcome;
 pub(crate) mod persist;
-pub mod replay;
-pub mod server;
+pub(crate) mod replay;
+pub(crate) mod server;
 mod switches;
 
-pub use crate::stored::ImportError;
 pub use client::{ClientMemory, FastOpenConnect};
 pub use cookie::{CookieDst, CookieKey, CookieMac, KeyError, KeySource, MasterSecret};
 pub use hold::LastAckHold;
-pub use outcome::{BlackHoleSign, FastOpenOutcome, OffReason, SynAckClass};
+pub(crate) use outcome::BlackHoleSign;
+pub use outcome::{FastOpenOutcome, OffReason, SynAckClass};
 pub use replay::{FirstData, ReplayMemory, ReplayVerdict, ReplayWindow};
 pub use server::{FastOpenListen, ServerLimits};
 pub use switches::FastOpenSwitches;

@@ -7,6 +7,7 @@ use brisk_wire::FastOpen;
 
 /// Whether Fast Open worked on a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum FastOpenOutcome {
     /// It is not known yet: the SYN is not answered.
     Pending,
@@ -48,6 +49,7 @@ impl FastOpenOutcome {
 
 /// Why Fast Open was not tried.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum OffReason {
     /// Nobody asked for it.
     NotAsked,
@@ -89,7 +91,7 @@ impl OffReason {
 
 /// Evidence that a path breaks connections that Fast Open opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum BlackHoleSign {
+pub(crate) enum BlackHoleSign {
     /// Two retransmission timeouts in a row, and no progress since the connection opened.
     Timeouts,
     /// A FIN arrived out of order, and never any data: somebody removed it.
@@ -105,6 +107,7 @@ pub enum BlackHoleSign {
 
 /// Content of the first acceptable SYN-ACK with regard to Fast Open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum SynAckClass {
     /// It acknowledges all data of the SYN.
     Accepted,

@@ -46,6 +46,7 @@ impl Default for ReplayWindow {
 
 /// A SYN with data; a copy of it has the same fields.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
 pub struct FirstData<'a> {
     /// Its source address.
     pub client: IpAddr,

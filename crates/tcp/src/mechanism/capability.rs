@@ -34,6 +34,7 @@ impl Profile {
 
 /// Result of the negotiation; at least one of the two.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Agreed {
     /// Position of parity.
     pub profile: Profile,
@@ -72,6 +73,7 @@ pub enum GentleOutcome {
 
 /// Reason why neither Corrective nor Proactive is in use on a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum GentleOff {
     /// The configuration has neither, or their requirements are off.
     NotAsked,
@@ -95,6 +97,7 @@ pub enum GentleOff {
 
 /// Reason why one direction of Corrective ended on a connection that had agreed on it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
 pub enum ParityOff {
     /// A device removes the option from parity segments: the peer treated one as old data.
     Stripped,

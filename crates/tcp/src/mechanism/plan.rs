@@ -6,6 +6,9 @@
 //! packet after a lost one is lost with probability `1 - 1/burst`, and a pause ends a burst. Losses in a full
 //! queue get no redundancy.
 //!
+//! The module is public because events report a [`Plan`], and because the simulator compares its decisions
+//! with measured transfers. Releases may change its functions without a new major version.
+//!
 //! Time constants are in thousandths of a round trip, expected delays in millionths, probabilities in units
 //! of 1e-9; all are integers.
 
@@ -14,9 +17,9 @@ use alloc::vec::Vec;
 /// The probability 1.
 const ONE: u64 = 1_000_000_000;
 /// Bytes of a parity segment's own option, in addition to the headers of data.
-pub const PARITY_OPTION: u32 = 16;
+pub(crate) const PARITY_OPTION: u32 = 16;
 /// Maximum number of parities of a group.
-pub const PARITIES_MAX: u32 = 8;
+pub(crate) const PARITIES_MAX: u32 = 8;
 /// Number of distinguished counts of lost packets: none, up to the number of parities, and more.
 const COUNTS: usize = PARITIES_MAX as usize + 2;
 /// Maximum number of segments of a flight that may be cut into smaller ones.
@@ -129,6 +132,7 @@ pub enum Protection {
 
 /// Reason of a decision.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Reason {
     /// It has the least expected delay within the allowance.
     Pays,
@@ -144,6 +148,7 @@ pub enum Reason {
 
 /// A decision and its expected result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Plan {
     /// Payload of a segment; below the MSS if the flight is cut so that parity is cheap.
     pub segment: u32,
@@ -202,7 +207,7 @@ fn price(bytes: u32) -> u64 {
 /// True if a packet of the handshake should leave twice. `bytes` is its length; `late_milli` the delay of the
 /// flight if it is lost, in thousandths of a round trip (the timer of the SYN or SYN-ACK); `allowance` the
 /// bytes that may be spent.
-pub fn doubles_handshake(bytes: u32, late_milli: u32, losses: &Losses, allowance: u32) -> bool {
+pub(crate) fn doubles_handshake(bytes: u32, late_milli: u32, losses: &Losses, allowance: u32) -> bool {
     let chain = Chain::of(losses);
     let gain = mul(chain.loss - mul(chain.loss, chain.stay), u64::from(late_milli) * 1000);
     !losses.queue && bytes <= allowance && gain > price(bytes)

@@ -85,6 +85,7 @@ enum Verdict {
 
 /// The volume and the rate with which a connection may start now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct PathVolume {
     /// Initial size of a flight, bytes.
     pub bytes: u32,

@@ -109,6 +109,7 @@ struct PathController {
 
 /// The state of a path whose connections share a controller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct SharedPath {
     /// Connections.
     pub members: u32,

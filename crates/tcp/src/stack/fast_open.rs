@@ -13,7 +13,7 @@ use super::share::Learnt;
 use crate::config::{ConnectConfig, StackConfig, SynCookies};
 use crate::conn_id::{ConnId, ListenerId};
 use crate::connection::{Connection, MAX_EARLY_BYTES, SynAnswer};
-use crate::error::CloseReason;
+use crate::error::{CloseReason, ImportError};
 use crate::fast_open::client::{Asker, ClientCache, Mode, Report};
 use crate::fast_open::cookie::{Check, KeyRing};
 use crate::fast_open::hold::{Held, HoldTable, HoldVerdict};
@@ -21,8 +21,8 @@ use crate::fast_open::one_time::OneTimeCookies;
 use crate::fast_open::replay::{FirstData, ReplayMemory, ReplayVerdict, Replays};
 use crate::fast_open::server::{Admission, Plain, SynFacts, Ticket, Verdict};
 use crate::fast_open::{
-    CookieKey, FastOpenListen, FastOpenOutcome, FastOpenSwitches, ImportError, KeySource, LastAckHold,
-    OffReason, SynAckClass,
+    CookieKey, FastOpenListen, FastOpenOutcome, FastOpenSwitches, KeySource, LastAckHold, OffReason,
+    SynAckClass,
 };
 use crate::four_tuple::{FourTuple, KeyedHash};
 use crate::keys::{Chance, Purpose, Seed};

@@ -42,9 +42,9 @@ use bytes::Bytes;
 
 use crate::config::{ConnectConfig, ListenConfig, StackConfig, TcpConfig};
 use crate::connection::{ConnInfo, ConnStats, Host, State};
-use crate::error::{ConfigError, ConnectError, ListenError, WriteError};
+use crate::error::{ConfigError, ConnectError, ImportError, ListenError, WriteError};
 use crate::event::{LifecycleEvent, Observation};
-use crate::fast_open::{ImportError, KeySource};
+use crate::fast_open::KeySource;
 use crate::mechanism::corrective::history::{FecMemory, Pressure};
 use crate::mechanism::memory::GentleMemory;
 use crate::outcome::Origin;
@@ -126,12 +126,15 @@ pub struct Rx {
     pub checksum: ChecksumCheck,
     /// Payload bytes of each wire segment if the device coalesced several into this packet.
     pub segment_size: Option<u16>,
+    /// Makes literals end with `..`, so that releases can add fields.
+    #[doc(hidden)]
+    pub non_exhaustive: (),
 }
 
 impl Default for Rx {
     /// One packet as it was on the wire, unverified.
     fn default() -> Self {
-        Rx { checksum: ChecksumCheck::Verify, segment_size: None }
+        Rx { checksum: ChecksumCheck::Verify, segment_size: None, non_exhaustive: () }
     }
 }
 

@@ -10,7 +10,7 @@ use super::share::Learnt;
 use crate::config::ConnectConfig;
 use crate::conn_id::ConnId;
 use crate::connection::Connection;
-use crate::fast_open::ImportError;
+use crate::error::ImportError;
 use crate::four_tuple::FourTuple;
 use crate::mechanism::GentleOff;
 use crate::mechanism::memory::{Answer, Destination, SynOptions};

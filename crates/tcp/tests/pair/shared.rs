@@ -21,7 +21,8 @@ fn transfer(total: usize, most: usize, may_keep: bool) -> (Vec<Vec<u8>>, usize) 
         written += pair.write(A, at_a, &data[written..]).unwrap_or(0);
         let mut packet = Vec::new();
         while let Some(transmit) = pair.a.poll_transmit(pair.now, &mut packet) {
-            let rx = Rx { checksum: ChecksumCheck::Trust, segment_size: transmit.segment_size };
+            let rx =
+                Rx { checksum: ChecksumCheck::Trust, segment_size: transmit.segment_size, ..Rx::default() };
             let packet = Bytes::copy_from_slice(&packet);
             match may_keep {
                 true => pair.b.on_packet_shared(&packet, rx, pair.now),
@@ -32,7 +33,7 @@ fn transfer(total: usize, most: usize, may_keep: bool) -> (Vec<Vec<u8>>, usize) 
         got.extend(pair.read(B, at_b).unwrap().unwrap());
         while pair.b.poll_transmit(pair.now, &mut packet).is_some() {
             answers.push(packet.clone());
-            pair.a.on_packet(&packet, Rx { checksum: ChecksumCheck::Trust, segment_size: None }, pair.now);
+            pair.a.on_packet(&packet, Rx { checksum: ChecksumCheck::Trust, ..Rx::default() }, pair.now);
         }
         pair.now += std::time::Duration::from_millis(1);
         pair.a.on_timeout(pair.now);
@@ -69,7 +70,8 @@ fn bytes_are_taken_in_the_packets_that_brought_them() {
         written += pair.write(A, at_a, &data[written..]).unwrap_or(0);
         let mut packet = Vec::new();
         while let Some(transmit) = pair.a.poll_transmit(pair.now, &mut packet) {
-            let rx = Rx { checksum: ChecksumCheck::Trust, segment_size: transmit.segment_size };
+            let rx =
+                Rx { checksum: ChecksumCheck::Trust, segment_size: transmit.segment_size, ..Rx::default() };
             let packet = Bytes::copy_from_slice(&packet);
             pair.b.on_packet_shared(&packet, rx, pair.now);
             while let Ok(taken) = pair.b.read_bytes(at_b, 50_000, pair.now) {
@@ -80,7 +82,7 @@ fn bytes_are_taken_in_the_packets_that_brought_them() {
         }
         assert_eq!(pair.b.memory(), 0, "what was taken is not counted");
         while pair.b.poll_transmit(pair.now, &mut packet).is_some() {
-            pair.a.on_packet(&packet, Rx { checksum: ChecksumCheck::Trust, segment_size: None }, pair.now);
+            pair.a.on_packet(&packet, Rx { checksum: ChecksumCheck::Trust, ..Rx::default() }, pair.now);
         }
         pair.now += std::time::Duration::from_millis(1);
         pair.a.on_timeout(pair.now);

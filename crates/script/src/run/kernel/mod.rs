@@ -51,9 +51,7 @@ impl Kernel {
         let congestion = match &settings.host.tcp.congestion {
             CongestionAlgorithm::Reno => "reno",
             CongestionAlgorithm::Bbr => "bbr",
-            CongestionAlgorithm::Cubic | CongestionAlgorithm::Fixed(_) | CongestionAlgorithm::Custom(_) => {
-                "cubic"
-            }
+            _ => "cubic",
         };
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Kernel {

@@ -47,7 +47,7 @@ const MIN_PIPE_SEGMENTS: u64 = 4;
 
 /// A BBR flow.
 #[derive(Clone, Debug)]
-pub struct Bbr {
+pub(crate) struct Bbr {
     mss: u32,
     initial_window: u32,
     /// State of the generator (SplitMix64).
@@ -129,7 +129,7 @@ struct Undo {
 
 impl Bbr {
     /// A flow that begins.
-    pub fn new(start: &ControllerStart) -> Self {
+    pub(crate) fn new(start: &ControllerStart) -> Self {
         let now = start.now;
         let mss = start.mss.max(1);
         let initial_window = start.initial_window.max(mss);
@@ -168,7 +168,7 @@ impl Bbr {
     }
 
     /// Estimated bandwidth, bytes per second; zero before the first sample.
-    pub fn bandwidth(&self) -> u64 {
+    pub(crate) fn bandwidth(&self) -> u64 {
         self.max_bw.get().min(self.bounds.bw_shortterm)
     }
 

@@ -2,14 +2,14 @@
 //!
 //! A range of stream bytes is cut into blocks of B bytes from its start; the last may be short and is padded
 //! with zeros. A parity is a sum of the blocks, byte by byte, each multiplied by a coefficient in
-//! [GF(256)](super::gf256). Bytes at the same *residue* modulo B form a column; one parity is one equation
+//! GF(256) (`gf256`). Bytes at the same *residue* modulo B form a column; one parity is one equation
 //! for each column.
 //!
 //! | code | coefficients | parities per group | repairs in each column |
 //! |---|---|---|---|
 //! | [`Code::Xor`] | all 1 | 1 | one byte |
 //! | [`Code::XorInterleaved`] | 1 for every other block, else 0 | 2, each for its half | one byte in each half |
-//! | [`Code::ReedSolomon`] | [`coefficient`]: rows of a Cauchy matrix | 1 to 8 | as many bytes as parities |
+//! | [`Code::ReedSolomon`] | `coefficient`: rows of a Cauchy matrix | 1 to 8 | as many bytes as parities |
 //!
 //! The first row of the matrix is all ones, so that the first Reed-Solomon parity is the XOR. Encoder and
 //! decoder share this file; `docs/wire/parity.md` specifies it.
@@ -21,9 +21,9 @@ use super::{crc32c, gf256};
 use crate::seq_ranges::SeqRange;
 
 /// Largest number of blocks of a group with one of the XOR codes (Gentle Aggression section 5).
-pub const XOR_BLOCKS_MAX: u32 = 16;
+pub(crate) const XOR_BLOCKS_MAX: u32 = 16;
 /// Largest number of blocks of a group with [`Code::ReedSolomon`].
-pub const RS_BLOCKS_MAX: u32 = 32;
+pub(crate) const RS_BLOCKS_MAX: u32 = 32;
 /// Largest number of parities of a group.
 pub const ROWS_MAX: u8 = brisk_wire::gentle::PARITIES_MAX;
 
@@ -79,7 +79,7 @@ impl Code {
 /// matrix `1 / (x_row + y_block)` with `x_row = row`, `y_block = 128 + block`, each column divided by its
 /// entry in row 0. Every square part of such a matrix can be inverted, so any `n` parities repair any `n`
 /// blocks; and row 0 is all ones. Rows up to 127, blocks up to 127.
-pub const fn coefficient(row: u8, block: u32) -> u8 {
+pub(crate) const fn coefficient(row: u8, block: u32) -> u8 {
     let y = 0x80 | (block as u8 & 0x7f);
     match gf256::inverse((row & 0x7f) ^ y) {
         Some(inverse) => gf256::mul(y, inverse),

@@ -25,9 +25,9 @@ use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant};
 
 /// Limit of parity segments that are decoded within [`RATE_SPAN`]; more are dropped unread.
-pub const RATE_LIMIT: u32 = 64;
+pub(crate) const RATE_LIMIT: u32 = 64;
 /// See [`RATE_LIMIT`].
-pub const RATE_SPAN: Duration = Duration::from_millis(100);
+pub(crate) const RATE_SPAN: Duration = Duration::from_millis(100);
 
 /// Maximum distance of a parity segment to the left of RCV.NXT, bytes.
 const LEFT_MAX: u32 = 1 << 30;
@@ -97,12 +97,13 @@ pub enum Unfit {
     BeyondWindow,
     /// The encoded range begins before any history.
     TooOld,
-    /// There were more than [`RATE_LIMIT`] within [`RATE_SPAN`].
+    /// There were more than `RATE_LIMIT` within `RATE_SPAN`.
     Rate,
 }
 
 /// Reason why a loss could not be repaired.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
 pub enum Failure {
     /// More is missing than the parities of the group can repair, or no arrived data confirms the position
     /// of the range.

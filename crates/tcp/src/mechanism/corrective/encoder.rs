@@ -31,37 +31,37 @@ const PAUSE_GROUPS: u32 = 16;
 
 /// Protection of the next groups. It may change between groups.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct GroupPlan {
+pub(crate) struct GroupPlan {
     /// The code, which the connection must have agreed on.
-    pub code: Code,
+    pub(crate) code: Code,
     /// Maximum number of blocks of a group, at most the code's limit.
-    pub blocks: u32,
+    pub(crate) blocks: u32,
     /// Parities of a group; only [`Code::ReedSolomon`] has a choice. 0: no parity.
-    pub parities: u8,
+    pub(crate) parities: u8,
     /// Divisor of the round-trip time for the delay of parity; 0: parity leaves directly after the burst.
-    pub delay_divisor: u32,
+    pub(crate) delay_divisor: u32,
     /// The packet of the group from which the delay counts.
-    pub due: FecDue,
+    pub(crate) due: FecDue,
 }
 
 /// A parity segment that may leave now: its coverage and its position.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ParityPlan {
+pub(crate) struct ParityPlan {
     /// Covered range, form, and length of the payload.
-    pub layout: Layout,
+    pub(crate) layout: Layout,
     /// Index of the parity in its group, from 0.
-    pub row: u8,
+    pub(crate) row: u8,
     /// Parities of the group.
-    pub parities: u8,
+    pub(crate) parities: u8,
     /// SEG.SEQ.
-    pub seq: SeqNum,
+    pub(crate) seq: SeqNum,
     /// A FIN follows the last encoded byte.
-    pub fin_end: bool,
+    pub(crate) fin_end: bool,
 }
 
 impl ParityPlan {
     /// Returns the sequence range that the segment seems to occupy.
-    pub fn wire(&self) -> SeqRange {
+    pub(crate) fn wire(&self) -> SeqRange {
         SeqRange::with_len(self.seq, self.layout.payload_len() as u32)
     }
 }

@@ -16,12 +16,12 @@ const EXP: [u8; 510] = exponentials();
 const LOG: [u8; 256] = logarithms();
 
 /// Returns twice `a`.
-pub const fn double(a: u8) -> u8 {
+pub(crate) const fn double(a: u8) -> u8 {
     (a << 1) ^ (POLYNOMIAL * (a >> 7))
 }
 
 /// Returns the product.
-pub const fn mul(a: u8, b: u8) -> u8 {
+pub(crate) const fn mul(a: u8, b: u8) -> u8 {
     if a == 0 || b == 0 {
         return 0;
     }
@@ -29,19 +29,19 @@ pub const fn mul(a: u8, b: u8) -> u8 {
 }
 
 /// Returns `1 / a`; `None` for 0.
-pub const fn inverse(a: u8) -> Option<u8> {
+pub(crate) const fn inverse(a: u8) -> Option<u8> {
     if a == 0 { None } else { Some(EXP[255 - LOG[a as usize] as usize]) }
 }
 
 /// Adds `bytes` to the front of `sum`, byte by byte, up to the end of the shorter one.
-pub fn add(sum: &mut [u8], bytes: &[u8]) {
+pub(crate) fn add(sum: &mut [u8], bytes: &[u8]) {
     for (sum, byte) in sum.iter_mut().zip(bytes) {
         *sum ^= byte;
     }
 }
 
 /// Doubles every byte.
-pub fn double_all(bytes: &mut [u8]) {
+pub(crate) fn double_all(bytes: &mut [u8]) {
     for byte in bytes {
         *byte = double(*byte);
     }

@@ -1,6 +1,9 @@
 //! Corrective (Gentle Aggression section 5): a parity segment, sent a quarter of a round trip after the
 //! data, from which the receiver rebuilds what the path lost. `docs/wire` specifies the wire.
 //!
+//! `code` and `decoder` are public because a fuzz target and a benchmark call them without a connection.
+//! Releases may change them without a new major version.
+//!
 //! | file | content |
 //! |---|---|
 //! | `gf256` | the field in which the parities are computed |
@@ -18,7 +21,7 @@ pub mod code;
 mod crc32c;
 pub mod decoder;
 pub(crate) mod encoder;
-pub mod gf256;
+mod gf256;
 pub(crate) mod history;
 pub(crate) mod overtaken;
 pub(crate) mod queue;

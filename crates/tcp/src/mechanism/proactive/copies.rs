@@ -40,6 +40,7 @@ pub(crate) enum Scope {
 
 /// Reason why copying ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum CopiesOff {
     /// The peer reports copies as duplicates: the path removes the mark.
     MarkLost,
