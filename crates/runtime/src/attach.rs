@@ -60,6 +60,7 @@ pub enum Queues {
 
 /// Why a device could not be attached, in one line that says what to do.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum AttachError {
     /// The options contradict each other.
     #[error("{0}")]
@@ -67,6 +68,15 @@ pub enum AttachError {
     /// The device could not be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
+}
+
+impl From<AttachError> for io::Error {
+    fn from(error: AttachError) -> io::Error {
+        match error {
+            AttachError::Usage(text) => io::Error::new(io::ErrorKind::InvalidInput, text),
+            AttachError::Open(error) => error.into(),
+        }
+    }
 }
 
 /// Why a destination cannot be reached from here, in one line.
