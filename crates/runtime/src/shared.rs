@@ -5,7 +5,7 @@
 //! driver uses the device and the timer. The stack's `max_connections` bounds the state of connections.
 //!
 //! A waker is code of the program, which may use the endpoint: it is woken and dropped after the lock is
-//! released ([`Inner::retired`]).
+//! released ([`Inner::retired`]). It is cloned under the lock, which for a waker made of an `Arc` counts up.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
