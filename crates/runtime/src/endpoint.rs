@@ -65,7 +65,9 @@ impl Endpoint {
         self.connect_with(remote, &config).await
     }
 
-    /// As [`connect`](Endpoint::connect), with settings of its own. Where the SYN waits for the first write
+    /// As [`connect`](Endpoint::connect), with settings of its own: `config.tcp` replaces
+    /// [`tcp_config`](Endpoint::tcp_config), from which a [`TcpSocket`](crate::TcpSocket) starts. Where the
+    /// SYN waits for the first write
     /// ([`FastOpenConnect::defer`](brisk_tcp::fast_open::FastOpenConnect::defer)) and can carry it, because
     /// there is a cookie of the server, the stream is there at once, as with Linux's `TCP_FASTOPEN_CONNECT`;
     /// errors of the handshake come with reading and writing.
