@@ -475,6 +475,10 @@ impl Builder {
     pub fn build(mut self) -> io::Result<Endpoint> {
         self.tcp.validate().map_err(error::config)?;
         self.fit_to_device();
+        #[cfg(feature = "tracing")]
+        {
+            self.observers.lifecycle = Some(crate::log::observer(self.observers.lifecycle.take()));
+        }
         self.stack.lifecycle = self.observers.lifecycle.is_some();
         self.stack.observe = self.observers.probes.is_some();
         let seed = self.seed.map_or_else(os_entropy, Ok)?;
