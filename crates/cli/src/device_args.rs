@@ -54,7 +54,7 @@ impl From<AttachError> for Failure {
     fn from(error: AttachError) -> Failure {
         match error {
             AttachError::Usage(message) => Failure::usage(message),
-            AttachError::Open(error) => Failure::failed(error),
+            error => Failure::failed(error),
         }
     }
 }

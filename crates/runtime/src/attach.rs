@@ -61,6 +61,7 @@ pub enum Queues {
 
 /// Reason why a device could not be attached, in one line with the remedy.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum AttachError {
     /// The options contradict each other.
     #[error("{0}")]
@@ -68,6 +69,15 @@ pub enum AttachError {
     /// The device could not be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
+}
+
+impl From<AttachError> for io::Error {
+    fn from(error: AttachError) -> io::Error {
+        match error {
+            AttachError::Usage(text) => io::Error::new(io::ErrorKind::InvalidInput, text),
+            AttachError::Open(error) => error.into(),
+        }
+    }
 }
 
 /// Reason why a destination cannot be reached from this device, in one line.

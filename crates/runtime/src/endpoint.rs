@@ -70,6 +70,8 @@ impl Endpoint {
     /// ([`FastOpenConnect::defer`](brisk_tcp::fast_open::FastOpenConnect::defer)) and a cookie of the server
     /// allows data on it, the stream is returned at once, as with Linux's `TCP_FASTOPEN_CONNECT`. Reading and
     /// writing then return errors of the handshake.
+    /// `config.tcp` replaces [`tcp_config`](Endpoint::tcp_config), from which a
+    /// [`TcpSocket`](crate::TcpSocket) starts.
     ///
     /// # Errors
     /// Those of [`connect`](Endpoint::connect); `InvalidInput` for a setting out of its range.
@@ -474,6 +476,10 @@ impl Builder {
     pub fn build(mut self) -> io::Result<Endpoint> {
         self.tcp.validate().map_err(error::config)?;
         self.fit_to_device();
+        #[cfg(feature = "tracing")]
+        {
+            self.observers.lifecycle = Some(crate::log::observer(self.observers.lifecycle.take()));
+        }
         self.stack.lifecycle = self.observers.lifecycle.is_some();
         self.stack.observe = self.observers.observations.is_some();
         let seed = self.seed.map_or_else(os_entropy, Ok)?;

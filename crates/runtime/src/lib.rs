@@ -42,6 +42,8 @@ pub mod hedge;
 #[cfg(any(feature = "axum", feature = "hyper"))]
 mod http;
 pub mod listener;
+#[cfg(feature = "tracing")]
+mod log;
 pub mod memory;
 mod observer;
 pub mod prefix;

@@ -5,7 +5,7 @@
 //! driver uses the device and the timer. The stack's `max_connections` bounds the state of connections.
 //!
 //! Wakers are code of the program, which may use the endpoint, so they are woken and dropped after the lock
-//! is released ([`Inner::retired`]).
+//! is released ([`Inner::retired`]). They are cloned under the lock; a waker made of an `Arc` counts up.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -111,6 +111,20 @@ pub(crate) enum Ended {
     ObserverPanicked,
 }
 
+impl Ended {
+    /// The error that every handle then returns.
+    pub(crate) fn error(&self) -> io::Error {
+        match self {
+            Ended::Device(kind, text) => io::Error::new(*kind, text.clone()),
+            Ended::Runtime => io::Error::other("the tokio runtime that this endpoint ran on was shut down"),
+            Ended::Closed => endpoint_closed(),
+            Ended::Defect => io::Error::other("the stack panicked, which is a defect: please report it"),
+            Ended::DevicePanicked => io::Error::other("the device panicked"),
+            Ended::ObserverPanicked => io::Error::other("the observer panicked"),
+        }
+    }
+}
+
 /// The held lock. Dropping it first releases the lock and then drops the retired wakers.
 pub(crate) struct Locked<'a> {
     inner: MutexGuard<'a, Inner>,
@@ -196,10 +210,17 @@ impl Shared {
     /// drivers of a closed endpoint end by themselves.
     pub(crate) fn end(&self, ended: Ended) {
         let is_needed = self.lock().has_handles();
-        self.end_alone(ended.clone());
+        if self.end_alone(ended.clone()) && is_needed {
+            #[cfg(feature = "tracing")]
+            match &ended {
+                Ended::Closed => crate::log::closed(),
+                failed => crate::log::failed(&failed.error()),
+            }
+        }
         if is_needed && !matches!(ended, Ended::Closed) {
-            let siblings = self.siblings.get().into_iter().flatten().filter_map(Weak::upgrade);
-            siblings.for_each(|sibling| sibling.end_alone(ended.clone()));
+            for sibling in self.siblings.get().into_iter().flatten().filter_map(Weak::upgrade) {
+                sibling.end_alone(ended.clone());
+            }
         }
     }
 
@@ -230,9 +251,11 @@ impl Shared {
         })
     }
 
-    fn end_alone(&self, ended: Ended) {
+    /// Returns true unless it has ended before.
+    fn end_alone(&self, ended: Ended) -> bool {
         let mut woken = Vec::new();
         let mut inner = self.lock();
+        let is_first = inner.ended.is_none();
         inner.ended.get_or_insert(ended);
         for (_, waiting) in inner.connections.iter_mut().flatten() {
             waiting.readers.take_into(&mut woken);
@@ -247,6 +270,7 @@ impl Shared {
         inner.idle.take_into(&mut woken);
         drop(inner);
         woken.into_iter().for_each(Waker::wake);
+        is_first
     }
 }
 
@@ -263,19 +287,7 @@ impl fmt::Debug for Shared {
 impl Inner {
     /// Returns an error if the driver has ended.
     pub(crate) fn check_driver(&self) -> io::Result<()> {
-        match &self.ended {
-            None => Ok(()),
-            Some(Ended::Device(kind, text)) => Err(io::Error::new(*kind, text.clone())),
-            Some(Ended::Runtime) => {
-                Err(io::Error::other("the tokio runtime that this endpoint ran on was shut down"))
-            }
-            Some(Ended::Closed) => Err(endpoint_closed()),
-            Some(Ended::Defect) => {
-                Err(io::Error::other("the stack panicked, which is a defect: please report it"))
-            }
-            Some(Ended::DevicePanicked) => Err(io::Error::other("the device panicked")),
-            Some(Ended::ObserverPanicked) => Err(io::Error::other("the observer panicked")),
-        }
+        self.ended.as_ref().map_or(Ok(()), |ended| Err(ended.error()))
     }
 
     /// Returns an error if no connection, listener or request can begin.

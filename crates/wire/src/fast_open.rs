@@ -9,7 +9,7 @@ use core::fmt;
 pub const EXPERIMENTAL_ID: u16 = 0xF989;
 
 /// A Fast Open cookie: an even number of 4 to 16 bytes, or none, which requests a cookie.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Cookie {
     /// Bytes from `len` on are zero, so that the derived comparison is correct.
     bytes: [u8; Cookie::MAX_LEN],
@@ -55,7 +55,7 @@ impl fmt::Debug for Cookie {
 }
 
 /// The Fast Open option of a segment.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct FastOpen {
     /// The cookie, or [`Cookie::REQUEST`].
     pub cookie: Cookie,

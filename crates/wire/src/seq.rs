@@ -7,7 +7,7 @@ use core::fmt;
 use core::ops::{Add, AddAssign, Sub};
 
 /// A TCP sequence number.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct SeqNum(pub u32);
 
 impl SeqNum {

@@ -21,7 +21,7 @@ use brisk_gateway::{
 use brisk_packet_io::interface::Interface;
 use brisk_packet_io::realtime::request_fifo;
 use brisk_runtime::DeviceSpec;
-use brisk_runtime::attach::{AttachConfig, AttachError, Attached};
+use brisk_runtime::attach::{AttachConfig, Attached};
 use brisk_runtime::endpoint::{Builder, Endpoint};
 use brisk_runtime::profile::Profile;
 use brisk_tcp::TcpConfig;
@@ -152,10 +152,7 @@ fn tcp(arm: &Profile) -> TcpConfig {
 }
 
 fn device(bind: SocketAddr) -> io::Result<(Builder, Attached)> {
-    AttachConfig::new(DeviceSpec::Udp { bind }).open().map_err(|error| match error {
-        AttachError::Open(error) => error.into(),
-        AttachError::Usage(text) => io::Error::new(io::ErrorKind::InvalidInput, text),
-    })
+    Ok(AttachConfig::new(DeviceSpec::Udp { bind }).open()?)
 }
 
 fn service(tally: Option<&Arc<HopTally>>) -> ServiceConfig {

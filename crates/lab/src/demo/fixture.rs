@@ -13,7 +13,7 @@ use brisk_gateway::{
 };
 use brisk_link::{Counters, LinkSpec};
 use brisk_runtime::DeviceSpec;
-use brisk_runtime::attach::{AttachConfig, AttachError, Attached};
+use brisk_runtime::attach::{AttachConfig, Attached};
 use brisk_runtime::endpoint::{Builder, Endpoint};
 use brisk_runtime::profile::Profile;
 use brisk_tcp::TcpConfig;
@@ -212,10 +212,7 @@ fn relay(
 }
 
 fn hop_device() -> io::Result<(Builder, Attached)> {
-    AttachConfig::new(DeviceSpec::Udp { bind: ANY }).open().map_err(|error| match error {
-        AttachError::Open(error) => error.into(),
-        AttachError::Usage(text) => io::Error::new(io::ErrorKind::InvalidInput, text),
-    })
+    Ok(AttachConfig::new(DeviceSpec::Udp { bind: ANY }).open()?)
 }
 
 fn udp_address(attached: &Attached) -> io::Result<SocketAddr> {

@@ -16,7 +16,7 @@ async fn slow_readers_get_every_byte_and_delay_nobody_else() {
     for buffer in [&mut short.send_buffer, &mut short.receive_buffer] {
         (buffer.initial, buffer.max) = (8_192, 8_192);
     }
-    let (a, b) = builders("--rtt 10ms --loss 1%");
+    let (a, b) = builders("--rtt 10ms --loss 5%");
     let (a, b) = (a.tcp(short.clone()).build().unwrap(), b.tcp(short).build().unwrap());
     let listener = TcpListener::bind(&b, server_address()).unwrap();
     let mut tasks = JoinSet::new();
@@ -27,8 +27,10 @@ async fn slow_readers_get_every_byte_and_delay_nobody_else() {
             server.shutdown().await.unwrap();
         });
         tasks.spawn(async move {
-            // Now and then for so long that the window closes and only probes of it are left.
-            let (mut received, mut buffer) = (Vec::new(), vec![0; 1 + n * 37 % 700]);
+            // The window closes while they wait. Those that then take all of it at once report that in one
+            // segment; if it is lost, only a probe of the window helps.
+            let len = if n % 2 == 0 { BYTES } else { 1 + n * 37 % 700 };
+            let (mut received, mut buffer) = (Vec::new(), vec![0; len]);
             loop {
                 let wait = if received.len() % 5_000 < buffer.len() { 20_000 } else { n as u64 % 20 };
                 tokio::time::sleep(Duration::from_millis(wait)).await;
@@ -49,7 +51,7 @@ async fn slow_readers_get_every_byte_and_delay_nobody_else() {
         timeout(LIMIT, client.read_to_end(&mut received)).await.expect("it ends").unwrap();
         sending.await.unwrap();
         assert_eq!(received.len(), BYTES);
-        assert!(began.elapsed() < Duration::from_secs(3), "waited {:?} behind slow readers", began.elapsed());
+        assert!(began.elapsed() < Duration::from_secs(5), "waited {:?} behind slow readers", began.elapsed());
     }
     timeout(100 * LIMIT, tasks.join_all()).await.expect("all streams complete");
     assert!(slowest.elapsed() > LIMIT, "the readers were slow: {:?}", slowest.elapsed());
