@@ -120,6 +120,7 @@ pub fn listen(decisions: &mut Decisions<'_>) -> ListenConfig {
         max_half_open: decisions.pick(&[8, 1, 0]),
         syn_cookies: decisions.pick(&[SynCookies::UnderFlood, SynCookies::Off, SynCookies::Always]),
         fast_open: fast_open_listen(decisions),
+        ..ListenConfig::default()
     }
 }
 

@@ -231,7 +231,7 @@ fn page(record: &Record) -> String {
         "# Compliance\n\n\
          This page lists requirements of TCP's RFCs, with the code that meets each and its tests. It is generated from\n\
          `crates/conformance/compliance.toml`; `cargo test -p brisk-conformance --test compliance` checks both against the\n\
-         sources. Words in quotation marks are quotations, which also stand in comments of the named code or tests; other words\n\
+         sources. Words in quotation marks are quotations, which also occur in comments of the named code or tests; other words\n\
          are paraphrases. The list has the most important requirements and is not complete.\n\n\
          *can be met* means: with a setting, but not by default. *not met* has the reason.\n\n\
          | RFC | met and tested | can be met | not met |\n|---|---:|---:|---:|\n",

@@ -77,7 +77,7 @@ impl Transports {
 
     /// Returns `available` in order, beginning with the first transport that works as far as known; all of
     /// them if none works.
-    pub(crate) fn from_first_working(
+    pub(crate) fn beginning_with_working(
         &self,
         available: &[Transport],
         mut works: impl FnMut(Transport, &Memory) -> bool,
@@ -376,7 +376,7 @@ mod tests {
     fn connections_begin_with_the_first_way_that_works() {
         let (transports, now) = (Transports::default(), Instant::now());
         let begin =
-            |available: &[Transport]| transports.from_first_working(available, |_, memory| !memory.is_lost());
+            |available: &[Transport]| transports.beginning_with_working(available, |_, memory| !memory.is_lost());
         let [usual, packet, kernel] = Transport::ALL;
         assert_eq!(begin(&Transport::ALL), Transport::ALL);
         transports.usual.lost(Trials::Watch, now);

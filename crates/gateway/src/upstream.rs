@@ -178,7 +178,7 @@ impl Upstream {
 
     /// Returns the transport of new connections, as far as known.
     pub fn transport(&self) -> Transport {
-        let transports = self.transports.from_first_working(&self.available(), |_, memory| !memory.is_lost());
+        let transports = self.transports.beginning_with_working(&self.available(), |_, memory| !memory.is_lost());
         transports.first().copied().unwrap_or(Transport::Usual)
     }
 
@@ -299,7 +299,7 @@ impl Upstream {
         // A plain hop must not send data twice: the backend would not recognise the repetition.
         let once = !matches!(dialling.hop, Hop::Plain) || opening.purpose == Purpose::Watch;
         let works = |_, memory: &Memory| !memory.is_lost() || self.may_try(memory, dialling);
-        let mut transports = self.transports.from_first_working(&self.available(), works);
+        let mut transports = self.transports.beginning_with_working(&self.available(), works);
         if !once {
             transports.truncate(1);
         }

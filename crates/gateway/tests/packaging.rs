@@ -40,6 +40,24 @@ fn the_examples_are_good_with_and_without_their_comments() {
     }
 }
 
+/// The text of the file NAME.toml in a manifest of Kubernetes, which holds it as a block with indentation.
+fn config_map(manifest: &str) -> String {
+    let lines = manifest.lines().skip_while(|line| !line.ends_with(".toml: |")).skip(1);
+    lines.map_while(|line| line.strip_prefix("    ")).map(|line| line.to_owned() + "\n").collect()
+}
+
+#[test]
+fn the_config_maps_of_kubernetes_are_good() {
+    for side in ["frontend", "backend"] {
+        let file = format!("packaging/kubernetes/{side}.yaml");
+        let text = config_map(&read(&file));
+        assert!(text.contains(&format!("[{side}]")), "{file}: {text}");
+        if let Err(error) = Settings::parse(&text, &file) {
+            panic!("{error}");
+        }
+    }
+}
+
 #[test]
 fn the_examples_of_a_pair_show_the_default_of_max_overhead() {
     let line = format!("\nmax_overhead = \"{DEFAULT_MAX_OVERHEAD}\" ");
@@ -118,6 +136,20 @@ fn the_board_and_the_alerts_ask_for_metrics_that_there_are() {
                 "{file}: there is no {name}"
             );
         }
+    }
+}
+
+#[test]
+fn each_alert_has_a_test_in_which_it_fires() {
+    let (alerts, tests) =
+        (read("packaging/prometheus/alerts.yaml"), read("packaging/prometheus/alerts_test.yaml"));
+    let names: Vec<&str> = alerts.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
+    assert!(names.len() > 10, "{names:?}");
+    for name in names {
+        assert!(
+            tests.contains(&format!("alertname: {name}\n        exp_alerts:\n")),
+            "no test of {name} fires"
+        );
     }
 }
 

@@ -39,6 +39,8 @@ mod error;
 mod exchange;
 pub mod forwarder;
 pub mod hedge;
+#[cfg(any(feature = "axum", feature = "hyper"))]
+mod http;
 pub mod listener;
 pub mod memory;
 mod observer;
@@ -91,4 +93,6 @@ mod guide {
     struct FastOpen;
     #[doc = include_str!("../../../docs/library/controller.md")]
     struct Controller;
+    #[doc = include_str!("../../../docs/library/hyper-and-tls.md")]
+    struct HyperAndTls;
 }

@@ -123,7 +123,7 @@ impl TcpSocket {
 
     fn into_connect(self) -> (Endpoint, ConnectConfig) {
         let TcpSocket { endpoint, tcp, local, fast_open_connect: fast_open, .. } = self;
-        (endpoint, ConnectConfig { tcp, local, fast_open })
+        (endpoint, ConnectConfig { tcp, local, fast_open, ..ConnectConfig::default() })
     }
 
     /// Listens on the bound address; at most `backlog` connections wait to be accepted.

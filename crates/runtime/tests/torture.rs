@@ -1,14 +1,24 @@
-//! An endpoint with 500 peers that stall, 20,000 connections that come and go, and futures that are dropped
-//! at every await. Afterwards nothing is lost and nothing is left.
+//! An endpoint with 500 peers that stall, 10,000 connections at once, 20,000 that come and go, readers that are
+//! slow, streams that are dropped in the middle of a transfer, futures that are dropped at every await, and every
+//! kind of end. Afterwards nothing is lost and nothing is left.
 //!
-//! The clock is paused and each test runs on one thread, so that every run is the same.
+//! The clock is paused and each test runs on one thread, so that every run is the same; only the test of a
+//! runtime that ends has two runtimes and real time.
 
 #[path = "torture/cancelled.rs"]
 mod cancelled;
 #[path = "torture/churned.rs"]
 mod churned;
+#[path = "torture/dropped.rs"]
+mod dropped;
+#[path = "torture/ended.rs"]
+mod ended;
 #[path = "torture/heap.rs"]
 mod heap;
+#[path = "torture/many.rs"]
+mod many;
+#[path = "torture/slow.rs"]
+mod slow;
 #[path = "torture/stalled.rs"]
 mod stalled;
 mod watched;

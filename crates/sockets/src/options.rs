@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::settings::{LINEAR_TIMEOUTS, Settings, retransmissions_in};
+use crate::settings::{Settings, linear_timeouts, retransmissions_in};
 use brisk_tcp::Stack;
 use brisk_tcp::config::{BufferConfig, PacingConfig, UrgentPolicy};
 use brisk_tcp::fast_open::{CookieKey, KeySource};
@@ -323,7 +323,7 @@ fn set_tcp_limits(
         }
         libc::TCP_SYNCNT => socket.tcp.syn_retries = within(number, 1..=127)? as u32,
         libc::TCP_THIN_LINEAR_TIMEOUTS => {
-            socket.tcp.thin_stream = (within(number, 0..=1)? == 1).then_some(LINEAR_TIMEOUTS);
+            socket.tcp.thin_stream = (within(number, 0..=1)? == 1).then(linear_timeouts);
         }
         libc::TCP_LINGER2 => {
             // Linux: 0 stands for the system's; what is negative lets the connection end at once.

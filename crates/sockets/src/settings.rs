@@ -15,7 +15,7 @@ mod corrective;
 mod proactive;
 mod sysctl;
 
-pub(crate) use sysctl::{LINEAR_TIMEOUTS, linux_syn_retries, retransmissions_in};
+pub(crate) use sysctl::{linear_timeouts, linux_syn_retries, retransmissions_in};
 
 /// The keys of [`Settings::set`], with what they take.
 pub fn keys() -> impl Iterator<Item = (&'static str, &'static str)> {
@@ -341,7 +341,9 @@ impl Settings {
             "user_timeout" => tcp.user_timeout = if value == "off" { None } else { Some(span(key, value)?) },
             "share_path" => tcp.share_path = on_off(key, value)?,
             "path_start" => {
-                tcp.path_start = off_or(value, || Ok(PathStart { max_window: number(key, value)? }))?;
+                tcp.path_start = off_or(value, || {
+                    Ok(PathStart { max_window: number(key, value)?, ..PathStart::default() })
+                })?;
             }
             "handshake_timers" => {
                 let retries = || Ok(HandshakeTimers { retries: number(key, value)?, ..Default::default() });
@@ -351,7 +353,7 @@ impl Settings {
                 tcp.handshake_copies = off_or(value, || {
                     let (gap, with_data) =
                         value.strip_suffix(":data").map_or((value, false), |gap| (gap, true));
-                    Ok(HandshakeCopies { gap: span(key, gap)?, with_data })
+                    Ok(HandshakeCopies { gap: span(key, gap)?, with_data, ..HandshakeCopies::default() })
                 })?;
             }
             "syn_retries" => tcp.syn_retries = number(key, value)?,

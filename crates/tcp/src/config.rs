@@ -2,6 +2,10 @@
 //!
 //! The defaults are the Linux profile: a default brisk connection looks to its peer like a connection of
 //! Linux. A mechanism is off if its value is absent.
+//!
+//! A release can add fields to these types without a new major version. A literal therefore ends with the
+//! defaults: `TcpConfig { nodelay: true, ..TcpConfig::default() }`. [`BufferConfig`],
+//! [`KeepaliveConfig`] and [`RtoConfig`] are complete.
 
 use alloc::string::ToString;
 use alloc::vec::Vec;
@@ -83,6 +87,9 @@ pub struct StackConfig {
     pub fast_open: FastOpenConfig,
     /// Memory of paths from one connection to the next.
     pub path: PathMemoryConfig,
+    /// Makes literals end with `..`, so that releases can add fields.
+    #[doc(hidden)]
+    pub non_exhaustive: (),
 }
 
 /// Fast Open, as far as it concerns a whole stack.
@@ -100,6 +107,9 @@ pub struct FastOpenConfig {
     pub last_ack_hold: LastAckHold,
     /// How many of them. Default 10000.
     pub last_ack_hold_entries: usize,
+    /// Makes literals end with `..`, so that releases can add fields.
+    #[doc(hidden)]
+    pub non_exhaustive: (),
 }
 
 impl Default for FastOpenConfig {
@@ -111,6 +121,7 @@ impl Default for FastOpenConfig {
             keys: None,
             last_ack_hold: LastAckHold::FastOpened,
             last_ack_hold_entries: 10_000,
+            non_exhaustive: (),
         }
     }
 }
@@ -137,6 +148,7 @@ impl Default for StackConfig {
             option_profile: brisk_wire::OptionProfile::default(),
             fast_open: FastOpenConfig::default(),
             path: PathMemoryConfig::default(),
+            non_exhaustive: (),
         }
     }
 }
@@ -225,11 +237,19 @@ pub struct PacingConfig {
     pub congestion_avoidance_percent: u32,
     /// Most bytes per second, payload (Linux: `SO_MAX_PACING_RATE`). Default `None`: no bound.
     pub max_rate: Option<u64>,
+    /// Makes literals end with `..`, so that releases can add fields.
+    #[doc(hidden)]
+    pub non_exhaustive: (),
 }
 
 impl Default for PacingConfig {
     fn default() -> Self {
-        PacingConfig { slow_start_percent: 200, congestion_avoidance_percent: 120, max_rate: None }
+        PacingConfig {
+            slow_start_percent: 200,
+            congestion_avoidance_percent: 120,
+            max_rate: None,
+            non_exhaustive: (),
+        }
     }
 }
 
@@ -298,6 +318,9 @@ pub struct WindowRules {
     /// A buffer that is nearly full closes the window although more was offered before (Linux:
     /// `tcp_shrink_window`). RFC 9293 section 3.8.6.2.1 says that a receiver SHOULD NOT. Default off.
     pub may_shrink: bool,
+    /// Makes literals end with `..`, so that releases can add fields.
+    #[doc(hidden)]
+    pub non_exhaustive: (),
 }
 
 /// Configuration of one connection. A listener's connections take the listener's.
@@ -397,6 +420,9 @@ pub struct TcpConfig {
     pub handshake_copies: Option<HandshakeCopies>,
     /// The mechanisms beyond plain TCP.
     pub mechanisms: MechanismConfig,
+    /// Makes literals end with `..`, so that releases can add fields.
+    #[doc(hidden)]
+    pub non_exhaustive: (),
 }
 
 impl Default for TcpConfig {
@@ -443,6 +469,7 @@ impl Default for TcpConfig {
             handshake_timers: None,
             handshake_copies: None,
             mechanisms: MechanismConfig::default(),
+            non_exhaustive: (),
         }
     }
 }
@@ -518,11 +545,14 @@ pub struct PathStart {
     /// Largest initial window, segments. No more than one flight has carried, or twice that if the path holds
     /// it without a queue, and more than 64 only as far as the path holds it. 1..=1024, default 1024.
     pub max_window: u32,
+    /// Makes literals end with `..`, so that releases can add fields.
+    #[doc(hidden)]
+    pub non_exhaustive: (),
 }
 
 impl Default for PathStart {
     fn default() -> Self {
-        PathStart { max_window: 1024 }
+        PathStart { max_window: 1024, non_exhaustive: () }
     }
 }
 
@@ -537,11 +567,14 @@ pub struct HandshakeTimers {
     /// How many at most, each after twice the wait of the one before, as long as that is less than the
     /// ordinary timeout. 1..=10, default 3.
     pub retries: u32,
+    /// Makes literals end with `..`, so that releases can add fields.
+    #[doc(hidden)]
+    pub non_exhaustive: (),
 }
 
 impl Default for HandshakeTimers {
     fn default() -> Self {
-        HandshakeTimers { percent: 150, floor: Duration::from_millis(50), retries: 3 }
+        HandshakeTimers { percent: 150, floor: Duration::from_millis(50), retries: 3, non_exhaustive: () }
     }
 }
 
@@ -558,6 +591,9 @@ pub struct HandshakeCopies {
     /// another, so this is for servers with a [replay window](crate::fast_open::ReplayWindow) or requests
     /// that may be carried out twice (RFC 7413 section 6.1). Default off.
     pub with_data: bool,
+    /// Makes literals end with `..`, so that releases can add fields.
+    #[doc(hidden)]
+    pub non_exhaustive: (),
 }
 
 impl HandshakeTimers {
@@ -588,6 +624,9 @@ pub struct MechanismConfig {
     /// Planner that decides, flight by flight, how parity and copies are used. Default `None`: their own
     /// settings.
     pub planner: Option<PlannerConfig>,
+    /// Makes literals end with `..`, so that releases can add fields.
+    #[doc(hidden)]
+    pub non_exhaustive: (),
 }
 
 impl MechanismConfig {
@@ -624,6 +663,9 @@ pub struct ConnectConfig {
     /// Fast Open. With it data of [`crate::Stack::connect_with_data`] can reach the server's application
     /// **more than once**. Default `None`.
     pub fast_open: Option<FastOpenConnect>,
+    /// Makes literals end with `..`, so that releases can add fields.
+    #[doc(hidden)]
+    pub non_exhaustive: (),
 }
 
 impl ConnectConfig {
@@ -662,6 +704,9 @@ pub struct ListenConfig {
     pub defer_accept: u8,
     /// Fast Open. With it a connection can be accepted whose data is a repetition. Default `None`.
     pub fast_open: Option<FastOpenListen>,
+    /// Makes literals end with `..`, so that releases can add fields.
+    #[doc(hidden)]
+    pub non_exhaustive: (),
 }
 
 impl ListenConfig {
@@ -681,6 +726,7 @@ impl Default for ListenConfig {
             syn_cookies: SynCookies::UnderFlood,
             defer_accept: 0,
             fast_open: None,
+            non_exhaustive: (),
         }
     }
 }

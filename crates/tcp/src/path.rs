@@ -59,6 +59,9 @@ pub struct PathMemoryConfig {
     /// Lifetime of a reduced MTU. 0 (not remembered)..=86400 s, default 600 s: RFC 8201 section 4 recommends
     /// ten minutes.
     pub mtu_lifetime: Duration,
+    /// Makes literals end with `..`, so that releases can add fields.
+    #[doc(hidden)]
+    pub non_exhaustive: (),
 }
 
 impl Default for PathMemoryConfig {
@@ -70,6 +73,7 @@ impl Default for PathMemoryConfig {
             window_lifetime: ten_minutes,
             loss_half_life: ten_minutes,
             mtu_lifetime: ten_minutes,
+            non_exhaustive: (),
         }
     }
 }
@@ -77,7 +81,14 @@ impl Default for PathMemoryConfig {
 impl PathMemoryConfig {
     /// Checks the ranges given at the fields.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        let PathMemoryConfig { entries, rtt_lifetime, window_lifetime, loss_half_life, mtu_lifetime } = *self;
+        let PathMemoryConfig {
+            entries,
+            rtt_lifetime,
+            window_lifetime,
+            loss_half_life,
+            mtu_lifetime,
+            non_exhaustive: (),
+        } = *self;
         let refuse = |key, value: String, range| Err(ConfigError { key, value, range });
         if entries > 1_000_000 {
             return refuse("path.entries", entries.to_string(), "0 to 1000000");

@@ -88,7 +88,7 @@ const EXPLANATIONS: &[Explanation] = &[
         matches: window::is_grown_at_end,
     },
     Explanation {
-        name: "growth by what arrived twice",
+        name: "growth by duplicates",
         reason: "Linux counts a reported duplicate as delivered, and grows the window by it; RFC 5681 section 3.1 counts what was not \
                  acknowledged before, as ours",
         matches: window::is_grown_by_duplicate,
@@ -117,7 +117,7 @@ const EXPLANATIONS: &[Explanation] = &[
         matches: window::is_reduced_from_window,
     },
     Explanation {
-        name: "what was lost before a recovery was taken back",
+        name: "loss before an undone recovery",
         reason: "Linux takes what it declares lost from the list that RACK looks at, and does not put it back when the recovery turns \
                  out to have been a mistake: only a timeout repairs it; RFC 8985 section 6.2 step 5 looks at every segment that is not \
                  acknowledged, as ours",
@@ -187,7 +187,7 @@ const EXPLANATIONS: &[Explanation] = &[
         matches: window::is_left_by_delay,
     },
     Explanation {
-        name: "three reports after a recovery that was taken back",
+        name: "three reports after an undone recovery",
         reason: "Linux takes three reports above a hole for a loss unless it has counted reordering, which a recovery that a DSACK takes \
                  back does not; for ours that is reordering too (RFC 8985 section 6.2 step 4 waits then)",
         matches: window::is_patient_after_undo,
@@ -544,7 +544,7 @@ const EXPLANATIONS: &[Explanation] = &[
         },
     },
     Explanation {
-        name: "report of what was never sent",
+        name: "report of data never sent",
         reason: "Linux counts a reported duplicate before it looks whether it can have been sent; ours ignores a block that ends \
                  behind SND.NXT, or begins more than a window before SND.UNA",
         matches: |difference, ours, _| {
@@ -559,7 +559,7 @@ const EXPLANATIONS: &[Explanation] = &[
         },
     },
     Explanation {
-        name: "duplicate of what was sent once",
+        name: "duplicate of data sent once",
         reason: "Linux counts a reported duplicate as delivered, whatever it reports, while fewer have been reported than were sent \
                  again; ours counts those of segments that it has sent twice",
         matches: |difference, ours, kernel| {
@@ -690,7 +690,7 @@ const EXPLANATIONS: &[Explanation] = &[
         },
     },
     Explanation {
-        name: "segment cut by the size of now",
+        name: "segment cut by the present size",
         reason: "Linux cuts what it sends again from a packet of several segments by the size that a segment has now; SACK blocks that come \
                  or go have changed it; ours sends the segment as it was",
         matches: |difference, ours, _| {

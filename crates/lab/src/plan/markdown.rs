@@ -26,10 +26,10 @@ pub fn page(plans: &[PlanReport], made: &Made) -> String {
         "# Reproduction\n\nEvery table and figure of both papers, and our own experiments, with our results. Made by\n\n```\n{command}\n```\n\n\
          with brisk {version}, seed {seed}, in virtual time{}. The same seed gives the same figures everywhere.\n\n\
          {} figures: {} as expected (`ok`), {} outside the expected range by no more than chance explains (`unsure`), {} outside\n\
-         it (`OUTSIDE`), of which {unexplained} without a reason that an experiment has tested. The expected range is in the plan;\n\
-         where it excludes the paper's figure, the last column gives the reason, and after *Checked* the experiment that tested it.\n\
-         [The lab](lab.md) defines the verdict. Some ranges were written after the first run: there `ok` means that the figure is\n\
-         unchanged, and the reader compares it with the paper's.\n",
+         it (`OUTSIDE`). For {unexplained} of the latter no experiment has tested a reason. The expected range is in the plan; if it\n\
+         excludes the paper's figure, the last column gives the reason, and after *Checked* the experiment that tested the reason.\n\
+         [The lab](lab.md) defines the verdict. Some ranges were set after the first run: for these `ok` means only that the figure\n\
+         has not changed since, so compare it with the paper's.\n",
         machine.as_ref().map(|machine| format!(" on {machine}")).unwrap_or_default(),
         findings().count(),
         count(Verdict::Within),

@@ -81,7 +81,7 @@ impl Settings {
             "tcp_rto_max_ms" => self.tcp.rto.max = Duration::from_millis(number(key, value)?),
             "tcp_syn_linear_timeouts" => self.tcp.syn_linear_retries = number(key, value)?,
             "tcp_thin_linear_timeouts" => {
-                self.tcp.thin_stream = (value != "0").then_some(LINEAR_TIMEOUTS);
+                self.tcp.thin_stream = (value != "0").then(linear_timeouts);
             }
             "ip_default_ttl" => self.tcp.hop_limit = number(key, value)?,
             _ => return self.sysctl_of_host(key, value),
@@ -114,9 +114,10 @@ fn seconds(key: &str, value: &str) -> Result<Duration, Refused> {
     Ok(Duration::from_secs(number(key, value)?))
 }
 
-/// Linux's behaviour for a thin stream on request: timeouts that do not double, six at most.
-pub(crate) const LINEAR_TIMEOUTS: ThinStreamConfig =
-    ThinStreamConfig { linear_timeouts: 6, rto_restart: false };
+/// Returns Linux's behaviour for a thin stream on request: timeouts that do not double, six at most.
+pub(crate) fn linear_timeouts() -> ThinStreamConfig {
+    ThinStreamConfig { rto_restart: false, ..ThinStreamConfig::default() }
+}
 
 /// How often Linux sends a SYN again, of which the first `linear` times come without doubling the timeout: as
 /// often as both numbers say together, but not for longer than `retries` doubled timeouts would take.

@@ -283,7 +283,8 @@ impl Socket {
         let asked = (fast || settings.fast_open_always) && settings.fast_open_client_allowed;
         let mut tcp = self.tcp.clone();
         tcp.syn_retries = linux_syn_retries(tcp.syn_retries, tcp.syn_linear_retries);
-        ConnectConfig { tcp, local, fast_open: asked.then(|| self.fast_open_connect(settings)) }
+        let fast_open = asked.then(|| self.fast_open_connect(settings));
+        ConnectConfig { tcp, local, fast_open, ..ConnectConfig::default() }
     }
 
     fn fast_open_connect(&self, settings: &Settings) -> FastOpenConnect {

@@ -50,6 +50,9 @@ pub struct CorrectiveConfig {
     /// Follow the parity of a tail by an acknowledgement that shows stateful devices the end of the sequence
     /// numbers. Default on.
     pub tail_ack: bool,
+    /// Makes literals end with `..`, so that releases can add fields.
+    #[doc(hidden)]
+    pub non_exhaustive: (),
 }
 
 impl Default for CorrectiveConfig {
@@ -70,6 +73,7 @@ impl Default for CorrectiveConfig {
             charge_cwnd: false,
             left_margin: 0,
             tail_ack: true,
+            non_exhaustive: (),
         }
     }
 }
@@ -213,6 +217,9 @@ pub struct ProactiveConfig {
     /// Originals that leave before the first of their copies, as with segmentation by the device. For the
     /// laboratory: it provokes needless retransmissions. 1..=64, default 1.
     pub aggregate: u8,
+    /// Makes literals end with `..`, so that releases can add fields.
+    #[doc(hidden)]
+    pub non_exhaustive: (),
 }
 
 impl Default for ProactiveConfig {
@@ -236,6 +243,7 @@ impl ProactiveConfig {
         rule: CopyRule::Ledger,
         exclusive: true,
         aggregate: 1,
+        non_exhaustive: (),
     };
 
     /// Proactive as the paper has it: for the laboratory, see [`CopyRule::Paper`].

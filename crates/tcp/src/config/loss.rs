@@ -29,11 +29,14 @@ pub struct RackTlpConfig {
     /// How long the receiver may hold back the acknowledgement of a single segment. 0..=1 s, default
     /// 200 ms.
     pub max_ack_delay: Duration,
+    /// Makes literals end with `..`, so that releases can add fields.
+    #[doc(hidden)]
+    pub non_exhaustive: (),
 }
 
 impl Default for RackTlpConfig {
     fn default() -> Self {
-        RackTlpConfig { max_ack_delay: Duration::from_millis(200) }
+        RackTlpConfig { max_ack_delay: Duration::from_millis(200), non_exhaustive: () }
     }
 }
 
@@ -47,11 +50,14 @@ pub struct ThinStreamConfig {
     /// The timer that an acknowledgement restarts runs from the transmission of the oldest outstanding
     /// segment rather than from now (RFC 7765). Default on.
     pub rto_restart: bool,
+    /// Makes literals end with `..`, so that releases can add fields.
+    #[doc(hidden)]
+    pub non_exhaustive: (),
 }
 
 impl Default for ThinStreamConfig {
     fn default() -> Self {
-        ThinStreamConfig { linear_timeouts: 6, rto_restart: true }
+        ThinStreamConfig { linear_timeouts: 6, rto_restart: true, non_exhaustive: () }
     }
 }
 

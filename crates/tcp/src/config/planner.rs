@@ -21,18 +21,22 @@ pub struct PlannerConfig {
     /// Every flight takes this form, whatever it costs: for the laboratory, where forms are compared. Default
     /// `None`: the planner chooses.
     pub form: Option<Form>,
+    /// Makes literals end with `..`, so that releases can add fields.
+    #[doc(hidden)]
+    pub non_exhaustive: (),
 }
 
 impl PlannerConfig {
     /// The defaults.
-    pub const DEFAULT: PlannerConfig = PlannerConfig { max_overhead: 5, assumed_loss: 10_000, form: None };
+    pub const DEFAULT: PlannerConfig =
+        PlannerConfig { max_overhead: 5, assumed_loss: 10_000, form: None, non_exhaustive: () };
 
     /// Bytes within ten seconds that count as sent to each destination, in addition to those that are: a
     /// quiet path has capacity to spare, and small exchanges need copies of more than they send.
     pub const QUIET: u32 = 1_000_000;
 
     pub(super) fn validate(&self) -> Result<(), ConfigError> {
-        let PlannerConfig { max_overhead, assumed_loss, form: _ } = *self;
+        let PlannerConfig { max_overhead, assumed_loss, form: _, non_exhaustive: () } = *self;
         let bounds = [
             ("max_overhead", max_overhead, 0, 200, "0 to 200 percent"),
             ("planner.assumed_loss", assumed_loss, 0, 500_000, "0 to 500000 per million"),
@@ -79,8 +83,8 @@ mod tests {
 
     #[test]
     fn the_ends_of_the_ranges_are_in_them() {
-        let least = PlannerConfig { max_overhead: 0, assumed_loss: 0, form: None };
-        let most = PlannerConfig { max_overhead: 200, assumed_loss: 500_000, form: None };
+        let least = PlannerConfig { max_overhead: 0, assumed_loss: 0, ..PlannerConfig::default() };
+        let most = PlannerConfig { max_overhead: 200, assumed_loss: 500_000, ..least };
         assert_eq!((least.validate(), most.validate()), (Ok(()), Ok(())));
         let beyond =
             [PlannerConfig { max_overhead: 201, ..most }, PlannerConfig { assumed_loss: 500_001, ..most }];

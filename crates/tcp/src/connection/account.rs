@@ -102,7 +102,7 @@ impl Connection {
     /// The connection decides what to send: until then nothing is known to be held back.
     pub(crate) fn begin_poll(&mut self, now: Instant) {
         (self.tx.paced, self.tx.held) = (false, false);
-        if self.gentle.proactive().is_some() {
+        if self.gentle.proactive().is_some_and(|proactive| proactive.copies.are_waiting()) {
             let more = self.tx.may_send_new(&self.budget(now));
             self.with_gentle(|gentle, parts| gentle.refresh_copies(more, parts));
         }

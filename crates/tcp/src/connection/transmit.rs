@@ -43,7 +43,7 @@ mod order {
     pub(super) const SYN_ACK_COPY: &[Turn] = &[SynCopy];
     pub(super) const EARLY: &[Turn] = &[Parity, Copies, MtuProbe, New, ParityBehindBurst, Ack];
     pub(super) const EARLY_WITHOUT_PARITY: &[Turn] = &[Copies, MtuProbe, New, Ack];
-    /// Nothing is lost, no probe is due, and neither Corrective nor Proactive is in use.
+    /// Nothing is lost, no probe is due, and neither Corrective nor Proactive has a segment to send.
     pub(super) const PLAIN: &[Turn] = &[MtuProbe, New, Ack];
     /// The usual order.
     pub(super) const ALL: &[Turn] =
@@ -113,7 +113,7 @@ impl Connection {
             return self.opening_turns();
         }
         let has_new = self.tx.unsent() > 0 || self.tx.fin_unsent();
-        let has_more = self.gentle.active.is_some()
+        let has_more = self.gentle.has_turn()
             || self.tx.scoreboard.has_lost()
             || self.reactive.as_ref().is_some_and(ProbeTimer::is_due);
         if !has_new && !has_more && !self.rx.ack.is_due(now) {

@@ -82,6 +82,9 @@ pub struct ClientMemory {
     pub black_hole_base: Duration,
     /// Number of destinations that must show signs of a black hole. 1..=8, default 2.
     pub black_hole_destinations: u8,
+    /// Makes literals end with `..`, so that releases can add fields.
+    #[doc(hidden)]
+    pub non_exhaustive: (),
 }
 
 impl Default for ClientMemory {
@@ -98,6 +101,7 @@ impl Default for ClientMemory {
             request_base: Duration::from_secs(3600),
             black_hole_base: Duration::from_secs(3600),
             black_hole_destinations: 2,
+            non_exhaustive: (),
         }
     }
 }
@@ -150,6 +154,9 @@ pub struct FastOpenConnect {
     /// [`Stack::send_deferred_syn`](crate::Stack::send_deferred_syn); no timer runs until then. Default
     /// `false`.
     pub defer: bool,
+    /// Makes literals end with `..`, so that releases can add fields.
+    #[doc(hidden)]
+    pub non_exhaustive: (),
 }
 
 impl Default for FastOpenConnect {
@@ -169,6 +176,7 @@ impl Default for FastOpenConnect {
             early_window: false,
             syn_parts: 1,
             defer: false,
+            non_exhaustive: (),
         }
     }
 }

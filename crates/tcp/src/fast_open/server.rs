@@ -38,6 +38,9 @@ pub struct ServerLimits {
     pub rst_penalty: Duration,
     /// Client addresses whose connections are counted. 0..=1000000, default 10000.
     pub per_ip_entries: usize,
+    /// Makes literals end with `..`, so that releases can add fields.
+    #[doc(hidden)]
+    pub non_exhaustive: (),
 }
 
 impl Default for ServerLimits {
@@ -47,6 +50,7 @@ impl Default for ServerLimits {
             max_pending_bytes: 1 << 20,
             rst_penalty: Duration::from_secs(60),
             per_ip_entries: 10_000,
+            non_exhaustive: (),
         }
     }
 }
@@ -86,6 +90,9 @@ pub struct FastOpenListen {
     pub data_after_syn: bool,
     /// Remember the SYNs whose data was accepted, and reject copies. Default `None`: only the hold.
     pub replay_window: Option<ReplayWindow>,
+    /// Makes literals end with `..`, so that releases can add fields.
+    #[doc(hidden)]
+    pub non_exhaustive: (),
 }
 
 impl ServerLimits {
@@ -131,6 +138,7 @@ impl Default for FastOpenListen {
             one_time: false,
             data_after_syn: false,
             replay_window: None,
+            non_exhaustive: (),
         }
     }
 }

@@ -64,7 +64,15 @@ enum Admission {
 
 impl Listener {
     fn new(addr: SocketAddr, config: ListenConfig) -> Self {
-        let ListenConfig { tcp, backlog, max_half_open, syn_cookies, defer_accept, fast_open } = config;
+        let ListenConfig {
+            tcp,
+            backlog,
+            max_half_open,
+            syn_cookies,
+            defer_accept,
+            fast_open,
+            non_exhaustive: (),
+        } = config;
         Listener {
             addr,
             tcp: Arc::new(tcp),

@@ -221,7 +221,7 @@ fn syns_from_addresses_that_no_host_has_are_ignored() {
     // And one that claims to be ourselves: its answer would come back for ever.
     let ourselves = SocketAddr::new(IpAddr::from(SERVER), 80);
     scene.arrive(ourselves, Attack { seq: 1, flags: Flags::SYN, options: &MSS_1000, ..Attack::default() });
-    let what = "1001 SYNs from multicast, broadcast, no address and our own";
+    let what = "1001 SYNs from multicast, broadcast, unspecified and our own addresses";
     bounded(what, "connections kept", 0, scene.stack.connections() as u64);
     bounded(what, "answers", 0, scene.sent.len() as u64);
 }

@@ -92,7 +92,7 @@ fn lying_echoes_leave_the_timeout_in_its_bounds() {
     bounded("2000 lying timestamp echoes", "largest timeout, ms", 120_000, most.as_millis() as u64);
     bounded(
         "2000 lying timestamp echoes",
-        "200 ms less the least timeout, ms",
+        "shortfall of the smallest timeout from 200 ms, ms",
         0,
         200u64.saturating_sub(least.as_millis() as u64),
     );

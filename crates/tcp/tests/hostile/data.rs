@@ -126,6 +126,6 @@ fn urgent_pointers_everywhere_lose_no_bytes() {
             break;
         }
     }
-    bounded("urgent flood, 1000 pointers", "bytes more than were sent", 0, read.saturating_sub(1000) as u64);
+    bounded("urgent flood, 1000 pointers", "bytes beyond those sent", 0, read.saturating_sub(1000) as u64);
     assert!(read > 0);
 }

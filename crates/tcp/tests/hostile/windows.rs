@@ -149,5 +149,5 @@ fn a_program_that_reads_bytes_makes_no_silly_windows() {
         }
         next = next.min(edge).max(acked);
     }
-    bounded("program that reads 30000 times a byte", "windows opened by less than a segment", 0, silly);
+    bounded("program that reads 30000 single bytes", "window updates of less than a segment", 0, silly);
 }

@@ -320,7 +320,10 @@ fn begun_with(world: &mut World, at_b: ConnId, bytes: usize) -> u32 {
 
 #[test]
 fn a_window_larger_than_what_is_configured_is_never_begun_with() {
-    let mut world = World::new(TcpConfig { path_start: Some(PathStart { max_window: 20 }), ..tcp() });
+    let mut world = World::new(TcpConfig {
+        path_start: Some(PathStart { max_window: 20, ..PathStart::default() }),
+        ..tcp()
+    });
     world.fetch(500_000);
     let (_, at_b) = world.open();
     assert_eq!(begun_with(&mut world, at_b, 10 * MSS as usize), 10, "ten segments ask for nothing");

@@ -16,7 +16,8 @@ const SEGMENT: usize = 1_400;
 /// Forty connections to one peer over a path that is expected to lose every tenth packet, and their ids at A.
 fn connected() -> (Pair, Vec<ConnId>) {
     let mut tcp = TcpConfig { handshake_copies: None, ..TcpConfig::planned(PERCENT) };
-    tcp.mechanisms.planner = Some(PlannerConfig { max_overhead: PERCENT, assumed_loss: 100_000, form: None });
+    tcp.mechanisms.planner =
+        Some(PlannerConfig { max_overhead: PERCENT, assumed_loss: 100_000, ..PlannerConfig::default() });
     let mut pair = Pair::new(1);
     let listener = pair.listen(B, 80, ListenConfig { tcp: tcp.clone(), ..ListenConfig::default() });
     let connect = ConnectConfig { tcp, ..ConnectConfig::default() };
@@ -77,7 +78,8 @@ fn a_plan_leaves_the_one_before_what_it_has_not_spent() {
         nodelay: true,
         ..TcpConfig::planned(50)
     };
-    tcp.mechanisms.planner = Some(PlannerConfig { max_overhead: 50, assumed_loss: 100_000, form: None });
+    tcp.mechanisms.planner =
+        Some(PlannerConfig { max_overhead: 50, assumed_loss: 100_000, ..PlannerConfig::default() });
     let mut pair = Pair::new(1);
     let listener = pair.listen(B, 80, ListenConfig { tcp: tcp.clone(), ..ListenConfig::default() });
     let (id, _) = pair.established_at(listener, &ConnectConfig { tcp, ..ConnectConfig::default() });

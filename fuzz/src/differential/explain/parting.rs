@@ -36,7 +36,7 @@ pub(super) const PARTINGS: &[Explanation] = &[
         matches: is_timeout_after_probe,
     },
     Explanation {
-        name: "undo by reports of what was not sent twice",
+        name: "undo by reports of data sent once",
         reason: "Linux subtracts each reported duplicate from what it has sent again, whatever it reports, and believes none once more \
                  have been reported than were sent; ours takes those of segments that it has sent twice (RFC 3708 section 3)",
         matches: is_undone_by_count,
@@ -107,7 +107,7 @@ pub(super) const PARTINGS: &[Explanation] = &[
         matches: is_old_at_late_timeout,
     },
     Explanation {
-        name: "round trip of what is reported again",
+        name: "round trip of data reported again",
         reason: "Linux forgets what SACK has reported when a timeout finds the peer to renege, and measures the round trip of segments \
                  that are reported again, from when they were sent; ours measures the first report",
         matches: is_round_trip_of_second_report,

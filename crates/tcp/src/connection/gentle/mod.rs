@@ -439,6 +439,15 @@ impl Gentle {
         Some(GentleOption::Fail { flags: signals.flags() | R_FAIL, lost_len })
     }
 
+    /// True if copies, parity or a failure may have to leave, now or when their time comes.
+    #[inline]
+    pub(crate) fn has_turn(&self) -> bool {
+        let Some(active) = &self.active else { return false };
+        active.proactive.as_ref().is_some_and(|proactive| proactive.copies.are_waiting())
+            || active.tx.as_ref().is_some_and(ParityTx::is_waiting)
+            || self.owes_failure()
+    }
+
     /// True if a failure must be told at once, on an acknowledgement of its own.
     pub(crate) fn owes_failure(&self) -> bool {
         let failure = self.active.as_ref().and_then(|active| active.signals.failure());

@@ -25,6 +25,7 @@ use crate::outcome::{
 use crate::path::PathFacts;
 use crate::receive::Owed;
 use crate::send::rack::RackVerdict;
+use crate::send::scoreboard::{Record, Scoreboard};
 use crate::seq_ranges::{SeqRange, SeqRanges};
 use crate::time::{Duration, Instant, Micros};
 
@@ -59,6 +60,11 @@ pub(crate) struct ParityTx {
 }
 
 impl ParityTx {
+    /// True if there is parity, or the acknowledgement that follows it, that has not left.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.tail_ack_due || self.encoder.is_waiting()
+    }
+
     pub(crate) fn new(agreed: &Agreed, code: Code, config: CorrectiveConfig) -> Self {
         ParityTx {
             encoder: Encoder::new(agreed.profile, code, &config),
@@ -136,10 +142,8 @@ impl ParityTx {
 /// Ranges that the peer could not repair.
 #[derive(Debug)]
 struct Unrepaired {
-    /// The verdict of loss detection, on a path that is known to reorder.
-    late: Option<RackVerdict>,
-    /// Bytes that are newly marked lost.
-    newly_lost: u32,
+    /// The ranges that are lost for it.
+    verdict: RackVerdict,
     /// True if no more parity may leave: it does not help here.
     hopeless: bool,
 }
@@ -465,17 +469,12 @@ impl Connection {
             return;
         }
         let unrepaired = self.with_gentle(|gentle, parts| gentle.on_failure(report, ack, parts, now));
-        let Some(Unrepaired { late, newly_lost, hopeless }) = unrepaired else { return };
-        if let Some(verdict) = late {
-            let found = self.mark_lost(verdict, LossCause::Mechanism, now);
-            self.report_loss(&found);
-            loss.newly_lost += found.newly_lost;
-            loss.lost_again += found.lost_again;
-            loss.cause = loss.cause.or(found.cause);
-        } else if newly_lost > 0 {
-            loss.newly_lost += newly_lost;
-            loss.cause.get_or_insert(LossCause::Mechanism);
-        }
+        let Some(Unrepaired { verdict, hopeless }) = unrepaired else { return };
+        let found = self.mark_lost(verdict, LossCause::Mechanism, now);
+        self.report_loss(&found);
+        loss.newly_lost += found.newly_lost;
+        loss.lost_again += found.lost_again;
+        loss.cause = loss.cause.or(found.cause);
         if hopeless {
             self.stop_parity(ParityOff::Pattern);
         }
@@ -670,13 +669,14 @@ impl Gentle {
         let hopeless = tx.encoder.on_failure();
         parts.counters.parity.failures_reported += 1;
         self.refresh_holds(parts);
-        let late = parts.tx.rack.reordering_seen().then(|| {
+        let verdict = if parts.tx.rack.reordering_seen() {
             // Data that left before the parity still has the reordering window to arrive.
             parts.tx.rack.on_parity_answered(parity.at, end, now);
             parts.tx.rack.detect(&parts.tx.scoreboard, now)
-        });
-        let newly_lost = if late.is_some() { 0 } else { parts.mark_covered_lost(end, parity.at) };
-        Some(Unrepaired { late, newly_lost, hopeless })
+        } else {
+            unrepaired_data(&parts.tx.scoreboard, end, parity.at)
+        };
+        Some(Unrepaired { verdict, hopeless })
     }
 
     /// No more parity leaves on this connection.
@@ -692,30 +692,16 @@ impl Gentle {
     }
 }
 
-impl Parts<'_> {
-    /// Marks as lost the data that a parity covered which left at `at` and does not reach beyond `end`, as
-    /// far as the data was sent before. Returns the bytes that were not marked lost yet.
-    fn mark_covered_lost(&mut self, end: SeqNum, at: Instant) -> u32 {
-        let una = self.tx.scoreboard.una();
-        let within = |record: &&crate::send::scoreboard::Record| {
-            record.range.start.lt(end)
-                && (record.range.start + record.payload()).le(end)
-                && record.sent_at <= at
-        };
-        let unrepaired: smallvec::SmallVec<[SeqRange; 16]> = self
-            .tx
-            .scoreboard
-            .in_flight()
-            .take_while(|record| record.range.start.ge(una))
-            .filter(within)
-            .map(|record| record.range)
-            .collect();
-        let newly_lost: u32 = unrepaired.iter().map(|range| self.tx.scoreboard.mark_lost(*range)).sum();
-        if newly_lost > 0 {
-            self.probe(Probe::LossDeclared { bytes: newly_lost, by: LossCause::Mechanism });
-        }
-        newly_lost
+/// Returns the data in flight that a parity covered which left at `at`: none of it reaches beyond `end`, and
+/// all of it was sent before.
+fn unrepaired_data(board: &Scoreboard, end: SeqNum, at: Instant) -> RackVerdict {
+    let mut verdict = RackVerdict::default();
+    let within = |record: &&Record| (record.range.start + record.payload()).le(end) && record.sent_at <= at;
+    for record in board.in_flight().take_while(|record| record.range.start.lt(end)).filter(within) {
+        verdict.lost.push(record.range);
+        verdict.lost_again += if record.transmissions > 1 { record.range.len() } else { 0 };
     }
+    verdict
 }
 
 /// From the first to the last byte that an acknowledgement newly reports as delivered.

@@ -387,7 +387,10 @@ fn a_fin_is_a_tail_like_any_other() {
 fn the_ranges_of_the_settings_are_checked() {
     let of = |reactive| setting(reactive).validate().is_ok();
     assert!(of(Reactive::default()) && of(Reactive::Off));
-    assert!(!of(Reactive::RackTlp(RackTlpConfig { max_ack_delay: Duration::from_millis(1001) })));
+    assert!(!of(Reactive::RackTlp(RackTlpConfig {
+        max_ack_delay: Duration::from_millis(1001),
+        ..RackTlpConfig::default()
+    })));
     #[cfg(feature = "historical")]
     {
         let paper = |max_probes| of(Reactive::Paper(PaperConfig { max_probes, ..PaperConfig::default() }));

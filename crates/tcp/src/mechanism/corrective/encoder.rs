@@ -290,6 +290,11 @@ impl Encoder {
         self.close_by_time(rtt, now);
     }
 
+    /// True if there is a group whose parity has not left.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.open.is_some() || self.ready.is_some() || !self.closed.is_empty()
+    }
+
     /// True if the open group accepts no more segments at `now`.
     pub(crate) fn is_open_group_over(&self, rtt: Option<Duration>, now: Instant) -> bool {
         self.open.is_some_and(|group| group.plan.delay_divisor > 0 && group.closes(rtt) <= now)

@@ -204,6 +204,7 @@ impl Copies {
             let gap =
                 original.srtt.map_or(Duration::ZERO, |srtt| self.policy.gap.min(Duration::from(srtt) / 4));
             let header = self.marked(header);
+            self.gathering |= self.waiting.is_empty() && self.policy.aggregate > 1;
             self.waiting.push_back(Copy { range: original.range, header, due: original.at + gap });
         }
         copied
@@ -232,13 +233,17 @@ impl Copies {
         while self.waiting.front().is_some_and(obsolete) {
             self.waiting.pop_front();
         }
-        self.gathering |= self.waiting.is_empty();
         self.gathering &= more && self.waiting.len() < self.policy.aggregate;
     }
 
     /// Returns the copy that may leave at `now`; call [`Copies::refresh`] first.
     pub(crate) fn next(&self, now: Instant) -> Option<&Copy> {
         self.waiting.front().filter(|copy| copy.due <= now && !self.gathering)
+    }
+
+    /// True if there are copies that have not left.
+    pub(crate) fn are_waiting(&self) -> bool {
+        !self.waiting.is_empty()
     }
 
     /// Returns the first waiting copy.

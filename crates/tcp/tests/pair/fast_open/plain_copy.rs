@@ -61,7 +61,11 @@ fn the_insurance_does_not_hang_on_an_allowance() {
 /// first was lost, and once though both arrive. It takes its bytes from the allowance.
 #[test]
 fn on_a_proven_path_the_copy_may_have_the_data() {
-    let handshake_copies = Some(HandshakeCopies { gap: Duration::from_millis(5), with_data: true });
+    let handshake_copies = Some(HandshakeCopies {
+        gap: Duration::from_millis(5),
+        with_data: true,
+        ..HandshakeCopies::default()
+    });
     let doubled = |percent| {
         let tcp = TcpConfig { handshake_copies, redundancy_percent: percent, ..quick() };
         ConnectConfig { tcp, ..asking() }

@@ -1,0 +1,29 @@
+//! Traits of hyper-util and axum, which only this crate can implement for its types.
+
+/// For `hyper_util::client::legacy::Client`, which keeps `TokioIo<TcpStream>` in its pool.
+#[cfg(feature = "hyper")]
+impl hyper_util::client::legacy::connect::Connection for crate::TcpStream {
+    fn connected(&self) -> hyper_util::client::legacy::connect::Connected {
+        hyper_util::client::legacy::connect::Connected::new()
+    }
+}
+
+/// For `axum::serve`.
+#[cfg(feature = "axum")]
+impl axum::serve::Listener for crate::TcpListener {
+    type Io = crate::TcpStream;
+    type Addr = std::net::SocketAddr;
+
+    /// Returns the next connection; never once the endpoint is closed or its device has failed. The server
+    /// ends by `with_graceful_shutdown`.
+    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
+        match crate::TcpListener::accept(self).await {
+            Ok(accepted) => accepted,
+            Err(_) => std::future::pending().await,
+        }
+    }
+
+    fn local_addr(&self) -> std::io::Result<Self::Addr> {
+        Ok(crate::TcpListener::local_addr(self))
+    }
+}
