@@ -1,5 +1,5 @@
-//! An HTTP client whose request leaves with the SYN: from the second connection on, the response comes after one
-//! round trip rather than two.
+//! An HTTP client whose request leaves with the SYN: from the second connection on, the response comes after
+//! one round trip rather than two.
 //!
 //! `cargo run -p brisk-runtime --example hyper_client`
 
@@ -35,8 +35,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Opens the connection for a request that may be repeated: the network can deliver data of a SYN twice. A client
-/// for other requests uses [`Endpoint::connect`] here.
+/// Opens the connection for a request that may be repeated: the network can deliver data of a SYN twice. A
+/// client for other requests uses [`Endpoint::connect`] here.
 async fn connect(endpoint: Endpoint, uri: axum::http::Uri) -> io::Result<TokioIo<TcpStream>> {
     // A program with names looks them up here.
     let host: IpAddr = uri.host().and_then(|host| host.parse().ok()).ok_or(io::ErrorKind::InvalidInput)?;

@@ -1,5 +1,5 @@
-//! TLS 1.3 over a link that loses packets: axum behind `TlsListener`, and a client that sends its ClientHello with
-//! the SYN. The request itself is never on a SYN, so this is safe for every request.
+//! TLS 1.3 over a link that loses packets: axum behind `TlsListener`, and a client that sends its ClientHello
+//! with the SYN. The request itself is never on a SYN, so this is safe for every request.
 //!
 //! `cargo run -p brisk-runtime --example rustls`
 
@@ -63,7 +63,8 @@ async fn echo(client: &Endpoint, tls: TlsConnector) -> Result<usize, Box<dyn Err
     Ok(response.len())
 }
 
-/// Does the handshakes of TLS next to one another, and hands out connections in the order in which they are ready.
+/// Does the handshakes of TLS next to one another, and hands out connections in the order in which they are
+/// ready.
 struct TlsListener {
     listener: TcpListener,
     tls: TlsAcceptor,

@@ -1,6 +1,6 @@
-//! An endpoint with 500 peers that stall, 10,000 connections at once, 20,000 that come and go, readers that are
-//! slow, streams that are dropped in the middle of a transfer, futures that are dropped at every await, and every
-//! kind of end. Afterwards nothing is lost and nothing is left.
+//! An endpoint with 500 peers that stall, 10,000 connections at once, 20,000 that come and go, readers that
+//! are slow, streams that are dropped in the middle of a transfer, futures that are dropped at every await,
+//! and every kind of end. Afterwards nothing is lost and nothing is left.
 //!
 //! The clock is paused and each test runs on one thread, so that every run is the same; only the test of a
 //! runtime that ends has two runtimes and real time.

@@ -35,7 +35,8 @@ async fn send(to: &mut (impl AsyncWriteExt + Unpin), salt: usize) -> io::Result<
     to.shutdown().await
 }
 
-/// Reads to the end; checks that each byte is that of stream `salt`. Returns the number of bytes and the error.
+/// Reads to the end; checks that each byte is that of stream `salt`. Returns the number of bytes and the
+/// error.
 async fn receive(from: &mut (impl AsyncReadExt + Unpin), salt: usize) -> (usize, Option<io::ErrorKind>) {
     let (mut received, mut buffer) = (0, [0; 3_000]);
     loop {
