@@ -152,7 +152,8 @@ pub fn parse_ratio(text: &str) -> Result<Ratio, SpecError> {
     Ok(ratio)
 }
 
-/// Parses a share that may exceed the whole, such as an allowance of extra bytes: `25%`, `1.5`; at most 400 %.
+/// Parses a share that may exceed the whole, such as an allowance of extra bytes: `25%`, `1.5`; at most
+/// 400 %.
 ///
 /// # Errors
 /// If it is not a number, finer than one in a billion, or more than 400 %.
