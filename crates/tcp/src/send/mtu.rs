@@ -61,7 +61,7 @@ struct Search {
     low: u32,
     /// Largest size not known to fail.
     high: u32,
-    probe: Option<Probe>,
+    probe: Option<SentProbe>,
     /// `high` was in use before and is tried first, because its failure is only a suspicion.
     retest: bool,
     since: Instant,
@@ -69,7 +69,7 @@ struct Search {
 
 /// A probe in flight.
 #[derive(Clone, Copy, Debug)]
-struct Probe {
+struct SentProbe {
     size: u32,
     range: SeqRange,
 }
@@ -364,7 +364,7 @@ impl PathMtu {
     pub(crate) fn on_probe_sent(&mut self, range: SeqRange, options: u32) {
         let size = range.len().saturating_add(self.headers + options);
         if let Some(search) = &mut self.search {
-            search.probe = Some(Probe { size, range });
+            search.probe = Some(SentProbe { size, range });
         }
     }
 
