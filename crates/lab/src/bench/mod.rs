@@ -6,10 +6,10 @@
 //! process, which is one of the two if no other process uses their core. A row shows the median of the
 //! rounds' ratios, so that a change in the machine's speed between rounds has no effect.
 //!
-//! | module | what it is |
+//! | module | content |
 //! |---|---|
-//! | [`mod@self`] | the order of things |
-//! | [`rows`] | what is measured |
+//! | [`mod@self`] | the order of the measurements |
+//! | [`rows`] | the rows of the table |
 //! | [`end`] | the process at either end |
 //! | `peer` | a server on smoltcp, in builds with the feature `peers` |
 //! | `fixture` | namespaces, cores and costs |

@@ -4,7 +4,7 @@
 //! transaction with the same seeds. The plan contains the expectation of a cell before it runs: the paper's
 //! figure, the range for brisk's figure, and the reason why the two may differ.
 //!
-//! | module | what it is |
+//! | module | content |
 //! |---|---|
 //! | [`mod@self`] | the plan and its text |
 //! | [`metric`] | what is measured of an arm: `gain.p90`, `rtts.p99`, `wire` |
