@@ -182,7 +182,7 @@ impl Default for FastOpenConnect {
 }
 
 impl ClientMemory {
-    /// Checks the ranges given at the fields.
+    /// Checks the ranges in the comments of the fields.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let refuse = |key, value: String, range| Err(ConfigError { key, value, range });
         if self.entries > 1_000_000 {
@@ -208,7 +208,7 @@ impl ClientMemory {
 }
 
 impl FastOpenConnect {
-    /// Checks the ranges given at the fields.
+    /// Checks the ranges in the comments of the fields.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let refuse = |key, value: String, range| Err(ConfigError { key, value, range });
         if !(100..=300).contains(&self.syn_rto_percent) {
@@ -347,12 +347,12 @@ pub(super) struct Port {
     pub(super) request_after: Option<Instant>,
     /// SYN data was accepted, and no SYN was dropped since.
     pub(super) takes_data: bool,
-    /// An answer followed it.
+    /// An answer has followed SYN data, too.
     pub(super) proven: bool,
     /// A plain connection was answered first.
     pub(super) outrun: bool,
-    /// An answer followed SYN data since the destination was last avoided: a missing answer is more likely a
-    /// chance loss.
+    /// Since the destination was last avoided, an answer has followed SYN data; so a missing answer is more
+    /// likely a chance loss.
     pub(super) answered: bool,
 }
 
@@ -626,15 +626,15 @@ impl Path {
         }
         if port.syn_fail >= memory.syn_fail_limit {
             if core::mem::take(&mut port.answered) {
-                // The first time, it is avoided for as long as an unknown destination.
+                // The first time, a known destination is avoided no longer than an unknown one.
                 port.syn_fail = memory.syn_fail_limit;
             }
             port.disabled_until = Some(now + doubled(memory.disable_base, port.syn_fail.min(10)));
         }
     }
 
-    /// True if the answer came over another connection first for the second time in a row. Once, it may have
-    /// been lost on this connection.
+    /// True if another connection was answered first for the second time in a row; after one such answer,
+    /// this connection's own may only have been lost.
     fn was_outrun_before(&mut self, port: u16) -> bool {
         let port = self.port_mut(port);
         (port.takes_data, port.proven) = (false, false);

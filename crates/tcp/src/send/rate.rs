@@ -70,7 +70,7 @@ impl RateControl {
         RateControl { congestion, delivery, pacer, others: None }
     }
 
-    /// Returns the placeholder in a member while the path's control is not lent.
+    /// Returns the value in a member while the path's control is not lent to it.
     pub(crate) fn placeholder() -> Self {
         RateControl {
             congestion: Controller::Fixed(crate::congestion::fixed::Fixed::new(0)),
@@ -118,7 +118,8 @@ impl RateControl {
         }
     }
 
-    /// Undoes the last reduction, which was a mistake. On a shared path this needs all losses to be mistakes.
+    /// Undoes the last reduction, which was a mistake. A shared path undoes it only if all its losses were
+    /// mistakes.
     pub(crate) fn on_spurious(&mut self, now: Instant) {
         if self.others.is_none_or(|others| others.may_undo) {
             self.congestion.on_spurious(now);
