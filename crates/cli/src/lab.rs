@@ -118,7 +118,7 @@ struct Report {
     /// The HTML file; figures.csv and figures.json are written beside it
     #[arg(short, long, value_name = "FILE", default_value = "brisk-report.html")]
     output: PathBuf,
-    /// Write the report as Markdown to this file
+    /// Write an overview as Markdown to this file, and a page for each plan to a folder of the same name
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
     /// Description of the machine, for the Markdown
@@ -298,7 +298,15 @@ impl Report {
                 file.display()
             );
             let made = markdown::Made { command, version, seed, machine: self.machine.clone() };
-            self.put(file, markdown::page(&reports, &made).as_bytes())?;
+            let folder = file.with_extension("");
+            std::fs::create_dir_all(&folder)
+                .map_err(|error| Failure::failed(format!("{}: {error}", folder.display())))?;
+            for report in &reports {
+                let page = markdown::page(report);
+                self.put(&folder.join(format!("{}.md", report.plan)), page.as_bytes())?;
+            }
+            let name = folder.file_name().unwrap_or_default().to_string_lossy();
+            self.put(file, markdown::overview(&reports, &made, &name).as_bytes())?;
         }
         self.put(&self.output, page::page(&reports, &made_by).as_bytes())?;
         let json = serde_json::to_vec_pretty(&reports).map_err(|error| Failure::failed(error.to_string()))?;

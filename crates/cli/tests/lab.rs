@@ -72,10 +72,10 @@ fn the_report_is_one_file_that_refers_to_nothing_outside() {
     let place = place("report");
     stdout(&lab(&place, &["run", "small.toml", "--quick"]));
     let said = stdout(&lab(&place, &["report", "--markdown", "r.md", "--machine", "two cores"]));
-    let markdown = std::fs::read_to_string(place.join("r.md")).unwrap();
-    assert!(
-        markdown.contains("on two cores") && markdown.contains("| lossy | tcp+tfo | `gain.p50` | -50.0 |")
-    );
+    let overview = std::fs::read_to_string(place.join("r.md")).unwrap();
+    assert!(overview.contains("on two cores") && overview.contains("| [small](r/small.md) |"), "{overview}");
+    let page = std::fs::read_to_string(place.join("r/small.md")).unwrap();
+    assert!(page.contains("| lossy | tcp+tfo | `gain.p50` | -50.0 |"), "{page}");
     assert!(said.contains("brisk-report.html: 1 plans, 0 figures outside"), "{said}");
     let html = std::fs::read_to_string(place.join("brisk-report.html")).unwrap();
     assert!(html.contains("A plan of this test") && html.contains("<svg") && html.contains("gain.p50"));
@@ -114,7 +114,7 @@ fn the_report_takes_in_what_was_measured_in_real_time() {
         .unwrap();
     for results in ["only", "both"] {
         stdout(&lab(&place, &["report", results, "--markdown", "r.md"]));
-        let markdown = std::fs::read_to_string(place.join("r.md")).unwrap();
+        let markdown = std::fs::read_to_string(place.join("r/small.md")).unwrap();
         assert!(markdown.contains("| kernel cubic | 20 | 0 | 210 | 200 to 220 | 202 |"), "{markdown}");
         let html = std::fs::read_to_string(place.join("brisk-report.html")).unwrap();
         assert!(html.contains("kernel cubic+tfo") && html.contains("no answer. invalid: late"), "{html}");

@@ -1,4 +1,5 @@
-//! The same report as [`super::page`] as Markdown, for a repository: every figure with its reason.
+//! The same report as [`super::page`] as Markdown, for a repository: an overview, and a page for each plan
+//! with every figure and its reason.
 
 use crate::plan::judge::{Finding, PlanReport, Verdict, short};
 use crate::real::report::{ContestantReport, RealReport, Times};
@@ -16,14 +17,14 @@ pub struct Made {
     pub machine: Option<String>,
 }
 
-/// The page over some plans.
-pub fn page(plans: &[PlanReport], made: &Made) -> String {
+/// The overview of some plans. `folder` has their pages, relative to it.
+pub fn overview(plans: &[PlanReport], made: &Made, folder: &str) -> String {
     let findings = || plans.iter().flat_map(PlanReport::findings);
     let unexplained = findings().filter(|finding| finding.is_unexplained()).count();
     let count = |verdict| findings().filter(|finding| finding.verdict == verdict).count();
     let Made { command, version, seed, machine } = made;
     let mut text = format!(
-        "# Reproduction\n\nEvery table and figure of both papers, and our own experiments, with our results. Made by\n\n```\n{command}\n```\n\n\
+        "# Reproduction\n\nEvery table and figure of both papers, and brisk's own experiments, with brisk's results. Written by\n\n```\n{command}\n```\n\n\
          with brisk {version}, seed {seed}, in virtual time{}. The same seed gives the same figures everywhere.\n\n\
          {} figures: {} as expected (`ok`), {} outside the expected range by no more than chance explains (`unsure`), {} outside\n\
          it (`OUTSIDE`). For {unexplained} of the latter no experiment has tested a reason. The expected range is in the plan; if it\n\
@@ -37,23 +38,24 @@ pub fn page(plans: &[PlanReport], made: &Made) -> String {
         count(Verdict::Outside),
     );
     text.push_str(
-        "\n## Overview\n\n| experiment | source | claim | ours | verdict |\n|---|---|---|---|---|\n",
+        "\n## Overview\n\n| experiment | source | claim | brisk | verdict |\n|---|---|---|---|---|\n",
     );
     for plan in plans {
         let PlanReport { plan: name, source, claim, .. } = plan;
         let claim = claim.as_ref().map_or("", |claim| &claim.text);
         let ours = plan.answers().join("; ");
-        text.push_str(&format!("| {name} | {source} | {claim} | {ours} | {} |\n", plan.verdict()));
-    }
-    for plan in plans {
-        section(plan, &mut text);
+        text.push_str(&format!(
+            "| [{name}]({folder}/{name}.md) | {source} | {claim} | {ours} | {} |\n",
+            plan.verdict()
+        ));
     }
     text
 }
 
-fn section(plan: &PlanReport, text: &mut String) {
+/// The page of one plan.
+pub fn page(plan: &PlanReport) -> String {
     let PlanReport { plan: name, title, source, about, cells, .. } = plan;
-    text.push_str(&format!("\n## {title}\n\n`{name}`: {source}.\n\n{}\n\n", about.trim()));
+    let mut text = format!("# {title}\n\n`{name}`: {source}.\n\n{}\n\n", about.trim());
     for cell in cells {
         let link =
             if cell.report.link.spec.is_empty() { "no delay, no limit" } else { &cell.report.link.spec };
@@ -64,19 +66,20 @@ fn section(plan: &PlanReport, text: &mut String) {
             cell.cell, workload.flow, workload.n
         ));
     }
-    text.push_str("\n| cell | arm | figure | paper | brisk | 95 % | difference | expected | | why |\n|---|---|---|---|---|---|---|---|---|---|\n");
+    text.push_str("\n| cell | arm | figure | paper | brisk | 95 % | difference | expected | verdict | why |\n|---|---|---|---|---|---|---|---|---|---|\n");
     for cell in cells {
         cell.expected.iter().for_each(|finding| text.push_str(&row(&cell.cell, finding)));
     }
     for cell in cells {
-        cell.real.iter().for_each(|real| contestants(&cell.cell, real, text));
+        cell.real.iter().for_each(|real| contestants(&cell.cell, real, &mut text));
     }
+    text
 }
 
 fn contestants(cell: &str, real: &RealReport, text: &mut String) {
     text.push_str(&format!(
         "\nCell {cell} in real time, {} bytes, {} at a time (ms; IP bytes that each side sent / payload; CPU ms a request of the\n\
-         contestant's processes; percent of its bulk flow beside one of the kernel's CUBIC; whether the link kept its times):\n\n\
+         contestant's processes; percent of its bulk flow next to one of the kernel's CUBIC; whether the link kept its times):\n\n\
          | contestant | answered | failed | mean | 95 % | p50 | p95 | p99 | up | down | CPU | share | link |\n\
          |---|---|---|---|---|---|---|---|---|---|---|---|---|\n",
         real.bytes, real.parallel
@@ -140,10 +143,8 @@ mod tests {
             row,
             "| cell | tcp+tfo | `gain.p50` | -50.0 | -49.5 % | -50.0 to -49.0 | 0.50 | -51.0 to -49.0 | ok | a / b. *Checked:* a cell. |\n"
         );
-        let mut text = String::new();
-        let plan = ["p", "t", "s", "a"].map(str::to_owned);
-        let [plan, title, source, about] = plan;
-        section(&PlanReport { plan, title, source, about, claim: None, cells: Vec::new() }, &mut text);
+        let [plan, title, source, about] = ["p", "t", "s", "a"].map(str::to_owned);
+        let text = page(&PlanReport { plan, title, source, about, claim: None, cells: Vec::new() });
         let heading = text.lines().find(|line| line.starts_with("| cell")).unwrap();
         assert_eq!(heading.matches('|').count(), row.matches('|').count());
     }
