@@ -1,7 +1,7 @@
 //! Reads from a packet capture which TCP connections asked for how much, the round-trip time of their paths,
 //! and the runs of packets that were lost.
 //!
-//! | module | what it is |
+//! | module | content |
 //! |---|---|
 //! | [`reader`] | pcap and pcapng, block by block: memory does not grow with the file |
 //! | [`segment`] | what of a packet matters here; headers suffice, payload may be cut off |

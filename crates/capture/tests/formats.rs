@@ -1,11 +1,11 @@
-//! One conversation in every format that tcpdump and Wireshark write, whole and damaged.
+//! One conversation in every format that tcpdump and Wireshark write, complete and damaged.
 
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use brisk_capture::{Analysis, CaptureError, analyse};
 
-/// The header in front of the IP packet.
+/// The header before the IP packet.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Layer {
     Ethernet,
@@ -21,7 +21,7 @@ const LAYERS: [Layer; 6] =
     [Layer::Ethernet, Layer::TwoVlans, Layer::Cooked, Layer::Cooked2, Layer::Raw, Layer::Null];
 
 impl Layer {
-    /// Its number in tcpdump's registry.
+    /// Returns its number in tcpdump's registry.
     fn linktype(self) -> u32 {
         match self {
             Layer::Ethernet | Layer::TwoVlans => 1,
@@ -44,7 +44,7 @@ impl Layer {
             Layer::Null => vec![if v6 { 30 } else { 2 }, 0, 0, 0],
         };
         header.extend(packet);
-        // A frame of Ethernet has 60 bytes at least: what is added is no payload.
+        // An Ethernet frame has at least 60 bytes: the padding is no payload.
         if matches!(self, Layer::Ethernet | Layer::TwoVlans) {
             header.resize(header.len().max(60), 0);
         }
@@ -55,7 +55,7 @@ impl Layer {
 const SYN: u8 = 2;
 const ACK: u8 = 16;
 
-/// A TCP segment in an IP packet; checksums are not looked at.
+/// Returns a TCP segment in an IP packet; nothing checks its checksums.
 fn segment(v6: bool, from_client: bool, flags: u8, seq: u32, ack: u32, payload: usize) -> Vec<u8> {
     let ports: [u16; 2] = if from_client { [40_000, 80] } else { [80, 40_000] };
     let mut tcp = ports.map(u16::to_be_bytes).concat();
@@ -87,8 +87,8 @@ fn segment(v6: bool, from_client: bool, flags: u8, seq: u32, ack: u32, payload: 
     packet
 }
 
-/// Captured at the client, 50 ms from the server: 300 bytes there, 3,000 back, the second segment of these
-/// sent twice. Milliseconds and packets.
+/// Returns packets with their times in milliseconds, captured at the client, 50 ms from the server: 300 bytes
+/// up, 3,000 down, their second segment sent twice.
 fn conversation(v6: bool) -> Vec<(u64, Vec<u8>)> {
     let up = |flags, seq, ack, payload| segment(v6, true, flags, seq, ack, payload);
     let down = |flags, seq, ack, payload| segment(v6, false, flags, seq, ack, payload);
@@ -106,7 +106,7 @@ fn conversation(v6: bool) -> Vec<(u64, Vec<u8>)> {
     ]
 }
 
-/// The old format; `nano` and `swapped` are the other three magic numbers.
+/// Returns a file in the old format; `nano` and `swapped` select the other three magic numbers.
 fn pcap(layer: Layer, packets: &[(u64, Vec<u8>)], nano: bool, swapped: bool, snaplen: usize) -> Vec<u8> {
     let word = |value: u32| if swapped { value.to_be_bytes() } else { value.to_le_bytes() };
     let half = |value: u16| if swapped { value.to_be_bytes() } else { value.to_le_bytes() };
@@ -123,7 +123,7 @@ fn pcap(layer: Layer, packets: &[(u64, Vec<u8>)], nano: bool, swapped: bool, sna
     file
 }
 
-/// A block of pcapng with its length at both ends.
+/// Returns a block of pcapng with its length at both ends.
 fn block(kind: u32, body: &[u8]) -> Vec<u8> {
     let padded = body.len().next_multiple_of(4);
     let total = (12 + padded as u32).to_le_bytes();
@@ -133,7 +133,7 @@ fn block(kind: u32, body: &[u8]) -> Vec<u8> {
     block
 }
 
-/// An option of pcapng.
+/// Returns an option of pcapng.
 fn option(code: u16, value: &[u8]) -> Vec<u8> {
     let mut option = [code, value.len() as u16].map(u16::to_le_bytes).concat();
     option.extend(value);
@@ -147,7 +147,7 @@ fn pcapng(layer: Layer, packets: &[(u64, Vec<u8>)]) -> Vec<u8> {
     let mut section = [0x1a2b_3c4d_u32.to_le_bytes(), [1, 0, 0, 0], [0xff; 4], [0xff; 4]].concat();
     section.extend([option(1, b"a comment"), option(3, b"Linux"), option(0, b"")].concat());
     let mut interface = [layer.linktype().to_le_bytes(), [0, 0, 4, 0]].concat();
-    // Nanoseconds, and so many seconds to add.
+    // Nanoseconds, and a number of seconds to add.
     let offset = 1_700_000_000_u64.to_le_bytes();
     interface.extend([option(2, b"eth7"), option(9, &[9]), option(14, &offset), option(0, b"")].concat());
     let mut file = [block(0x0a0d_0d0a, &section), block(1, &interface)].concat();
@@ -161,7 +161,7 @@ fn pcapng(layer: Layer, packets: &[(u64, Vec<u8>)]) -> Vec<u8> {
         body.extend([option(1, b"seen"), option(2, &[0; 4]), option(0, b"")].concat());
         file.extend(block(6, &body));
     }
-    // Name resolution, interface statistics, and a kind that nobody knows.
+    // Name resolution, interface statistics, and an unknown kind.
     for (kind, body) in [(4, &[0; 4][..]), (5, &[0; 12]), (0x0bad, b"whatever")] {
         file.extend(block(kind, body));
     }
@@ -197,7 +197,7 @@ fn a_file_that_ends_anywhere_keeps_what_was_before() {
     let packets = conversation(false);
     for file in [pcap(Layer::Ethernet, &packets, true, false, 65_535), pcapng(Layer::Cooked2, &packets)] {
         let mut most = 0;
-        // Each reading begins with a buffer of a megabyte: some of the ends are enough.
+        // Each reading begins with a buffer of a megabyte, so only some of the ends are tested.
         for end in (0..=file.len()).step_by(61) {
             match analyse(&file[..end]) {
                 Ok(analysis) => {
@@ -226,12 +226,12 @@ fn a_byte_that_is_wrong_anywhere_is_no_panic() {
     }
 }
 
-/// A block is at least 12 bytes long; the parser takes that for granted.
+/// A block has at least 12 bytes, which the parser relies on.
 #[test]
 fn a_block_that_is_shorter_than_a_block_can_be_is_damage() {
     let whole = pcapng(Layer::Raw, &conversation(false));
     let packets = analyse(&whole[..]).unwrap().packets;
-    // Process information, a simple packet, an enhanced packet, and one that nobody knows.
+    // Process information, a simple packet, an enhanced packet, and an unknown kind.
     for kind in [0x8000_0001_u32, 3, 6, 0x7777] {
         for length in 0..12_u32 {
             let mut file = whole.clone();
@@ -280,7 +280,7 @@ fn a_capture_of_something_else_is_told() {
     udp[9] = 17;
     let file = pcap(Layer::Ethernet, &[(0, udp)], false, false, 65_535);
     assert!(matches!(analyse(&file[..]), Err(CaptureError::NoTcp { packets: 1 })));
-    // A link type that is not known: 802.11 with radiotap.
+    // An unknown link type: 802.11 with radiotap.
     let mut file = pcap(Layer::Ethernet, &conversation(false), false, false, 65_535);
     file[20] = 127;
     assert!(matches!(analyse(&file[..]), Err(CaptureError::NoTcp { packets: 10 })));

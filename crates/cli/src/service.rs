@@ -24,8 +24,8 @@ pub(crate) fn run<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T
     runtime(&mut Builder::new_multi_thread())?.block_on(work)
 }
 
-/// Like [`run`], on as many cores as the device may have queues. Each core gets a thread; this thread is the
-/// first ([`cores`]). With one core the threads of the runtime help each other.
+/// Like [`run`], on as many cores as the device may have queues. Each core gets a thread; the calling thread
+/// is the first ([`cores`]). With one core the threads of the runtime share the work.
 pub(crate) fn run_on<T>(
     queues: Queues,
     work: impl Future<Output = Result<T, Failure>>,
@@ -97,8 +97,9 @@ fn raise_descriptors() {
     }
 }
 
-/// Waits until a gateway's last packets have left, and logs the packets that the hop's device could not take.
-/// If a delay of a second needs an explanation, these counters show whether a socket buffer was too small.
+/// Waits until a gateway's last packets have left, and logs the packets that the hop's device could not send
+/// or receive. If a delay of a second needs an explanation, these counters show whether a socket buffer was
+/// too small.
 pub(crate) async fn last_words(endpoint: &Endpoint, log: &Log) {
     // Data lost after this was not acknowledged in time; the peer times out.
     let _ = tokio::time::timeout(LAST_WORDS, endpoint.wait_idle()).await;
@@ -129,7 +130,7 @@ pub(crate) fn log_format(common: &Common) -> LogFormat {
     }
 }
 
-/// The order to stop, given by SIGINT or SIGTERM.
+/// The signal to stop: SIGINT or SIGTERM.
 #[derive(Clone, Debug)]
 pub(crate) struct Stop(watch::Receiver<bool>);
 
@@ -157,8 +158,7 @@ impl Stop {
         Ok(Stop(stopped))
     }
 
-    /// Returns the result at the end of a service. Without an order to stop, it ends only if its device has
-    /// failed.
+    /// Returns the result at the end of a service. Without the signal, it ends only if its device has failed.
     pub(crate) fn verdict(&self) -> Result<(), Failure> {
         match *self.0.borrow() {
             true => Ok(()),
@@ -170,7 +170,7 @@ impl Stop {
 
     /// Resolves when the order is given.
     pub(crate) async fn ordered(mut self) {
-        // The sender lives as long as the runtime; without it no order can come.
+        // The sender lives as long as the runtime; without it no signal can come.
         if self.0.wait_for(|stop| *stop).await.is_err() {
             std::future::pending::<()>().await;
         }

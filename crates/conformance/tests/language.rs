@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Highest permitted share of lines with a headless opening, percent: comments of `crates/`, and pages.
+/// Maximum share of lines with a headless opening, percent: comments of `crates/`, and pages.
 const SHARE: f64 = 0.1;
 /// Words that have a plainer one.
 const WORDS: &[(&str, &str)] = &[("anew", "again"), ("own up", "report")];
@@ -155,7 +155,7 @@ fn list(lines: &[&Line]) -> String {
     text
 }
 
-/// True if a sentence that begins on this line has a clause as its subject. A question is none.
+/// True if a sentence that begins on this line has a clause as its subject and is not a question.
 fn is_headless(text: &str) -> bool {
     let starts = text.match_indices([' ', '(']).filter_map(|(at, _)| {
         let before = text[..at].trim_end();
@@ -221,7 +221,7 @@ fn comment_lines(name: &str, text: &str) -> Vec<Line> {
         .collect()
 }
 
-/// The comments that exceed [`WIDTH`], rows of tables and code aside: these cannot be wrapped.
+/// Returns the comments that exceed [`WIDTH`], except rows of tables and code, which cannot be wrapped.
 fn wide_comments(name: &str, text: &str) -> Vec<Line> {
     let is_wide = text.lines().map(|line| line.chars().count() > WIDTH).collect::<Vec<_>>();
     let mut in_code = false;

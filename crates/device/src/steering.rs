@@ -39,7 +39,7 @@ pub const FACTOR: u32 = 0x9e37_79b1;
 pub const SHIFT: u32 = 15;
 
 impl Steering {
-    /// Assigns to 1 to 65,535 queues under a secret key.
+    /// Creates an assignment to 1 to 65,535 queues under a secret key.
     pub fn new(queues: usize, key: u64) -> Steering {
         let queues = queues.clamp(1, usize::from(u16::MAX)) as u32;
         Steering { key: [(key >> 32) as u32, key as u32], queues }
@@ -62,7 +62,7 @@ impl Steering {
         self.queues as usize
     }
 
-    /// Returns the queue of connections between these ends; below [`Steering::queues`].
+    /// Returns the index of the queue for connections between these ends.
     pub fn queue_of(&self, local: SocketAddr, remote: SocketAddr) -> usize {
         // In the order of an arriving packet.
         let ports = u32::from(remote.port()) << 16 | u32::from(local.port());

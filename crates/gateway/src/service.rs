@@ -46,8 +46,8 @@ pub fn hop_tcp() -> TcpConfig {
 /// repeated a second later, so the limit must hold a burst.
 pub(crate) const BACKLOG: u16 = 4096;
 
-/// Returns the first bytes of the other side, 16 kB at most; nothing if none arrive within `wait`. Holds no
-/// buffer while it waits.
+/// Returns the first bytes of the other side, 16 kB at most; none if they do not arrive within `wait`. Holds
+/// no buffer while it waits.
 pub(crate) async fn first_bytes(socket: &mut TcpStream, wait: Duration) -> io::Result<Vec<u8>> {
     if wait.is_zero() {
         return Ok(Vec::new());
@@ -257,7 +257,7 @@ pub(crate) fn accept_failed(log: &Log, error: &io::Error) {
 /// The state of a running side that its cores share.
 struct Side {
     config: ServiceConfig,
-    /// The connections that may still be accepted.
+    /// Permits for the connections that may still be accepted.
     slots: Arc<Semaphore>,
     most: usize,
     phase: watch::Sender<Phase>,

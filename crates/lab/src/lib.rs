@@ -1,6 +1,6 @@
 //! Experiments: comparisons in virtual time, links in real time, a demonstration.
 //!
-//! | module | what it is |
+//! | module | content |
 //! |---|---|
 //! | [`sizes`] | how large the responses are: one size or a distribution |
 //! | [`compare`] | many short transfers over one link, once for each arm |

@@ -10,25 +10,25 @@ use brisk_sim::world::Arena;
 use brisk_wire::Instant;
 use rand_core::RngCore;
 
-/// Time between two packets of a burst: those of a server behind a gigabit.
+/// Time between two packets of a burst, as from a server behind a gigabit link.
 const SPACING: Duration = Duration::from_micros(12);
 /// Bytes of a packet of a burst.
 const PACKET: usize = 1500;
 
-/// The surroundings of a transaction. By default nothing does.
+/// The surroundings of a transaction. The default has none.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Scenario {
-    /// Paths of which each transaction meets one, drawn from its seed; none: always that of the comparison.
+    /// Paths, of which each transaction uses one, drawn from its seed; empty: the path of the comparison.
     pub paths: Vec<LinkSpec>,
-    /// How long the server thinks before it answers.
+    /// Time for which the server computes a response.
     pub think: Duration,
-    /// Transactions that an open connection had before the one that is measured.
+    /// Number of earlier transactions on the open connection.
     pub earlier: u32,
-    /// How far the computations of a page differ from load to load, thousandths.
+    /// Variation of the computations of a page between loads, thousandths.
     pub spread: u16,
-    /// Where the server has its responses from.
+    /// The second hop, over which the server fetches its responses.
     pub backend: Option<Backend>,
-    /// Flows on the same link, which are what is measured.
+    /// Flows on the same link; then these are measured.
     pub beside: Option<Beside>,
     /// Bursts of packets instead of connections.
     pub burst: Option<Burst>,
@@ -43,20 +43,20 @@ pub struct Backend {
     pub arms: Vec<Profile>,
 }
 
-/// Flows of the arm beside plain bulk flows.
+/// Flows of the arm and plain bulk flows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Beside {
     /// Plain bulk flows.
     pub plain: u32,
     /// Flows, or clients, of the arm.
     pub others: u32,
-    /// How long it runs.
+    /// Duration.
     pub takes: Duration,
-    /// The clients of the arm fetch one response after the other, with this pause; `None`: bulk flows.
+    /// Pause of the arm's clients before each response; `None`: bulk flows.
     pub pause: Option<Duration>,
 }
 
-/// Bursts that meet a queue which others have filled to a level between nothing and everything.
+/// Bursts that arrive at a queue which others have filled to a random level.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Burst {
     /// Packets of the shortest burst, 1 or more.
@@ -88,13 +88,13 @@ impl Backend {
 }
 
 impl Burst {
-    /// Sends a burst into the queue of the way down; which of its packets were lost is in `lost_at`.
+    /// Sends a burst into the queue of the down direction; `lost_at` of the result has the lost packets.
     pub(crate) fn meet(&self, link: &LinkSpec, seed: u64) -> TransactionResult {
         let mut rng = brisk_link::seeds::rng(seed, "burst");
         let mut below = |n: u32| rng.next_u32() % n.max(1);
         let packets = self.least + below(self.most.saturating_sub(self.least) + 1);
         let mut path: Link<Vec<u8>> = Link::new(link, seed);
-        // Others have filled the queue, packet by packet, to any level with the same probability.
+        // Others have filled the queue, packet by packet, to each level with the same probability.
         let room = (0..)
             .take_while(|_| matches!(path.down.offer(vec![0; PACKET], Instant::ZERO), Offered::Queued))
             .take(MAX_ROOM as usize)
@@ -116,7 +116,7 @@ impl Burst {
     }
 }
 
-/// Packets that a queue holds at most in [`Burst::meet`].
+/// Limit of packets in a queue of [`Burst::meet`].
 const MAX_ROOM: u32 = 10_000;
 
 #[cfg(test)]

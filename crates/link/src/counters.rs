@@ -1,18 +1,18 @@
 //! Counters of one direction of a link.
 //!
-//! The counts close: what was offered or made on the way was delivered, dropped, merged, or is still on the
-//! way.
+//! The counts balance: every packet that was offered or created on the path was delivered, dropped or merged,
+//! or is still in flight.
 
-/// Counts since the direction was made. Packets unless said otherwise.
+/// Counts since the direction was created, in packets unless stated otherwise.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
     /// Handed to the direction.
     pub offered: u64,
     /// Bytes handed to the direction.
     pub offered_bytes: u64,
-    /// Taken out at the far end.
+    /// Delivered at the far end.
     pub delivered: u64,
-    /// Bytes taken out at the far end.
+    /// Bytes delivered at the far end.
     pub delivered_bytes: u64,
     /// Dropped because the queue was full.
     pub dropped_queue: u64,
@@ -22,11 +22,11 @@ pub struct Counters {
     pub dropped_middlebox: u64,
     /// Dropped because they exceeded the MTU.
     pub dropped_mtu: u64,
-    /// Extra packets made by duplication.
+    /// Extra packets created by duplication.
     pub duplicated: u64,
-    /// Extra packets made by a middlebox that splits.
+    /// Extra packets created by a middlebox that splits.
     pub split: u64,
-    /// Packets that a middlebox merged into a neighbour, and which exist no more.
+    /// Packets that a middlebox merged into a neighbour, and which no longer exist.
     pub coalesced: u64,
     /// Held back so that later packets could overtake them.
     pub reordered: u64,
@@ -34,17 +34,17 @@ pub struct Counters {
     pub marked: u64,
     /// Largest content of the queue, in bytes.
     pub max_queue_bytes: u64,
-    /// Now inside: queued, serialised, on the way, or held by a middlebox.
+    /// Currently inside: queued, being serialised, in propagation, or held by a middlebox.
     pub in_flight: u64,
 }
 
 impl Counters {
-    /// All packets dropped, whatever the cause.
+    /// Returns the dropped packets, for any cause.
     pub fn dropped(&self) -> u64 {
         self.dropped_queue + self.dropped_loss + self.dropped_middlebox + self.dropped_mtu
     }
 
-    /// Whether the counts close; a direction always keeps this true.
+    /// True if the counts balance, which a direction guarantees.
     pub fn balanced(&self) -> bool {
         self.offered + self.duplicated + self.split
             == self.delivered + self.dropped() + self.coalesced + self.in_flight

@@ -1,7 +1,7 @@
-//! Propagation: delay, jitter, reordering, duplication; and the packets that are on the way.
+//! Propagation: delay, jitter, reordering, duplication; and the packets in propagation.
 //!
 //! Jitter keeps the order of packets (a packet is never due before the one ahead of it), as queues in real
-//! paths do; only reordering lets later packets overtake. Packets in order sit in a plain queue, the few
+//! paths do; only reordering lets later packets overtake. Packets in order are in a plain queue, the few
 //! stragglers in a heap.
 
 use crate::seeds::{Draws, Name, below, chance, draws};
@@ -11,7 +11,7 @@ use alloc::collections::{BinaryHeap, VecDeque};
 use core::cmp::Ordering;
 use core::time::Duration;
 
-/// The delay that chance has drawn for one packet.
+/// The delay drawn for one packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fate {
     /// Extra delay in nanoseconds.
@@ -42,11 +42,11 @@ pub(crate) struct DelayLine<P> {
     stragglers: BinaryHeap<Travelling<P>>,
 }
 
-/// A packet on the way. Compares so that the earliest is the greatest, for the heap.
+/// A packet in propagation. In comparisons the earliest is the greatest, for the heap.
 #[derive(Debug)]
 struct Travelling<P> {
     due: u64,
-    /// Decides among packets that are due at the same time.
+    /// Breaks ties among packets that are due at the same time.
     number: u64,
     packet: P,
 }
@@ -77,13 +77,13 @@ impl<P> Ord for Travelling<P> {
     }
 }
 
-/// Nanoseconds, saturating.
+/// Converts to nanoseconds, saturating.
 pub(crate) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl<P> DelayLine<P> {
-    /// A line without delay and chance.
+    /// Returns a line without delay and randomness.
     pub(crate) fn new() -> Self {
         DelayLine {
             delay: 0,
@@ -97,8 +97,8 @@ impl<P> DelayLine<P> {
         }
     }
 
-    /// Empties the line and makes it what `spec` says; each kind of chance has its own generator below
-    /// `name`.
+    /// Empties the line and configures it by `spec`; each kind of randomness has its own generator, whose
+    /// name extends `name`.
     pub(crate) fn renew(&mut self, spec: &DirectionSpec, seed: u64, name: &str) {
         let DelayLine { delay, jitter, reorder, duplicate, last_due, entered, in_order, stragglers } = self;
         let generator = |element: &str| draws(seed, Name::new(name).with("/").with(element));
@@ -111,14 +111,13 @@ impl<P> DelayLine<P> {
         stragglers.clear();
     }
 
-    /// Gives back what is on the way, in no order.
+    /// Removes the packets in propagation, in no order.
     pub(crate) fn clear(&mut self, to: &mut impl FnMut(P)) {
         let straggling = self.stragglers.drain();
         self.in_order.drain(..).chain(straggling).for_each(|Travelling { packet, .. }| to(packet));
     }
 
-    /// Draws for the next packet, whether it will get here or not: so the draws belong to the packet's
-    /// number.
+    /// Draws for the next packet, even if that is lost, so that the draws depend on the packet's number only.
     #[inline]
     pub(crate) fn draw(&mut self) -> Fate {
         Fate {
@@ -128,7 +127,7 @@ impl<P> DelayLine<P> {
         }
     }
 
-    /// Takes a packet that leaves the bottleneck at `departure`.
+    /// Adds a packet that leaves the bottleneck at `departure`.
     #[inline]
     pub(crate) fn enter(&mut self, packet: P, departure: u64, fate: Fate) {
         let due = departure.saturating_add(self.delay).saturating_add(fate.jitter).max(self.last_due);
@@ -143,7 +142,7 @@ impl<P> DelayLine<P> {
         }
     }
 
-    /// When the next packet is due.
+    /// Returns the time when the next packet is due.
     #[inline]
     pub(crate) fn next_due(&self) -> Option<u64> {
         match (self.in_order.front(), self.stragglers.peek()) {
@@ -153,7 +152,7 @@ impl<P> DelayLine<P> {
         }
     }
 
-    /// The next packet, if it is due by `now`.
+    /// Returns the next packet, if it is due by `now`.
     #[inline]
     pub(crate) fn leave(&mut self, now: u64) -> Option<(u64, P)> {
         self.next_due().filter(|due| *due <= now)?;
@@ -228,7 +227,7 @@ mod tests {
         line.enter(2, MS, on_time);
         line.enter(3, 5 * MS, on_time);
         line.enter(4, 6 * MS, on_time);
-        // 1 is due together with 3 and goes first, since it entered first.
+        // 1 is due together with 3 and goes first, because it entered first.
         assert_eq!(drain(&mut line).iter().map(|(_, i)| *i).collect::<Vec<_>>(), [2, 1, 3, 4]);
     }
 

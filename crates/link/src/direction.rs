@@ -1,10 +1,10 @@
 //! One direction of a link: middleboxes, then MTU, then queue and rate, then loss, then delay, jitter,
 //! reordering and duplication.
 //!
-//! Everything about a packet is settled the moment it is offered (the bottleneck is first in, first out, so
-//! its departure is known), which is why one queue of due times is all the state a direction keeps. A lost
-//! packet has taken its place in the bottleneck: it is lost behind it. All draws belong to the packet's
-//! number, so what one element does never shifts the chance of another.
+//! The outcome of a packet is determined when it is offered: the bottleneck is first in, first out, so its
+//! departure is known. Therefore one queue of due times is the only state of a direction. A lost packet has
+//! used the bottleneck: it is lost after it. All draws depend on the packet's number, so one element never
+//! changes the draws of another.
 
 use crate::counters::Counters;
 use crate::delay::DelayLine;
@@ -23,11 +23,11 @@ use brisk_wire::Instant;
 /// The outcome of an offered packet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Offered {
-    /// It is on the way (or held by a middlebox that may join it with its successor).
+    /// It is in flight (or held by a middlebox that may join it with its successor).
     Queued,
     /// The queue before the bottleneck was full.
     DroppedQueue,
-    /// A loss model lost it. Nobody on a real path would know.
+    /// A loss model lost it. On a real path the sender would not know.
     DroppedLoss,
     /// A middlebox dropped it.
     DroppedMiddlebox {
@@ -45,7 +45,7 @@ pub enum Offered {
 }
 
 impl Offered {
-    /// The IP packet that goes back to the sender, if the drop was answered: offer it to the opposite
+    /// Returns the IP packet that goes back to the sender, if the drop was answered: offer it to the opposite
     /// direction.
     pub fn answer(self) -> Option<Vec<u8>> {
         match self {
@@ -65,29 +65,29 @@ pub struct Direction<P> {
     bottleneck: Option<(Queue, Serialiser)>,
     losses: Vec<Model>,
     line: DelayLine<P>,
-    /// Events are counted as they happen; the packets on the way are looked up.
+    /// Counts of events; packets in flight are counted on request.
     counters: Counters,
     /// Packets between two middleboxes, kept for their capacity.
     entering: Vec<P>,
     leaving: Vec<P>,
 }
 
-/// The part of a link that belongs to one direction.
+/// The parameters of one direction of a link.
 #[derive(Clone, Copy)]
 pub(crate) struct Setting<'a> {
     pub(crate) seed: u64,
-    /// Separates its chance from that of other directions under the same seed.
+    /// Separates its random draws from those of other directions under the same seed.
     pub(crate) name: &'a str,
     pub(crate) way: Way,
-    /// The state of middleboxes for connections, if one of them wants it.
+    /// The state of middleboxes for connections, if one of them needs it.
     pub(crate) flows: Option<&'a Arc<Flows>>,
-    /// From when on outages and rate traces count.
+    /// Time from which outages and rate traces count.
     pub(crate) began: Instant,
 }
 
 impl<P: Parcel> Direction<P> {
-    /// A direction by itself, whose clock began at zero. `name` separates its chance from that of other
-    /// directions under the same `seed`. Middleboxes that know both ways of a connection need
+    /// Returns a single direction whose clock begins at zero. `name` separates its random draws from those of
+    /// other directions under the same `seed`. Middleboxes that need both directions of a connection need
     /// [`Link`](crate::Link) instead.
     pub fn new(spec: &DirectionSpec, seed: u64, name: &str) -> Self {
         let flows = Flows::wanted_by(&[spec]);
@@ -112,7 +112,7 @@ impl<P: Parcel> Direction<P> {
         direction
     }
 
-    /// Makes this direction what [`Direction::of_link`] makes, in the same storage.
+    /// Configures this direction like [`Direction::of_link`], in the same storage.
     pub(crate) fn renew(&mut self, spec: &DirectionSpec, setting: Setting<'_>) {
         let Setting { seed, name, way, flows, began } = setting;
         let Direction { middleboxes, mtu, bottleneck, losses, line, counters, entering, leaving } = self;
@@ -140,13 +140,13 @@ impl<P: Parcel> Direction<P> {
         leaving.clear();
     }
 
-    /// Gives back what is on the way.
+    /// Removes the packets in flight.
     pub(crate) fn clear(&mut self, to: &mut impl FnMut(P)) {
         self.line.clear(to);
     }
 
-    /// Hands a packet to the direction at `now`; times never go back from call to call. Of a packet that a
-    /// middlebox cut into pieces, this is the fate of the first piece that did not get through, if any.
+    /// Offers a packet to the direction at `now`; times must not decrease from call to call. If a middlebox
+    /// cut the packet into pieces, this is the outcome of the first piece that was dropped, if any.
     #[inline]
     pub fn offer(&mut self, packet: P, now: Instant) -> Offered {
         self.release_held(now);
@@ -160,8 +160,8 @@ impl<P: Parcel> Direction<P> {
         offered
     }
 
-    /// When [`Direction::poll`] has something to do next; now and then that is a middlebox letting go of a
-    /// packet, so that poll yields nothing yet.
+    /// Returns when [`Direction::poll`] has something to do next. Sometimes that is a middlebox that releases
+    /// a packet, and poll returns none yet.
     #[inline]
     pub fn next_departure(&self) -> Option<Instant> {
         let due = self.line.next_due().map(instant_of);
@@ -172,8 +172,8 @@ impl<P: Parcel> Direction<P> {
         }
     }
 
-    /// The next packet that is due by `now`, and when it was due (whole microseconds, rounded up). Call until
-    /// `None`.
+    /// Returns the next packet that is due by `now`, with the time when it was due (whole microseconds,
+    /// rounded up). Call until `None`.
     #[inline]
     pub fn poll(&mut self, now: Instant) -> Option<(Instant, P)> {
         self.release_held(now);
@@ -187,13 +187,13 @@ impl<P: Parcel> Direction<P> {
         Some((instant_of(due), packet))
     }
 
-    /// The counters so far.
+    /// Returns the counters so far.
     pub fn counters(&self) -> Counters {
         let held = self.middleboxes.iter().map(Middlebox::held).sum::<usize>();
         Counters { in_flight: (self.line.len() + held) as u64, ..self.counters }
     }
 
-    /// Lets middleboxes that wait for a successor go on with what they hold since too long.
+    /// Releases the packets that middleboxes have held for too long.
     #[inline]
     fn release_held(&mut self, now: Instant) {
         if !self.middleboxes.is_empty() {
@@ -211,13 +211,13 @@ impl<P: Parcel> Direction<P> {
                 break;
             };
             if let Some(packet) = self.middleboxes.get_mut(index).and_then(Middlebox::release) {
-                // Its sender was told that it is queued; what becomes of it now only the counters tell.
+                // Its sender got `Queued`; only the counters show its final outcome.
                 self.pass(index + 1, packet, deadline);
             }
         }
     }
 
-    /// Through the middleboxes from number `first` on, and into the path.
+    /// Passes a packet through the middleboxes from number `first` on, and into the path.
     #[inline(never)]
     fn pass(&mut self, first: usize, packet: P, now: Instant) -> Offered {
         let mut offered = Offered::Queued;
@@ -247,7 +247,7 @@ impl<P: Parcel> Direction<P> {
         offered
     }
 
-    /// Past the middleboxes: MTU, queue and rate, loss, and onto the line.
+    /// Passes a packet from the middleboxes through MTU, queue, rate and loss to the line.
     #[inline(always)]
     fn enter(&mut self, mut packet: P, now: Instant) -> Offered {
         let len = packet.wire_len();
@@ -260,7 +260,7 @@ impl<P: Parcel> Direction<P> {
         let fate = self.line.draw();
         let mut lost = false;
         for model in &mut self.losses {
-            // Each model sees each packet, also one that another has lost already.
+            // Each model processes each packet, even one that another model has lost already.
             lost |= model.lose(now, len);
         }
         let mut departure = nanos_of(now);
@@ -298,7 +298,7 @@ fn nanos_of(instant: Instant) -> u64 {
     instant.as_micros().saturating_mul(1000)
 }
 
-/// Rounded up: nothing is due before its last fraction of a microsecond.
+/// Rounds up: nothing is due before its last fraction of a microsecond.
 fn instant_of(nanos: u64) -> Instant {
     Instant::from_micros(nanos.div_ceil(1000))
 }
@@ -320,7 +320,7 @@ mod tests {
         Instant::from_millis(millis)
     }
 
-    /// A packet that is recognised by its number.
+    /// Returns a packet that its number identifies.
     fn numbered(number: u32, len: usize) -> Vec<u8> {
         let mut packet = vec![0; len.max(4)];
         packet[..4].copy_from_slice(&number.to_be_bytes());
@@ -446,7 +446,7 @@ mod tests {
         assert_eq!(up.offer(numbered(1, 40), ms(1500)), Offered::DroppedLoss);
     }
 
-    /// Which of 5,000 packets are lost.
+    /// Returns which of 5,000 packets are lost.
     fn losses(text: &str, seed: u64) -> Vec<bool> {
         let mut down = link(text, seed).down;
         (0..5000)
@@ -532,7 +532,7 @@ mod tests {
             .prop_map(|(a, b, c, d, e, f)| [a, b, c, d, e, f].join(" "))
     }
 
-    /// Offers all steps, polling in between as a driver does; returns what came out.
+    /// Offers all steps, polling in between as a driver does; returns the delivered packets.
     fn run(direction: &mut Direction<Vec<u8>>, steps: &[Step]) -> Vec<(u64, u32)> {
         let (mut now, mut out) = (0, Vec::new());
         for (i, step) in steps.iter().enumerate() {

@@ -1,35 +1,35 @@
-//! The draws of one element: ChaCha with eight rounds (Bernstein, "ChaCha, a variant of Salsa20"), a block at
-//! a time.
+//! The random draws of one element: ChaCha with eight rounds (Bernstein, "ChaCha, a variant of Salsa20"), one
+//! block at a time.
 //!
-//! A short transfer draws once for each packet that an element sees, seven times or so, and has a generator
-//! for each element. `rand_chacha` makes four blocks whenever it makes one, 32 draws; here a block is made
-//! when it is used. The draws are the same, which a test holds.
+//! A short transfer draws about seven times from each element, once per packet, and has a generator for each
+//! element. `rand_chacha` always computes four blocks, which are 32 draws; this module computes a block when
+//! it is needed. The draws are the same, which a test checks.
 
 /// Words of 32 bits in a block.
 const WORDS: usize = 16;
-/// The words that every block begins with: "expand 32-byte k".
+/// The first words of every block: "expand 32-byte k".
 const BEGINNING: [u32; 4] = [0x6170_7865, 0x3320_646e, 0x7962_2d32, 0x6b20_6574];
 
-/// A generator of 64-bit draws: those of `rand_chacha::ChaCha8Rng` under the same key.
+/// A generator of 64-bit draws, equal to those of `rand_chacha::ChaCha8Rng` under the same key.
 #[derive(Clone, Debug)]
 pub struct Draws {
     key: [u32; 8],
     /// The number of the next block.
     next_block: u64,
     block: [u32; WORDS],
-    /// Words of `block` that were given out.
+    /// Words of `block` that were used.
     used: usize,
 }
 
 impl Draws {
-    /// The draws under a key.
+    /// Returns the draws under a key.
     pub fn new(key: [u8; 32]) -> Draws {
         let word =
             |i: usize| u32::from_le_bytes([key[4 * i], key[4 * i + 1], key[4 * i + 2], key[4 * i + 3]]);
         Draws { key: core::array::from_fn(word), next_block: 0, block: [0; WORDS], used: WORDS }
     }
 
-    /// The next draw.
+    /// Returns the next draw.
     #[inline]
     pub fn next_u64(&mut self) -> u64 {
         if self.used >= WORDS {
@@ -56,7 +56,7 @@ impl Draws {
     }
 }
 
-/// The four columns, and then the four diagonals.
+/// Performs the rounds on the four columns and on the four diagonals.
 #[inline(always)]
 fn double_round(words: &mut [u32; WORDS]) {
     for i in 0..4 {

@@ -1,15 +1,13 @@
-//! The error in a link description: where, what, and what to write instead, in one line.
+//! The error in a link description, in one line: the place, the problem and the remedy.
 //!
-//! The person who reads it typed a flag or a line of a plan; the message names that flag and the nearest
-//! thing that would have been understood.
+//! The reader typed a flag or a line of a plan; the message names that flag and the nearest valid input.
 
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 
-/// A link description that cannot be understood. Prints as `--rate 20mbt: 'mbt' is not a unit of rate; use
-/// ...`.
+/// Error in a link description. Prints as `--rate 20mbt: 'mbt' is not a unit of rate; use ...`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SpecError {
     key: Option<String>,
@@ -19,24 +17,23 @@ pub struct SpecError {
 }
 
 impl SpecError {
-    /// An error about `value`: the `problem` and the `remedy` are half sentences that are joined by a
-    /// semicolon.
+    /// Returns an error about `value`. `problem` and `remedy` are half sentences that a semicolon joins.
     pub fn new(value: &str, problem: impl Into<String>, remedy: impl Into<String>) -> Self {
         SpecError { key: None, value: value.into(), problem: problem.into(), remedy: remedy.into() }
     }
 
-    /// The same error as seen from the flag `key` (without dashes) whose whole value was `value`.
+    /// Adds the flag `key` (without dashes) and its whole value to the error.
     #[must_use]
     pub fn at(self, key: &str, value: &str) -> Self {
         SpecError { key: Some(key.into()), value: value.into(), ..self }
     }
 
-    /// The flag in question, without dashes, if it came from one.
+    /// Returns the flag, without dashes, if there is one.
     pub fn key(&self) -> Option<&str> {
         self.key.as_deref()
     }
 
-    /// The text that was not understood.
+    /// Returns the invalid text.
     pub fn value(&self) -> &str {
         &self.value
     }
@@ -47,7 +44,7 @@ impl fmt::Display for SpecError {
         match &self.key {
             Some(key) if self.value.is_empty() => write!(f, "--{key}: ")?,
             Some(key) => write!(f, "--{key} {}: ", self.value)?,
-            // Without a flag the problem usually quotes the value itself.
+            // Without a flag the problem usually contains the value.
             None if self.value.is_empty() || self.problem.contains(self.value.as_str()) => {}
             None => write!(f, "'{}': ", self.value)?,
         }
@@ -57,8 +54,8 @@ impl fmt::Display for SpecError {
 
 impl core::error::Error for SpecError {}
 
-/// `did you mean X?` when a known word is close, else the whole list: `use a, b or c`; each word after
-/// `prefix`.
+/// Returns `did you mean X?` for a similar known word, otherwise the whole list: `use a, b or c`; each word
+/// after `prefix`.
 pub fn suggest(prefix: &str, word: &str, known: &[&str]) -> String {
     match nearest(word, known) {
         Some(near) => format!("did you mean {prefix}{near}?"),
@@ -66,7 +63,7 @@ pub fn suggest(prefix: &str, word: &str, known: &[&str]) -> String {
     }
 }
 
-/// `a, b or c`.
+/// Returns `a, b or c`.
 fn listed(prefix: &str, words: &[&str]) -> String {
     let words: Vec<String> = words.iter().map(|word| format!("{prefix}{word}")).collect();
     match words.as_slice() {
@@ -76,7 +73,7 @@ fn listed(prefix: &str, words: &[&str]) -> String {
     }
 }
 
-/// The known word with the fewest edits, if at most a third of its letters (and at least one) would change.
+/// Returns the known word with the fewest edits, if these are at most a third of its letters (at least one).
 fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
     let distance = |candidate: &&str| edit_distance(&word.to_ascii_lowercase(), candidate);
     let best = known.iter().min_by_key(|candidate| distance(candidate))?;
@@ -84,7 +81,7 @@ fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
     (distance(best) <= allowed).then_some(*best)
 }
 
-/// Levenshtein distance with swaps of neighbours (optimal string alignment), on characters.
+/// Returns the Levenshtein distance with swaps of neighbours (optimal string alignment), on characters.
 fn edit_distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().take(64).collect(), b.chars().collect());
     let mut before: Vec<usize> = Vec::new();

@@ -1,22 +1,22 @@
 //! Paths for packets: delay, rate, queue, loss, reordering, duplication, MTU, middleboxes.
 //!
-//! A [`Link`] joins two sides: A, where the client is, and B, where the server is; `up` goes from A to B,
-//! `down` from B to A. Its elements have no clock: the driver hands in `now` and asks for the next departure,
-//! in virtual time (the simulator) or in real time (the emulator) alike. Elements are generic over a
-//! [`Parcel`], a packet with a length; only [`middlebox`] reads headers. All chance comes from generators
-//! that are derived from one seed and the element's name ([`seeds`]), so a run can be repeated and an element
-//! switched on without shifting another's draws.
+//! A [`Link`] joins two sides: A, with the client, and B, with the server; `up` goes from A to B, `down` from
+//! B to A. Its elements have no clock: the driver passes `now` and asks for the next departure, in virtual
+//! time (the simulator) or in real time (the emulator). Elements are generic over a [`Parcel`], a packet with
+//! a length; only [`middlebox`] reads headers. All randomness comes from generators derived from one seed and
+//! the element's name ([`seeds`]), so a run can be repeated and an element switched on without shifting
+//! another's draws.
 //!
-//! | module | what |
+//! | module | content |
 //! |---|---|
 //! | [`spec`] | the description of a link, and its text on the command line and in plans |
 //! | [`units`] | durations, sizes, rates and ratios as text |
 //! | [`direction`] | one direction: the elements in their order |
 //! | [`queue`], [`rate`] | the buffer and the bottleneck behind it |
-//! | [`loss`] | which packets are lost |
+//! | [`loss`] | loss models |
 //! | [`delay`] | propagation, jitter, reordering, duplication |
-//! | [`middlebox`] | devices that drop, strip and rewrite |
-//! | [`counters`] | what happened |
+//! | [`middlebox`] | devices that drop, remove and rewrite |
+//! | [`counters`] | counters of packets and drops |
 //! | [`seeds`] | one generator per element |
 //!
 //! ```
@@ -71,7 +71,7 @@ pub use spec::{DirectionSpec, KEYS, LinkSpec, Mtu, Reorder};
 pub use units::{Rate, Ratio};
 pub use way::Way;
 
-/// The examples of the page that a registry shows.
+/// Compiles the examples of the README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

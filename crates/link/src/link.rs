@@ -1,4 +1,4 @@
-//! Both directions of a path, and what their middleboxes know together.
+//! Both directions of a path, and the state that their middleboxes share.
 
 use crate::direction::{Direction, Setting};
 use crate::middlebox::Flows;
@@ -19,21 +19,21 @@ pub struct Link<P> {
 }
 
 impl<P: Parcel> Link<P> {
-    /// A link whose clock begins at zero. `seed` counts, not `spec.seed`: the driver decides what the
-    /// description's seed means for its first, second and thousandth run.
+    /// Returns a link whose clock begins at zero. It uses `seed`, not `spec.seed`: the driver derives the
+    /// seed of each run.
     pub fn new(spec: &LinkSpec, seed: u64) -> Self {
         Link::starting_at(spec, seed, Instant::ZERO)
     }
 
-    /// As [`Link::new`], with outages and rate traces counted from `began`: for drivers whose clock runs
-    /// already.
+    /// Like [`Link::new`], with outages and rate traces counted from `began`, for drivers whose clock is
+    /// already running.
     pub fn starting_at(spec: &LinkSpec, seed: u64, began: Instant) -> Self {
         let flows = Flows::wanted_by(&[&spec.down, &spec.up]);
         let [down, up] = settings(seed, flows.as_ref(), began);
         Link { down: Direction::of_link(&spec.down, down), up: Direction::of_link(&spec.up, up) }
     }
 
-    /// Makes this link what [`Link::new`] makes of `spec` and `seed`, in the same storage.
+    /// Configures this link like [`Link::new`] with `spec` and `seed`, in the same storage.
     pub fn renew(&mut self, spec: &LinkSpec, seed: u64) {
         let flows = Flows::wanted_by(&[&spec.down, &spec.up]);
         let [down, up] = settings(seed, flows.as_ref(), Instant::ZERO);
@@ -41,14 +41,13 @@ impl<P: Parcel> Link<P> {
         self.up.renew(&spec.up, up);
     }
 
-    /// Hands all packets on the way to `to`, without counting them. Packets that a middlebox holds are not
-    /// among them.
+    /// Hands all packets in flight to `to`, without counting them, except those that a middlebox holds.
     pub fn clear(&mut self, to: &mut impl FnMut(P)) {
         self.down.clear(to);
         self.up.clear(to);
     }
 
-    /// When either direction has something to do next.
+    /// Returns when either direction has something to do next.
     pub fn next_departure(&self) -> Option<Instant> {
         match (self.down.next_departure(), self.up.next_departure()) {
             (Some(down), Some(up)) => Some(down.min(up)),
@@ -57,7 +56,7 @@ impl<P: Parcel> Link<P> {
     }
 }
 
-/// The share of each direction in the link, the way down first.
+/// Returns the parameters of each direction, `down` first.
 fn settings(seed: u64, flows: Option<&Arc<Flows>>, began: Instant) -> [Setting<'_>; 2] {
     [("down", Way::Down), ("up", Way::Up)].map(|(name, way)| Setting { seed, name, way, flows, began })
 }

@@ -1,10 +1,10 @@
 //! Loss models: which packets the path loses.
 //!
-//! Each model looks at every packet that enters the path exactly once, in order, and takes a fixed number of
-//! draws for it, so that losses depend on the packet's number and not on its timing, except in [`After`] and
-//! [`Outage`], whose definition is about time. Time is when the packet enters the link: a burst is what the
-//! *sender* sent back to back ("Gentle Aggression", SIGCOMM 2013, section 2: gaps below 0.5 ms), even if a
-//! slow link spreads it out.
+//! Each model processes every packet that enters the path exactly once, in order, with a fixed number of
+//! draws. So losses depend on the packet's number and not on its time, except in [`After`], [`Outage`] and
+//! [`Policer`], which are defined by time. That is the time when the packet enters the link: a burst is a
+//! sequence that the *sender* sent back to back ("Gentle Aggression", SIGCOMM 2013, section 2: gaps below 0.5
+//! ms), even if a slow link spreads it out.
 
 use crate::seeds::{Draws, below, chance};
 use crate::units::{Rate, Ratio};
@@ -14,16 +14,16 @@ use brisk_wire::Instant;
 use core::fmt;
 use core::time::Duration;
 
-/// Decides for one packet after the other whether it is lost.
+/// Decides for each packet in order whether it is lost.
 pub trait LossModel: fmt::Debug {
-    /// Whether the packet of `len` bytes that enters at `now` is lost. Call once per packet, in order.
+    /// True if the packet of `len` bytes that enters at `now` is lost. Call once per packet, in order.
     fn lose(&mut self, now: Instant, len: usize) -> bool;
 }
 
-/// The losses to make, as written in `--loss`; [`LossSpec::model`] makes them work.
+/// A loss model in the grammar of `--loss`; [`LossSpec::model`] creates it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LossSpec {
-    /// `2%`: each packet on its own.
+    /// `2%`: each packet independently.
     Independent(Ratio),
     /// `after:1%,50%`: `q` for the packet after a lost one in the same burst, `p` otherwise.
     After {
@@ -45,26 +45,26 @@ pub enum LossSpec {
         /// Delivery probability in the good state.
         k: Ratio,
     },
-    /// `trace:FILE`: as recorded; `1` is a lost packet, `0` a delivered one; repeats.
+    /// `trace:FILE`: losses from a recording; `1` is a lost packet, `0` a delivered one; repeats.
     Trace {
-        /// Where the recording is.
+        /// Path of the recording.
         path: Arc<str>,
         /// The recording, once it is loaded; `true` is lost.
         lost: Option<Arc<[bool]>>,
     },
     /// `list:3,7-9`: exactly these packets, the first being 1; sorted, disjoint, inclusive ranges.
     Positions(Arc<[(u64, u64)]>),
-    /// `outage:2s..4s` or `outage:14s..14.2s,every=15s`: everything in a stretch of time since the link
-    /// began.
+    /// `outage:2s..4s` or `outage:14s..14.2s,every=15s`: all packets in a period since the link began.
     Outage {
         /// Begin, inclusive.
         from: Duration,
         /// End, exclusive.
         to: Duration,
-        /// Distance between two begins, if it repeats.
+        /// Distance between two begins, if the outage repeats.
         every: Option<Duration>,
     },
-    /// `policer:10mbit,100kB`: what exceeds the rate by more than the bucket holds, without any queue.
+    /// `policer:10mbit,100kB`: packets for which a token bucket of this rate and size has no tokens; there is
+    /// no queue.
     Policer {
         /// The rate at which the bucket fills.
         rate: Rate,
@@ -77,8 +77,8 @@ impl LossSpec {
     /// The burst gap of "Gentle Aggression", section 2.
     pub const BURST_GAP: Duration = Duration::from_micros(500);
 
-    /// The working model. `rng` is its own generator, `began` the time from which outages count. A trace that
-    /// was not loaded loses nothing.
+    /// Returns the model in its initial state. `rng` is its own generator, `began` the time from which
+    /// outages count. A trace that was not loaded loses nothing.
     pub fn model(&self, mut rng: Draws, began: Instant) -> Model {
         match self {
             LossSpec::Independent(p) => Model::Independent(Independent { p: *p, rng }),
@@ -103,7 +103,7 @@ impl LossSpec {
     }
 }
 
-/// The working model of a [`LossSpec`].
+/// The state of a [`LossSpec`].
 #[derive(Debug)]
 pub enum Model {
     /// Of [`LossSpec::Independent`].
@@ -137,7 +137,7 @@ impl LossModel for Model {
     }
 }
 
-/// Each packet is lost with the same probability, whatever happened before.
+/// Each packet is lost with the same probability, independently of others.
 #[derive(Debug)]
 pub struct Independent {
     p: Ratio,
@@ -176,8 +176,8 @@ impl LossModel for After {
     }
 }
 
-/// The Gilbert-Elliott chain in netem's notation: the packet is judged in the present state, then the state
-/// moves.
+/// The Gilbert-Elliott chain in netem's notation: the current state decides about the packet, then the state
+/// changes.
 ///
 /// It begins in the bad state with the chain's stationary probability, so that short runs have the same mean
 /// loss `(p (1-h) + r (1-k)) / (p + r)` as long ones.
@@ -222,7 +222,7 @@ impl LossModel for Trace {
     }
 }
 
-/// Loses exactly the packets with the listed numbers: for scripted situations.
+/// Loses exactly the packets with the listed numbers, for scripted situations.
 #[derive(Debug)]
 pub struct Positions {
     ranges: Arc<[(u64, u64)]>,
@@ -407,8 +407,8 @@ mod tests {
     #[test]
     fn a_policer_passes_a_bucket_and_from_then_on_its_rate() {
         let spec = LossSpec::Policer { rate: Rate::from_bits_per_second(12_000_000), bucket: 15_000 };
-        // 1,500 bytes take 1 ms at that rate. Packets that come four times as fast: a bucket, then each
-        // fourth.
+        // 1,500 bytes take 1 ms at that rate. Packets arrive four times as fast: a full bucket passes, then
+        // each fourth.
         let lost = run(&spec, 1, 4013, 250);
         let passed = lost.iter().filter(|lost| !**lost).count();
         assert!(lost[..13].iter().all(|lost| !lost) && passed == 13 + 1000, "{passed} {:?}", &lost[..20]);

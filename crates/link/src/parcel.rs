@@ -1,27 +1,27 @@
-//! Anything with a length that travels over a link.
+//! The trait of packets on a link.
 //!
-//! The path elements ask for nothing else, so a simulator may send its own structures. Only middleboxes,
+//! The path elements need only a length, so a simulator may send its own structures. Only middleboxes,
 //! congestion marks and ICMP answers need the bytes of an IP packet; a parcel without bytes passes them
-//! untouched.
+//! unchanged.
 
 use alloc::vec::Vec;
 
 /// A packet as a link sees it.
 pub trait Parcel {
-    /// Length on the wire in bytes, IP header included: what the rate, the queue and the MTU count.
+    /// Returns the length on the wire in bytes, IP header included, which rate, queue and MTU count.
     fn wire_len(&self) -> usize;
 
-    /// The IP packet, if the parcel is one.
+    /// Returns the IP packet, if the parcel is one.
     fn bytes(&self) -> Option<&[u8]> {
         None
     }
 
-    /// The IP packet for rewriting, if the parcel is one.
+    /// Returns the IP packet for rewriting, if the parcel is one.
     fn bytes_mut(&mut self) -> Option<&mut Vec<u8>> {
         None
     }
 
-    /// A second instance of the same packet.
+    /// Returns a second instance of the same packet.
     fn duplicate(&self) -> Self
     where
         Self: Sized;

@@ -1,15 +1,15 @@
 //! The buffer before the bottleneck: drop-tail, in bytes or packets, with an optional mark threshold.
 //!
 //! A packet occupies the buffer until its last bit has left. One packet always fits, even if it is larger
-//! than the limit: a buffer that admits nothing would be a cut cable. Marking (RFC 3168, with one fixed
-//! threshold as in DCTCP, RFC 8257 section 3.1) sets Congestion Experienced on a packet that finds more than
-//! the threshold in front of it.
+//! than the limit: a buffer that admits nothing would interrupt the path. Marking (RFC 3168, with one fixed
+//! threshold as in DCTCP, RFC 8257 section 3.1) sets Congestion Experienced on a packet that arrives when the
+//! queue exceeds the threshold.
 
 use crate::units::ShowSize;
 use alloc::collections::VecDeque;
 use core::fmt;
 
-/// A bound on the buffer, as written in `--queue` and `--ecn-mark`. Prints as `128kB` or `200p`.
+/// A limit of the buffer, in the grammar of `--queue` and `--ecn-mark`. Prints as `128kB` or `200p`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Depth {
     /// Bytes on the wire.
@@ -19,7 +19,7 @@ pub enum Depth {
 }
 
 impl Depth {
-    /// The buffer of a link with a rate for which none was given: 128 kB, as in "TCP Fast Open", section 6.1.
+    /// The default buffer of a link with a rate: 128 kB, as in "TCP Fast Open", section 6.1.
     pub const DEFAULT: Depth = Depth::Bytes(128_000);
 }
 
@@ -35,16 +35,15 @@ impl fmt::Display for Depth {
 /// The decision of the queue on an arriving packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Admission {
-    /// There is room.
+    /// There is space.
     Admitted,
-    /// There is room, but more than the threshold is waiting.
+    /// There is space, but the queue exceeds the threshold.
     AdmittedAboveMark,
-    /// There is no room.
+    /// There is no space.
     Full,
 }
 
-/// The content of the buffer: only lengths and departure times, the packets themselves are already further
-/// on.
+/// The content of the buffer as lengths and departure times; the packets are already further on.
 #[derive(Debug)]
 pub(crate) struct Queue {
     limit: Depth,
@@ -75,7 +74,7 @@ impl Queue {
         }
     }
 
-    /// Takes the packet in until its `departure`.
+    /// Adds a packet until its `departure`.
     pub(crate) fn enter(&mut self, departure: u64, len: usize) {
         self.inside.push_back((departure, len));
         self.bytes += len as u64;

@@ -1,4 +1,4 @@
-//! Serialisation: when a packet's last bit has left the bottleneck.
+//! Serialisation: the time when a packet's last bit has left the bottleneck.
 //!
 //! A packet waits until those before it have left and then takes its length over the rate. Everything is
 //! integers in nanoseconds with the remainder carried on, so a busy link is exact over any length of time. A
@@ -13,7 +13,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-/// How fast the bottleneck is, as written in `--rate`.
+/// The rate of the bottleneck, in the grammar of `--rate`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RateSpec {
     /// `20mbit`.
@@ -21,9 +21,9 @@ pub enum RateSpec {
     /// `20mbit,5mbit@10s`: rates, each with its start time since the beginning of the link, the first at
     /// zero; sorted.
     Steps(Arc<[(Duration, Rate)]>),
-    /// `trace:FILE`: opportunities to deliver, as recorded.
+    /// `trace:FILE`: opportunities to deliver, from a recording.
     Trace {
-        /// Where the recording is.
+        /// Path of the recording.
         path: Arc<str>,
         /// The times of the opportunities in milliseconds, once they are loaded.
         opportunities: Option<Arc<[u64]>>,
@@ -34,7 +34,7 @@ pub enum RateSpec {
 const OPPORTUNITY_BYTES: usize = 1500;
 const NANOS_PER_MILLI: u64 = 1_000_000;
 
-/// The bottleneck's clock: assigns departure times in order of arrival.
+/// Assigns departure times in the order of arrival.
 #[derive(Debug)]
 pub(crate) enum Serialiser {
     Constant(Constant),
@@ -43,7 +43,7 @@ pub(crate) enum Serialiser {
 }
 
 impl Serialiser {
-    /// Starts at `began` nanoseconds, idle. A trace that was not loaded (or is unusable) gives no limit.
+    /// Starts idle at `began` nanoseconds. A trace that was not loaded (or is unusable) has no limit.
     pub(crate) fn new(spec: &RateSpec, began: u64) -> Option<Self> {
         match spec {
             RateSpec::Constant(rate) => Some(Serialiser::Constant(Constant {
@@ -69,7 +69,7 @@ impl Serialiser {
         }
     }
 
-    /// When the last bit of a packet that arrives at `now` (nanoseconds) has left.
+    /// Returns the time when the last bit of a packet that arrives at `now` (nanoseconds) has left.
     pub(crate) fn departure(&mut self, now: u64, len: usize) -> u64 {
         match self {
             Serialiser::Constant(constant) => constant.departure(now, len),
@@ -82,7 +82,7 @@ impl Serialiser {
 #[derive(Debug)]
 pub(crate) struct Constant {
     rate: u64,
-    /// When the last packet has left, in whole nanoseconds.
+    /// Time when the last packet has left, whole nanoseconds.
     free: u64,
     /// Fraction of a nanosecond to add to `free`, in units of 1/rate nanoseconds.
     remainder: u64,
@@ -97,13 +97,13 @@ impl Constant {
         self.finish(work_of(len))
     }
 
-    /// Adds `work` behind the packets on the line; returns when it is done.
+    /// Adds `work` after the packets on the line; returns its end.
     fn finish(&mut self, work: u128) -> u64 {
         let work = work + u128::from(self.remainder);
         let nanos = u64::try_from(work / u128::from(self.rate)).unwrap_or(u64::MAX);
         self.remainder = (work % u128::from(self.rate)) as u64;
         self.free = self.free.saturating_add(nanos);
-        // Rounded up: the last bit is out only after the last fraction of a nanosecond.
+        // Rounds up: the last bit has left only after the last fraction of a nanosecond.
         self.free.saturating_add(u64::from(self.remainder > 0))
     }
 }
@@ -114,14 +114,14 @@ fn work_of(len: usize) -> u128 {
     u128::from(len as u64) * 8 * 1_000_000_000
 }
 
-/// A rate that changes at given times, also in the middle of a packet.
+/// A rate that changes at given times, even during a packet.
 #[derive(Debug)]
 pub(crate) struct Steps {
-    /// The line at the rate of now.
+    /// The line at the current rate.
     now: Constant,
     steps: Arc<[(Duration, Rate)]>,
     began: u64,
-    /// The next step to come.
+    /// Index of the next step.
     next: usize,
 }
 
@@ -154,7 +154,7 @@ pub(crate) struct Trace {
     /// Length of one repetition, in nanoseconds.
     period: u64,
     began: u64,
-    /// The next opportunity with something left, and how many bytes.
+    /// The next opportunity with capacity left, and its bytes.
     cycle: u64,
     index: usize,
     left: usize,
@@ -188,7 +188,7 @@ impl Trace {
         }
     }
 
-    /// Moves to the first opportunity that is not before `now`: earlier unused ones are lost.
+    /// Moves to the first opportunity at or after `now`: earlier unused ones are lost.
     fn seek(&mut self, now: u64) {
         let since = now.saturating_sub(self.began);
         self.cycle = since / self.period;
@@ -200,10 +200,10 @@ impl Trace {
     }
 }
 
-/// Reads the lines of a mahimahi trace: whole milliseconds, never decreasing, the last above zero.
+/// Parses a mahimahi trace: whole milliseconds, not decreasing, the last above zero.
 ///
 /// # Errors
-/// Says which line is wrong and why.
+/// Names the wrong line and the reason.
 pub fn parse_rate_trace(path: &str, text: &str) -> Result<Arc<[u64]>, SpecError> {
     let mut times: Vec<u64> = Vec::new();
     for (index, line) in text.lines().enumerate() {
@@ -264,7 +264,7 @@ mod tests {
 
     #[test]
     fn an_endlessly_busy_link_is_exact() {
-        // 7 Mbit/s divides no packet length evenly: after 700,000 packets not one nanosecond may be missing.
+        // No packet length divides 7 Mbit/s evenly: after 700,000 packets not one nanosecond may be missing.
         let mut link = constant(7_000_000);
         let last = (0..700_000).map(|_| link.departure(0, 1001)).last();
         assert_eq!(last, Some(700_000 * 1001 * 8 * 1000 / 7));
@@ -282,7 +282,8 @@ mod tests {
     fn a_step_takes_effect_in_the_middle_of_a_packet() {
         let mut link = steps(&[(0, 12_000_000), (10, 3_000_000), (20, 12_000_000)]);
         assert_eq!(link.departure(0, 1500), 1_000_000);
-        // Half of it in the last half millisecond of the fast rate, the other half four times as slowly.
+        // Half of it leaves in the last half millisecond of the fast rate, the other half at a quarter of
+        // that rate.
         assert_eq!(link.departure(9_500_000, 1500), 12_000_000);
         assert_eq!(link.departure(9_500_000, 1500), 16_000_000);
         assert_eq!(link.departure(9_500_000, 1500), 20_000_000);

@@ -1,8 +1,8 @@
 //! One random generator per element, derived from the seed and the element's name.
 //!
-//! Switching an element on or off must not shift the draws of another, or two arms of an experiment would no
-//! longer meet the same losses. So nobody shares a generator: each gets its own key from SipHash-2-4 (128
-//! bit) over its name.
+//! Switching an element on or off must not change the draws of another; otherwise two arms of an experiment
+//! would not have the same losses. So each element has its own generator, whose key is the SipHash-2-4 (128
+//! bit) of its name.
 
 use alloc::string::String;
 use core::fmt::{self, Write};
@@ -17,33 +17,33 @@ use crate::units::Ratio;
 /// Separates these keys from any other use of SipHash with the same seed.
 const DOMAIN: u64 = u64::from_le_bytes(*b"brisk/01");
 
-/// Bytes that a name has at most for which nothing is allocated.
+/// Longest name without an allocation, bytes.
 const SHORT: usize = 48;
 
-/// The name of an element: text, or text put together from parts.
+/// The name of an element, from one or more parts.
 #[derive(Clone, Debug)]
 pub struct Name {
     short: [u8; SHORT],
-    /// Bytes of `short` that are in use, while `long` is empty.
+    /// Used bytes of `short`, while `long` is empty.
     len: usize,
     long: String,
 }
 
 impl Name {
-    /// A name that is, or begins with, this.
+    /// Begins a name with this text.
     #[inline(always)]
     pub fn new(text: &str) -> Name {
         Name { short: [0; SHORT], len: 0, long: String::new() }.with(text)
     }
 
-    /// The name with `part` behind it.
+    /// Appends `part`.
     #[inline(always)]
     pub fn with(mut self, part: &str) -> Name {
         self.append(part);
         self
     }
 
-    /// The name with a number behind it, in decimal.
+    /// Appends a number, in decimal.
     #[inline(always)]
     pub fn numbered(self, number: u64) -> Name {
         let mut digits = [b'0'; 20];
@@ -100,19 +100,19 @@ impl fmt::Write for Name {
     }
 }
 
-/// The generator of the element called `name` under `seed`, for who wants to jump in it or needs one of
-/// `rand_core`: same arguments, same draws, on every machine.
+/// Returns the generator of the element `name` under `seed`, for callers that skip draws or need `rand_core`.
+/// The same arguments give the same draws on every machine.
 pub fn rng(seed: u64, name: impl Into<Name>) -> ChaCha8Rng {
     ChaCha8Rng::from_seed(key(seed, &name.into()))
 }
 
-/// The draws of the element called `name` under `seed`: those of [`rng`], and each block is made when it is
-/// used.
+/// Returns the draws of the element `name` under `seed`, equal to those of [`rng`]; each block is computed
+/// when it is needed.
 pub fn draws(seed: u64, name: impl Into<Name>) -> Draws {
     Draws::new(key(seed, &name.into()))
 }
 
-/// The key of the element's generator.
+/// Returns the key of the element's generator.
 fn key(seed: u64, name: &Name) -> [u8; 32] {
     let mut key = [0; 32];
     for (half, counter) in key.chunks_exact_mut(16).zip([0, 1]) {
@@ -122,8 +122,8 @@ fn key(seed: u64, name: &Name) -> [u8; 32] {
     key
 }
 
-/// A number that depends on the seed, the name and the `words` only: for elements that must treat a
-/// connection the same way in both directions without sharing state.
+/// Returns a number that depends only on the seed, the name and the `words`, for elements that must treat a
+/// connection equally in both directions without shared state.
 pub(crate) fn keyed(seed: u64, name: &str, words: &[u8]) -> u64 {
     let (key, _) = SipHasher24::new_with_keys(seed, DOMAIN).hash(name.as_bytes()).as_u64();
     SipHasher24::new_with_keys(key, DOMAIN).hash(words).as_u64().0
@@ -135,7 +135,7 @@ pub(crate) fn chance(rng: &mut Draws, probability: Ratio) -> bool {
     below(rng, u64::from(Ratio::ONE.ppb())) < u64::from(probability.ppb())
 }
 
-/// Uniform in `0..bound` (0 when `bound` is 0); always exactly one draw.
+/// Returns a uniform number in `0..bound` (0 if `bound` is 0); always takes one draw.
 #[inline]
 pub(crate) fn below(rng: &mut Draws, bound: u64) -> u64 {
     ((u128::from(rng.next_u64()) * u128::from(bound)) >> 64) as u64
@@ -154,7 +154,7 @@ mod tests {
         assert_ne!(first(7, "down/loss"), first(8, "down/loss"));
     }
 
-    /// Recorded once: a change of these values changes every experiment ever published with a seed.
+    /// Recorded once: a change of these values changes every experiment that was published with a seed.
     #[test]
     fn draws_are_the_same_on_every_machine() {
         let mut rng = draws(1, "down/loss");

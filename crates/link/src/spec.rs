@@ -1,8 +1,8 @@
-//! The description of a link in the words of the command line: `--rtt 100ms --rate 20mbit/4mbit --loss 2%`.
+//! The description of a link in the grammar of the command line: `--rtt 100ms --rate 20mbit/4mbit --loss 2%`.
 //!
 //! The same grammar serves flags, plans, tests and messages. A [`LinkSpec`] prints as canonical text that
-//! reads back as itself. Every key except `rtt` and `seed` speaks of each direction: a plain value means
-//! both, `down:` or `up:` before it means one, and `A/B` gives down and up their own.
+//! parses to the same value. Every key except `rtt` and `seed` has a value for each direction: a plain value
+//! is for both, one after `down:` or `up:` for this direction, and `A/B` sets down and up.
 //!
 //! | key | value |
 //! |---|---|
@@ -19,7 +19,7 @@
 //! | `middlebox` | see [`MIDDLEBOXES`](crate::middlebox::MIDDLEBOXES); adds up, joined by `+` |
 //! | `seed` | any whole number |
 //!
-//! `none` takes a setting back.
+//! `none` removes a setting.
 
 use crate::error::{SpecError, suggest};
 use crate::loss::LossSpec;
@@ -58,7 +58,7 @@ pub struct LinkSpec {
     pub down: DirectionSpec,
     /// From the client's side (A) to the server's side (B).
     pub up: DirectionSpec,
-    /// Seed of all chance on this link; the driver chooses one when there is none.
+    /// Seed of all randomness on this link; without one the driver chooses.
     pub seed: Option<u64>,
 }
 
@@ -67,15 +67,15 @@ pub struct LinkSpec {
 pub struct DirectionSpec {
     /// Propagation delay, one way.
     pub delay: Duration,
-    /// The bottleneck; none is an unlimited link, which has no queue either.
+    /// The bottleneck; `None` is an unlimited link, which has no queue.
     pub rate: Option<RateSpec>,
-    /// Bound of the buffer before the bottleneck; [`Depth::DEFAULT`] if there is a rate and nothing is said.
+    /// Limit of the buffer before the bottleneck; [`Depth::DEFAULT`] if there is a rate and no other value.
     pub queue: Option<Depth>,
     /// Content of the buffer above which packets are marked Congestion Experienced.
     pub ecn_mark: Option<Depth>,
     /// Largest extra delay, uniform from zero.
     pub jitter: Option<Duration>,
-    /// The causes of loss; a packet is lost if any of them says so.
+    /// The causes of loss; a packet is lost if any of them loses it.
     pub losses: Vec<LossSpec>,
     /// The causes of reordering.
     pub reorder: Option<Reorder>,
@@ -87,22 +87,21 @@ pub struct DirectionSpec {
     pub middleboxes: Vec<MiddleboxSpec>,
 }
 
-/// The largest IP packet that passes, as written in `--mtu 1500`.
+/// The largest IP packet that passes, in the grammar of `--mtu 1500`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mtu {
     /// In bytes, IP header included; at least 68 (RFC 791).
     pub bytes: u16,
-    /// Whether larger packets vanish without an ICMP answer (a black hole of path MTU discovery, RFC 2923).
+    /// Larger packets vanish without an ICMP answer (a black hole of path MTU discovery, RFC 2923).
     pub silent: bool,
 }
 
 impl LinkSpec {
-    /// Sets what the flag `key` (without dashes) says. `middlebox` adds to what is there, everything else
-    /// replaces.
+    /// Sets the value of the flag `key` (without dashes). `middlebox` adds to the existing ones, all other
+    /// keys replace.
     ///
     /// # Errors
-    /// Says which flag and value, what is wrong with it, and what to write instead; the link is then
-    /// unchanged.
+    /// Names the flag, the value, the problem and the remedy; the link is then unchanged.
     pub fn set(&mut self, key: &str, value: &str) -> Result<(), SpecError> {
         let mut next = self.clone();
         next.apply(key, value.trim()).map_err(|error| error.at(key, value))?;
@@ -110,11 +109,11 @@ impl LinkSpec {
         Ok(())
     }
 
-    /// Reads a whole link: `--rtt 100ms --rate 20mbit/4mbit --loss 2%` (or `--rtt=100ms`); double quotes keep
-    /// a value with spaces together.
+    /// Parses a whole link: `--rtt 100ms --rate 20mbit/4mbit --loss 2%` (or `--rtt=100ms`); double quotes
+    /// keep a value with spaces together.
     ///
     /// # Errors
-    /// As for [`LinkSpec::set`], for the first flag that is wrong.
+    /// That of [`LinkSpec::set`] for the first wrong flag.
     pub fn parse(text: &str) -> Result<LinkSpec, SpecError> {
         let mut link = LinkSpec::default();
         let mut words = grammar::words(text)?.into_iter();
@@ -131,15 +130,15 @@ impl LinkSpec {
         Ok(link)
     }
 
-    /// The round trip of a small packet on the idle link, without jitter: the two delays.
+    /// Returns the round trip of a small packet on the idle link, without jitter: the sum of both delays.
     pub fn base_rtt(&self) -> Duration {
         self.down.delay.saturating_add(self.up.delay)
     }
 
-    /// Reads the files that `trace:FILE` names, through `read` (this crate knows no files). Call it before
+    /// Reads the files of `trace:FILE` with `read`, because this crate has no file access. Call it before
     /// [`Link::new`](crate::Link::new): a trace that is not loaded limits and loses nothing.
     ///
-    /// # Errors
+    /// If `read` fails, or the file does not have the format of its trace.
     /// When `read` fails, or the file is not in the format of its trace.
     pub fn load_traces(
         &mut self,
@@ -169,7 +168,7 @@ impl LinkSpec {
         Ok(())
     }
 
-    /// Whether a trace is named that [`LinkSpec::load_traces`] has not read yet.
+    /// True if [`LinkSpec::load_traces`] has not read all traces yet.
     pub fn needs_traces(&self) -> bool {
         [&self.down, &self.up].into_iter().any(|direction| {
             matches!(direction.rate, Some(RateSpec::Trace { opportunities: None, .. }))
@@ -177,7 +176,7 @@ impl LinkSpec {
         })
     }
 
-    /// Settings that are well written but have no effect, one sentence each, for a driver to print.
+    /// Returns a sentence for each valid setting that has no effect, for a driver to print.
     pub fn remarks(&self) -> Vec<String> {
         let mut remarks = Vec::new();
         for (name, direction) in [("down", &self.down), ("up", &self.up)] {
@@ -242,7 +241,7 @@ impl LinkSpec {
 }
 
 impl DirectionSpec {
-    /// Applies a key that speaks of one direction; `none` takes it back.
+    /// Applies a key with a value per direction; `none` removes it.
     fn apply(&mut self, key: &str, value: &str) -> Result<(), SpecError> {
         let set = value != "none" && value != "off";
         match key {
@@ -260,7 +259,7 @@ impl DirectionSpec {
         Ok(())
     }
 
-    /// The value of a key as text, if it is set.
+    /// Returns the value of a key as text, if it is set.
     fn shown(&self, key: &str) -> Option<String> {
         match key {
             "delay" => (!self.delay.is_zero()).then(|| ShowDuration(self.delay).to_string()),
@@ -284,7 +283,7 @@ fn suggest_key(key: &str) -> String {
     suggest("--", key.trim_start_matches('-'), KEYS)
 }
 
-/// A value for each key, for messages.
+/// Returns an example value of a key, for messages.
 fn example(key: &str) -> &'static str {
     match key {
         "rtt" => "--rtt 100ms",
@@ -323,7 +322,7 @@ impl fmt::Display for LinkSpec {
             }
         }
         if flags.is_empty() {
-            // A transparent link; an empty text would be mistaken for a missing one.
+            // A transparent link; an empty text would look like a missing one.
             flags.push(("rtt", String::from("0ms")));
         }
         for (index, (key, value)) in flags.iter().enumerate() {
@@ -336,14 +335,14 @@ impl fmt::Display for LinkSpec {
 }
 
 impl LinkSpec {
-    /// The delays as one round trip, if that reads back as the same two delays.
+    /// Returns the delays as one round trip, if that parses to the same two delays.
     fn shown_rtt(&self) -> Option<String> {
         let rtt = self.base_rtt();
         let halves = self.down.delay == rtt / 2 && self.up.delay == rtt - rtt / 2;
         (halves && !rtt.is_zero()).then(|| ShowDuration(rtt).to_string())
     }
 
-    /// The middleboxes of both directions, each once, in an order that keeps both lists.
+    /// Returns the middleboxes of both directions, each once, in an order that preserves both lists.
     fn shown_middleboxes(&self) -> Vec<String> {
         let mut shown = Vec::new();
         let (mut down, mut up) = (self.down.middleboxes.as_slice(), self.up.middleboxes.as_slice());
@@ -354,7 +353,7 @@ impl LinkSpec {
                     shown.push(a.to_string());
                     (down, up) = (rest_down, rest_up);
                 }
-                // A box in both directions waits until its other half has come up.
+                // A box in both directions waits until its other half is next.
                 (Some((a, _)), Some((b, rest))) if a.spans_both_ways() => {
                     shown.push(format!("up:{b}"));
                     up = rest;
@@ -378,17 +377,17 @@ impl fmt::Display for Mtu {
     }
 }
 
-/// Reordering, as written in `--reorder 1%,5ms`.
+/// Reordering, in the grammar of `--reorder 1%,5ms`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reorder {
     /// Share of packets that are held back.
     pub share: Ratio,
-    /// How long they are held back beyond their time.
+    /// Additional delay of these packets.
     pub by: Duration,
 }
 
 impl Reorder {
-    /// How long a packet is held back when only the share was given.
+    /// Default of that delay.
     pub const DEFAULT_BY: Duration = Duration::from_millis(5);
 }
 

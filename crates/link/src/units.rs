@@ -1,7 +1,7 @@
-//! Durations, sizes, rates and ratios as people write them: `50ms`, `30kB`, `20mbit`, `2%`.
+//! Durations, sizes, rates and ratios as text: `50ms`, `30kB`, `20mbit`, `2%`.
 //!
-//! One reading of each unit for the whole project, exact to the last digit (integers only), with messages
-//! that say what to write instead. Every value prints as text that reads back as itself.
+//! The whole project uses this parser. It is exact to the last digit (integers only), and its errors contain
+//! the remedy. Every value prints as text that parses to the same value.
 
 use crate::error::SpecError;
 use alloc::format;
@@ -14,19 +14,19 @@ use core::time::Duration;
 pub struct Rate(u64);
 
 impl Rate {
-    /// A rate of `bits` per second; zero is taken as one bit per second, since a link that never sends is an
-    /// outage.
+    /// Returns a rate of `bits` per second; zero counts as one bit per second, because a link that never
+    /// sends is an outage.
     pub const fn from_bits_per_second(bits: u64) -> Self {
         Rate(if bits == 0 { 1 } else { bits })
     }
 
-    /// Bits per second, at least 1.
+    /// Returns bits per second, at least 1.
     pub const fn bits_per_second(self) -> u64 {
         self.0
     }
 }
 
-/// A share in parts per billion: a probability when at most [`Ratio::ONE`]. Prints as `2%`.
+/// A share in parts per billion: a probability if at most [`Ratio::ONE`]. Prints as `2%`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Ratio(u32);
 
@@ -36,33 +36,33 @@ impl Ratio {
     /// The whole: 100 %.
     pub const ONE: Ratio = Ratio(1_000_000_000);
 
-    /// `ppb` parts per billion; above 1,000,000,000 it is more than the whole.
+    /// Returns `ppb` parts per billion; more than 1,000,000,000 exceeds the whole.
     pub const fn from_ppb(ppb: u32) -> Self {
         Ratio(ppb)
     }
 
-    /// Whole percents, at most 400.
+    /// Returns whole percents, at most 400.
     pub const fn from_percent(percent: u32) -> Self {
         Ratio(if percent > 400 { 4_000_000_000 } else { percent * 10_000_000 })
     }
 
-    /// Parts per billion.
+    /// Returns parts per billion.
     pub const fn ppb(self) -> u32 {
         self.0
     }
 
-    /// The distance to the whole; zero when nothing is missing.
+    /// Returns the difference to the whole, at least zero.
     pub const fn complement(self) -> Ratio {
         Ratio(Ratio::ONE.0.saturating_sub(self.0))
     }
 
-    /// The share as a number, for reports.
+    /// Returns the share as a number, for reports.
     pub fn as_f64(self) -> f64 {
         f64::from(self.0) / 1e9
     }
 }
 
-/// One way of writing a unit, and how many of the smallest unit it is.
+/// A name of a unit, and its size in the smallest unit.
 type Unit = (&'static str, u64);
 
 const DURATIONS: &[Unit] = &[
@@ -88,11 +88,11 @@ const SIZES: &[Unit] = &[
 
 const RATES: &[Unit] = &[("bit", 1), ("kbit", 1_000), ("mbit", 1_000_000), ("gbit", 1_000_000_000)];
 
-/// Reads a duration: `50ms`, `1.5s`, `100us`, `2min`, `0`. Finest step one nanosecond, longest about 584
-/// years.
+/// Parses a duration: `50ms`, `1.5s`, `100us`, `2min`, `0`. The resolution is one nanosecond, the maximum
+/// about 584 years.
 ///
 /// # Errors
-/// When there is no number, no unit (except for `0`), an unknown unit, or a fraction of a nanosecond.
+/// If there is no number, no unit (except for `0`), an unknown unit, or a fraction of a nanosecond.
 pub fn parse_duration(text: &str) -> Result<Duration, SpecError> {
     let (number, unit) = split_number(text);
     if unit.is_empty() && is_zero(number) {
@@ -102,10 +102,10 @@ pub fn parse_duration(text: &str) -> Result<Duration, SpecError> {
     Ok(Duration::from_nanos(decimal(text, number, scale, "a duration", "50ms")?))
 }
 
-/// Reads a size in bytes: `1500`, `30kB` (30,000), `64KiB` (65,536), `1MB`.
+/// Parses a size in bytes: `1500`, `30kB` (30,000), `64KiB` (65,536), `1MB`.
 ///
 /// # Errors
-/// When there is no number, an unknown unit, or a fraction of a byte.
+/// If there is no number, an unknown unit, or a fraction of a byte.
 pub fn parse_size(text: &str) -> Result<u64, SpecError> {
     let (number, unit) = split_number(text);
     let unit = if unit.is_empty() { "B" } else { unit };
@@ -113,10 +113,10 @@ pub fn parse_size(text: &str) -> Result<u64, SpecError> {
     decimal(text, number, scale, "a size", "30kB")
 }
 
-/// Reads a rate: `20mbit`, `256kbit`, `1.5mbit`, `1gbit` (per second, decimal multiples, any case).
+/// Parses a rate: `20mbit`, `256kbit`, `1.5mbit`, `1gbit` (per second, decimal multiples, any case).
 ///
 /// # Errors
-/// When there is no number, no unit, an unknown unit, a fraction of a bit, or zero.
+/// If there is no number, no unit, an unknown unit, a fraction of a bit, or zero.
 pub fn parse_rate(text: &str) -> Result<Rate, SpecError> {
     let (number, unit) = split_number(text);
     let lower = unit.to_ascii_lowercase();
@@ -135,10 +135,10 @@ pub fn parse_rate(text: &str) -> Result<Rate, SpecError> {
     }
 }
 
-/// Reads a probability: `2%` or `0.02`; from 0 to 100 %, finest step one in a billion.
+/// Parses a probability: `2%` or `0.02`; from 0 to 100 %, with a resolution of one in a billion.
 ///
 /// # Errors
-/// When it is not a number, finer than one in a billion, or more than 100 %.
+/// If it is not a number, finer than one in a billion, or more than 100 %.
 pub fn parse_ratio(text: &str) -> Result<Ratio, SpecError> {
     let ratio = parse_proportion(text)?;
     if ratio > Ratio::ONE {
@@ -152,10 +152,11 @@ pub fn parse_ratio(text: &str) -> Result<Ratio, SpecError> {
     Ok(ratio)
 }
 
-/// Reads a share that may exceed the whole, such as an allowance of extra bytes: `25%`, `1.5`; at most 400 %.
+/// Parses a share that may exceed the whole, such as an allowance of extra bytes: `25%`, `1.5`; at most
+/// 400 %.
 ///
 /// # Errors
-/// When it is not a number, finer than one in a billion, or more than 400 %.
+/// If it is not a number, finer than one in a billion, or more than 400 %.
 pub fn parse_proportion(text: &str) -> Result<Ratio, SpecError> {
     let (number, unit) = split_number(text);
     let scale = match unit {

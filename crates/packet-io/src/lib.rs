@@ -1,6 +1,6 @@
 //! Linux devices that carry the packets of brisk, behind the trait of [`brisk_device`].
 //!
-//! | module | what it is |
+//! | module | content |
 //! |---|---|
 //! | [`spec`] | [`DeviceSpec`]: the grammar of `--device` |
 //! | [`tun`] | a Linux TUN, with segmentation and checksum offload where the kernel grants it |

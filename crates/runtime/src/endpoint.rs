@@ -154,8 +154,8 @@ impl Endpoint {
         self.shards.ask(|stack, now| stack.export_paths(now))
     }
 
-    /// Imports the text that [`export_paths`](Endpoint::export_paths) wrote; other lines in the text are
-    /// ignored.
+    /// Imports the text that [`export_paths`](Endpoint::export_paths) wrote; the text may contain other
+    /// exports too.
     ///
     /// # Errors
     /// The error in the text; in that case nothing was imported.

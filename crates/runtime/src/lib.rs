@@ -1,6 +1,6 @@
 //! A Tokio-shaped API over the TCP of brisk.
 //!
-//! | module | what it is |
+//! | module | content |
 //! |---|---|
 //! | `attach` | opening the device that a user named (feature `packet-io`, Linux) |
 //! | [`channel`] | [`ChannelDevice`](channel::ChannelDevice): packets of a tunnel through channels |

@@ -78,7 +78,7 @@ impl Prefix {
 
     fn join(&self, value: u128) -> IpAddr {
         match self.address {
-            // The value consists of an IPv4 network and a small host number.
+            // `value` is an IPv4 network plus a small host number, so it has 32 bits.
             IpAddr::V4(_) => Ipv4Addr::from_bits(value as u32).into(),
             IpAddr::V6(_) => Ipv6Addr::from_bits(value).into(),
         }

@@ -482,7 +482,7 @@ async fn limits_are_divided_among_the_stacks() {
 }
 
 #[tokio::test]
-async fn changes_of_each_connection_reach_the_observer_in_order_from_every_stack() {
+async fn changes_of_a_connection_reach_the_observer_in_order_from_each_stack() {
     let cores = Cores::start(TWO).unwrap();
     let ([client, server], _) = cable([1, 2]);
     let client = builder(client, CLIENT, 1).build().unwrap();

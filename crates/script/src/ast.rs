@@ -1,4 +1,4 @@
-//! A script as values: what the parser gives and the runner takes.
+//! A script as values: the output of the parser and the input of the runner.
 
 use brisk_wire::{Flags, IcmpKind};
 
@@ -32,7 +32,7 @@ pub(crate) struct Event {
     pub(crate) action: Action,
 }
 
-/// When an event is due. Microseconds since the start of the script, or since the event before.
+/// Time of an event, microseconds since the start of the script, or since the previous event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Time {
     /// `*`: any time.
@@ -72,26 +72,26 @@ pub(crate) enum Action {
 /// The text in brackets before a packet.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Prefix {
-    /// The two ECN bits, if they are told.
+    /// The two ECN bits, if given.
     pub(crate) ecn: Option<EcnBits>,
-    /// `flow NAME`: which connection, if there are several.
+    /// `flow NAME`: the connection, if there are several.
     pub(crate) flow: Option<String>,
     /// `from ADDR`: address of the remote host of that flow.
     pub(crate) from: Option<std::net::IpAddr>,
     /// `new`: this SYN begins a new connection over the same ports.
     pub(crate) new: bool,
-    /// `interleaved`: the parity is of every second block.
+    /// `interleaved`: the parity covers every second block.
     pub(crate) interleaved: bool,
-    /// `spoiled`: somebody on the way has changed the payload and put the checksum right.
+    /// `spoiled`: a device on the path has changed the payload and corrected the checksum.
     pub(crate) spoiled: bool,
     /// `badsum`: the TCP checksum is wrong.
     pub(crate) bad_checksum: bool,
 }
 
-/// The ECN field of a packet, as it is or must be.
+/// The ECN field of a packet, given or expected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum EcnBits {
-    /// Exactly this.
+    /// This value.
     Is(brisk_wire::Ecn),
     /// Either ECT.
     Ect01,
@@ -145,7 +145,7 @@ pub(crate) enum Expected {
 /// An argument of a system call.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Argument {
-    /// `...`: whatever is usual there.
+    /// `...`: the usual value.
     Usual,
     /// A number.
     Number(i64),

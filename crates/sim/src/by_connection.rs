@@ -15,7 +15,7 @@ impl<T> Default for ByConnection<T> {
 }
 
 impl<T> ByConnection<T> {
-    /// As a new one is, in the same storage.
+    /// Returns to the initial state, in the same storage.
     pub(crate) fn clear(&mut self) {
         self.places.clear();
     }
@@ -36,14 +36,14 @@ impl<T> ByConnection<T> {
         self.places.get_mut(id.place())?.as_mut().filter(|(of, _)| *of == id).map(|(_, value)| value)
     }
 
-    /// Takes the value of a connection away.
+    /// Removes the value of a connection.
     pub(crate) fn remove(&mut self, id: ConnId) {
         if let Some(place) = self.places.get_mut(id.place())
             && place.as_ref().is_some_and(|(of, _)| *of == id)
         {
             *place = None;
         }
-        // A walk through all need not visit those that were there at the busiest time.
+        // An iteration need not visit the places that only the busiest time needed.
         while self.places.pop_if(|place| place.is_none()).is_some() {}
     }
 

@@ -5,7 +5,7 @@
 //! event, so a minute of an idle link costs nothing, and every run with the same seed gives the same
 //! packets at the same microseconds.
 //!
-//! | module | what it is |
+//! | module | content |
 //! |---|---|
 //! | [`world`] | the path, the hosts and the event loop |
 //! | [`application`] | what runs on a host: request and response, bulk, idle |

@@ -1,4 +1,4 @@
-//! Errors as numbers, and which of them the reasons of the stack are.
+//! Error numbers, and their relation to the stack's reasons.
 
 use brisk_tcp::error::{CloseReason, ConnectError, ListenError};
 
@@ -6,7 +6,7 @@ use brisk_tcp::error::{CloseReason, ConnectError, ListenError};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Errno(pub i32);
 
-/// The answer of a call.
+/// The result of a call.
 pub type Answer<T = i32> = Result<T, Errno>;
 
 /// Returns the error number that a program sees for the end of a connection; `None` if it is no error.

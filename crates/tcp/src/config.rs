@@ -38,29 +38,29 @@ pub use planner::PlannerConfig;
 /// Configuration of a whole stack.
 #[derive(Clone, Debug)]
 pub struct StackConfig {
-    /// Addresses the stack answers to. Empty: none, unless `any_address`.
+    /// Addresses of the stack. Empty: none, unless `any_address`.
     pub addresses: Vec<IpAddr>,
-    /// Answer to every destination address (a device that captures all traffic of a namespace).
+    /// Accept packets to every destination address (a device that receives all traffic of a namespace).
     pub any_address: bool,
-    /// Largest IP packet the device takes, bytes. 576..=65535, default 1500.
+    /// Largest IP packet of the device, bytes. 576..=65535, default 1500.
     pub mtu: u16,
-    /// Largest super-segment handed to the device, payload bytes; 0 switches them off. 0..=262000, default 0:
-    /// the driver sets it to what its device takes, which is rarely more than 65000.
+    /// Largest super-segment for the device, payload bytes; 0 switches them off. 0..=262000, default 0: the
+    /// driver sets the device's limit, which is rarely above 65000.
     pub max_super_segment: u32,
     /// The device can send each segment of a super-segment twice in a row, the second time marked as a copy
     /// ([`Transmit::twice`](crate::stack::Transmit::twice)): copies of Proactive then leave in runs. Default
-    /// false: the driver sets it to what its device can.
+    /// false: the driver sets it according to its device.
     pub sends_twice: bool,
-    /// Most connections at one time, half-open ones and TIME-WAIT included. Default 65536.
+    /// Limit of simultaneous connections, including half-open ones and those in TIME-WAIT. Default 65536.
     pub max_connections: usize,
-    /// Bytes that all send and receive buffers together may hold. Writes leave a quarter of it to what
-    /// arrives; beyond it a connection takes only the next segment, and only while its application has
+    /// Limit of bytes in all send and receive buffers together. Writes leave a quarter of it to received
+    /// data; above the limit a connection accepts only the next segment, and only while its application has
     /// nothing to read. Default 1 GiB.
     pub max_buffer_bytes: usize,
-    /// Bytes that all connections together may keep of what they have received, to repair losses from it.
-    /// 0: Corrective is not agreed to. Default 64 MiB.
+    /// Limit of received bytes that all connections together keep for repairs. 0: Corrective is not agreed
+    /// to. Default 64 MiB.
     pub fec_mem_total: usize,
-    /// Ports that active opens choose from (RFC 6056). Default 32768..=60999.
+    /// Local ports of active opens (RFC 6056). Default 32768..=60999.
     pub ephemeral_ports: RangeInclusive<u16>,
     /// Maximum segment lifetime; TIME-WAIT lasts twice as long. 1..=120 s, default 30 s.
     pub msl: Duration,
@@ -72,18 +72,18 @@ pub struct StackConfig {
     /// Challenge ACKs per second over all connections (RFC 5961 section 7), randomised by half.
     /// Default 1000.
     pub challenge_acks_per_second: u32,
-    /// Half-open connections that are kept whole, because most handshakes complete within a round trip.
-    /// Beyond this many the oldest are kept in a few bytes, from which the next segment or timer restores
-    /// them. Nothing of it is seen on the wire. Default 64.
+    /// Number of half-open connections that are kept whole, because most handshakes complete within a round
+    /// trip. The oldest above this number are kept in a few bytes, from which the next segment or timer
+    /// restores them. The traffic does not depend on it. Default 64.
     pub warm_half_open: usize,
     /// Record [`crate::event::Observation`]s. Default off.
     pub observe: bool,
     /// Record [`crate::event::LifecycleEvent`]s. Default off.
     pub lifecycle: bool,
-    /// How the options of the experimental code points are recognised.
+    /// The code points of the experimental options.
     pub option_profile: brisk_wire::OptionProfile,
-    /// Fast Open: what is remembered and how much may be pending. It is used by the connections and
-    /// listeners that ask for it.
+    /// Fast Open: its memory and the limits of pending connections. Connections and listeners that enable
+    /// Fast Open use it.
     pub fast_open: FastOpenConfig,
     /// Memory of paths from one connection to the next.
     pub path: PathMemoryConfig,
@@ -92,20 +92,20 @@ pub struct StackConfig {
     pub non_exhaustive: (),
 }
 
-/// Fast Open, as far as it concerns a whole stack.
+/// Settings of Fast Open for a whole stack.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FastOpenConfig {
     /// Host-wide switches for connections and listeners.
     pub switches: FastOpenSwitches,
     /// The client's memory.
     pub memory: ClientMemory,
-    /// The bounds of the server.
+    /// The limits of the server.
     pub limits: ServerLimits,
-    /// The keys of listeners that have none of their own; `None`: a key drawn from the seed of the stack.
+    /// The keys of listeners without their own; `None`: a key from the seed of the stack.
     pub keys: Option<KeySource>,
-    /// Which closed connections are kept in mind to recognise a duplicate of their SYN.
+    /// The closed connections that are remembered to recognise a duplicate of their SYN.
     pub last_ack_hold: LastAckHold,
-    /// How many of them. Default 10000.
+    /// Limit of remembered closed connections. Default 10000.
     pub last_ack_hold_entries: usize,
     /// Makes literals end with `..`, so that releases can add fields.
     #[doc(hidden)]
@@ -154,13 +154,13 @@ impl Default for StackConfig {
 }
 
 impl StackConfig {
-    /// Checks the ranges given at the fields.
+    /// Checks the ranges in the comments of the fields.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let refuse = |key, value: alloc::string::String, range| Err(ConfigError { key, value, range });
         if self.mtu < 576 {
             return refuse("mtu", self.mtu.to_string(), "576 to 65535 bytes");
         }
-        // Headers fit beside it into `brisk_wire::MAX_SUPER_LEN`.
+        // Leaves space for headers in `brisk_wire::MAX_SUPER_LEN`.
         if self.max_super_segment > 262_000 {
             return refuse("max_super_segment", self.max_super_segment.to_string(), "0 to 262000 bytes");
         }
@@ -187,29 +187,28 @@ impl StackConfig {
     }
 }
 
-/// How the retransmission timeout is computed (RFC 6298).
+/// Computation of the retransmission timeout (RFC 6298).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RtoConfig {
     /// Floor of the variance term `4*rttvar`. Linux: 200 ms. RFC 6298: 0. 0..=1 s.
     pub var_floor: Duration,
-    /// Least timeout. Linux 200 ms, RFC 6298 1 s. 1 ms..=1 s.
+    /// Minimum timeout. Linux 200 ms, RFC 6298 1 s. 1 ms..=1 s.
     pub min: Duration,
-    /// Largest timeout. 60..=240 s, default 120 s.
+    /// Maximum timeout. 60..=240 s, default 120 s.
     pub max: Duration,
     /// Timeout before the first sample. Default 1 s.
     pub initial: Duration,
 }
 
 impl RtoConfig {
-    /// Linux's choice: the floor is put on the variance term, so that a stable path keeps `rto = srtt + 200
-    /// ms`.
+    /// Linux's choice: the floor is on the variance term, so that a stable path keeps `rto = srtt + 200 ms`.
     pub const LINUX: RtoConfig = RtoConfig {
         var_floor: Duration::from_millis(200),
         min: Duration::from_millis(200),
         max: Duration::from_secs(120),
         initial: Duration::from_secs(1),
     };
-    /// RFC 6298 to the letter.
+    /// The values of RFC 6298.
     pub const RFC6298: RtoConfig = RtoConfig {
         var_floor: Duration::ZERO,
         min: Duration::from_secs(1),
@@ -231,11 +230,11 @@ pub struct BufferConfig {
 /// Pacing of transmissions over the round-trip time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PacingConfig {
-    /// Rate in slow start in percent of cwnd/srtt. Default 200, as Linux has it.
+    /// Rate in slow start in percent of cwnd/srtt. Default 200, as in Linux.
     pub slow_start_percent: u32,
-    /// Rate afterwards in percent of cwnd/srtt. Default 120, as Linux has it.
+    /// Rate afterwards in percent of cwnd/srtt. Default 120, as in Linux.
     pub congestion_avoidance_percent: u32,
-    /// Most bytes per second, payload (Linux: `SO_MAX_PACING_RATE`). Default `None`: no bound.
+    /// Maximum rate, bytes of payload per second (Linux: `SO_MAX_PACING_RATE`). Default `None`: no limit.
     pub max_rate: Option<u64>,
     /// Makes literals end with `..`, so that releases can add fields.
     #[doc(hidden)]
@@ -260,7 +259,7 @@ pub struct KeepaliveConfig {
     pub idle: Duration,
     /// Time between probes; below 1 s counts as 1 s. Default 75 s.
     pub interval: Duration,
-    /// Unanswered probes before the connection is given up. Default 9.
+    /// Number of unanswered probes after which the connection fails. Default 9.
     pub count: u32,
 }
 
@@ -279,46 +278,46 @@ pub enum MtuProbing {
     /// Search by probes (RFC 4821) once repeated timeouts suggest that large packets vanish.
     #[default]
     OnBlackHole,
-    /// As `OnBlackHole`, and a path that has let no large packet through yet is suspected at the first
-    /// timeout, or when nothing but a small segment of a whole flight arrives: data goes in segments of 1024
-    /// bytes then, and the size before is tried again a round trip later, so that a path which only lost much
-    /// has it back.
+    /// Like `OnBlackHole`, but a path that has not delivered a large packet yet is suspected at the first
+    /// timeout, or when only a small segment of a whole flight arrives. Then data is sent in segments of 1024
+    /// bytes, and the previous size is tried again a round trip later, so that a path which only had many
+    /// losses returns to it.
     Early,
     /// Always search upwards from the base.
     Always,
 }
 
-/// When a connection uses ECN (RFC 3168); Linux: `tcp_ecn`.
+/// Use of ECN on a connection (RFC 3168); Linux: `tcp_ecn`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum EcnMode {
     /// Never.
     Off,
-    /// If the peer asks for it in its SYN.
+    /// If the peer requests it in its SYN.
     #[default]
     Passive,
-    /// Active opens ask for it too.
+    /// Active opens request it too.
     On,
 }
 
-/// Treatment of the urgent pointer; Linux's choices.
+/// Treatment of the urgent pointer, with Linux's choices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum UrgentPolicy {
-    /// The byte before the urgent pointer leaves the stream and is read apart.
+    /// The byte before the urgent pointer is removed from the stream and read separately.
     #[default]
     OutOfBand,
-    /// The byte stays where it is (SO_OOBINLINE).
+    /// The byte stays in the stream (SO_OOBINLINE).
     Inline,
 }
 
-/// Bounds of the offered window in addition to the receive buffer.
+/// Limits of the offered window in addition to the receive buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct WindowRules {
-    /// Most bytes that are ever offered, and the largest window that the scale is chosen for (Linux:
-    /// `TCP_WINDOW_CLAMP`). Default `None`: the buffer alone.
+    /// Maximum of the offered window, bytes, which also determines the scale (Linux: `TCP_WINDOW_CLAMP`).
+    /// Default `None`: only the buffer.
     pub clamp: Option<u32>,
-    /// A buffer that is nearly full closes the window although more was offered before (Linux:
+    /// A nearly full buffer closes the window, although a larger one was offered before (Linux:
     /// `tcp_shrink_window`). RFC 9293 section 3.8.6.2.1 says that a receiver SHOULD NOT. Default off.
     pub may_shrink: bool,
     /// Makes literals end with `..`, so that releases can add fields.
@@ -326,14 +325,14 @@ pub struct WindowRules {
     pub non_exhaustive: (),
 }
 
-/// Configuration of one connection. A listener's connections take the listener's.
+/// Configuration of one connection. Connections of a listener use the listener's.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TcpConfig {
     /// Congestion control.
     pub congestion: CongestionAlgorithm,
     /// Long transfers between the same two addresses share one controller, one pacer and one response to
-    /// losses. Short ones, up to 128 KiB, have their own unless a long one is under way, and then go before
-    /// it. Only with [`CongestionAlgorithm::Bbr`]. Default off.
+    /// losses. Short transfers, up to 128 KiB, have their own, unless a long one is in progress; then they
+    /// take precedence over it. Only with [`CongestionAlgorithm::Bbr`]. Default off.
     pub share_path: bool,
     /// Initial window in segments (RFC 6928). 1..=64, default 10.
     pub initial_window: u32,
@@ -343,7 +342,7 @@ pub struct TcpConfig {
     pub send_buffer: BufferConfig,
     /// Receive buffer. Linux profile: 128 KiB advertised at first, grows to 6 MiB by autotuning.
     pub receive_buffer: BufferConfig,
-    /// Further bounds of the receive window.
+    /// Further limits of the receive window.
     pub window: WindowRules,
     /// Offer timestamps (RFC 7323). Default on.
     pub timestamps: bool,
@@ -357,67 +356,66 @@ pub struct TcpConfig {
     pub ecn: EcnMode,
     /// Switch off Nagle's algorithm. Default off, as in the socket API.
     pub nodelay: bool,
-    /// Longest time an acknowledgement is held back. 0..=500 ms, default 40 ms.
+    /// Maximum delay of an acknowledgement. 0..=500 ms, default 40 ms.
     pub delack_max: Duration,
     /// Pace transmissions. Default `None`: Linux with CUBIC sends in bursts.
     pub pacing: Option<PacingConfig>,
-    /// Halve the window for each timeout in which nothing was sent, down to the initial window (RFC 5681
-    /// section 4.1; Linux: `tcp_slow_start_after_idle`). Default on.
+    /// Halve the window for each timeout without transmissions, down to the initial window (RFC 5681 section
+    /// 4.1; Linux: `tcp_slow_start_after_idle`). Default on.
     pub slow_start_after_idle: bool,
     /// Keepalive. Default off.
     pub keepalive: Option<KeepaliveConfig>,
     /// Longest time data may stay unacknowledged (RFC 5482). Default `None`: retries decide.
     pub user_timeout: Option<Duration>,
-    /// Retransmissions of a SYN before giving up. 1..=127, default 6.
+    /// Maximum number of retransmissions of a SYN. 1..=127, default 6.
     pub syn_retries: u32,
-    /// Of these, how many come at equal distances before the timeout doubles. Linux from 6.5 on: 4. RFC 6298
-    /// section 5.5 doubles each time; early retries that know the path are [`HandshakeTimers`]. 0..=10,
-    /// default 0.
+    /// Number of these at equal intervals before the timeout doubles. Linux from 6.5 on: 4. RFC 6298 section
+    /// 5.5 doubles each time; [`HandshakeTimers`] are early retries on known paths. 0..=10, default 0.
     pub syn_linear_retries: u32,
-    /// Retransmissions of a SYN-ACK before giving up. 1..=127, default 5.
+    /// Maximum number of retransmissions of a SYN-ACK. 1..=127, default 5.
     pub synack_retries: u32,
-    /// Retransmission timeouts in a row before an established connection is given up. Default 15.
+    /// Maximum number of retransmission timeouts in a row on an established connection. Default 15.
     pub retries: u32,
-    /// The same for a connection that the application has let go. Default `None`: no fewer.
+    /// The same for a connection that the application has released. Default `None`: no smaller limit.
     pub orphan_retries: Option<u32>,
-    /// Detect timeouts that were none by F-RTO (RFC 5682). Default on.
+    /// Detect spurious timeouts by F-RTO (RFC 5682). Default on.
     pub frto: bool,
-    /// Segments that must have arrived above a hole before it counts as lost, as long as nothing is known of
-    /// reordering on the path (RFC 5681 section 3.2; Linux: `tcp_reordering`). 1 to 300, default 3.
+    /// Number of segments above a hole after which it counts as lost, while no reordering is known on the
+    /// path (RFC 5681 section 3.2; Linux: `tcp_reordering`). 1 to 300, default 3.
     pub dup_thresh: u32,
-    /// Least time between two answers of a connection to empty segments outside the window, to other reasons
-    /// for challenge ACKs, and to repeated SYNs (RFC 5961 section 7 asks for a limit; Linux:
-    /// `tcp_invalid_ratelimit`). A repeated SYN is answered more often where [`HandshakeTimers::floor`] is
+    /// Minimum time between two answers of a connection to empty segments outside the window, to other
+    /// reasons for challenge ACKs, and to repeated SYNs (RFC 5961 section 7 asks for a limit; Linux:
+    /// `tcp_invalid_ratelimit`). A repeated SYN is answered more often if [`HandshakeTimers::floor`] is
     /// shorter. Default 500 ms.
     pub challenge_interval: Duration,
-    /// How long FIN-WAIT-2 lasts once the application has let go. Default 60 s.
+    /// Duration of FIN-WAIT-2 after the application has released the connection. Default 60 s.
     pub fin_wait_2_timeout: Duration,
     /// Path-MTU discovery by probing.
     pub mtu_probing: MtuProbing,
-    /// Payload with which the search begins, and to which it falls back where large packets vanish, bytes
-    /// (RFC 4821 section 7.2; Linux: `tcp_base_mss`). Default 1024.
+    /// Payload with which a search begins, and which is used while large packets vanish, bytes (RFC 4821
+    /// section 7.2; Linux: `tcp_base_mss`). Default 1024.
     pub base_mss: u16,
-    /// Largest MSS to offer and to use; `None`: what the MTU allows.
+    /// Maximum MSS to offer and to use; `None`: limited by the MTU.
     pub max_segment: Option<u16>,
     /// Treatment of urgent data.
     pub urgent: UrgentPolicy,
-    /// PSH on the last segment of every burst of several, where Linux since 5.4 ends a packet with
-    /// segmentation offload, beside the ends of writes. Default off.
+    /// Set PSH on the last segment of every burst of several, where Linux since 5.4 ends a packet with
+    /// segmentation offload, in addition to the ends of writes. Default off.
     pub push_bursts: bool,
     /// IP hop limit. Default 64.
     pub hop_limit: u8,
-    /// DSCP of what is sent. 0..=63, default 0.
+    /// DSCP of sent packets. 0..=63, default 0.
     pub dscp: u8,
-    /// Timeouts of a stream that has little to send. Default `None`, as in Linux.
+    /// Timeouts of a stream with little data. Default `None`, as in Linux.
     pub thin_stream: Option<ThinStreamConfig>,
     /// Algorithm of loss detection. Default `Rack`.
     pub loss_detection: LossDetection,
-    /// Redundancy that copies and parity may add, percent of the bytes sent. Default `None`: what bounds
-    /// each mechanism of itself.
+    /// Limit of copies and parity, percent of the bytes sent. Default `None`: only each mechanism's own
+    /// limits.
     pub redundancy_percent: Option<u32>,
-    /// Begin a connection over a known path from what is remembered of it. Default `None`.
+    /// Begin a connection over a known path with the remembered facts. Default `None`.
     pub path_start: Option<PathStart>,
-    /// Timers of SYN and SYN-ACK that know how long the path is. Default `None`: one second, doubling.
+    /// Timers of SYN and SYN-ACK on a known path. Default `None`: one second, doubling.
     pub handshake_timers: Option<HandshakeTimers>,
     /// Send every SYN and SYN-ACK twice. Default `None`.
     pub handshake_copies: Option<HandshakeCopies>,
@@ -478,7 +476,7 @@ impl Default for TcpConfig {
 }
 
 impl TcpConfig {
-    /// Checks the ranges given at the fields.
+    /// Checks the ranges in the comments of the fields.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let refuse = |key, value: alloc::string::String, range| Err(ConfigError { key, value, range });
         if !(1..=64).contains(&self.initial_window) {
@@ -539,14 +537,15 @@ impl TcpConfig {
     }
 }
 
-/// Start of a connection over a known path (RFC 9040): it takes over the variation of the round-trip time,
-/// and a window of the bytes that one flight has carried, which the connections of the path share. The window
-/// is paced, and given up if more of it is lost than chance explains. A larger [`TcpConfig::initial_window`]
-/// follows the same rules on a known path.
+/// Start of a connection over a known path (RFC 9040). It uses the remembered variation of the round-trip
+/// time, and a window of the bytes that one flight has carried, which the connections of the path share. The
+/// window is paced, and reduced if its losses exceed what chance explains. A larger
+/// [`TcpConfig::initial_window`] follows the same rules on a known path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PathStart {
-    /// Largest initial window, segments. No more than one flight has carried, or twice that if the path holds
-    /// it without a queue, and more than 64 only as far as the path holds it. 1..=1024, default 1024.
+    /// Maximum initial window, segments. It is limited to the volume of one flight, or twice that if the path
+    /// holds it without a queue; above 64 segments it is limited to what the path holds. 1..=1024, default
+    /// 1024.
     pub max_window: u32,
     /// Makes literals end with `..`, so that releases can add fields.
     #[doc(hidden)]
@@ -559,16 +558,16 @@ impl Default for PathStart {
     }
 }
 
-/// The first retransmissions of a SYN or SYN-ACK over a path whose round-trip time is remembered. They do
-/// not count as retries; behind them the ordinary schedule begins, which is all there is on an unknown path.
+/// The first retransmissions of a SYN or SYN-ACK on a path with a remembered round-trip time. They do not
+/// count as retries; after them the ordinary schedule begins, which is the only one on an unknown path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HandshakeTimers {
-    /// Percent of the remembered round-trip time. 100..=300, default 150.
+    /// Wait in percent of the remembered round-trip time. 100..=300, default 150.
     pub percent: u16,
-    /// But at least this. 0..=1 s, default 50 ms.
+    /// Minimum wait. 0..=1 s, default 50 ms.
     pub floor: Duration,
-    /// How many at most, each after twice the wait of the one before, as long as that is less than the
-    /// ordinary timeout. 1..=10, default 3.
+    /// Maximum number, each after twice the previous wait, while that is shorter than the ordinary timeout.
+    /// 1..=10, default 3.
     pub retries: u32,
     /// Makes literals end with `..`, so that releases can add fields.
     #[doc(hidden)]
@@ -582,17 +581,17 @@ impl Default for HandshakeTimers {
 }
 
 /// A copy of every SYN and SYN-ACK (Gentle Aggression section 8.4.1): a loss in the handshake costs a timeout
-/// of a second, a copy 60 bytes. The copy of a SYN carries neither data nor a cookie, so that no request is
-/// delivered twice for it. With [`TcpConfig::redundancy_percent`] only as far as the allowance goes, with the
-/// planner only where it pays.
+/// of a second, a copy 60 bytes. The copy of a SYN carries neither data nor a cookie, so that it delivers no
+/// request twice. With [`TcpConfig::redundancy_percent`] the allowance limits copies; a planner sends them
+/// only if the gain is worth it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct HandshakeCopies {
-    /// How long after the original. 0..=999 ms, default 0.
+    /// Time after the original. 0..=999 ms, default 0.
     pub gap: Duration,
-    /// The copy of a SYN is the SYN again, with its data and its cookie, where the path has taken such a SYN
-    /// before. Both belong to one connection; but one that comes when that is over and forgotten opens
-    /// another, so this is for servers with a [replay window](crate::fast_open::ReplayWindow) or requests
-    /// that may be carried out twice (RFC 7413 section 6.1). Default off.
+    /// The copy of a SYN has its data and its cookie too, if the path has delivered such a SYN before. Both
+    /// belong to one connection, but a copy that arrives after that connection is forgotten opens another, so
+    /// use it for servers with a [replay window](crate::fast_open::ReplayWindow) or for requests that may be
+    /// repeated (RFC 7413 section 6.1). Default off.
     pub with_data: bool,
     /// Makes literals end with `..`, so that releases can add fields.
     #[doc(hidden)]
@@ -620,11 +619,11 @@ impl HandshakeTimers {
 pub struct MechanismConfig {
     /// Probes that turn the timeout of a lost tail into a fast recovery. Default `RackTlp`.
     pub reactive: Reactive,
-    /// Parity beside the data, if the peer agrees. Default `None`.
+    /// Parity in addition to the data, if the peer agrees. Default `None`.
     pub corrective: Option<CorrectiveConfig>,
     /// Data sent twice, if the peer agrees. Default `None`.
     pub proactive: Option<ProactiveConfig>,
-    /// Planner that decides, flight by flight, how parity and copies are used. Default `None`: their own
+    /// Planner that decides for each flight how parity and copies are used. Default `None`: their own
     /// settings.
     pub planner: Option<PlannerConfig>,
     /// Makes literals end with `..`, so that releases can add fields.
@@ -633,7 +632,7 @@ pub struct MechanismConfig {
 }
 
 impl MechanismConfig {
-    /// Checks the ranges given at the fields.
+    /// Checks the ranges in the comments of the fields.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let refuse = |key, value: alloc::string::String, range| Err(ConfigError { key, value, range });
         self.corrective.map_or(Ok(()), |corrective| corrective.validate())?;
@@ -656,7 +655,7 @@ impl MechanismConfig {
     }
 }
 
-/// Parameters of an active open besides the destination.
+/// Parameters of an active open in addition to the destination.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ConnectConfig {
     /// The connection.
@@ -672,14 +671,14 @@ pub struct ConnectConfig {
 }
 
 impl ConnectConfig {
-    /// Checks the ranges given at the fields.
+    /// Checks the ranges in the comments of the fields.
     pub fn validate(&self) -> Result<(), ConfigError> {
         self.tcp.validate()?;
         self.fast_open.as_ref().map_or(Ok(()), FastOpenConnect::validate)
     }
 }
 
-/// When a listener answers with a SYN cookie instead of keeping a half-open connection.
+/// Condition for answering with a SYN cookie instead of keeping a half-open connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum SynCookies {
@@ -692,21 +691,22 @@ pub enum SynCookies {
     Always,
 }
 
-/// Parameters of a listener besides its address.
+/// Parameters of a listener in addition to its address.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ListenConfig {
-    /// Its connections.
+    /// Configuration of its connections.
     pub tcp: TcpConfig,
-    /// Completed connections that may wait for `accept`. Default 1024.
+    /// Limit of completed connections that wait for `accept`. Default 1024.
     pub backlog: usize,
-    /// Connections in SYN-RECEIVED. Default 4096.
+    /// Limit of connections in SYN-RECEIVED. Default 4096.
     pub max_half_open: usize,
     /// SYN cookies.
     pub syn_cookies: SynCookies,
-    /// An acknowledgement without data does not complete a handshake until the SYN-ACK's timer has fired so
-    /// often (Linux: `TCP_DEFER_ACCEPT`): whoever accepts has something to read. 0, the default: it does.
+    /// Number of times that the SYN-ACK's timer must fire before an acknowledgement without data completes
+    /// the handshake (Linux: `TCP_DEFER_ACCEPT`), so that an accepted connection has data to read. Default 0:
+    /// every acknowledgement completes it.
     pub defer_accept: u8,
-    /// Fast Open. With it a connection can be accepted whose data is a repetition. Default `None`.
+    /// Fast Open. With it the data of an accepted connection may be a repetition. Default `None`.
     pub fast_open: Option<FastOpenListen>,
     /// Makes literals end with `..`, so that releases can add fields.
     #[doc(hidden)]
@@ -714,7 +714,7 @@ pub struct ListenConfig {
 }
 
 impl ListenConfig {
-    /// Checks the ranges given at the fields.
+    /// Checks the ranges in the comments of the fields.
     pub fn validate(&self) -> Result<(), ConfigError> {
         self.tcp.validate()?;
         self.fast_open.as_ref().map_or(Ok(()), FastOpenListen::validate)

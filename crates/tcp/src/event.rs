@@ -30,7 +30,8 @@ pub enum Event {
     Closed(ConnId, CloseReason),
 }
 
-/// A change in the life of a connection, whoever holds it; recorded only if `StackConfig::lifecycle` is set.
+/// A change in the life of a connection, even one that the program has released; recorded only if
+/// `StackConfig::lifecycle` is set.
 ///
 /// Each connection that is established, or that this side opened, ends exactly once, with
 /// [`Lifecycle::Closed`] or [`Lifecycle::Failed`]; [`Lifecycle::Established`] comes before, at most once.
@@ -40,7 +41,7 @@ pub enum Event {
 #[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
 pub struct LifecycleEvent {
-    /// The connection. The handle names nothing once the program has released it.
+    /// The connection. The handle is invalid once the program has released it.
     pub conn: ConnId,
     /// Its ends.
     pub ends: FourTuple,
@@ -101,7 +102,7 @@ pub enum Observation {
     ProbeSent {
         /// Its sequence range.
         range: SeqRange,
-        /// It carries new data; else it repeats the last segment.
+        /// It carries new data; otherwise it repeats the last segment.
         new_data: bool,
     },
     /// A loss was repaired before loss detection saw it; the window goes down once for it.
@@ -144,7 +145,7 @@ pub enum Observation {
     },
     /// Parity ended in one direction, for good.
     ParityOff {
-        /// It is no longer sent; else no longer taken.
+        /// Parity is no longer sent; otherwise it is no longer accepted.
         sending: bool,
         /// Reason.
         why: ParityOff,
@@ -163,7 +164,7 @@ pub enum Observation {
         /// Slow-start threshold after the change, bytes.
         ssthresh: u32,
     },
-    /// A reduction of the window was found to be a mistake and taken back.
+    /// A reduction of the window was found to be a mistake and undone.
     Undone {
         /// Evidence.
         why: UndoCause,

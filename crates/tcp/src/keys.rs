@@ -1,10 +1,10 @@
 //! The secrets of a stack, all derived from its seed.
 //!
-//! One stream of chance per purpose, so that a change in how many values one purpose draws does not
-//! shift those of another, and knowing the draws of one purpose tells nothing of the others. A stream
-//! is SipHash-2-4 of a counter, under the two halves of the seed in turn, each with the purpose mixed in: a
-//! pseudorandom function without set-up, which counts where a stack lives for one transaction. A key that is
-//! drawn depends on the whole seed.
+//! Each purpose has its own random stream, so that a change in the number of draws for one purpose does not
+//! change those of another, and the draws of one purpose reveal nothing about the others. A stream is
+//! SipHash-2-4 of a counter, under the two halves of the seed in turn, each combined with the purpose. This
+//! is a pseudorandom function without set-up cost, which matters if a stack lives for one transaction. A
+//! drawn key depends on the whole seed.
 
 use siphasher::sip::SipHasher24;
 
@@ -29,7 +29,7 @@ pub(crate) type Key = [u8; 16];
 pub struct Seed([[u64; 2]; 2]);
 
 impl Seed {
-    /// Returns the `n`th seed that follows from this one. It reveals neither this one nor the others.
+    /// Returns the `n`th seed derived from this one. It reveals neither this one nor the others.
     #[must_use]
     pub fn derive(&self, n: u64) -> Seed {
         let mut chance = Chance::new(self, Purpose::DerivedSeeds);
@@ -38,7 +38,7 @@ impl Seed {
         Seed([(); 2].map(|()| [chance.draw(), chance.draw()]))
     }
 
-    /// Returns the seed as bytes: the secret itself.
+    /// Returns the seed as bytes, which are secret.
     pub fn to_bytes(&self) -> [u8; 32] {
         let mut bytes = [0; 32];
         for (to, word) in bytes.as_chunks_mut().0.iter_mut().zip(self.0.as_flattened()) {
@@ -58,21 +58,21 @@ impl From<[u8; 32]> for Seed {
     }
 }
 
-/// For tests and simulations: the number is in both halves, so that both decide about everything.
+/// For tests and simulations: the number is in both halves, so that every draw depends on it.
 impl From<u64> for Seed {
     fn from(number: u64) -> Seed {
         Seed([[number, 0]; 2])
     }
 }
 
-/// Without the secret: it would end up in logs.
+/// Omits the secret, which would end up in logs.
 impl core::fmt::Debug for Seed {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str("Seed(..)")
     }
 }
 
-/// Purpose of a random stream. The number tells the streams apart: never reuse one.
+/// Purpose of a random stream. The number identifies the stream and must not be reused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum Purpose {
@@ -96,7 +96,7 @@ pub(crate) enum Purpose {
     DerivedSeeds = 9,
 }
 
-/// A stream of chance.
+/// A random stream.
 #[derive(Clone, Debug)]
 pub(crate) struct Chance {
     seed: Seed,
@@ -105,7 +105,7 @@ pub(crate) struct Chance {
 }
 
 impl Chance {
-    /// The stream of the stack with this seed for `purpose`.
+    /// Returns the stream of the stack with this seed for `purpose`.
     pub(crate) fn new(seed: &Seed, purpose: Purpose) -> Self {
         Chance { seed: seed.clone(), purpose, drawn: 0 }
     }

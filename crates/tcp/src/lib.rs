@@ -1,20 +1,20 @@
 //! The TCP of brisk: sans-IO, deterministic, no clock, no operating system.
 //!
-//! A [`Stack`] holds the connections and listeners of one set of addresses. A driver hands in what
-//! arrived and what time it is, and takes out what is to be sent, what happened, and when to call
-//! again; the simulator does so in virtual time, the runtime in real time. The same calls with the same
-//! times and the same [`Seed`] give the same packets, always.
+//! A [`Stack`] holds the connections and listeners of one set of addresses. A driver passes arriving packets
+//! and the time, and takes outgoing packets, events, and the time of the next call; the simulator does so in
+//! virtual time, the runtime in real time. The same calls with the same times and the same [`Seed`] always
+//! give the same packets.
 //!
-//! | module | what |
+//! | module | content |
 //! |---|---|
 //! | [`stack`] | the public API: connections, listeners, demultiplexing, SYN cookies, TIME-WAIT, limits |
-//! | [`config`] | everything that can be set, with unit, range and default |
-//! | [`error`], [`event`] | what can go wrong and whose fault it is; what happened |
-//! | [`connection`] | one connection: states, and the wiring of the parts |
+//! | [`config`] | all settings, with unit, range and default |
+//! | [`error`], [`event`] | errors, with the end at fault; events |
+//! | [`connection`] | one connection: its states and the calls between its parts |
 //! | `send`, `receive` | the parts: scoreboard, RACK, PRR, timers; reassembly, SACK, acknowledgements, window |
 //! | [`congestion`] | CUBIC with HyStart++, Reno, BBR, a fixed window, or a controller of the program |
-//! | [`path`] | what is remembered of a path from one connection to the next |
-//! | [`mechanism`], [`outcome`] | the seam of the aggressive mechanisms, and the values that travel |
+//! | [`path`] | memory of a path from one connection to the next |
+//! | [`mechanism`], [`outcome`] | the parts of Corrective and Proactive; the values that parts exchange |
 //!
 //! [`wire`] is the crate of the formats, whose types are in the signatures here.
 //!

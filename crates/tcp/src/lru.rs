@@ -1,8 +1,8 @@
 //! A table of bounded size that evicts the least recently used entry.
 //!
 //! Entries are in one vector and linked in order of use. A hash table of their indices finds them, except the
-//! latest one, which is looked at first. Every entry has a generation, so that the holder of a [`Place`] can
-//! tell that its entry was evicted and the index reused.
+//! latest one, which is checked first. Every entry has a generation, so that the holder of a [`Place`]
+//! notices that its entry was evicted and the index reused.
 
 use alloc::vec::Vec;
 use core::hash::{BuildHasher, Hash};
@@ -56,13 +56,13 @@ impl<K: Copy + Eq + Hash, V, S: BuildHasher> Lru<K, V, S> {
         }
     }
 
-    /// Number of entries.
+    /// Returns the number of entries.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.index.len()
     }
 
-    /// Makes it as [`Lru::new`] does, in the same storage.
+    /// Returns to the state after [`Lru::new`], in the same storage.
     pub(crate) fn renew(&mut self, most: usize, by: S) {
         let Lru { hash, index, entries, free, oldest, newest, capacity, generations } = self;
         index.clear();

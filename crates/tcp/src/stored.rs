@@ -1,4 +1,4 @@
-//! The memory of a stack as text that survives a restart: the frame that every such text has.
+//! The memory of a stack as text that survives a restart: the frame of every such text.
 //!
 //! ```text
 //! brisk-paths 1 1764000000
@@ -6,10 +6,10 @@
 //! end 1 9f0a6c1de2b47533
 //! ```
 //!
-//! The first line names the kind and its version and says when the text was written, in Unix seconds, if
-//! that was known; times in the records are what was left of them then, in milliseconds. The last line
-//! counts the records and hashes the lines before it: a text that was cut or damaged is refused as a whole.
-//! Several kinds can stand one behind the other in one file; each reader finds its own.
+//! The first line contains the kind, its version and the time of writing in Unix seconds, if known; times in
+//! the records are remaining times in milliseconds. The last line contains the number of records and a hash
+//! of the lines before it: a truncated or damaged text is rejected as a whole. Several kinds may follow each
+//! other in one file; each reader finds its own.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -28,13 +28,13 @@ pub enum ImportError {
     /// There is no text of this kind.
     #[error("nothing in it that was stored for this purpose; delete the file; a new one is written")]
     NotACache,
-    /// Of another version.
+    /// The version is another one.
     #[error("stored by another version; delete the file; a new one is written")]
     Version,
-    /// Cut off, or changed since it was written.
+    /// The text was truncated or changed.
     #[error("damaged since it was stored; delete the file; a new one is written")]
     Damaged,
-    /// A line that cannot be read.
+    /// A line is not valid.
     #[error("line {0} of what was stored cannot be read; delete the file; a new one is written")]
     Line(usize),
 }
@@ -47,7 +47,7 @@ pub(crate) struct Kind {
 }
 
 impl Kind {
-    /// Writes the frame around what `records` writes, one line each. `unix`: seconds since 1970, if known.
+    /// Writes the frame around the records, one per line. `unix`: seconds since 1970, if known.
     pub(crate) fn write(self, unix: Option<u64>, records: impl FnOnce(&mut Records)) -> String {
         let mut written =
             Records { text: format!("{} {} {}\n", self.name, self.version, or_dash(unix)), count: 0 };
@@ -101,7 +101,7 @@ impl Records {
     }
 }
 
-/// A text whose frame is in order.
+/// A text with a valid frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Stored<'a> {
     saved: Option<u64>,
@@ -109,13 +109,13 @@ pub(crate) struct Stored<'a> {
 }
 
 impl<'a> Stored<'a> {
-    /// Returns the clock to read the times in it at `now`; `unix`: seconds since 1970, if known.
+    /// Returns the clock for the times in the text, at `now`; `unix`: seconds since 1970, if known.
     pub(crate) fn clock(&self, unix: Option<u64>, now: Instant) -> Clock {
         let elapsed = unix.zip(self.saved).map_or(0, |(unix, saved)| unix.saturating_sub(saved));
         Clock { now, elapsed: Duration::from_secs(elapsed) }
     }
 
-    /// Hands each record, cut into words, to `read`, which answers `None` if it cannot be read.
+    /// Passes each record, split into words, to `read`, which returns `None` if the record is not valid.
     pub(crate) fn each(&self, mut read: impl FnMut(&mut Words<'a>) -> Option<()>) -> Result<(), ImportError> {
         for (index, line) in self.body.lines().enumerate() {
             let mut words = Words::of(line);
@@ -130,7 +130,7 @@ impl<'a> Stored<'a> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Clock {
     now: Instant,
-    /// Since the text was written.
+    /// Time since the text was written.
     elapsed: Duration,
 }
 
@@ -158,7 +158,7 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// A time that is still to come; one that has passed is none.
+    /// Returns a future time; `None` for one that has passed.
     pub(crate) fn read_time(&mut self, clock: &Clock) -> Option<Option<Instant>> {
         let left: Option<u64> = self.read_or_dash()?;
         let left = left.and_then(|left| Duration::from_millis(left).checked_sub(clock.elapsed));
@@ -166,7 +166,7 @@ impl<'a> Words<'a> {
     }
 }
 
-/// Tells a damaged text; it is no protection against somebody who changes it on purpose.
+/// Returns a checksum that detects damage, but not deliberate changes.
 pub(crate) fn checksum(text: &str) -> u64 {
     SipHasher24::new_with_key(&[0; 16]).hash(text.as_bytes())
 }

@@ -1,5 +1,4 @@
-//! Recording packets with dumpcap, which asks for no rights that a user namespace lacks, and reading them
-//! with tshark.
+//! Records packets with dumpcap, which works with the rights of a user namespace, and reads them with tshark.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -8,7 +7,7 @@ use std::process::Command;
 use crate::namespace::Namespace;
 use crate::process::{Process, eventually, run, text};
 
-/// A recording of one device that goes on until it is stopped.
+/// A recording of one device that continues until it is stopped.
 pub(crate) struct Capture {
     dumpcap: Process,
     file: PathBuf,
@@ -28,10 +27,10 @@ impl Capture {
         Capture { dumpcap, file }
     }
 
-    /// Stops when the end of so many connections is in the file.
+    /// Stops when the file contains the end of this many connections.
     pub(crate) fn stop(self, connections: usize) -> PathBuf {
         eventually("the end of every connection is recorded", || {
-            // The last packet may be half written; what stands before it is told all the same.
+            // The last packet may be incomplete; tshark still reports those before it.
             let mut ends = reading(&self.file, "tcp.flags.fin == 1 || tcp.flags.reset == 1", &["tcp.stream"]);
             let ends = text(&ends.output().expect("tshark starts").stdout);
             (ends.lines().collect::<BTreeSet<_>>().len() >= connections).then_some(())
@@ -41,7 +40,7 @@ impl Capture {
     }
 }
 
-/// The `fields` of the packets that `filter` lets through, one line each, separated by tabs.
+/// Returns the `fields` of the packets that match `filter`, one line each, separated by tabs.
 pub(crate) fn tshark(file: &Path, filter: &str, fields: &[&str]) -> Vec<String> {
     text(&run(&mut reading(file, filter, fields)).stdout).lines().map(str::to_owned).collect()
 }
@@ -50,14 +49,14 @@ fn reading(file: &Path, filter: &str, fields: &[&str]) -> Command {
     let mut command = Command::new("tshark");
     command.arg("-n").arg("-r").arg(file);
     command.args(["-o", "tcp.check_checksum:TRUE", "-o", "ip.check_checksum:TRUE"]);
-    // A retransmission is no malformed HTTP.
+    // A retransmission must not count as malformed HTTP.
     command.args(["-o", "tcp.desegment_tcp_streams:FALSE", "--disable-protocol", "http"]);
     command.args(["-Y", filter, "-T", "fields"]);
     command.args(fields.iter().flat_map(|field| ["-e", field]));
     command
 }
 
-/// Every packet can be decoded and has the right checksums.
+/// Checks that every packet can be decoded and has correct checksums.
 pub(crate) fn assert_sound(file: &Path) {
     let wrong = tshark(file, WRONG, &["frame.number", "_ws.col.Info"]);
     assert!(wrong.is_empty(), "{} packets, the first: {:?}", wrong.len(), &wrong[..wrong.len().min(5)]);

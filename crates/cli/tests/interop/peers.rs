@@ -1,5 +1,5 @@
-//! Kernels with parts of modern TCP switched off or on: what is not negotiated is not used, and everything
-//! still arrives.
+//! Kernels with parts of modern TCP switched off or on: options that are not negotiated are not used, and all
+//! data still arrives.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::nginx;
 use crate::pages::{Pages, fetches};
 use crate::serve;
 
-/// Changes in `net.ipv4` for one transfer; the names hold for both families.
+/// Changes in `net.ipv4` for one transfer; the names apply to both families.
 const PEERS: [&[(&str, &str)]; 5] = [
     &[("tcp_sack", "0")],
     &[("tcp_timestamps", "0")],
@@ -24,7 +24,7 @@ const PEERS: [&[(&str, &str)]; 5] = [
 const USUAL: [(&str, &str); 4] =
     [("tcp_sack", "1"), ("tcp_timestamps", "1"), ("tcp_window_scaling", "1"), ("tcp_ecn", "2")];
 
-/// Runs `transfer` against the kernel of `namespace` in each of its forms.
+/// Runs `transfer` against the kernel of `namespace` with each of these settings.
 fn with_each_peer(namespace: &Namespace, mut transfer: impl FnMut(usize)) {
     for (i, settings) in PEERS.iter().enumerate() {
         USUAL.iter().chain(*settings).for_each(|(name, value)| namespace.set(&format!("ipv4/{name}"), value));
@@ -66,7 +66,7 @@ fn get_takes_every_kind_of_server() {
 const NEGOTIATED: [&str; 3] =
     ["tcp.options.sack_perm", "tcp.options.timestamp.tsval", "tcp.options.wscale.shift"];
 
-/// No SYN-ACK has an option that the SYN lacks, and no later segment has one that a SYN lacks.
+/// Checks that no SYN-ACK has an option that the SYN lacks, and no later segment has one that a SYN lacks.
 fn assert_answers_only_what_was_offered(file: &Path) {
     assert_sound(file);
     let mut agreed: BTreeMap<String, [bool; 3]> = BTreeMap::new();

@@ -22,7 +22,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 const REQUESTS: usize = 60;
-/// Longer than any of this takes, also beside other work.
+/// Longer than any step takes, even on a busy machine.
 const LIMIT: Duration = Duration::from_secs(600);
 
 /// A host with a stack for each of `cores`.
@@ -33,7 +33,7 @@ fn host(cores: &Cores) -> (Endpoint, Attached) {
     (builder.cores(cores).build().unwrap(), attached)
 }
 
-/// Sends every connection back what it has said.
+/// Sends every connection its own bytes back.
 async fn mirror(listener: TcpListener) -> io::Result<()> {
     loop {
         let (mut stream, _) = listener.accept().await?;
@@ -55,12 +55,12 @@ async fn ask(to: SocketAddr, n: usize) {
     assert!(answer == request, "request {n}");
 }
 
-/// Where the frontend's listener comes from.
+/// The source of the frontend's listener.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Listener {
     /// The frontend binds it, and a second one for the other core.
     Own,
-    /// Somebody else has bound the only one.
+    /// The caller has bound the only one.
     Given,
 }
 

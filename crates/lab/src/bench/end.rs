@@ -1,7 +1,7 @@
-//! One end of a measurement: a process of its own that serves or asks, above the kernel's TCP or ours.
+//! One end of a measurement: a process that serves or asks, with the kernel's TCP or brisk's.
 //!
-//! A server says `ready` and serves until its standard input ends. A client says `ready`, and then for every
-//! line with a number of seconds that it reads it works for so long and answers with a line of JSON, a
+//! A server prints `ready` and serves until its standard input ends. A client prints `ready`; for every line
+//! with a number of seconds on its standard input it works for that time, and then prints a line of JSON, a
 //! [`Done`].
 
 use std::cell::Cell;
@@ -23,12 +23,12 @@ use super::allowed_cores;
 use super::talk::{Head, PATTERN, PIECE, end_with_input, say};
 use crate::side::{Listener, Side, Stream};
 
-/// Connections that Fast Open may leave unacknowledged.
+/// Limit of unacknowledged Fast Open connections.
 const FAST_OPEN_QUEUE: u16 = 256;
 /// The role of the process.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct End {
-    /// Whose TCP.
+    /// The TCP of this end.
     pub tcp: Tcp,
     /// Use Fast Open.
     pub fast_open: bool,
@@ -36,27 +36,27 @@ pub struct End {
     pub role: Role,
 }
 
-/// Whose TCP.
+/// The TCP of an end.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Tcp {
     /// The kernel's, with this congestion control.
     Kernel,
-    /// Ours.
+    /// Brisk's.
     Brisk {
-        /// In the grammar of `--device`.
+        /// Device, in the grammar of `--device`.
         device: String,
-        /// In the grammar of `--addr`; none for `udp:`.
+        /// Addresses, in the grammar of `--addr`; none for `udp:`.
         addresses: Vec<String>,
         /// Mechanisms, in the grammar of `whatif --arms`.
         arm: String,
     },
-    /// That of smoltcp, which only serves, in builds with the feature `peers`.
+    /// smoltcp's, which only serves, in builds with the feature `peers`.
     Smoltcp {
         /// The name of a TUN device.
         device: String,
-        /// In the grammar of `--addr`.
+        /// Address, in the grammar of `--addr`.
         address: String,
-        /// So many connections at a time.
+        /// Maximum number of simultaneous connections.
         sockets: usize,
     },
 }
@@ -66,47 +66,47 @@ pub enum Tcp {
 pub enum Role {
     /// Serve at this address.
     Serve(SocketAddr),
-    /// Ask whoever serves there.
+    /// Ask the server at this address.
     Ask(SocketAddr, Work),
 }
 
-/// The transfers that an end is asked to make, and the unit in which they are counted.
+/// The transfers of an end, with the unit in which they are counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Work {
-    /// One connection on which the client sends as fast as it can. Unit: a byte.
+    /// One connection on which the client sends as fast as possible. Unit: a byte.
     Upload,
-    /// The same, and a server of ours takes the bytes in the packets that brought them. Unit: a byte.
+    /// The same, and a server with brisk's TCP reads the bytes in their packets. Unit: a byte.
     Delivery,
-    /// One connection on which the server does. Unit: a byte.
+    /// One connection on which the server sends as fast as possible. Unit: a byte.
     Download,
-    /// The same, and a server of ours gives the bytes away instead of having them copied. Unit: a byte.
+    /// The same, and a server with brisk's TCP hands over the bytes without a copy. Unit: a byte.
     Handover,
-    /// Connect, request, response, close by the server; over and over. Unit: one of these.
+    /// Connect, request, response, close by the server, repeatedly. Unit: one of these.
     Transactions {
         /// Bytes of a request, 16 at least.
         request: u32,
         /// Bytes of a response.
         response: u32,
-        /// So many at a time.
+        /// Number of simultaneous transactions.
         parallel: usize,
     },
-    /// One byte there and back on one connection, over and over. Unit: one of these.
+    /// One byte in each direction on one connection, repeatedly. Unit: one of these.
     PingPong,
 }
 
 /// The result of one line.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Done {
-    /// Units of the work.
+    /// Number of units.
     pub units: u64,
     /// Transactions that failed.
     pub failed: u64,
-    /// How long it took.
+    /// Duration, seconds.
     pub seconds: f64,
 }
 
 impl End {
-    /// Does it until standard input ends.
+    /// Runs until standard input ends.
     ///
     /// # Errors
     /// The failure of the system, a device or the other end, in words.
@@ -114,7 +114,8 @@ impl End {
         if let (Tcp::Smoltcp { device, address, sockets }, Role::Serve(at)) = (&self.tcp, &self.role) {
             return serve_on_smoltcp(device, address, *sockets, *at);
         }
-        // One thread a core, and one core unless this process may use more: the cost is to be that of these.
+        // One thread per core, and one core unless this process may use more, so that the cost is that of
+        // these cores.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let local = LocalSet::new();
         local.block_on(&runtime, async {
@@ -172,13 +173,13 @@ fn serve_on_smoltcp(_: &str, _: &str, _: usize, _: SocketAddr) -> io::Result<()>
     Err(io::Error::other(PEERS_MISSING))
 }
 
-/// Congestion control of the kernel's ends, and of ours.
+/// Congestion control of both TCPs.
 const CONGESTION: &str = "cubic";
 
 async fn serve(side: Side, attached: &Option<Attached>, at: SocketAddr, cores: &Cores) -> io::Result<()> {
     let port = attached.as_ref().map_or(at.port(), |attached| attached.service_port(at.port()));
     let local = match attached {
-        // The device's address is not that of the stack.
+        // The device's address differs from the stack's.
         Some(Attached::Udp { .. }) => SocketAddr::new(std::net::Ipv6Addr::UNSPECIFIED.into(), port),
         Some(Attached::Native { .. }) | None => SocketAddr::new(at.ip(), port),
     };
@@ -208,12 +209,12 @@ async fn serve(side: Side, attached: &Option<Attached>, at: SocketAddr, cores: &
     }
 }
 
-/// Serves on the thread that it runs on.
+/// Serves on the current thread.
 async fn accept(listener: Listener) -> io::Result<()> {
     loop {
         match listener.accept().await {
             Ok(stream) => drop(tokio::spawn(converse(stream))),
-            // A kernel hands the failure of one connection to its listener.
+            // A kernel reports the failure of one connection at its listener.
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(error) => return Err(error),
         }
@@ -222,7 +223,7 @@ async fn accept(listener: Listener) -> io::Result<()> {
 
 /// Runs the client's side of one connection; the client sees and counts failures.
 async fn converse(mut stream: Stream) -> io::Result<()> {
-    // A request and its head come in one read.
+    // A request arrives in one read with its head.
     let mut first = [0; 1024];
     let mut have = stream.read(&mut first).await?;
     while have < Head::LEN {
@@ -268,8 +269,7 @@ async fn converse(mut stream: Stream) -> io::Result<()> {
     }
 }
 
-/// Takes what comes until its end, ours in the packets that brought it if `in_place`; answers how many bytes
-/// that were.
+/// Reads to the end, with brisk's TCP in the packets if `in_place`; returns the number of bytes.
 async fn receive(stream: &mut Stream, in_place: bool) -> io::Result<u64> {
     let (mut buffer, mut received) = (vec![0; PIECE], 0);
     loop {
@@ -284,7 +284,7 @@ async fn receive(stream: &mut Stream, in_place: bool) -> io::Result<u64> {
     }
 }
 
-/// Sends for as long as the other end takes it, ours from where it lies if `in_place`.
+/// Sends while the other end accepts data, with brisk's TCP without a copy if `in_place`.
 async fn send(stream: &mut Stream, in_place: bool) -> io::Result<()> {
     loop {
         match stream {
@@ -335,7 +335,7 @@ impl Client {
         Ok(stream)
     }
 
-    /// `head` asks for an upload, in one way or the other.
+    /// Uploads in the way that `head` requests.
     async fn upload(&self, head: Head) -> io::Result<u64> {
         let mut stream = self.begin(head).await?;
         while !self.is_over() {
@@ -345,7 +345,7 @@ impl Client {
         stream.read_u64().await
     }
 
-    /// `head` asks for a download, in one way or the other.
+    /// Downloads in the way that `head` requests.
     async fn download(&self, head: Head) -> io::Result<u64> {
         let mut stream = self.begin(head).await?;
         let (mut buffer, mut received) = (vec![0; PIECE], 0);
@@ -369,7 +369,7 @@ impl Client {
         Ok(rounds)
     }
 
-    /// How many were finished, and how many failed.
+    /// Runs transactions; returns how many succeeded and how many failed.
     async fn transactions(&self, request: u32, response: u32, parallel: usize) -> (u64, u64) {
         let mut bytes = vec![b'x'; (request as usize).max(Head::LEN)];
         bytes[..Head::LEN].copy_from_slice(&Head::Exchange { request, response }.encode());
@@ -388,7 +388,7 @@ impl Client {
             })
             .collect();
         for worker in workers {
-            // A worker that panicked has said so.
+            // A worker that panicked has printed a message.
             let _ = worker.await;
         }
         (counts.0.get(), counts.1.get())
@@ -411,7 +411,7 @@ impl Client {
 mod tests {
     use super::*;
 
-    /// Both ends above the kernel's TCP, over loopback.
+    /// Both ends with the kernel's TCP, over loopback.
     #[tokio::test]
     async fn every_work_is_served() {
         let local = LocalSet::new();

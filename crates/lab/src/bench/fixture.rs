@@ -1,5 +1,5 @@
-//! Where it is measured: two namespaces joined by a veth pair, processes in them on chosen cores, and what
-//! they cost.
+//! The environment of a measurement: two namespaces joined by a veth pair, processes in them on chosen cores,
+//! and their cost.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
@@ -19,7 +19,7 @@ use super::BenchError;
 use super::end::{Done, End};
 use super::rows::Topology;
 
-/// The device of either namespace.
+/// The device in each namespace.
 const VETH: &str = "bench0";
 /// Addresses of the two hosts, and of the network behind the second one.
 const NEAR: [u8; 4] = [10, 99, 0, 1];
@@ -28,10 +28,10 @@ const BEHIND: [u8; 4] = [10, 98, 0, 0];
 /// Fast Open for clients and for every listener; more ports than the transactions of a run.
 const SYSCTLS: [(&str, &str); 2] = [("tcp_fastopen", "1027"), ("ip_local_port_range", "10000 65000")];
 
-/// How long an end may take to end by itself.
+/// Time limit for an end to exit by itself.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Two namespaces: the client is in the first one, the server in the one that the row says.
+/// Two namespaces: the client is in the first one; the row decides where the server is.
 #[derive(Debug)]
 pub(super) struct Fixture {
     pub(super) near: Namespace,
@@ -40,7 +40,7 @@ pub(super) struct Fixture {
 }
 
 impl Fixture {
-    /// `cores`: the server's, and the client's if it is another one.
+    /// Creates the namespaces. `cores`: the server's, and the client's if it is another one.
     pub(super) fn new(program: PathBuf, topology: Topology, cores: &[usize]) -> Result<Fixture, BenchError> {
         let (near, far) = (Namespace::anonymous()?, Namespace::anonymous()?);
         near.run(|| join(&far))??;
@@ -82,7 +82,7 @@ impl Fixture {
         let spawn = || -> io::Result<Child> {
             let mut set = CpuSet::new();
             cores.iter().for_each(|core| set.set(*core));
-            // The thread is ours and short-lived; what it starts stays on these cores.
+            // The thread is temporary; its child stays on these cores.
             sched_setaffinity(None, &set)?;
             let mut command = Command::new(&self.program);
             command.args(["bench", "--end", &spec]).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -93,13 +93,13 @@ impl Fixture {
     }
 }
 
-/// The cores that this process may use, lowest first.
+/// Returns the cores that this process may use, lowest first.
 pub fn allowed_cores() -> io::Result<Vec<usize>> {
     let set = sched_getaffinity(None)?;
     Ok((0..CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect())
 }
 
-/// A veth pair between the namespace of the calling thread and `far`.
+/// Creates a veth pair between the namespace of the calling thread and `far`.
 fn join(far: &Namespace) -> io::Result<()> {
     let there = format!("/proc/{}/fd/{}", std::process::id(), far.as_fd().as_raw_fd());
     shell("ip", &["link", "add", VETH, "type", "veth", "peer", "name", VETH, "netns", &there])
@@ -118,23 +118,25 @@ fn shell(program: &str, words: &[&str]) -> io::Result<()> {
     }
 }
 
-/// This core receives the packets of the veth device, whoever has sent them: each host has its own.
+/// Makes this core process the packets of the veth device from any sender, because each host has its own
+/// core.
 fn serve_packets_on(core: usize) -> io::Result<()> {
     let mask = 1u64.checked_shl(core as u32).unwrap_or(0);
-    // The files of a namespace's devices are where its own sysfs is mounted.
+    // The files of a namespace's devices are only in its own sysfs.
     let script =
         format!("mount -t sysfs sysfs /sys && echo {mask:x} > /sys/class/net/{VETH}/queues/rx-0/rps_cpus");
     shell("unshare", &["--mount", "sh", "-c", &script])
 }
 
-/// How long a core has been at work since the system started, as finely as the kernel's ticks are.
+/// Returns the time for which a core has been busy since the system started, with the resolution of the
+/// kernel's ticks.
 pub(super) fn busy(core: usize) -> io::Result<Duration> {
     let unknown = || io::Error::other("/proc/stat does not say what a core does");
     let ticks = busy_ticks(&fs::read_to_string("/proc/stat")?, core).ok_or_else(unknown)?;
     Ok(Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64))
 }
 
-/// User, nice, system, irq and softirq of `cpuN` (proc_stat(5)).
+/// Returns user, nice, system, irq and softirq of `cpuN` (proc_stat(5)).
 fn busy_ticks(stat: &str, core: usize) -> Option<u64> {
     let line = stat.lines().find_map(|line| line.strip_prefix(&format!("cpu{core} ")))?;
     let ticks: Vec<u64> = line.split_whitespace().map_while(|word| word.parse().ok()).collect();
@@ -152,7 +154,7 @@ fn set_up(address: IpAddr) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// A process of a measurement. It ends with the value.
+/// A process of a measurement. Dropping the value ends it.
 #[derive(Debug)]
 pub(super) struct Process {
     child: Child,
@@ -162,10 +164,10 @@ pub(super) struct Process {
 /// Processor time of a process.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Usage {
-    /// In its own code, the kernel on its behalf, and packets that the kernel handles while it is there;
+    /// In its own code, in the kernel for it, and for packets that the kernel processes at that time;
     /// nanoseconds.
     pub(super) total: u64,
-    /// In its own code, in seconds, as finely as the kernel's ticks are.
+    /// In its own code, seconds, with the resolution of the kernel's ticks.
     pub(super) user: f64,
 }
 
@@ -179,13 +181,13 @@ impl Process {
         }
     }
 
-    /// Lets a client work for so many seconds.
+    /// Starts a client's work for this number of seconds.
     pub(super) fn begin(&mut self, seconds: f64) -> Result<(), BenchError> {
         let stdin = self.child.stdin.as_mut().ok_or_else(|| io::Error::other("a process without stdin"))?;
         Ok(writeln!(stdin, "{seconds}")?)
     }
 
-    /// Waits for the end and returns what it measured.
+    /// Waits for the end of the work and returns the result.
     pub(super) fn done(&mut self) -> Result<Done, BenchError> {
         let line = self.hear()?;
         serde_json::from_str(&line).map_err(|error| BenchError::End(format!("said '{line}': {error}")))
@@ -218,20 +220,20 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It ends by itself with its standard input, so that what is counted in it at its end (a profile) is
-        // not lost.
+        // It ends by itself with its standard input, so that it can write the results of its end (a profile).
         drop(self.child.stdin.take());
         let until = Instant::now() + PATIENCE;
         while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < until {
             thread::sleep(Duration::from_millis(1));
         }
-        // One that has ended already needs no end.
+        // It may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Field 14 of `/proc/PID/task/TID/stat` (proc_pid_stat(5)); the name before it may hold anything.
+/// Returns field 14 of `/proc/PID/task/TID/stat` (proc_pid_stat(5)); the name before it may contain any
+/// characters.
 fn user_ticks(stat: &str) -> Option<u64> {
     let (_, behind_name) = stat.rsplit_once(')')?;
     behind_name.split_whitespace().nth(11)?.parse().ok()

@@ -1,16 +1,15 @@
-//! Cost of TCP: processor time of both ends for the same work above the kernel's TCP and above ours, in
+//! Cost of TCP: processor time of both ends for the same work, with the kernel's TCP and with brisk's, in
 //! turns.
 //!
-//! Each measurement has two processes, a client and a server, on one core (or on one each). Both ends count:
-//! work that one TCP saves may fall to the other. The kernel's packet work is charged to the process that
-//! runs at the moment, which is one of the two, as long as nobody else keeps their core busy. A row compares
-//! medians over rounds of the ratio of a round, so that a machine that becomes slower meanwhile does not
-//! count.
+//! Each measurement has two processes, a client and a server, on one core (or on one each). Both ends count,
+//! because one end may save work that the other must do. The kernel's packet work is charged to the running
+//! process, which is one of the two if no other process uses their core. A row shows the median of the
+//! rounds' ratios, so that a change in the machine's speed between rounds has no effect.
 //!
-//! | module | what it is |
+//! | module | content |
 //! |---|---|
-//! | [`mod@self`] | the order of things |
-//! | [`rows`] | what is measured |
+//! | [`mod@self`] | the order of the measurements |
+//! | [`rows`] | the rows of the table |
 //! | [`end`] | the process at either end |
 //! | `peer` | a server on smoltcp, in builds with the feature `peers` |
 //! | `fixture` | namespaces, cores and costs |
@@ -37,68 +36,68 @@ use fixture::{Fixture, Process, Usage};
 use report::{BenchReport, RowReport};
 use rows::{Row, Topology, Way};
 
-/// Both TCPs learn the path, fetch cookies and fill caches for so long before it counts, seconds.
+/// Time before a measurement in which both TCPs learn the path, fetch cookies and fill caches, seconds.
 const WARM: f64 = 0.3;
 
-/// The measurements to make.
+/// The measurements to run.
 #[derive(Clone, Debug)]
 pub struct Bench {
-    /// The program whose `bench --end` is an end.
+    /// The program, of which `bench --end` runs an end.
     pub program: PathBuf,
-    /// Which rows.
+    /// The rows.
     pub rows: Vec<Row>,
-    /// How often each; at least 1.
+    /// Number of rounds; at least 1.
     pub rounds: usize,
-    /// How long each time, seconds.
+    /// Duration of each measurement, seconds.
     pub seconds: f64,
-    /// 1: both ends on one core; 2: on one each.
+    /// 1: both ends on one core; 2: one core each.
     pub cores: usize,
 }
 
-/// Why nothing could be measured.
+/// Reason why nothing could be measured.
 #[derive(Debug, Error)]
 pub enum BenchError {
-    /// The namespaces or devices were refused.
+    /// The system refused the namespaces or devices.
     #[error("{0}")]
     Open(#[from] OpenError),
-    /// A process or file was refused.
+    /// The system refused a process or file.
     #[error("cannot measure on this machine: {0}")]
     Io(#[from] io::Error),
-    /// An end does not work.
+    /// An end failed.
     #[error("one end of the measurement {0}")]
     End(String),
-    /// There are not so many cores.
+    /// The process may not use as many cores.
     #[error("--cores {asked}: this process may use {allowed}")]
     Cores {
-        /// That were asked for.
+        /// The requested number.
         asked: usize,
-        /// That there are.
+        /// The available number.
         allowed: usize,
     },
 }
 
-/// One measurement of one way.
+/// The cost of one TCP in one row.
 #[derive(Clone, Copy, PartialEq, Debug, serde::Serialize)]
 pub struct Cost {
-    /// Units of the work a second.
+    /// Units of work per second.
     pub per_second: f64,
-    /// Processor time of both ends a unit, ns; in rows whose client is another host, of the server's core.
+    /// Processor time of both ends per unit, ns; in rows whose client is another host, of the server's core.
     pub both: f64,
-    /// Of the server, ns a unit.
+    /// Processor time of the server per unit, ns.
     pub server: f64,
-    /// Of the server in its own code, ns a unit, as finely as the kernel's ticks are.
+    /// Processor time of the server in its own code per unit, ns, with the resolution of the kernel's ticks.
     pub server_user: f64,
-    /// Processor time of both ends / cores / time: 1 if nobody waited for anything.
+    /// Processor time of both ends / cores / time: 1 if no end waited.
     pub busy: f64,
     /// Transactions that failed.
     pub failed: u64,
 }
 
 impl Bench {
-    /// Measures row after row, until all are done or `stop` is set; `look` hears of each that is done.
+    /// Measures all rows, until `stop` is set; calls `look` after each.
     ///
     /// # Errors
-    /// [`BenchError`] if the machine refuses.
+    /// [`BenchError`] if the system refuses.
     pub fn run(
         &self,
         stop: &AtomicBool,
@@ -109,7 +108,7 @@ impl Bench {
         if asked > cores.len() {
             return Err(BenchError::Cores { asked, allowed: cores.len() });
         }
-        // The first ones serve interrupts.
+        // The first cores serve interrupts.
         cores.reverse();
         let mut reports = Vec::new();
         for row in &self.rows {
@@ -131,7 +130,7 @@ impl Bench {
         Ok(BenchReport { rounds: self.rounds, seconds: self.seconds, cores: self.cores, rows: reports })
     }
 
-    /// One way, in namespaces and processes of its own.
+    /// Measures one TCP in its own namespaces and processes.
     fn measure(&self, row: &Row, way: Way, cores: &[usize]) -> Result<Cost, BenchError> {
         let fixture = Fixture::new(self.program.clone(), row.topology, cores)?;
         let place = if way.server_is_near() { &fixture.near } else { &fixture.far };
@@ -173,7 +172,7 @@ fn work_together(clients: &mut [Process], seconds: f64) -> Result<Vec<Done>, Ben
     clients.iter_mut().map(Process::done).collect()
 }
 
-/// Returns the processor time of all of them so far.
+/// Returns the sum of the processor time so far.
 fn usage_of(processes: &[Process]) -> io::Result<Usage> {
     let mut sum = Usage::default();
     for process in processes {

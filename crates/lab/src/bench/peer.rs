@@ -1,13 +1,13 @@
-//! A server on [smoltcp](https://docs.rs/smoltcp), on the TUN device that ours has, for the same clients.
+//! A server on [smoltcp](https://docs.rs/smoltcp), on a TUN device like brisk's, for the same clients.
 //!
-//! One thread polls: what has arrived, what the conversations make of it, what leaves; then it sleeps until
-//! the device has something or a timer of smoltcp expires. The device is one of `brisk-packet-io` with
-//! packets of up to 64 kB both ways: smoltcp's segments have the length that an MTU of 1,500 bytes allows,
-//! and where it makes one packet of many of them it names that length for the kernel (its feature
-//! `segmentation-offload`). The kernel vouches for checksums, and finishes them, for both.
+//! One thread polls in turn arriving packets, conversations and outgoing packets, and then sleeps until the
+//! device is readable or a timer of smoltcp expires. The device is from `brisk-packet-io`, with packets of up
+//! to 64 kB in both directions. smoltcp's segments fit an MTU of 1,500 bytes; if it combines several into one
+//! packet, it gives the kernel that length (its feature `segmentation-offload`). With both TCPs the kernel
+//! verifies and completes checksums.
 //!
-//! A socket listens again as soon as its connection is in TIME-WAIT: smoltcp tells connections apart by
-//! asking one after the other, and those of ten seconds would be all that it does.
+//! A socket listens again as soon as its connection is in TIME-WAIT: smoltcp searches connections one after
+//! the other, and those of ten seconds would take all of its time.
 
 use std::convert::Infallible;
 use std::io;
@@ -28,12 +28,13 @@ use smoltcp::wire::{HardwareAddress, IpCidr};
 
 use super::talk::{Head, PATTERN, PIECE, end_with_input, say};
 
-/// As that of our TUN device.
+/// The MTU of brisk's TUN device.
 const MTU: usize = 1500;
-/// Of each socket, either way. Bulk is the fastest with so much; transactions use the beginning of it.
+/// Buffer of each socket in each direction. Bulk is fastest with this size; transactions use only its
+/// beginning.
 const BUFFER: usize = 256 << 10;
 
-/// Serves until standard input ends. `sockets` connections at a time.
+/// Serves until standard input ends, with `sockets` simultaneous connections.
 pub(super) fn serve(device: &str, own: &str, sockets: usize, at: SocketAddr) -> io::Result<Infallible> {
     let own: Prefix = own.parse().map_err(io::Error::other)?;
     let mut carrier = Carrier::open(device, own)?;
@@ -65,17 +66,17 @@ pub(super) fn serve(device: &str, own: &str, sockets: usize, at: SocketAddr) -> 
     }
 }
 
-/// A TUN device as smoltcp sees it.
+/// A TUN device for smoltcp.
 struct Carrier {
     tun: TunDevice,
     arrived: Vec<u8>,
     leaving: Vec<u8>,
-    /// Error that smoltcp cannot be given.
+    /// Error that smoltcp's interface cannot return.
     failed: Option<io::Error>,
 }
 
 impl Carrier {
-    /// The device `name`, of which the kernel's side is the first other address in the network of `own`.
+    /// Opens the device `name`; the kernel's side has the first other address in the network of `own`.
     fn open(name: &str, own: Prefix) -> io::Result<Carrier> {
         let kernel = own.neighbour().ok_or_else(|| io::Error::other(format!("{name} needs a network")))?;
         let mut tun = TunDevice::open(name, TunOptions::default()).map_err(io::Error::other)?;
@@ -86,7 +87,7 @@ impl Carrier {
         Ok(Carrier { tun, arrived: vec![0; TunDevice::READ_BUFFER], leaving: Vec::new(), failed: None })
     }
 
-    /// Sleeps until there is something to read, at most for `delay`.
+    /// Sleeps until the device is readable, at most for `delay`.
     fn wait(&self, delay: Option<Duration>) -> io::Result<()> {
         let delay = delay.map(|delay| Timespec {
             tv_sec: delay.secs() as i64,
@@ -98,8 +99,8 @@ impl Carrier {
         }
     }
 
-    /// Where the next packet is that may be believed. It is read as ours are, in one piece with what the
-    /// kernel says of it.
+    /// Reads the next valid packet and returns its place. It is read in one piece with the kernel's metadata,
+    /// as with brisk.
     fn read(&mut self) -> Option<Range<usize>> {
         loop {
             match self.tun.recv_in_place(&mut self.arrived) {
@@ -155,7 +156,7 @@ impl RxToken for Arrived<'_> {
     }
 }
 
-/// Room for a packet.
+/// Buffer of an outgoing packet.
 struct Leaving<'a> {
     tun: &'a mut TunDevice,
     bytes: &'a mut Vec<u8>,
@@ -165,14 +166,14 @@ struct Leaving<'a> {
 
 impl TxToken for Leaving<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, fill: F) -> R {
-        // All of it is filled in; what was there before costs nothing.
+        // All of it is overwritten, so the old content may stay.
         self.bytes.resize(len.max(self.bytes.len()), 0);
         let (packet, _) = self.bytes.split_at_mut(len);
         let result = fill(packet);
         let segment_size = self.meta.segmentation_offload_size.map(|size| size.get());
         match self.tun.send(packet, TxMeta { segment_size, partial_checksum: true, twice: false }) {
             Ok(()) => {}
-            // Lost, which TCP repairs.
+            // The packet is lost, and TCP repairs that.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => *self.failed = Some(error),
         }
@@ -184,7 +185,7 @@ impl TxToken for Leaving<'_> {
     }
 }
 
-/// A socket and what its client wants.
+/// A socket with the request of its client.
 struct Conversation {
     handle: SocketHandle,
     port: u16,
@@ -196,15 +197,15 @@ struct Conversation {
 enum Step {
     /// Reads the head.
     Begin,
-    /// Counts what it reads.
+    /// Counts the bytes that it reads.
     Count(u64),
     /// Writes for ever.
     Pour,
-    /// Reads so much more, then answers.
+    /// Reads `left` bytes, then answers.
     Ask { left: usize, answer: usize },
-    /// Writes so much more, then closes.
+    /// Writes this number of bytes, then closes.
     Answer(usize),
-    /// Sends back what it reads.
+    /// Sends received bytes back.
     Echo,
     /// Waits for the other side to close.
     End,
@@ -218,7 +219,7 @@ impl Conversation {
         Conversation { handle: set.add(socket), port, step: Step::Begin }
     }
 
-    /// Does all that can be done now.
+    /// Runs all steps that are possible now.
     fn go_on(&mut self, socket: &mut Socket<'_>, buffer: &mut [u8]) -> io::Result<()> {
         if !socket.is_open() {
             self.step = Step::Begin;
@@ -232,7 +233,7 @@ impl Conversation {
 }
 
 impl Step {
-    /// Takes the step; returns the next one, `None` if that has to wait.
+    /// Runs the step; returns the next one, or `None` if it must wait.
     fn take(self, socket: &mut Socket<'_>, buffer: &mut [u8]) -> Option<Step> {
         match self {
             Step::Begin if socket.recv_queue() >= Head::LEN => {
@@ -286,17 +287,17 @@ impl Step {
     }
 }
 
-/// Whether the client has closed its side and everything is read.
+/// True if the client has closed its side and everything is read.
 fn is_over(socket: &Socket<'_>) -> bool {
     socket.state() == State::CloseWait && socket.recv_queue() == 0
 }
 
-/// How much has been read; 0 if there is nothing.
+/// Returns the number of bytes read; 0 if there are none.
 fn read(socket: &mut Socket<'_>, buffer: &mut [u8]) -> usize {
     socket.recv_slice(buffer).unwrap_or(0)
 }
 
-/// How much has been written of so much; 0 if there is no room.
+/// Writes up to `most` bytes; returns their number; 0 if there is no space.
 fn write(socket: &mut Socket<'_>, most: usize) -> usize {
     PATTERN.get(..most).and_then(|bytes| socket.send_slice(bytes).ok()).unwrap_or(0)
 }

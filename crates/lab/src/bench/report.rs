@@ -11,9 +11,9 @@ use crate::statistics::Sample;
 /// The results of all rows.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct BenchReport {
-    /// How often each was measured.
+    /// Number of measurements of each row.
     pub rounds: usize,
-    /// How long each time, seconds.
+    /// Duration of each, seconds.
     pub seconds: f64,
     /// Cores for both ends together.
     pub cores: usize,
@@ -21,42 +21,42 @@ pub struct BenchReport {
     pub rows: Vec<RowReport>,
 }
 
-/// The result of one.
+/// The result of one row.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct RowReport {
     /// Its name.
     pub name: &'static str,
     /// The transfers in words.
     pub what: &'static str,
-    /// `byte`, `transaction` or `round trip`: costs are nanoseconds of one.
+    /// `byte`, `transaction` or `round trip`: costs are nanoseconds per unit.
     pub unit: &'static str,
     /// The TCP that the candidate is compared with.
     pub baseline: WayReport,
     /// The TCP under test.
     pub candidate: WayReport,
-    /// `baseline/candidate` or `candidate/baseline`: which way round the ratios are.
+    /// `baseline/candidate` or `candidate/baseline`: the direction of the ratio.
     pub ratio_of: &'static str,
     /// Ratio of the processor times of both ends.
     pub cpu: Spread,
-    /// Value of `cpu` if the server's own code took no time: only the path through the device and the other
-    /// end. For rows with a server in user space and the kernel on the other side of the comparison.
+    /// Value of `cpu` if the server's own code took no time, only the path through the device and the other
+    /// end. For rows that compare a server in user space with the kernel.
     pub limit: Option<f64>,
-    /// Ratio of the units a second, the other way round: what a clock on the wall says of the same.
+    /// Ratio of the units per second, in the opposite direction: the same comparison in wall-clock time.
     pub time: Spread,
-    /// Which of the two ratios the goal is about.
+    /// The ratio that the goal is about.
     pub goal_of: &'static str,
     /// Goal of that ratio: a minimum, or for `candidate/baseline` a maximum.
     pub goal: Option<f64>,
-    /// Whether the median is so.
+    /// True if the median meets the goal.
     pub met: Option<bool>,
 }
 
-/// One way, medians over the rounds.
+/// The result of one TCP, medians over the rounds.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct WayReport {
-    /// Whose TCP over what.
+    /// The TCP and its path.
     pub name: String,
-    /// The medians, each by itself.
+    /// The median of each figure.
     pub median: Cost,
 }
 
@@ -65,9 +65,9 @@ pub struct WayReport {
 pub struct Spread {
     /// Median.
     pub median: f64,
-    /// Least.
+    /// Minimum.
     pub min: f64,
-    /// Most.
+    /// Maximum.
     pub max: f64,
 }
 
@@ -94,7 +94,7 @@ impl WayReport {
 }
 
 impl RowReport {
-    /// `rounds` has a measurement of the baseline and one of the candidate each.
+    /// Computes the report; `rounds` has a measurement of the baseline and one of the candidate each.
     pub(super) fn new(row: &Row, rounds: Vec<(Cost, Cost)>) -> RowReport {
         let upside_down = matches!(row.goal, Goal::AtMost(_));
         let turned = |ratio: f64| if upside_down { 1.0 / ratio } else { ratio };
@@ -132,7 +132,7 @@ impl RowReport {
         }
     }
 
-    /// A cost in ns a unit, as people say it: ms a GB, us a transaction.
+    /// Converts a cost in ns per unit to a usual unit: ms per GB, us per transaction.
     fn cost(&self, nanoseconds: f64) -> String {
         match self.unit {
             "byte" => format!("{:.0} ms/GB", nanoseconds * 1e3),
@@ -148,7 +148,7 @@ impl RowReport {
 }
 
 impl BenchReport {
-    /// The report as text for a terminal.
+    /// Returns the report as text for a terminal.
     pub fn to_text(&self) -> String {
         let mut table = Table::new();
         table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
@@ -215,7 +215,7 @@ mod tests {
         assert_eq!((row.cpu.median, row.cpu.min, row.cpu.max), (2.0, 2.0, 2.5));
         assert_eq!((row.goal, row.met), (Some(1.6), Some(true)));
         assert_eq!(row.time.median, row.cpu.median);
-        // 1 ns of each is its own.
+        // 1 ns of each is the server's own.
         assert_eq!(row.limit, Some(100.0 / 49.0));
         assert_eq!(row.baseline.median.both, 200.0);
     }

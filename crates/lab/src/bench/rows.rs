@@ -4,19 +4,19 @@ use std::net::SocketAddr;
 
 use super::end::{End, PEERS_MISSING, Role, Tcp, Work};
 
-/// Address of the kernel at the near end of the veth pair, as `udp:` device.
+/// Address of the kernel at the near end of the veth pair, as a `udp:` device.
 const NEAR_UDP: &str = "udp:10.99.0.1:0";
-/// The server of the kernel, or ours over UDP, at the far end.
+/// The kernel's server, or brisk's over UDP, at the far end.
 const FAR: ([u8; 4], u16) = ([10, 99, 0, 2], 7000);
-/// The interface of [`FAR`], for a server of ours on that address.
+/// The interface of [`FAR`], for brisk's server on that address.
 const OWN: &str = "packet:bench0";
 const XDP: &str = "xdp:bench0";
-/// Our server behind a TUN device of the near namespace.
+/// Brisk's server behind a TUN device of the near namespace.
 const TUN: ([u8; 4], u16) = ([10, 98, 0, 2], 7000);
 /// That device, and the address of its server with the network.
 const TUN_DEVICE: &str = "bench1";
 const TUN_ADDRESS: &str = "10.98.0.2/24";
-/// Two ways to do the same work, and what is hoped of their ratio.
+/// Two setups for the same work, and the goal of their ratio.
 #[derive(Clone, Debug)]
 pub struct Row {
     /// Its name on the command line.
@@ -24,11 +24,11 @@ pub struct Row {
     /// The transfers in words.
     pub what: &'static str,
     pub(super) work: Work,
-    /// Between what hosts.
+    /// Path between the hosts.
     pub(super) topology: Topology,
-    /// The TCP that the candidate is compared with.
+    /// The setup that the candidate is compared with.
     pub(super) baseline: Way,
-    /// The TCP under test.
+    /// The setup under test.
     pub(super) candidate: Way,
     /// The goal.
     pub goal: Goal,
@@ -39,12 +39,12 @@ pub struct Row {
 pub(super) enum Topology {
     /// Packets of up to 64 kB cross the veth pair whole, as inside a host.
     Whole,
-    /// Packets of up to 256 kB cross it whole, where its interfaces have been told to take them.
+    /// Packets of up to 256 kB cross it whole, if its interfaces are configured for them.
     Big,
-    /// Packets of 1,500 bytes cross it, cut and put together by the kernel's software at either end.
+    /// Packets of 1,500 bytes cross it; the kernel's software cuts and joins them at both ends.
     Packets,
-    /// The client is a host of its own, on a core of its own. All work of the server's core counts: its host
-    /// takes the packets from the veth pair and forwards those for others.
+    /// The client is a separate host on another core. All work of the server's core counts: its host receives
+    /// the packets from the veth pair and forwards those for others.
     Routed,
 }
 
@@ -55,13 +55,13 @@ pub enum Goal {
     AtLeast(f64),
     /// Candidate / baseline at most this.
     AtMost(f64),
-    /// Units a second of the candidate / of the baseline at least this.
+    /// Units per second of the candidate / of the baseline at least this.
     Faster(f64),
     /// None: for the record.
     None,
 }
 
-/// Whose TCP is at both ends, and over what.
+/// The TCP at both ends, and the path below it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Way {
     /// The kernel's at both ends of the veth pair.
@@ -69,38 +69,39 @@ pub(super) enum Way {
         /// With Fast Open.
         fast_open: bool,
     },
-    /// The kernel's client, and our server on a TUN device in the same namespace.
+    /// The kernel's client, and brisk's server on a TUN device in the same namespace.
     Tun {
         /// With Fast Open.
         fast_open: bool,
     },
-    /// The kernel's client, and our server at the other end of the veth pair, on the address of the kernel
-    /// there.
+    /// The kernel's client, and brisk's server at the other end of the veth pair, on the address of the
+    /// kernel there.
     Own {
         /// With Fast Open.
         fast_open: bool,
     },
-    /// As `Own`, through AF_XDP.
+    /// Like `Own`, through AF_XDP.
     Xdp,
-    /// The kernel's client, and our server on a TUN device behind the host at the other end of the veth pair.
+    /// The kernel's client, and brisk's server on a TUN device behind the host at the other end of the veth
+    /// pair.
     Behind {
         /// With Fast Open.
         fast_open: bool,
     },
     /// The kernel's client, and a server on smoltcp on a TUN device in the same namespace.
     Smoltcp,
-    /// Ours at both ends, in UDP over the veth pair, with these mechanisms.
+    /// Brisk's at both ends, in UDP over the veth pair, with these mechanisms.
     Udp(&'static str),
-    /// So many clients of the kernel, each on a core, and as many servers of the kernel on the same cores,
-    /// each for one of them: nothing crosses between the cores.
+    /// This number of kernel clients, each on a core, and as many kernel servers on the same cores, each for
+    /// one client: no packet crosses between the cores.
     KernelOn(usize),
-    /// So many clients of the kernel, each on a core, and one server of ours with a stack on each of these
+    /// This number of kernel clients, each on a core, and one brisk server with a stack on each of these
     /// cores.
     TunOn(usize),
 }
 
 impl Row {
-    /// The cores that it takes, where these are not for the caller to choose.
+    /// Returns the number of cores, if the row determines it.
     pub fn cores(&self) -> Option<usize> {
         let topology = (self.topology == Topology::Routed).then_some(2);
         topology.max(self.baseline.cores()).max(self.candidate.cores())
@@ -126,7 +127,7 @@ impl Way {
         }
     }
 
-    /// How many cores this way takes by itself; `None`: as many as both ends are given.
+    /// Returns the number of cores that this setup needs; `None`: any number.
     pub(super) fn cores(self) -> Option<usize> {
         match self {
             Way::KernelOn(cores) | Way::TunOn(cores) => Some(cores),
@@ -140,12 +141,12 @@ impl Way {
         }
     }
 
-    /// Whether the server is in the client's namespace.
+    /// True if the server is in the client's namespace.
     pub(super) fn server_is_near(self) -> bool {
         matches!(self, Way::Tun { .. } | Way::TunOn(_) | Way::Smoltcp)
     }
 
-    /// The servers, each with the first of its cores and how many it takes.
+    /// Returns the servers, each with its first core and its number of cores.
     pub(super) fn servers(self, work: Work) -> Vec<(End, usize, usize)> {
         let (tcp, fast_open, at) = match self {
             Way::Kernel { fast_open } => (Tcp::Kernel, fast_open, FAR),
@@ -165,7 +166,7 @@ impl Way {
         vec![(server, 0, self.cores().unwrap_or(1))]
     }
 
-    /// The clients, one for each core if the way takes some by itself.
+    /// Returns the clients, one for each core if the setup determines them.
     pub(super) fn clients(self, work: Work) -> Vec<End> {
         let (tcp, fast_open, to) = match self {
             Way::Kernel { fast_open } | Way::Own { fast_open } => (Tcp::Kernel, fast_open, FAR),
@@ -180,7 +181,7 @@ impl Way {
     }
 }
 
-/// The `n`th address of the same host.
+/// Returns the `n`th address of the same host.
 fn port((ip, port): ([u8; 4], u16), n: usize) -> SocketAddr {
     SocketAddr::from((ip, port + n as u16))
 }
@@ -189,7 +190,7 @@ fn tun() -> Tcp {
     ours(&format!("tun:{TUN_DEVICE}"), &[TUN_ADDRESS], "tcp")
 }
 
-/// A socket of smoltcp is one connection, and one that listens takes the place of each that is in use.
+/// A socket of smoltcp serves one connection, so each busy one needs another that listens.
 fn smoltcp(work: Work) -> Tcp {
     let parallel = if let Work::Transactions { parallel, .. } = work { parallel } else { 1 };
     let (device, address) = (TUN_DEVICE.to_owned(), TUN_ADDRESS.to_owned());
@@ -211,7 +212,7 @@ const UDP: Way = Way::Udp("tcp");
 const RR1: Work = transactions(1);
 const RR64: Work = transactions(64);
 
-/// A row of the table between two ends of one host.
+/// Returns a row of the table between two ends of one host.
 fn row(
     name: &'static str,
     what: &'static str,
@@ -222,7 +223,7 @@ fn row(
     Row { name, what, work, topology: Topology::Whole, baseline, candidate, goal }
 }
 
-/// All rows that this build can measure, in the order of the table.
+/// Returns all rows that this build can measure, in the order of the table.
 pub fn rows() -> Vec<Row> {
     let mut rows = [beside_the_kernel(), between_hosts(), of_mechanisms_and_cores()].concat();
     if cfg!(feature = "peers") {
@@ -231,13 +232,13 @@ pub fn rows() -> Vec<Row> {
     rows
 }
 
-/// Why this build cannot measure a row that another build can.
+/// Returns why this build cannot measure a row that another build can.
 pub fn missing(name: &str) -> Option<&'static str> {
     let known = of_peers().iter().any(|row| row.name == name);
     (known && !cfg!(feature = "peers")).then_some(PEERS_MISSING)
 }
 
-/// Our server on a TUN device, and on the address of the host.
+/// Returns the rows with brisk's server on a TUN device, and on the address of the host.
 fn beside_the_kernel() -> Vec<Row> {
     use Goal::{AtLeast, None};
     let tun = [PLAIN, Way::Tun { fast_open: false }];
@@ -261,7 +262,7 @@ fn beside_the_kernel() -> Vec<Row> {
     ]
 }
 
-/// The path between the ends is one between hosts.
+/// Returns the rows with a path between hosts.
 fn between_hosts() -> Vec<Row> {
     use Goal::{AtLeast, None};
     let packets = |row| Row { topology: Topology::Packets, ..row };
@@ -302,7 +303,7 @@ fn of_mechanisms_and_cores() -> Vec<Row> {
     ]
 }
 
-/// The work of `receive`, `send`, `rr1` and `rr64` above the TCPs of others.
+/// Returns the rows `receive`, `send`, `rr1` and `rr64` with other TCPs.
 fn of_peers() -> Vec<Row> {
     use Goal::None;
     let smoltcp = [PLAIN, Way::Smoltcp];

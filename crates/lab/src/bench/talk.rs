@@ -2,11 +2,11 @@
 
 use std::io::{self, Read, Write};
 
-/// How much is written and read at once in bulk.
+/// Bytes of one write or read in bulk.
 pub(super) const PIECE: usize = 256 << 10;
 pub(super) static PATTERN: [u8; PIECE] = [b'x'; PIECE];
 
-/// The first bytes of a connection: what the client wants.
+/// The first bytes of a connection: the client's request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Head {
     Upload,
@@ -53,8 +53,8 @@ impl Head {
     }
 }
 
-/// Ends the process with its standard input: whoever started it has the other end of that, and takes it along
-/// when he goes.
+/// Ends the process when its standard input ends: the process that started it holds the other end, and so
+/// ends both.
 pub(super) fn end_with_input() {
     std::thread::spawn(|| {
         let _ = io::stdin().read_to_end(&mut Vec::new());

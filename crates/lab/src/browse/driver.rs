@@ -18,13 +18,12 @@ use tokio::net::TcpStream;
 
 use super::BrowseError;
 
-/// How long chromedriver may take to listen, and any answer of it beside a page load.
+/// Time limit for chromedriver to listen, and for each of its answers except a page load.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Size of the window, CSS pixels.
 const WINDOW: &str = "1280,900";
 
-/// The flags of every browser that is started. Without the features named last, `http://` is tried as https
-/// first.
+/// The flags of every browser. Without the disabled features at the end, `http://` is tried as https first.
 const FLAGS: [&str; 10] = [
     "--headless",
     "--no-sandbox",
@@ -38,7 +37,8 @@ const FLAGS: [&str; 10] = [
     "--disable-features=HttpsUpgrades,HttpsFirstBalancedModeAutoEnable",
 ];
 
-/// The browser's measurement of a load: page-load time, first contentful paint, ms; 0 where there was none.
+/// Script that returns the browser's measurements of a load: page-load time, first contentful paint, ms; 0 if
+/// there was none.
 const MEASURE: &str = "const t=performance.timing,p=performance.getEntriesByName('first-contentful-paint')[0];\
 return [t.loadEventEnd?t.loadEventEnd-t.navigationStart:0,p?p.startTime:0]";
 
@@ -68,8 +68,8 @@ pub(super) struct Session {
 }
 
 impl Driver {
-    /// Starts chromedriver in the namespace of the calling thread, in a process group of its own; profiles go
-    /// below `profiles`.
+    /// Starts chromedriver in the namespace of the calling thread, in its own process group; profiles are
+    /// stored below `profiles`.
     pub(super) async fn start(program: &Path, profiles: &Path) -> Result<Driver, BrowseError> {
         let said = profiles.join("chromedriver.log");
         let output = std::fs::File::create(&said)?;
@@ -96,7 +96,7 @@ impl Driver {
         Err(BrowseError::Driver("chromedriver did not begin to listen".to_owned()))
     }
 
-    /// Starts a browser that finds hosts by `rules`.
+    /// Starts a browser that resolves hosts by `rules`.
     pub(super) async fn open(&mut self, browser: &Path, rules: &str) -> Result<Session, BrowseError> {
         self.sessions += 1;
         let profile = self.profiles.join(format!("profile-{}", self.sessions));
@@ -140,7 +140,7 @@ impl Driver {
         Err(BrowseError::Driver("the page has no load event".to_owned()))
     }
 
-    /// The window as PNG.
+    /// Returns the window as PNG.
     pub(super) async fn photograph(&self, session: &Session) -> Result<Vec<u8>, BrowseError> {
         let path = format!("/session/{}/screenshot", session.id);
         let value = self.call(Method::GET, &path, None, PATIENCE).await?;
@@ -148,10 +148,10 @@ impl Driver {
         STANDARD.decode(text).map_err(|error| BrowseError::Driver(format!("no picture: {error}")))
     }
 
-    /// Ends a browser and forgets its profile.
+    /// Ends a browser and deletes its profile.
     pub(super) async fn close(&self, session: Session) {
         let path = format!("/session/{}", session.id);
-        // One that is gone already needs no end; Drop ends what remains.
+        // It may have ended already; Drop ends the rest.
         let _ = self.call(Method::DELETE, &path, None, PATIENCE).await;
         let _ = std::fs::remove_dir_all(&session.profile);
     }
@@ -201,7 +201,7 @@ impl Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        // Ends the remaining processes; a browser ends when its driver has gone.
+        // Ends the remaining processes; a browser ends after its driver.
         if let Some(group) = i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw) {
             let _ = rustix::process::kill_process_group(group, rustix::process::Signal::TERM);
         }
@@ -209,7 +209,7 @@ impl Drop for Driver {
     }
 }
 
-/// The port in `ChromeDriver was started successfully on port 38473.`
+/// Returns the port in `ChromeDriver was started successfully on port 38473.`
 fn port_of(text: &str) -> Option<u16> {
     let (_, rest) = text.split_once("started successfully on port ")?;
     rest.split_once(|c: char| !c.is_ascii_digit())?.0.parse().ok()

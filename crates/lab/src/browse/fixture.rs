@@ -1,4 +1,4 @@
-//! The parts that load a page over an emulated link, all in this process but the browser:
+//! The parts that load a page over an emulated link, all in this process except the browser:
 //!
 //! ```text
 //! namespace A                                                      namespace B
@@ -37,7 +37,7 @@ const LEFT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 const RIGHT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 /// The network of the page's hosts.
 const HOSTS: [u8; 2] = [10, 71];
-/// The port of the first arm's frontend and origin; the others follow.
+/// The port of the first arm's frontend and origin; those of the other arms follow.
 const FIRST_PORT: u16 = 8001;
 /// The port of the first arm's backend.
 const FIRST_HOP_PORT: u16 = 7443;
@@ -52,7 +52,7 @@ pub(super) struct HopTally {
 }
 
 impl HopTally {
-    /// Connections, and those whose first bytes arrived with the SYN.
+    /// Returns the number of connections, and of those whose first bytes arrived with the SYN.
     pub(super) fn read(&self) -> (u64, u64) {
         (self.all.load(Ordering::Relaxed), self.with_syn.load(Ordering::Relaxed))
     }
@@ -66,13 +66,13 @@ impl HopTally {
     }
 }
 
-/// The address of a host of the page.
+/// Returns the address of a host of the page.
 pub(super) fn host_address(host: usize) -> Ipv4Addr {
     let [high, low] = (host as u16 + 1).to_be_bytes();
     Ipv4Addr::new(HOSTS[0], HOSTS[1], high, low)
 }
 
-/// The port of an arm, counted from 0.
+/// Returns the port of an arm, counted from 0.
 pub(super) fn port(arm: usize) -> u16 {
     FIRST_PORT + arm as u16
 }
@@ -84,13 +84,13 @@ pub(super) fn add_hosts(hosts: usize) -> Result<(), BrowseError> {
     Ok(())
 }
 
-/// The gateways go before the browser, so that what it computes does not delay packets.
+/// Gives the gateways priority over the browser, so that its computations do not delay packets.
 pub(super) fn prioritise() {
-    // Without the right to it the run is a little less exact; the link says the same of itself.
+    // Without the right to do so the run is slightly less exact; the link reports the same for itself.
     let _ = request_fifo(FIFO_PRIORITY);
 }
 
-/// The side of the web server: it and the backend of each arm, on the runtime of the calling task.
+/// Runs the side of the web server: it and the backend of each arm, on the runtime of the calling task.
 pub(super) async fn right(
     arms: &[Profile],
     hop: &Hop,
@@ -121,7 +121,7 @@ pub(super) async fn right(
     Ok(())
 }
 
-/// The side of the browser: the frontend of each arm, on the runtime of the calling task.
+/// Runs the side of the browser: the frontend of each arm, on the runtime of the calling task.
 pub(super) async fn left(
     arms: &[Profile],
     hop: &Hop,
@@ -146,7 +146,7 @@ pub(super) async fn left(
     Ok(())
 }
 
-/// The arm's TCP as a gateway has it: Nagle's algorithm is off.
+/// Returns the arm's TCP as in a gateway: Nagle's algorithm is off.
 fn tcp(arm: &Profile) -> TcpConfig {
     TcpConfig { nodelay: true, ..arm.tcp.clone() }
 }
@@ -163,13 +163,13 @@ fn service(tally: Option<&Arc<HopTally>>) -> ServiceConfig {
     service
 }
 
-/// Runs a side of the gateway and keeps its stack for as long.
+/// Runs a side of the gateway and keeps its stack for that time.
 async fn keep<T>(endpoint: Endpoint, side: impl Future<Output = T>) {
     side.await;
     drop(endpoint);
 }
 
 async fn ordered(mut stopped: watch::Receiver<bool>) {
-    // A sender that is gone is an order, too.
+    // A dropped sender also means the end.
     let _ = stopped.wait_for(|stopped| *stopped).await;
 }

@@ -1,6 +1,6 @@
 //! A page in a real Chromium over an emulated link, through the gateway pair, with one arm after the other.
 //!
-//! | module | what it is |
+//! | module | content |
 //! |---|---|
 //! | [`mod@self`] | the order of the loads |
 //! | `site`, `origin` | the page as files, and their web server |
@@ -37,9 +37,9 @@ use origin::Tally;
 use report::{Load, PageReport};
 use site::{Site, host_name};
 
-/// How long a page may take to load.
+/// Time limit of a page load.
 const LONGEST_LOAD: Duration = Duration::from_secs(120);
-/// Silence between two loads, so that the queues of the link are empty again.
+/// Pause between two loads, so that the queues of the link are empty again.
 const PAUSE: Duration = Duration::from_millis(300);
 
 /// Page, links, profiles and number of loads.
@@ -51,13 +51,13 @@ pub struct Browse {
     pub link: LinkSpec,
     /// Seed of the link.
     pub seed: u64,
-    /// The variants to compare; the first is what gains are measured against.
+    /// The arms to compare; gains are relative to the first.
     pub arms: Vec<Profile>,
-    /// Loads of each arm that count; one more before them makes the arm acquainted with the path.
+    /// Counted loads of each arm; one more before them lets the arm learn the path.
     pub loads: u32,
 }
 
-/// Why pages could not be loaded.
+/// Reason why pages could not be loaded.
 #[derive(Debug, Error)]
 pub enum BrowseError {
     /// A program is not installed.
@@ -67,47 +67,47 @@ pub enum BrowseError {
     Missing {
         /// The program.
         program: String,
-        /// Why it cannot be started.
+        /// Error of starting it.
         error: io::Error,
     },
-    /// The namespaces or devices were refused.
+    /// The system refused the namespaces or devices.
     #[error("{0}")]
     Open(#[from] OpenError),
-    /// The link's ends were refused.
+    /// The system refused the link's ends.
     #[error("{0}")]
     End(#[from] EndError),
-    /// A socket, thread or file was refused.
+    /// The system refused a socket, thread or file.
     #[error("cannot set up the page on this machine: {0}")]
     Io(#[from] io::Error),
-    /// The browser or its driver did not do what it was asked.
+    /// The browser or its driver failed.
     #[error("chromedriver: {0}")]
     Driver(String),
 }
 
-/// A load that has ended.
+/// A completed load.
 #[derive(Clone, Debug)]
 pub struct Progress<'a> {
     /// Its arm.
     pub arm: &'a str,
-    /// Its number, counted from 1; 0 does not count.
+    /// Its number, from 1; load 0 is not counted.
     pub number: u32,
-    /// The measurement, or the reason why there is none.
+    /// The measurement, or the reason of its failure.
     pub result: &'a Result<Load, String>,
 }
 
 impl Browse {
-    /// Loads the page until all is done or `stop` is set; `look` hears of every load. A picture of the page
-    /// goes to `picture`.
+    /// Loads the page until all loads are complete or `stop` is set; calls `look` after every load. Stores a
+    /// picture of the page in `picture`.
     ///
     /// # Errors
-    /// [`BrowseError`] if nothing could be measured at all.
+    /// [`BrowseError`] if nothing could be measured.
     pub fn run(
         &self,
         picture: Option<&Path>,
         stop: &AtomicBool,
         look: &mut (dyn FnMut(&Progress<'_>) + Send),
     ) -> Result<PageReport, BrowseError> {
-        // A missing program is reported before anything is set up.
+        // A missing program is reported before anything is created.
         let (browser, chromedriver) = (driver::find("chromium")?, driver::find("chromedriver")?);
         let name = |side: char| format!("brisk-{}-{side}", std::process::id());
         let between = Between { a: name('a'), b: name('b') };
@@ -123,7 +123,7 @@ impl Browse {
             let link = scope.spawn(|| run_link(emulation, &stop_link));
             let right = || {
                 let result = self.right(&between.b, &hop, &site, &tally, stopped.clone(), &ready);
-                // Nobody waits any more if it has been ready before.
+                // After the first time nothing waits for it.
                 let _ = ready.send(result);
             };
             scope.spawn(right);
@@ -146,7 +146,7 @@ impl Browse {
         })
     }
 
-    /// The thread of the web server's side.
+    /// Starts the thread of the web server's side.
     fn right(
         &self,
         namespace: &str,
@@ -162,7 +162,7 @@ impl Browse {
         runtime()?.block_on(async {
             fixture::right(&self.arms, hop, site, tally, &stopped).await?;
             let _ = ready.send(Ok(()));
-            // A sender that is gone is an order, too.
+            // A dropped sender also means the end.
             let _ = stopped.wait_for(|stopped| *stopped).await;
             Ok(())
         })
@@ -172,9 +172,9 @@ impl Browse {
 /// The loads of one arm, and its connections over the hop.
 #[derive(Debug)]
 pub(crate) struct ArmLoads {
-    /// By number: what was measured, or why nothing was.
+    /// The measurement of each load, or the reason of its failure.
     pub(crate) loads: Vec<Result<Load, String>>,
-    /// Connections of the loads that count, and those whose first bytes came with the SYN.
+    /// Connections of the counted loads, and those whose first bytes arrived with the SYN.
     pub(crate) hop: (u64, u64),
 }
 

@@ -1,6 +1,6 @@
 //! Traffic of one's own: what a capture or an access log has, and what each mechanism would do for it.
 //!
-//! | module | what it is |
+//! | module | content |
 //! |---|---|
 //! | [`access_log`] | response sizes from the log of a web server |
 //! | [`traffic`] | a capture as a workload over links |

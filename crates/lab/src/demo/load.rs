@@ -10,35 +10,35 @@ use rand_core::RngCore;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// How long one request may take.
+/// Time limit of one request.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The outcome of the requests so far.
+/// The results of the requests so far.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tally {
     /// Completion times, ms.
     pub(super) times: Vec<f64>,
-    /// Requests that were begun.
+    /// Number of requests that have begun.
     pub(super) begun: u64,
-    /// Requests that failed.
+    /// Number of requests that failed.
     pub(super) failed: u64,
-    /// Bytes of requests and responses, headers of HTTP included, of what completed.
+    /// Bytes of completed requests and responses, including HTTP headers.
     pub(super) payload: u64,
-    /// Why the last one failed.
+    /// Reason of the last failure.
     pub(super) last_failure: Option<String>,
 }
 
 impl Tally {
-    /// Requests under way.
+    /// Returns the number of requests in progress.
     pub(super) fn outstanding(&self) -> u64 {
         self.begun - self.failed - self.times.len() as u64
     }
 }
 
-/// A tally that the requests write into.
+/// A tally that the requests update.
 pub(super) type SharedTally = Arc<Mutex<Tally>>;
 
-/// Asks `to` for `bytes`, and adds what became of it to the tally.
+/// Requests `bytes` from `to`, and adds the result to the tally.
 pub(super) async fn request(to: SocketAddr, bytes: u64, tally: SharedTally) {
     lock(&tally).begun += 1;
     let began = Instant::now();
@@ -61,12 +61,12 @@ pub(super) async fn request(to: SocketAddr, bytes: u64, tally: SharedTally) {
     }
 }
 
-/// The tally; a request that panicked has left it whole, since every change is one statement.
+/// Locks the tally. Every change is one statement, so a panic leaves no partial state.
 pub(super) fn lock(tally: &SharedTally) -> std::sync::MutexGuard<'_, Tally> {
     tally.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// One request; answers its bytes and those of the response.
+/// Makes one request; returns its bytes and those of the response.
 async fn fetch(to: SocketAddr, bytes: u64) -> io::Result<u64> {
     let mut stream = TcpStream::connect(to).await?;
     stream.set_nodelay(true)?;
@@ -85,7 +85,7 @@ async fn fetch(to: SocketAddr, bytes: u64) -> io::Result<u64> {
     }
 }
 
-/// Time to the next request of a Poisson process with `per_second` of them.
+/// Returns the time to the next request of a Poisson process with `per_second` requests.
 pub(super) fn gap(per_second: f64, rng: &mut impl RngCore) -> Duration {
     let uniform = (f64::from(rng.next_u32()) + 1.0) / (f64::from(u32::MAX) + 1.0);
     Duration::from_secs_f64(-uniform.ln() / per_second)

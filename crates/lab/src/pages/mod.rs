@@ -1,6 +1,6 @@
 //! Pages to load: read from a file, or made from a seed.
 //!
-//! | module | what it is |
+//! | module | content |
 //! |---|---|
 //! | [`synthetic`] | a page with the sizes and the structure of real ones, made from a seed |
 //! | [`har`] | HAR files, what browsers' developer tools export |

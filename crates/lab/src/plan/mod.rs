@@ -1,10 +1,10 @@
-//! Experiments as plans: one TOML file for each table or figure, with the paper's figures beside ours.
+//! Experiments as plans: one TOML file for each table or figure, with the paper's figures and brisk's.
 //!
-//! A plan has cells; a cell is a link, a workload and the profiles that are compared on it, transaction by
-//! transaction on the same seeds. The expectation of a cell is written into the plan before it runs: the
-//! paper's figure, the range in which ours should lie, and why the two may differ.
+//! A plan has cells. A cell is a link, a workload and the profiles that are compared on it, transaction by
+//! transaction with the same seeds. The plan contains the expectation of a cell before it runs: the paper's
+//! figure, the range for brisk's figure, and the reason why the two may differ.
 //!
-//! | module | what it is |
+//! | module | content |
 //! |---|---|
 //! | [`mod@self`] | the plan and its text |
 //! | [`metric`] | what is measured of an arm: `gain.p90`, `rtts.p99`, `wire` |
@@ -40,29 +40,29 @@ pub mod store;
 
 use metric::Metric;
 
-/// Transactions of each arm in a cell unless the plan says otherwise: margins of about 2 %, as in the papers.
+/// Default number of transactions of each arm in a cell: margins of about 2 %, as in the papers.
 const USUAL_N: u64 = 10_000;
 /// The same for a quick run.
 const USUAL_QUICK_N: u64 = 1_000;
-/// Transactions that a connection can have had before.
+/// Maximum number of earlier transactions on a connection.
 const MAX_EARLIER: u32 = 1_000;
-/// Bytes of a request unless the plan says otherwise: those of Gentle Aggression section 8.4.1.
+/// Default bytes of a request: those of Gentle Aggression section 8.4.1.
 const USUAL_REQUEST: u32 = 40;
 
 /// An experiment.
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
-    /// The name it is asked for by; the file's name without `.toml`.
+    /// The name of the plan: the file's name without `.toml`.
     #[serde(skip)]
     pub name: String,
-    /// One line for people.
+    /// The title, one line.
     pub title: String,
-    /// Where the paper has it.
+    /// The place in the paper.
     pub source: String,
     /// Measurement, differences from the paper, and how to read the figures.
     pub about: String,
-    /// The line of the overview.
+    /// The claim in the overview.
     pub claim: Option<Claim>,
     /// Transactions of each arm in a cell.
     #[serde(default = "usual_n")]
@@ -70,20 +70,20 @@ pub struct Plan {
     /// The same for a quick run.
     #[serde(default = "usual_quick_n")]
     pub quick_n: u64,
-    /// Transactions of each arm behind the paper's figures, 100 or more: they have an error of their own.
+    /// Transactions of each arm behind the paper's figures, 100 or more, which determine their own error.
     pub paper_n: Option<u64>,
-    /// The runs.
+    /// The cells.
     #[serde(rename = "cell")]
     pub cells: Vec<Cell>,
 }
 
-/// The claim of the source in one sentence, and the figures that answer it.
+/// The claim of the source in one sentence, with the figures that test it.
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Claim {
     /// The sentence.
     pub text: String,
-    /// Cell, arm and metric of each figure; the cell expects it.
+    /// Cell, arm and metric of each figure; the cell must have an expectation for it.
     pub figures: Vec<[String; 3]>,
 }
 
@@ -95,53 +95,53 @@ pub struct Cell {
     pub name: String,
     /// The path, in the grammar of the command line.
     pub link: String,
-    /// Bytes of each response, `30kB`; or `sizes`.
+    /// Bytes of each response, such as `30kB`; an alternative to `sizes`.
     pub flow: Option<String>,
-    /// The sizes of the responses as points of bytes and cumulative share; or `flow`.
+    /// The sizes of the responses as points of bytes and cumulative share; an alternative to `flow`.
     pub sizes: Option<Vec<(f64, f64)>>,
-    /// A page that is loaded instead of one response: made from a seed, unless one of the same label is
-    /// given when the plan is run.
+    /// A page that is loaded instead of one response: created from a seed, unless the run supplies one with
+    /// the same label.
     pub page: Option<Recipe>,
     /// Bytes of each request, 16 to 65,536.
     #[serde(default = "usual_request")]
     pub request: u32,
-    /// Begin on a connection that is open and has been silent for a second.
+    /// Begin on an open connection that has been silent for a second.
     #[serde(default)]
     pub established: bool,
-    /// Transactions that the open connection had before, one after the other: its window and its timeout
-    /// remember their losses. 0 to 1,000.
+    /// Number of earlier transactions on the open connection, one after the other: its window and its timeout
+    /// depend on their losses. 0 to 1,000.
     #[serde(default)]
     pub earlier: u32,
-    /// Paths, in the grammar of the command line, that are added to the link: each transaction meets one of
-    /// them.
+    /// Settings, in the grammar of the command line, that are added to those of the link: each transaction
+    /// uses one of them.
     #[serde(default)]
     pub paths: Vec<String>,
-    /// How long the server thinks before it answers.
+    /// Time for which the server computes a response.
     pub think: Option<String>,
     /// The initial window of every arm, segments, 1 to 64, instead of the arm's own.
     pub initial_window: Option<u32>,
-    /// How far the computations of a page differ from load to load, percent.
+    /// Variation of the computations of a page between loads, percent.
     #[serde(default)]
     pub spread: u16,
-    /// A second hop, over which the server has its responses from.
+    /// A second hop, over which the server fetches its responses.
     pub backend: Option<BackendText>,
     /// Plain bulk flows on the same link.
     pub beside: Option<BesideText>,
-    /// Bursts of so many packets, at least and at most, instead of connections.
+    /// Bursts with a minimum and a maximum number of packets, instead of connections.
     pub burst: Option<(u32, u32)>,
-    /// Draw the first transaction of each arm, packet by packet.
+    /// Draw the first transaction of each arm as a time-sequence diagram.
     #[serde(default)]
     pub draw: bool,
-    /// Commands that take part when the cell is run in real time.
+    /// Other programs that take part when the cell is run in real time.
     pub contestant: Option<OneOrMore>,
-    /// The variants to compare; the first is what gains are measured against.
+    /// The arms to compare; gains are relative to the first.
     pub arms: Vec<String>,
     /// The expectations.
     #[serde(default, rename = "expect")]
     pub expectations: Vec<Expectation>,
 }
 
-/// The hop behind the server, as a plan writes it.
+/// The hop behind the server, as in a plan.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BackendText {
@@ -151,7 +151,7 @@ pub struct BackendText {
     pub arms: Vec<String>,
 }
 
-/// Plain flows beside those of the arm, as a plan writes it.
+/// Plain flows in addition to those of the arm, as in a plan.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BesideText {
@@ -159,9 +159,9 @@ pub struct BesideText {
     pub plain: u32,
     /// Flows of the arm, or clients that fetch responses.
     pub others: u32,
-    /// How long it runs.
+    /// Duration.
     pub takes: String,
-    /// The pause of a client before each response; none: bulk flows.
+    /// Pause of a client before each response; `None`: bulk flows.
     pub pause: Option<String>,
 }
 
@@ -175,49 +175,49 @@ pub struct Expectation {
     pub metric: Metric,
     /// The paper's figure, if it has one.
     pub paper: Option<f64>,
-    /// Where ours should lie, ends included.
+    /// Range for brisk's figure, ends included.
     pub range: [f64; 2],
-    /// Why it should, and why it may differ from the paper's figure.
+    /// Reason for the range, and for a difference from the paper's figure.
     #[serde(default)]
     pub why: String,
-    /// The experiment that has tested the reason, and what came out.
+    /// The experiment that has tested the reason, with its result.
     #[serde(default)]
     pub checked: String,
 }
 
-/// Why a text is no plan.
+/// Reason why a text is no plan.
 #[derive(Debug, Error)]
 pub enum PlanError {
-    /// It is not TOML, or not of the shape of a plan.
+    /// The text is not TOML, or does not have the structure of a plan.
     #[error("{plan}, line {line}: {what}")]
     Shape {
         /// Name of the plan.
         plan: String,
-        /// Counted from 1.
+        /// Line number, from 1.
         line: usize,
         /// The error.
         what: String,
     },
-    /// A cell cannot be meant.
+    /// A cell is not valid.
     #[error("{plan}, cell '{cell}': {what}")]
     Cell {
         /// Name of the plan.
         plan: String,
         /// Name of the cell.
         cell: String,
-        /// The error, and what would be right.
+        /// The error and the remedy.
         what: String,
     },
 }
 
-/// A cell whose texts have been read.
+/// A cell whose texts have been parsed.
 #[derive(Clone, Debug)]
 pub struct Workload {
     /// The path.
     pub link: LinkSpec,
     /// Bytes of the responses.
     pub sizes: Sizes,
-    /// How the sizes were asked for.
+    /// The text of the sizes.
     pub sizes_text: String,
     /// The page, if one is loaded.
     pub page: Option<Page>,
@@ -228,10 +228,10 @@ pub struct Workload {
 }
 
 impl Plan {
-    /// Reads a plan and everything in it.
+    /// Parses a plan and all its texts.
     ///
     /// # Errors
-    /// The first thing that cannot be meant.
+    /// The first invalid value.
     pub fn parse(name: &str, text: &str) -> Result<Plan, PlanError> {
         let mut plan: Plan = toml::from_str(text).map_err(|error| {
             let at = error.span().map_or(0, |span| span.start).min(text.len());
@@ -259,10 +259,10 @@ impl Plan {
 }
 
 impl Cell {
-    /// Reads what is written as text.
+    /// Parses the texts of the cell.
     ///
     /// # Errors
-    /// A workload without meaning.
+    /// The first invalid value.
     pub fn workload(&self) -> Result<Workload, String> {
         let link = LinkSpec::parse(&self.link).map_err(|error| format!("link: {error}"))?;
         if link.needs_traces() {
@@ -280,10 +280,10 @@ impl Cell {
         })
     }
 
-    /// The link and the bytes of a response, if the cell is one that contestants can run in real time.
+    /// Returns the link and the bytes of a response, if contestants can run the cell in real time.
     ///
     /// # Errors
-    /// Why it is not.
+    /// Reason why they cannot.
     pub fn in_real_time(&self) -> Result<(LinkSpec, u64), String> {
         let Workload { link, sizes, page, scenario, .. } = self.workload()?;
         let only = |what: &str| Err(format!("{what} only in virtual time"));
@@ -298,7 +298,7 @@ impl Cell {
         }
     }
 
-    /// Reads arms and gives them the cell's initial window.
+    /// Parses arms and gives them the cell's initial window.
     fn arms(&self, names: &[String]) -> Result<Vec<Profile>, String> {
         let arms = names.iter().map(|arm| Profile::parse(arm));
         let mut arms: Vec<Profile> =

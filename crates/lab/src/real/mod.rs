@@ -6,7 +6,7 @@
 //! load --> [the contestant's left command] ==> link ==> [its right command] --> origin
 //! ```
 //!
-//! | module | what it is |
+//! | module | content |
 //! |---|---|
 //! | [`mod@self`] | the order of things |
 //! | [`contestant`] | who takes part |

@@ -1,4 +1,4 @@
-//! Boxes that touch header bits.
+//! Boxes that change header bits.
 
 use super::Verdict;
 use super::header::{self, Tcp, mend};
@@ -14,7 +14,7 @@ pub(super) fn clear_reserved(ip: &mut [u8], tcp: Tcp) -> Verdict {
     replace(ip, tcp, flags, flags & !RESERVED)
 }
 
-/// Sets bit 4 on everything.
+/// Sets bit 4 on every segment.
 pub(super) fn set_reserved(ip: &mut [u8], tcp: Tcp) -> Verdict {
     let flags = tcp.flags(ip).0;
     replace(ip, tcp, flags, flags | BIT_4)

@@ -7,25 +7,25 @@ use alloc::vec::Vec;
 use brisk_wire::{Flags, Instant, four_tuple};
 use core::time::Duration;
 
-/// How long a segment waits for its successor.
+/// Time that a segment waits for its successor.
 const HOLD: Duration = Duration::from_micros(500);
-/// Largest packet made when neither the box nor the link says otherwise.
+/// Largest joined packet unless the box or the link sets a limit.
 const LARGEST: u16 = 9000;
 
-/// Holds one data segment until its successor, or time, comes.
+/// Holds one data segment until its successor arrives or the time is over.
 #[derive(Debug)]
 pub(super) struct Coalesce<P> {
     largest: usize,
     held: Option<(P, Instant)>,
 }
 
-/// How an arriving segment relates to the one that is held.
+/// Relation of an arriving segment to the held one.
 enum Relation {
-    /// Another connection, or nothing held.
+    /// Another connection, or no segment is held.
     Stranger,
-    /// The same direction of the same connection, but not to be joined.
+    /// The same direction of the same connection, but they cannot be joined.
     Sibling,
-    /// Its bytes follow directly and everything else is equal.
+    /// Its bytes follow directly and all other fields are equal.
     Successor,
 }
 
@@ -46,7 +46,8 @@ impl<P: Parcel> Coalesce<P> {
             Relation::Sibling => onward.extend(self.release()),
             Relation::Stranger => {}
         }
-        // An acknowledgement alone has no successor; a stranger does not disturb who is waiting.
+        // An acknowledgement without data has no successor; another connection does not disturb a held
+        // segment.
         if self.held.is_none() && is_data(&packet) {
             self.held = Some((packet, now + HOLD));
         } else {
@@ -79,7 +80,7 @@ impl<P: Parcel> Coalesce<P> {
     }
 }
 
-/// A segment with payload and no flags but ACK and PSH (and those of ECN).
+/// True for a segment with payload and no flags but ACK and PSH (and those of ECN).
 fn is_data<P: Parcel>(packet: &P) -> bool {
     let Some((ip, tcp)) = packet.bytes().and_then(|ip| Tcp::of(ip).map(|tcp| (ip, tcp))) else {
         return false;
@@ -88,7 +89,7 @@ fn is_data<P: Parcel>(packet: &P) -> bool {
     tcp.payload_len() > 0 && tcp.ends(ip) && tcp.flags(ip).0 & control == 0
 }
 
-/// Appends the payload of `next` and takes over what is newer in its header.
+/// Appends the payload of `next` and copies the newer fields of its header.
 fn join<P: Parcel>(held: &mut P, next: &[u8]) {
     let (Some(ip), Some(newer)) = (held.bytes_mut(), Tcp::of(next)) else { return };
     let Some(tcp) = Tcp::of(ip) else { return };
@@ -108,12 +109,12 @@ mod tests {
     use alloc::vec::Vec;
     use brisk_wire::{Flags, Instant, Options};
 
-    /// `count` adjacent segments.
+    /// Returns `count` adjacent segments.
     fn burst(count: u32) -> Vec<Sample> {
         (0..count).map(|i| Sample { seq: 1001 + 500 * i, ..Sample::data() }).collect()
     }
 
-    /// Returns the packets that come out, and when, if each is offered `gap` microseconds after the one
+    /// Returns the delivered packets with their times, if each is offered `gap` microseconds after the one
     /// before.
     fn travel(text: &str, packets: &[Sample], gap: u64) -> Vec<(u64, Sample)> {
         let mut up = link(text).up;

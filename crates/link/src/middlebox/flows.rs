@@ -1,8 +1,8 @@
-//! Memory of stateful boxes for connections, for both directions.
+//! Per-connection state of stateful boxes, for both directions.
 //!
-//! The two directions of a link may live in different threads, so the table is made of atomics; each word has
-//! one writer. It has room for a fixed number of connections and forgets none; one that finds no room passes
-//! unjudged.
+//! The two directions of a link may run in different threads, so the table consists of atomics; each word has
+//! one writer. It has slots for a fixed number of connections and forgets none; a connection without a slot
+//! passes unchecked.
 
 use super::Verdict;
 use super::header::{Tcp, read_u32};
@@ -17,7 +17,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Connections in the table.
 const ROOM: usize = 4096;
-/// How far from its place a connection is looked for.
+/// Limit of slots that are searched for a connection.
 const PROBES: usize = 32;
 
 /// The connections that the boxes of one link have seen.
@@ -34,11 +34,11 @@ struct Slot {
     known: AtomicU32,
     /// Sequence number of the client's SYN.
     isn: AtomicU32,
-    /// By way: highest sequence number delivered.
+    /// By direction: highest delivered sequence number.
     end: [AtomicU32; 2],
     /// Sequence number of the server's SYN behind a proxy.
     server_isn: AtomicU32,
-    /// By way: highest acknowledgement delivered.
+    /// By direction: highest delivered acknowledgement.
     acked: [AtomicU32; 2],
 }
 
@@ -60,14 +60,14 @@ fn opposite(way: Way) -> usize {
 }
 
 impl Flows {
-    /// A table, if one of the boxes needs it.
+    /// Returns a table, if one of the boxes needs it.
     pub(crate) fn wanted_by(directions: &[&DirectionSpec]) -> Option<Arc<Flows>> {
         let mut boxes = directions.iter().flat_map(|direction| &direction.middleboxes);
         let wanted = boxes.any(|middlebox| middlebox.remembers_flows());
         wanted.then(|| Arc::new(Flows { slots: (0..ROOM).map(|_| Slot::default()).collect() }))
     }
 
-    /// The black hole: SYNs pass, what follows one with data does not (or what follows any).
+    /// The black hole: SYNs pass, packets after a SYN with data do not (with `all`: packets after any SYN).
     pub(super) fn drop_after_handshake(&self, ip: &[u8], tcp: Tcp, all: bool) -> Verdict {
         let flags = tcp.flags(ip);
         let Some(slot) = self.slot(ip) else { return Verdict::Pass };
@@ -84,14 +84,14 @@ impl Flows {
         if swallowed { Verdict::Drop } else { Verdict::Pass }
     }
 
-    /// A SYN of the client: forgets what an earlier connection left.
+    /// Processes a SYN of the client: clears the state of an earlier connection.
     pub(super) fn begin(&self, ip: &[u8], isn: u32) {
         if let Some(slot) = self.slot(ip) {
             slot.begin(isn);
         }
     }
 
-    /// The sequence number of the server's SYN, if it has answered.
+    /// Returns the sequence number of the server's SYN, if it has answered.
     pub(super) fn server_isn(&self, ip: &[u8]) -> Option<u32> {
         let slot = self.slot(ip)?;
         (slot.known.load(Relaxed) & SERVER_ISN != 0).then(|| slot.server_isn.load(Relaxed))
@@ -104,8 +104,8 @@ impl Flows {
         }
     }
 
-    /// The firewall at this direction's entrance: it has seen what the opposite direction delivered, and
-    /// drops acknowledgements (and SACK blocks) of more.
+    /// The firewall at this direction's entrance, which has seen the packets that the opposite direction
+    /// delivered: it drops acknowledgements (and SACK blocks) of later data.
     pub(super) fn drop_unseen_ack(&self, ip: &[u8], tcp: Tcp, way: Way) -> Verdict {
         let Some(slot) = self.slot(ip).filter(|_| tcp.flags(ip).contains(Flags::ACK)) else {
             return Verdict::Pass;
@@ -128,7 +128,7 @@ impl Flows {
         if old { Verdict::Drop } else { Verdict::Pass }
     }
 
-    /// Notes a packet that arrived at the end of `way`.
+    /// Records a packet that arrived at the end of `way`.
     pub(super) fn delivered(&self, ip: &[u8], tcp: Tcp, way: Way) {
         let Some(slot) = self.slot(ip) else { return };
         let flags = tcp.flags(ip);
@@ -142,7 +142,7 @@ impl Flows {
         }
     }
 
-    /// The connection's place, taken on first sight.
+    /// Returns the connection's slot; takes a free one for a new connection.
     fn slot(&self, ip: &[u8]) -> Option<&Slot> {
         if self.slots.is_empty() {
             return None;
@@ -164,7 +164,8 @@ impl Flows {
 }
 
 impl Slot {
-    /// A SYN: forgets what an earlier connection on the same ports left; a repeated SYN forgets nothing.
+    /// Processes a SYN: clears the state of an earlier connection on the same ports; a repeated SYN clears
+    /// nothing.
     fn begin(&self, isn: u32) {
         let known = self.known.load(Relaxed);
         if known & SEEN == 0 || self.isn.load(Relaxed) != isn {
@@ -173,7 +174,7 @@ impl Slot {
         }
     }
 
-    /// The later of what is known and `value`.
+    /// Raises a word to `value`, if that is later.
     fn raise(&self, word: &AtomicU32, bit: u32, value: u32) {
         let fresh = self.known.fetch_or(bit, Relaxed) & bit == 0;
         if fresh || SeqNum(value).gt(SeqNum(word.load(Relaxed))) {
@@ -182,7 +183,7 @@ impl Slot {
     }
 }
 
-/// The right edges of the SACK blocks.
+/// Returns the right edges of the SACK blocks.
 fn sack_ends(ip: &[u8], tcp: Tcp) -> impl Iterator<Item = u32> {
     const SACK: u8 = 5;
     let option = tcp.options(ip).find(|option| option.kind == SACK);
@@ -212,7 +213,8 @@ mod tests {
         assert_eq!(syn.answered().travel(&mut link.down).len(), 1);
         assert_eq!(offer_up(&mut link, &Sample::data()), DROPPED);
         assert_eq!(link.down.offer(Sample::data().answered().bytes(), Instant::ZERO), DROPPED);
-        // The repeated SYN without data is the same connection still; one with another number is a new one.
+        // The repeated SYN without data belongs to the same connection; one with another number begins a new
+        // one.
         offer_up(&mut link, &Sample::syn());
         assert_eq!(offer_up(&mut link, &Sample::data()), DROPPED);
         offer_up(&mut link, &Sample { seq: 77, ..Sample::syn() });
@@ -229,7 +231,7 @@ mod tests {
         assert_eq!(offer_up(&mut swallowed, &Sample::data()), DROPPED);
     }
 
-    /// Data from the server of which the third segment is lost before the client's firewall.
+    /// Data from the server; its third segment is lost before the client's firewall.
     #[test]
     fn an_acknowledgement_of_data_that_never_passed_is_dropped() {
         let mut link = link("--middlebox drop-unseen-ack --loss down:list:4");
@@ -250,7 +252,7 @@ mod tests {
         let block = SackBlock { start: SeqNum(6001), end: SeqNum(6501) };
         let options = Options { sack: ArrayVec::from_iter([block]), ..Options::default() };
         assert_eq!(offer_up(&mut link, &Sample { options, ..ack(6001) }), DROPPED);
-        // A bare acknowledgement at the end of the data tells the firewall how far it reaches.
+        // A bare acknowledgement at the end of the data shows its end to the firewall.
         let companion = Sample { payload: Vec::new(), ..from_server(6501) };
         companion.travel(&mut link.down);
         assert_eq!(offer_up(&mut link, &ack(6501)), Offered::Queued);

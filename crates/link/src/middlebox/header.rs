@@ -1,4 +1,4 @@
-//! Where things are in a TCP packet, and edits in place.
+//! Positions in a TCP packet, and edits in place.
 
 use alloc::vec::Vec;
 use brisk_wire::ip::{IpHeader, Strictness};
@@ -7,15 +7,15 @@ use brisk_wire::{Ecn, Flags, checksum, emit_icmp_too_big, fill_checksums, header
 /// Offsets into an IP packet that holds a TCP segment; read once, valid until the packet changes its length.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Tcp {
-    /// Where the TCP header begins.
+    /// Offset of the TCP header.
     header: usize,
-    /// Where the payload begins.
+    /// Offset of the payload.
     payload: usize,
-    /// Where the packet ends.
+    /// End of the packet.
     end: usize,
 }
 
-/// A TCP option: its kind, and where it is in the packet (the kind byte first).
+/// A TCP option: its kind, and its position in the packet (the kind byte first).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct OptionAt {
     pub(crate) kind: u8,
@@ -24,13 +24,13 @@ pub(crate) struct OptionAt {
 }
 
 impl Tcp {
-    /// Finds the segment in `ip`, if it is a whole TCP packet.
+    /// Finds the segment in `ip`, if it is a complete TCP packet.
     pub(crate) fn of(ip: &[u8]) -> Option<Tcp> {
         let end = IpHeader::parse(ip, Strictness::Peeked).ok()?.end;
         Some(Tcp { header: tcp_offset(ip)?, payload: header_len(ip)?, end })
     }
 
-    /// Whether nothing follows the packet (links may pad).
+    /// True if nothing follows the packet (links may pad).
     pub(crate) fn ends(self, ip: &[u8]) -> bool {
         self.end == ip.len()
     }
@@ -72,7 +72,7 @@ impl Tcp {
         write_u32(ip, self.header + 8, ack);
     }
 
-    /// The window as it stands in the header.
+    /// Returns the window field of the header.
     pub(crate) fn window(self, ip: &[u8]) -> u16 {
         read_u16(ip, self.header + 14)
     }
@@ -81,19 +81,19 @@ impl Tcp {
         write_u16(ip, self.header + 14, window);
     }
 
-    /// The sequence number after the segment.
+    /// Returns the sequence number after the segment.
     pub(crate) fn seq_end(self, ip: &[u8]) -> u32 {
         let flags = self.flags(ip);
         let control = u32::from(flags.contains(Flags::SYN)) + u32::from(flags.contains(Flags::FIN));
         self.seq(ip).wrapping_add(self.payload_len() as u32).wrapping_add(control)
     }
 
-    /// The bytes of all options, padding included.
+    /// Returns the bytes of all options, padding included.
     pub(crate) fn option_bytes(self, ip: &[u8]) -> &[u8] {
         ip.get(self.header + 20..self.payload).unwrap_or_default()
     }
 
-    /// The options in their order; ends at the first that is malformed. NOP and end-of-list are not reported.
+    /// Iterates over the options in order; ends at a malformed one. NOP and end-of-list are omitted.
     pub(crate) fn options(self, ip: &[u8]) -> impl Iterator<Item = OptionAt> {
         let (mut at, limit) = (self.header + 20, self.payload);
         core::iter::from_fn(move || {
@@ -133,12 +133,12 @@ pub(crate) fn write_length(ip: &mut [u8]) {
     }
 }
 
-/// Makes the checksums right after an edit.
+/// Corrects the checksums after an edit.
 pub(crate) fn mend(ip: &mut [u8]) {
     fill_checksums(ip);
 }
 
-/// The ECN field of an IP packet.
+/// Returns the ECN field of an IP packet.
 pub(crate) fn ecn(ip: &[u8]) -> Option<Ecn> {
     let (&first, &second) = (ip.first()?, ip.get(1)?);
     match first >> 4 {
@@ -148,7 +148,7 @@ pub(crate) fn ecn(ip: &[u8]) -> Option<Ecn> {
     }
 }
 
-/// Sets the ECN field and mends the IPv4 header checksum (TCP's does not cover it).
+/// Sets the ECN field and corrects the IPv4 header checksum (TCP's does not cover it).
 pub(crate) fn set_ecn(ip: &mut [u8], ecn: Ecn) {
     let old = read_u16(ip, 0);
     match old >> 12 {
@@ -175,8 +175,8 @@ pub(crate) fn mark_congestion(ip: &mut [u8]) -> bool {
     }
 }
 
-/// The ICMP error of a router with a smaller MTU ahead. It comes in the name of the packet's destination, the
-/// one address that is certain to be routable where the answer goes.
+/// Returns the ICMP error of a router with a smaller MTU ahead. Its source is the packet's destination, the
+/// only address that is certainly routable at the sender.
 pub(crate) fn too_big(ip: &[u8], mtu: u16) -> Option<Vec<u8>> {
     let from = IpHeader::parse(ip, Strictness::Peeked).ok()?.meta.dst;
     let mut out = Vec::new();

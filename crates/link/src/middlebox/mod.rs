@@ -1,10 +1,10 @@
-//! Middleboxes: what devices on real paths do to TCP.
+//! Middleboxes: what devices on real paths do to TCP packets.
 //!
-//! NATs, firewalls, normalisers, proxies and accelerators drop, strip and rewrite what they do not know;
-//! every new option and bit has to survive them or fall back (Honda et al., "Is it still possible to extend
-//! TCP?", IMC 2011). Each box here does one such thing, so that a test can show what it costs. A box sees one
-//! packet at a time, keeps the checksums right, and lets pass whatever is not TCP. Boxes stand in a row from
-//! A to B: packets up meet them in the order in which they are written, packets down in reverse.
+//! NATs, firewalls, normalisers, proxies and accelerators drop, remove and rewrite what they do not know;
+//! every new option and bit must pass them or fall back (Honda et al., "Is it still possible to extend TCP?",
+//! IMC 2011). Each box does one such thing, so that a test can show its cost. A box processes one packet at a
+//! time, keeps the checksums correct, and passes packets that are not TCP. Boxes are in a row from A to B:
+//! packets up pass them in the written order, packets down in reverse.
 
 mod bits;
 mod coalesce;
@@ -43,7 +43,7 @@ pub(crate) enum Verdict {
     Reset,
 }
 
-/// The outcome of one packet at one box; packets that go on are in the list that was handed in.
+/// The outcome of one packet at one box; packets that go on are in the given list.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Passed {
     /// It went on, or is held.
@@ -53,16 +53,16 @@ pub(crate) enum Passed {
         /// Pieces beyond the first.
         extra: u64,
     },
-    /// It became part of the packet that is held.
+    /// It was joined to the held packet.
     Joined,
-    /// It is gone.
+    /// It was dropped.
     Dropped {
         /// The packet that its sender gets instead.
         reply: Option<Vec<u8>>,
     },
 }
 
-/// A working middlebox.
+/// A middlebox in operation.
 #[derive(Debug)]
 pub(crate) struct Middlebox<P> {
     spec: MiddleboxSpec,
@@ -70,12 +70,12 @@ pub(crate) struct Middlebox<P> {
     seed: u64,
     rng: Draws,
     flows: Arc<Flows>,
-    /// Only for the box that joins packets.
+    /// Only in the box that joins packets.
     coalesce: Option<Coalesce<P>>,
 }
 
 impl<P: Parcel> Middlebox<P> {
-    /// `seed` is the link's, for what must be the same in both directions; `rng` is the box's own.
+    /// `seed` is the link's, for values that must be equal in both directions; `rng` is the box's own.
     pub(crate) fn new(
         spec: MiddleboxSpec,
         way: Way,
@@ -89,7 +89,7 @@ impl<P: Parcel> Middlebox<P> {
         Middlebox { spec, way, seed, rng, flows: flows.cloned().unwrap_or_default(), coalesce }
     }
 
-    /// Takes a packet at `now`; appends to `onward` what goes on.
+    /// Processes a packet at `now`; appends the packets that go on to `onward`.
     pub(crate) fn pass(&mut self, mut packet: P, now: Instant, onward: &mut Vec<P>) -> Passed {
         if let Some(coalesce) = &mut self.coalesce {
             return coalesce.pass(packet, now, onward);
@@ -143,14 +143,14 @@ impl<P: Parcel> Middlebox<P> {
             MiddleboxSpec::DropAfterHandshake { all } => self.flows.drop_after_handshake(ip, tcp, all),
             MiddleboxSpec::DropUnseenAck => self.flows.drop_unseen_ack(ip, tcp, self.way),
             MiddleboxSpec::DropOld => self.flows.drop_old(ip, tcp, self.way),
-            // These are not edits; `pass` has taken them.
+            // These are not edits; `pass` has handled them.
             MiddleboxSpec::Coalesce { size: _ }
             | MiddleboxSpec::Split { size: _ }
             | MiddleboxSpec::SynProxy => Verdict::Pass,
         }
     }
 
-    /// Shows a packet that arrives at the far end to a box that keeps watch there.
+    /// Shows a packet that arrives at the far end to a box that observes deliveries.
     pub(crate) fn observe(&mut self, packet: &P) {
         if self.spec.watches_deliveries()
             && let Some(ip) = packet.bytes()
@@ -160,23 +160,23 @@ impl<P: Parcel> Middlebox<P> {
         }
     }
 
-    /// When the box lets go of what it holds.
+    /// Returns the time when the box releases its held packet.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.coalesce.as_ref().and_then(Coalesce::deadline)
     }
 
-    /// Lets go of what it holds.
+    /// Releases the held packet.
     pub(crate) fn release(&mut self) -> Option<P> {
         self.coalesce.as_mut().and_then(Coalesce::release)
     }
 
-    /// How many packets it holds.
+    /// Returns the number of held packets.
     pub(crate) fn held(&self) -> usize {
         usize::from(self.deadline().is_some())
     }
 }
 
-/// In pieces of at most `size` payload bytes, or in halves.
+/// Cuts a packet into pieces of at most `size` payload bytes, or into halves.
 fn split<P: Parcel>(packet: P, tcp: Tcp, size: Option<u16>, onward: &mut Vec<P>) -> Passed {
     let size = size.unwrap_or(u16::try_from(tcp.payload_len().div_ceil(2)).unwrap_or(u16::MAX));
     let before = onward.len();
@@ -235,8 +235,8 @@ mod tests {
         assert!(counters.split > 0 && counters.coalesced > 0, "{counters:?}");
     }
 
-    /// The shift of sequence numbers depends on the addresses, so the way back must undo it before the
-    /// translation.
+    /// The shift of sequence numbers depends on the addresses, so on the way down it must be undone before
+    /// the address translation.
     #[test]
     fn a_row_of_boxes_is_walked_backwards_on_the_way_down() {
         let mut link = link("--middlebox nat+rewrite-seq");

@@ -1,4 +1,4 @@
-//! Boxes that do not like TCP options.
+//! Boxes that remove or reject TCP options.
 
 use super::Verdict;
 use super::header::{OptionAt, Tcp, mend, read_u16, write_u16};
@@ -7,7 +7,7 @@ use alloc::format;
 use brisk_wire::{Flags, gentle};
 use core::fmt;
 
-/// Which option a box looks for.
+/// The option that a box matches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OptionPattern {
     /// By its kind, 2 to 255.
@@ -17,7 +17,7 @@ pub enum OptionPattern {
     Gentle,
 }
 
-/// On which segments a box looks.
+/// The segments that a box matches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Scope {
     /// All.
@@ -32,7 +32,7 @@ pub enum Scope {
 }
 
 impl OptionPattern {
-    /// Reads `:KIND@SCOPE`, where the kind may be given already.
+    /// Parses `:KIND@SCOPE`; the kind may be given already.
     pub(super) fn parse_scoped(
         text: &str,
         rest: &str,
@@ -108,7 +108,7 @@ impl fmt::Display for Scope {
     }
 }
 
-/// Overwrites every such option with NOPs.
+/// Overwrites every matching option with NOPs.
 pub(super) fn strip(ip: &mut [u8], tcp: Tcp, pattern: OptionPattern, scope: Scope) -> Verdict {
     const NOP: u8 = 1;
     if scope.covers(tcp.flags(ip)) {
@@ -126,7 +126,7 @@ pub(super) fn strip(ip: &mut [u8], tcp: Tcp, pattern: OptionPattern, scope: Scop
     Verdict::Pass
 }
 
-/// Answers packets that carry such an option with `refusal`.
+/// Answers packets that carry a matching option with `refusal`.
 pub(super) fn refuse(ip: &[u8], tcp: Tcp, pattern: OptionPattern, scope: Scope, refusal: Verdict) -> Verdict {
     let carried = scope.covers(tcp.flags(ip)) && tcp.options(ip).any(|option| pattern.matches(ip, option));
     if carried { refusal } else { Verdict::Pass }

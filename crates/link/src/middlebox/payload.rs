@@ -1,4 +1,4 @@
-//! Boxes that touch the payload.
+//! Boxes that change the payload.
 
 use super::Verdict;
 use super::header::{Tcp, mend};
@@ -39,8 +39,8 @@ pub(super) fn rewrite(ip: &mut [u8], tcp: Tcp, share: Ratio, rng: &mut Draws) ->
     Verdict::Pass
 }
 
-/// Flips one bit of a share of the packets behind the IP header, so that they arrive where they should and
-/// only TCP's checksum tells.
+/// Flips one bit after the IP header in a share of the packets, so that they still arrive and only TCP's
+/// checksum detects the error.
 pub(super) fn corrupt(ip: &mut [u8], share: Ratio, rng: &mut Draws) -> Verdict {
     let (hit, place) = (chance(rng, share), below(rng, 1 << 32));
     if let Ok(header) = IpHeader::parse(ip, Strictness::Peeked)

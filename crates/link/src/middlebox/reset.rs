@@ -1,10 +1,10 @@
-//! The RST that a box sends in the name of the destination (RFC 9293 section 3.10.7.1).
+//! The RST that a box sends as if from the destination (RFC 9293 section 3.10.7.1).
 
 use super::header::Tcp;
 use alloc::vec::Vec;
 use brisk_wire::{ChecksumFill, Flags, IpMeta, SeqNum, TcpHeader, emit, four_tuple};
 
-/// The RST that answers `ip`; none for a packet that is a RST itself.
+/// Returns the RST that answers `ip`; none for a RST.
 pub(super) fn answer(ip: &[u8]) -> Option<Vec<u8>> {
     let (tcp, (src, dst)) = (Tcp::of(ip)?, four_tuple(ip)?);
     let flags = tcp.flags(ip);

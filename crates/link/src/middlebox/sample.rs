@@ -9,7 +9,7 @@ use brisk_wire::{
 use brisk_wire::{Ecn, Instant};
 use core::net::SocketAddr;
 
-/// A TCP packet by its fields.
+/// A TCP packet as its fields.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Sample {
     pub(super) src: SocketAddr,
@@ -48,7 +48,7 @@ impl Sample {
         }
     }
 
-    /// The same between IPv6 addresses.
+    /// Returns the packet between IPv6 addresses.
     pub(super) fn over_v6(self) -> Sample {
         let v6 = |address: SocketAddr| match address.port() {
             80 => "[2001:db8::1]:80".parse().unwrap(),
@@ -57,7 +57,7 @@ impl Sample {
         Sample { src: v6(self.src), dst: v6(self.dst), ..self }
     }
 
-    /// A segment of the other side that acknowledges this one.
+    /// Returns a segment of the other side that acknowledges this one.
     pub(super) fn answered(&self) -> Sample {
         let len = self.payload.len() as u32 + u32::from(self.flags.contains(Flags::SYN));
         let flags = if self.flags.contains(Flags::SYN) { Flags::SYN | Flags::ACK } else { Flags::ACK };
@@ -90,7 +90,7 @@ impl Sample {
         out
     }
 
-    /// Reads a packet whose checksums must be right.
+    /// Parses a packet, whose checksums must be correct.
     pub(super) fn read(bytes: &[u8]) -> Sample {
         match parse(bytes, ChecksumCheck::Verify) {
             Ok(Packet::Tcp(segment)) => Sample {
@@ -107,12 +107,12 @@ impl Sample {
         }
     }
 
-    /// Returns the packets that leave a link at the far end when this goes up at time zero.
+    /// Returns the packets that arrive at the far end of a link when this one is sent up at time zero.
     pub(super) fn travel_up(&self, text: &str) -> Vec<Sample> {
         self.travel(&mut link(text).up)
     }
 
-    /// Returns the packets that leave a direction when this goes in now.
+    /// Returns the packets that leave a direction when this one is offered.
     pub(super) fn travel(&self, direction: &mut Direction<Vec<u8>>) -> Vec<Sample> {
         direction.offer(self.bytes(), Instant::ZERO);
         let mut out = Vec::new();

@@ -1,4 +1,4 @@
-//! The middleboxes as they are written: `strip-option:34@synack`.
+//! The grammar of middleboxes: `strip-option:34@synack`.
 
 use super::options::{OptionPattern, Scope};
 use crate::error::{SpecError, suggest};
@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use brisk_wire::Ecn;
 use core::fmt;
 
-/// Every middlebox of the grammar and what it does, for help texts.
+/// Every middlebox of the grammar with its effect, for help texts.
 pub const MIDDLEBOXES: &[(&str, &str)] = &[
     ("strip-option:KIND[@syn|@synack|@rest]", "overwrites the TCP option of this kind with NOPs"),
     (
@@ -43,26 +43,26 @@ pub const MIDDLEBOXES: &[(&str, &str)] = &[
     ("drop-old", "a firewall at each end drops data that it saw acknowledged"),
 ];
 
-/// One middlebox. Each variant names the device behaviour; `MIDDLEBOXES` has the words.
+/// One middlebox. Each variant describes a device; `MIDDLEBOXES` has the words.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MiddleboxSpec {
     /// Overwrites an option with NOPs, as TCPOPTSTRIP does.
     StripOption {
-        /// Which.
+        /// The option.
         option: OptionPattern,
         /// On which segments.
         scope: Scope,
     },
     /// Drops packets with an option.
     DropOption {
-        /// Which.
+        /// The option.
         option: OptionPattern,
         /// On which segments.
         scope: Scope,
     },
     /// Drops packets with an option and answers with a RST.
     RstOption {
-        /// Which.
+        /// The option.
         option: OptionPattern,
         /// On which segments.
         scope: Scope,
@@ -76,17 +76,17 @@ pub enum MiddleboxSpec {
     DropSynData,
     /// Cuts data off SYNs.
     StripSynData {
-        /// Bytes that are left.
+        /// Bytes that remain.
         keep: u16,
     },
     /// Drops SYNs with data and answers with a RST.
     RstSynData,
-    /// Flips bit 5 of payload byte 10 (or the last), with checksums mended.
+    /// Flips bit 5 of payload byte 10 (or the last), with corrected checksums.
     RewritePayload {
         /// Share of segments with payload.
         share: Ratio,
     },
-    /// Flips one bit anywhere behind the IP header.
+    /// Flips one bit anywhere after the IP header.
     Corrupt {
         /// Share of packets.
         share: Ratio,
@@ -104,12 +104,12 @@ pub enum MiddleboxSpec {
     },
     /// Joins segments.
     Coalesce {
-        /// Largest packet made, in bytes.
+        /// Largest joined packet, bytes.
         size: Option<u16>,
     },
     /// Cuts segments.
     Split {
-        /// Largest piece of payload, in bytes; none cuts in halves.
+        /// Largest piece of payload, bytes; `None` cuts into halves.
         size: Option<u16>,
     },
     /// Shifts sequence numbers.
@@ -120,11 +120,11 @@ pub enum MiddleboxSpec {
     /// A source address per connection: bytes of the client's address depend on its port, in a third octet
     /// (IPv4) or the eighth byte (IPv6), so host parts and ports stay. ICMP errors are not translated.
     Nat,
-    /// Answers SYNs in the server's name.
+    /// Answers SYNs as if from the server.
     SynProxy,
-    /// A black hole behind the handshake.
+    /// Drops everything after the handshake.
     DropAfterHandshake {
-        /// Of every connection, not only those that used Fast Open.
+        /// On every connection, not only those that used Fast Open.
         all: bool,
     },
     /// Drops acknowledgements of unseen data.
@@ -134,10 +134,10 @@ pub enum MiddleboxSpec {
 }
 
 impl MiddleboxSpec {
-    /// Reads one middlebox, such as `strip-option:34@synack`.
+    /// Parses one middlebox, such as `strip-option:34@synack`.
     ///
     /// # Errors
-    /// When there is no such box or its argument makes no sense; names the nearest.
+    /// If there is no such box or its argument is invalid; names the nearest box.
     pub fn parse(text: &str) -> Result<MiddleboxSpec, SpecError> {
         let end = text.find([':', '@']).unwrap_or(text.len());
         let (name, rest) = text.split_at(end);
@@ -171,7 +171,7 @@ impl MiddleboxSpec {
         Ok(spec)
     }
 
-    /// The boxes that take no argument.
+    /// Parses a box without arguments.
     fn parse_plain(text: &str, name: &str, rest: &str) -> Result<MiddleboxSpec, SpecError> {
         let spec = match name {
             "drop-syn-data" => MiddleboxSpec::DropSynData,
@@ -195,7 +195,7 @@ impl MiddleboxSpec {
         }
     }
 
-    /// Whether the box makes sense only if it stands in both directions.
+    /// True if the box must be in both directions to work.
     pub fn spans_both_ways(&self) -> bool {
         matches!(
             self,
@@ -208,19 +208,19 @@ impl MiddleboxSpec {
         )
     }
 
-    /// Whether the box keeps a table of connections.
+    /// True if the box keeps a table of connections.
     pub(crate) fn remembers_flows(&self) -> bool {
         matches!(self, MiddleboxSpec::DropAfterHandshake { .. } | MiddleboxSpec::SynProxy)
             || self.watches_deliveries()
     }
 
-    /// Whether the box also looks at packets that leave the path.
+    /// True if the box also observes packets that leave the path.
     pub(crate) fn watches_deliveries(&self) -> bool {
         matches!(self, MiddleboxSpec::DropUnseenAck | MiddleboxSpec::DropOld)
     }
 }
 
-/// The name in front of the arguments.
+/// Returns the name before the arguments.
 fn name_of(usage: &str) -> &str {
     usage.split([':', '[']).next().unwrap_or(usage)
 }
@@ -235,7 +235,7 @@ fn parse_bytes(text: &str, argument: &str, what: &str) -> Result<u16, SpecError>
     })
 }
 
-/// Whether the only word that may stand there does.
+/// True if the only permitted word is there.
 fn word(text: &str, argument: Option<&str>, allowed: &str) -> Result<bool, SpecError> {
     match argument {
         None => Ok(false),

@@ -1,10 +1,10 @@
 //! A SYN proxy, as load balancers and firewalls (Linux: `SYNPROXY`) put before servers: it answers every SYN
-//! itself, with a sequence number of its own and a window of zero, and speaks to the server only when the
-//! client's acknowledgement has shown that the client is real. Data and options of the SYN are lost on it.
+//! itself, with a sequence number of its own and a window of zero, and contacts the server only when the
+//! client's acknowledgement has shown that the client is real. It discards data and options of the SYN.
 //!
-//! From then on it shifts the sequence numbers of the server's half. It offers no options but the MSS, so
-//! there is nothing else to translate. The server's handshake is completed by what the client sends first: a
-//! protocol in which the server speaks first does not get through.
+//! After that it shifts the sequence numbers of the server's half. It offers no options but the MSS, so
+//! nothing else needs translation. The client's first data completes the handshake with the server, so a
+//! protocol in which the server sends first does not work.
 
 use super::flows::Flows;
 use super::header::{Tcp, mend};
@@ -16,7 +16,7 @@ use brisk_wire::{ChecksumFill, Flags, IpMeta, Options, SeqNum, TcpHeader, emit, 
 /// The MSS that the proxy offers to clients.
 const MSS: u16 = 1460;
 
-/// Edits the packet, or answers it in the server's name; the answer replaces it.
+/// Edits the packet, or replaces it by the answer in the server's name.
 pub(super) fn pass(ip: &mut Vec<u8>, tcp: Tcp, way: Way, seed: u64, flows: &Flows) -> Option<Vec<u8>> {
     let (src, dst) = four_tuple(ip)?;
     let (client, server) = match way {
@@ -43,7 +43,7 @@ pub(super) fn pass(ip: &mut Vec<u8>, tcp: Tcp, way: Way, seed: u64, flows: &Flow
             tcp.set_ack(ip, ack);
             mend(ip);
         }
-        // An answer of the proxy comes by on its way back.
+        // The proxy's own answer on its way back.
         (Way::Down, _) if syn && ack && tcp.seq(ip) == ours => {}
         (Way::Down, _) if syn && ack => {
             flows.set_server_isn(ip, tcp.seq(ip));
@@ -62,7 +62,7 @@ pub(super) fn pass(ip: &mut Vec<u8>, tcp: Tcp, way: Way, seed: u64, flows: &Flow
     None
 }
 
-/// A segment of the proxy itself.
+/// A segment from the proxy.
 struct Bare {
     seq: u32,
     ack: u32,
@@ -70,7 +70,7 @@ struct Bare {
 }
 
 impl Bare {
-    /// Between the ends of `like`, or back to where that came from.
+    /// Builds the packet between the ends of `like`, or back to its source.
     fn packet(self, like: &[u8], flags: Flags, back: bool) -> Option<Vec<u8>> {
         let (src, dst) = four_tuple(like)?;
         let (src, dst) = if back { (dst, src) } else { (src, dst) };

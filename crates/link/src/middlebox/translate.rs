@@ -1,7 +1,7 @@
 //! Boxes that translate addresses and sequence numbers.
 //!
-//! Both directions must agree on the translation. They do so without shared state: it is a function of the
-//! link's seed and the connection.
+//! Both directions must agree on the translation. They do so without shared state, because it is a function
+//! of the link's seed and the connection.
 
 use super::Verdict;
 use super::header::{Tcp, mend, read_u32, write_u32};
@@ -10,7 +10,7 @@ use crate::way::Way;
 use brisk_wire::{Flags, four_tuple};
 use core::net::{IpAddr, SocketAddr};
 
-/// A connection's direction as bytes, for hashing.
+/// Returns a direction of a connection as bytes, for hashing.
 pub(super) fn flow_bytes(src: SocketAddr, dst: SocketAddr) -> [u8; 36] {
     let mut bytes = [0; 36];
     let (addresses, ports) = bytes.split_at_mut(32);
@@ -29,8 +29,8 @@ fn octets(address: IpAddr) -> [u8; 16] {
     }
 }
 
-/// Shifts the sequence numbers of each half-connection by its own offset, and the acknowledgements of the
-/// other half back. Firewalls that randomise initial sequence numbers do this; older ones forget the SACK
+/// Shifts the sequence numbers of each half-connection by its own offset, and the other half's
+/// acknowledgements back. Firewalls that randomise initial sequence numbers do this; older ones omit the SACK
 /// blocks.
 pub(super) fn rewrite_seq(ip: &mut [u8], tcp: Tcp, sack: bool, seed: u64) -> Verdict {
     let Some((src, dst)) = four_tuple(ip) else { return Verdict::Pass };
@@ -55,8 +55,8 @@ fn shift_sack(ip: &mut [u8], tcp: Tcp, by: u32) {
     }
 }
 
-/// Gives the client's side of each connection another address: a byte of it is exclusive-ored with a value
-/// that depends on the client's port, which stays as it is, so that the answers can be translated back.
+/// Changes the client's address of each connection: one byte is XORed with a value that depends on the
+/// client's port, which does not change, so that answers can be translated back.
 pub(super) fn nat(ip: &mut [u8], way: Way, seed: u64) -> Verdict {
     let Some((src, dst)) = four_tuple(ip) else { return Verdict::Pass };
     let (client, at) = match way {

@@ -1,4 +1,4 @@
-//! Reads the values of the link grammar: one function per kind of value.
+//! Parses the values of the link grammar, with one function per kind of value.
 
 use crate::error::{SpecError, suggest};
 use crate::loss::LossSpec;
@@ -39,7 +39,7 @@ pub(crate) fn words(text: &str) -> Result<Vec<String>, SpecError> {
     Ok(words)
 }
 
-/// `down:V`, `up:V` or `V`: the value for each direction.
+/// Parses `down:V`, `up:V` or `V`: the value for each direction.
 pub(crate) fn prefixed(value: &str) -> (Option<&str>, Option<&str>) {
     if let Some(down) = value.strip_prefix("down:") {
         (Some(down), None)
@@ -50,7 +50,7 @@ pub(crate) fn prefixed(value: &str) -> (Option<&str>, Option<&str>) {
     }
 }
 
-/// As [`prefixed`], and `A/B` for down and up (not where a file may be named).
+/// Like [`prefixed`], with `A/B` for down and up too (not for values with a file name).
 pub(crate) fn sides(value: &str) -> Result<(Option<&str>, Option<&str>), SpecError> {
     let (down, up) = prefixed(value);
     if value.contains("trace:") || !value.contains('/') {
@@ -67,7 +67,7 @@ pub(crate) fn sides(value: &str) -> Result<(Option<&str>, Option<&str>), SpecErr
     }
 }
 
-/// A whole number from 0 to 2^64 - 1.
+/// Parses a whole number from 0 to 2^64 - 1.
 pub(crate) fn parse_seed(value: &str) -> Result<u64, SpecError> {
     value.parse().map_err(|_| {
         SpecError::new(
@@ -78,7 +78,7 @@ pub(crate) fn parse_seed(value: &str) -> Result<u64, SpecError> {
     })
 }
 
-/// `20mbit`, `20mbit,5mbit@10s` or `trace:FILE`.
+/// Parses `20mbit`, `20mbit,5mbit@10s` or `trace:FILE`.
 pub(crate) fn parse_rate_spec(value: &str) -> Result<RateSpec, SpecError> {
     if let Some(path) = value.strip_prefix("trace:") {
         return Ok(RateSpec::Trace { path: trace_path(path)?, opportunities: None });
@@ -116,7 +116,7 @@ fn trace_path(path: &str) -> Result<Arc<str>, SpecError> {
     Ok(path.into())
 }
 
-/// `128kB` or `200p`, at least one byte or packet.
+/// Parses `128kB` or `200p`, at least one byte or packet.
 pub(crate) fn parse_depth(value: &str) -> Result<Depth, SpecError> {
     match parse_mark(value)? {
         Depth::Bytes(0) | Depth::Packets(0) => Err(SpecError::new(
@@ -128,7 +128,7 @@ pub(crate) fn parse_depth(value: &str) -> Result<Depth, SpecError> {
     }
 }
 
-/// `30kB` or `20p`; zero is allowed (mark whenever anything waits).
+/// Parses `30kB` or `20p`; zero is permitted (mark if anything waits).
 pub(crate) fn parse_mark(value: &str) -> Result<Depth, SpecError> {
     if let Some(packets) = value.strip_suffix('p')
         && let Ok(packets) = packets.parse()
@@ -144,14 +144,14 @@ pub(crate) fn parse_mark(value: &str) -> Result<Depth, SpecError> {
     })
 }
 
-/// `1%` or `1%,5ms`.
+/// Parses `1%` or `1%,5ms`.
 pub(crate) fn parse_reorder(value: &str) -> Result<Reorder, SpecError> {
     let (share, by) = value.split_once(',').unwrap_or((value, ""));
     let by = if by.is_empty() { Reorder::DEFAULT_BY } else { parse_duration(by.trim())? };
     Ok(Reorder { share: parse_ratio(share.trim())?, by })
 }
 
-/// `1500` or `1400,silent`.
+/// Parses `1500` or `1400,silent`.
 pub(crate) fn parse_mtu(value: &str) -> Result<Mtu, SpecError> {
     let (bytes, word) = value.split_once(',').unwrap_or((value, ""));
     let silent = match word.trim() {
@@ -176,7 +176,7 @@ pub(crate) fn parse_mtu(value: &str) -> Result<Mtu, SpecError> {
 
 const LOSS_MODELS: &[&str] = &["after", "ge", "trace", "list", "outage", "policer"];
 
-/// One or more models joined by `+`.
+/// Parses one or more models joined by `+`.
 pub(crate) fn parse_losses(value: &str) -> Result<Vec<LossSpec>, SpecError> {
     value.split('+').map(|one| parse_loss(one.trim())).collect()
 }
@@ -304,7 +304,7 @@ fn parse_policer(rest: &str) -> Result<LossSpec, SpecError> {
     }
 }
 
-/// Reads a recording of losses: `1` lost, `0` delivered, white space and `#` comments ignored.
+/// Parses a recording of losses: `1` lost, `0` delivered; white space and `#` comments are ignored.
 pub(crate) fn parse_loss_trace(path: &str, text: &str) -> Result<Arc<[bool]>, SpecError> {
     let mut lost = Vec::new();
     let place = format!("trace:{path}");

@@ -1,8 +1,8 @@
-//! ICMP errors about datagrams, as errors about the segments in them.
+//! Converts ICMP errors about datagrams to errors about the segments in them.
 //!
-//! The kernel queues an error with the datagram that it is about (`IP_RECVERR`). A host on which nobody has
-//! the port tells so in one round trip, and a connection that is being opened there ends at once, as it does
-//! with a reset. The stack judges what an error is worth by the sequence number in the datagram (RFC 5927).
+//! The kernel queues an error with its datagram (`IP_RECVERR`). A host without a listener on the port reports
+//! that in one round trip, and a connection attempt there ends at once, as after a reset. The stack judges
+//! the error by the sequence number in the datagram (RFC 5927).
 
 use std::io;
 use std::net::IpAddr;
@@ -16,16 +16,15 @@ use super::peers::{LOCAL_INNER, canonical};
 use super::{UdpDevice, is_unreachable};
 use crate::{message, sockopt};
 
-/// Errors taken from the queue in one go.
+/// Errors taken from the queue in one call.
 const BATCH: usize = 16;
-/// Bytes of control messages: the error with the address of its sender, and what the socket wants to know of
-/// each datagram.
+/// Bytes of control messages: the error with the address of its sender, and the metadata of each datagram.
 const CONTROL: usize = 256;
 /// `SO_EE_ORIGIN_ICMP` and `SO_EE_ORIGIN_ICMP6` of linux/errqueue.h.
 const ICMP: u8 = 2;
 const ICMPV6: u8 = 3;
 
-/// Asks the kernel to queue errors. Without it none are heard.
+/// Asks the kernel to queue errors; otherwise it reports none.
 pub(super) fn enable(fd: BorrowedFd<'_>, v6: bool) {
     let on = 1i32.to_ne_bytes();
     let _ = sockopt::set(fd, libc::IPPROTO_IP, libc::IP_RECVERR, &on);
@@ -40,7 +39,7 @@ pub(super) fn is_pending(error: &io::Error) -> bool {
 }
 
 impl UdpDevice {
-    /// Hands the stack the errors that are queued. Returns how many packets that were.
+    /// Passes the queued errors to the stack. Returns their number.
     pub(super) fn take_errors(&mut self, sink: &mut SharedSink<'_>) -> usize {
         self.has_errors = false;
         let (mut count, mut control) = (0, [0; CONTROL]);
@@ -49,7 +48,7 @@ impl UdpDevice {
             let taken = message::receive_error(self.socket.as_fd(), &mut head, &mut control);
             let (len, to, control_len) = match taken {
                 Ok(taken) => taken,
-                // The error of the socket, which the queue has as well.
+                // The error of the socket, which is in the queue too.
                 Err(error) if is_unreachable(&error) => continue,
                 Err(_) => return count,
             };
@@ -70,7 +69,8 @@ impl UdpDevice {
     }
 }
 
-/// The packet that the stack has sent to `peer` as a datagram with this head, without its options and data.
+/// Returns the packet that the stack has sent to `peer` as a datagram with this head, without its options and
+/// data.
 fn quoted(head: &[u8; HEADER_LEN], peer: [u8; 16]) -> Vec<u8> {
     let [_, flags, w0, w1, q0, q1, q2, q3, a0, a1, a2, a3, s0, s1, d0, d1] = *head;
     let mut packet = vec![0x60, 0, 0, 0, 0, 20, 6, 64];
@@ -80,8 +80,8 @@ fn quoted(head: &[u8; HEADER_LEN], peer: [u8; 16]) -> Vec<u8> {
     packet
 }
 
-/// The kind of the error that one of these control messages tells (`sock_extended_err` of linux/errqueue.h),
-/// if it is that nobody has the port.
+/// Returns the kind of the error in one of these control messages (`sock_extended_err` of linux/errqueue.h),
+/// if it reports an unreachable port.
 fn port_unreachable(mut control: &[u8]) -> Option<IcmpKind> {
     const WORD: usize = size_of::<usize>();
     while let Some((len, rest)) = control.split_first_chunk::<WORD>() {
@@ -95,7 +95,7 @@ fn port_unreachable(mut control: &[u8]) -> Option<IcmpKind> {
                 (i32::from_ne_bytes(*level), i32::from_ne_bytes(*kind)),
                 (libc::IPPROTO_IP, libc::IP_RECVERR) | (libc::IPPROTO_IPV6, libc::IPV6_RECVERR)
             );
-            // A socket of both families is told of IPv4 in a message of IPv6.
+            // A socket of both families gets errors of IPv4 as messages of IPv6.
             let is_it = is_error && matches!((origin, icmp_type, code), (ICMP, 3, 3) | (ICMPV6, 1, 4));
             if is_it {
                 return Some(IcmpKind::PortUnreachable);
@@ -116,7 +116,8 @@ mod tests {
     use crate::udp::tests::{device, to};
     use brisk_device::{Device, TxMeta};
 
-    /// The errors that a device bound to `bind` hears about two segments to a port of `host` that nobody has.
+    /// Returns the errors that a device bound to `bind` receives for two segments to an unused port of
+    /// `host`.
     async fn heard(bind: &str, host: &str) -> Vec<brisk_wire::IcmpError> {
         let mut near = device(bind);
         let gone = std::net::UdpSocket::bind(SocketAddr::new(host.parse().unwrap(), 0)).unwrap();

@@ -64,7 +64,7 @@ async fn stall(bounded: &Endpoint, streams: impl Iterator<Item = (TcpStream, Tcp
 }
 
 #[tokio::test(start_paused = true)]
-async fn five_hundred_stalled_readers_hold_no_more_than_the_bound_and_lose_nothing() {
+async fn five_hundred_stalled_readers_stay_within_the_limit_and_lose_nothing() {
     let (a, b, streams) = many().await;
     let (buffered, heap) = stall(&b, streams.into_iter().map(|(peer, own)| (own, peer))).await;
     assert!((BOUND / 2..=BOUND).contains(&buffered), "{buffered} of {BOUND}");
@@ -75,7 +75,7 @@ async fn five_hundred_stalled_readers_hold_no_more_than_the_bound_and_lose_nothi
 }
 
 #[tokio::test(start_paused = true)]
-async fn five_hundred_writers_to_a_program_that_stalls_hold_no_more_than_the_bound() {
+async fn five_hundred_writers_to_a_stalled_program_stay_within_the_limit() {
     let (a, b, streams) = many().await;
     let (buffered, _) = stall(&b, streams.into_iter()).await;
     // While its program has nothing to read, a connection takes one segment beyond the bound.

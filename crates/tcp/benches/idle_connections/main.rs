@@ -22,13 +22,14 @@ use brisk_tcp::time::Duration;
 use brisk_wire::{ChecksumFill, Flags, IpMeta, SeqNum, TcpHeader};
 use pair::Pair;
 
-/// How many of each kind are made.
+/// Number of connections of each kind.
 const COUNT: usize = 20_000;
 
-/// How far a figure may exceed its record, as a share of it: the kernel counts pages, and C libraries differ.
+/// Permitted excess of a figure over its record, as a share of it: the kernel counts pages, and C libraries
+/// differ.
 const TOLERANCE: f64 = 0.1;
 
-/// Makes so many of a kind in a fresh process, and answers how many ends that are.
+/// Opens this number of connections of a kind in a new process; returns the number of ends.
 type Make = fn(&mut Pair, usize) -> usize;
 
 const KINDS: [(&str, Make); 4] = [
@@ -48,7 +49,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Bytes of each kind, beside what is recorded.
+/// Measures the bytes of each kind and compares them with the record.
 fn measure(record: bool) -> ExitCode {
     let mut recorded = read_recorded();
     let mut exceeded = false;
@@ -84,12 +85,12 @@ fn read_recorded() -> BTreeMap<String, u64> {
     text.lines().filter_map(parse).collect()
 }
 
-/// Makes one kind and prints the bytes of each.
+/// Opens the connections of one kind and prints the bytes of each.
 fn run(kind: &str) {
     let (_, make) = KINDS.iter().find(|(name, _)| *name == kind).expect("a kind");
     let mut pair = Pair::new();
-    // Memory that is allocated once is not a connection's: the buffers of this program, the memory of the
-    // path.
+    // Memory that is allocated once does not belong to a connection: the buffers of this program, the memory
+    // of the path.
     let (client, server) = pair.transaction();
     pair.close(client, server);
     let before = resident();
@@ -97,15 +98,15 @@ fn run(kind: &str) {
     println!("{}", resident().saturating_sub(before) / ends);
 }
 
-/// Resident memory of this process, bytes.
+/// Returns the resident memory of this process, bytes.
 fn resident() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").expect("Linux");
     let pages: usize = statm.split(' ').nth(1).and_then(|field| field.parse().ok()).expect("a number");
     pages * 4096
 }
 
-/// Connections that have carried something and are idle; both ends count. A connection opened within the last
-/// second has not given its memory back yet, so that the peak depends on `pause`.
+/// Opens connections that transfer data and become idle; both ends count. A connection opened within the last
+/// second has not released its memory yet, so that the peak depends on `pause`.
 fn idle(pair: &mut Pair, count: usize, pause: Duration) -> usize {
     for _ in 0..count {
         pair.transaction();
@@ -116,10 +117,10 @@ fn idle(pair: &mut Pair, count: usize, pause: Duration) -> usize {
     2 * count
 }
 
-/// Connections in TIME-WAIT at the server.
+/// Opens connections that end in TIME-WAIT at the server.
 fn time_wait(pair: &mut Pair, count: usize) -> usize {
     let before = pair.server.time_waits();
-    // The client draws new ports, and may come back from one that still waits.
+    // The client draws new ports, and may use one that is still in TIME-WAIT.
     while pair.server.time_waits() < before + count {
         let (client, server) = pair.transaction();
         pair.close(client, server);
@@ -129,7 +130,7 @@ fn time_wait(pair: &mut Pair, count: usize) -> usize {
     count
 }
 
-/// Connections at the server whose SYN came, and nothing more.
+/// Opens connections at the server with a SYN only.
 fn half_open(pair: &mut Pair, count: usize) -> usize {
     let mut packet = Vec::new();
     let syn = |number: usize| TcpHeader {
@@ -157,7 +158,7 @@ fn half_open(pair: &mut Pair, count: usize) -> usize {
     count
 }
 
-/// New transactions without and with a million idle connections beside them.
+/// Runs transactions without and with a million idle connections.
 fn million() {
     const MANY: usize = 1_000_000;
     let mut pair = Pair::new();
@@ -176,8 +177,8 @@ fn million() {
     println!("99 %: {:.2} times", beside.1.as_secs_f64() / alone.1.as_secs_f64());
 }
 
-/// Median and 99th percentile of the real time that a connection for one transaction takes, from open to
-/// close.
+/// Returns the median and the 99th percentile of the real time of a connection for one transaction, from open
+/// to close.
 fn latencies(pair: &mut Pair) -> (Duration, Duration) {
     let mut took: Vec<Duration> = (0..20_000)
         .map(|_| {

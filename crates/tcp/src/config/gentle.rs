@@ -13,42 +13,42 @@ use crate::time::Duration;
 pub struct CorrectiveConfig {
     /// Offered and accepted placement of the parity. Default `F2`.
     pub profile: FecProfile,
-    /// Offered code; an offer of the peer is taken as it is. Default `Xor`.
+    /// Offered code; the peer's offer is accepted unchanged. Default `Xor`.
     pub code: FecCode,
-    /// Blocks of a group, at most. 2..=16, with [`FecCode::ReedSolomon`] 2..=32; default 16.
+    /// Maximum number of blocks of a group. 2..=16, with [`FecCode::ReedSolomon`] 2..=32; default 16.
     pub blocks: u32,
-    /// Parity segments of a group; only [`FecCode::ReedSolomon`] has more than its own number. 1..=8,
+    /// Parity segments of a group; other codes than [`FecCode::ReedSolomon`] have a fixed number. 1..=8,
     /// default 1.
     pub parities: u8,
     /// The parity leaves, and the group ends, after the smoothed round-trip time divided by this.
     /// 1..=16, default 4.
     pub delay_divisor: u32,
-    /// From which packet of a group the delay of its parity is counted. Default `LastPacket`.
+    /// The packet of a group from which the delay of its parity counts. Default `LastPacket`.
     pub due: FecDue,
     /// Also protect data that is sent for the first time during a recovery. Default off.
     pub in_recovery: bool,
     /// Losses that are rebuilt; `None`: `Residue`, and `Contiguous` in F1. Default `None`.
     pub rule: Option<FecRule>,
     /// Time that loss detection waits for a repair by parity; `None`: `Full` with [`FecCode::ReedSolomon`]
-    /// and no planner, since several losses are repaired together then, else `Reordering`. Default `None`.
+    /// and no planner, because it repairs several losses together; otherwise `Reordering`. Default `None`.
     pub hold: Option<FecHold>,
-    /// Send parity also while a queue stands on the path, where it delays all traffic of that queue. A
+    /// Send parity even if the path has a standing queue, where it delays all traffic of that queue. A
     /// planner decides this itself. Default off.
     pub into_queue: bool,
-    /// Take a reduction back when a DSACK shows that the original was only reordered, even if parity left a
-    /// reordering window (a quarter of the round trip) behind it or later. If parity left sooner this is
-    /// always done. Default off.
+    /// Undo a reduction if a DSACK shows that the original was only reordered, even if parity left a
+    /// reordering window (a quarter of the round trip) or more after it. If parity left sooner, the reduction
+    /// is always undone. Default off.
     pub reorder_undo: bool,
-    /// A parity segment waits until the congestion window has room for it. Default off.
+    /// Send parity only within the congestion window. Default off.
     pub charge_cwnd: bool,
-    /// Round-trip time before the first sample; `None`: that of the path memory, else parity waits 250 ms.
-    /// Default `None`.
+    /// Round-trip time before the first sample; `None`: that of the path memory, otherwise parity waits 250
+    /// ms. Default `None`.
     pub expected_rtt: Option<Duration>,
-    /// Distance of a parity segment to the left of SND.UNA, bytes: for networks in which a device
+    /// Distance of a parity segment to the left of SND.UNA, bytes, for networks with a device that
     /// acknowledges ahead of the receiver. 0..=65535, default 0.
     pub left_margin: u16,
-    /// Follow the parity of a tail by an acknowledgement that shows stateful devices the end of the sequence
-    /// numbers. Default on.
+    /// Send an acknowledgement after the parity of a tail, which shows the end of the sequence numbers to
+    /// stateful devices. Default on.
     pub tail_ack: bool,
     /// Makes literals end with `..`, so that releases can add fields.
     #[doc(hidden)]
@@ -79,7 +79,7 @@ impl Default for CorrectiveConfig {
 }
 
 impl CorrectiveConfig {
-    /// Corrective as the paper has it: for the laboratory, see [`FecProfile::F1`].
+    /// Returns Corrective as in the paper, for the laboratory, see [`FecProfile::F1`].
     #[cfg(feature = "historical")]
     pub fn of_the_paper() -> Self {
         CorrectiveConfig {
@@ -93,7 +93,7 @@ impl CorrectiveConfig {
         }
     }
 
-    /// Checks the ranges given at the fields.
+    /// Checks the ranges in the comments of the fields.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let (most, range) = match self.code {
             FecCode::Xor | FecCode::XorInterleaved => (16, "2 to 16"),
@@ -116,8 +116,8 @@ impl CorrectiveConfig {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum FecProfile {
-    /// The paper's: at the first covered byte, the option on every packet, no checksum. For the laboratory: a
-    /// network that alters payloads can make it corrupt data.
+    /// As in the paper: at the first covered byte, with the option on every packet and without a checksum.
+    /// For the laboratory: a network that changes payloads can make it corrupt data.
     #[cfg(feature = "historical")]
     F1,
     /// Left of the window, where no TCP accepts data, with a checksum over the rebuilt range.
@@ -165,9 +165,9 @@ pub enum FecCode {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum FecDue {
-    /// Time after the first packet of the group.
+    /// A delay after the first packet of the group.
     FirstPacket,
-    /// Time after the last packet of the group, and at most twice as long after the first.
+    /// A delay after the last packet of the group, and at most twice the delay after the first.
     LastPacket,
 }
 
@@ -198,29 +198,28 @@ pub enum FecHold {
 pub struct ProactiveConfig {
     /// Segments to copy. Default `Short`.
     pub scope: CopyScope,
-    /// How a copy is marked. Default `Bit`.
+    /// Mark of a copy. Default `Bit`.
     pub mark: CopyMark,
     /// With [`CopyScope::Short`], bytes of a burst that are copied. Default 65536.
     pub max_bytes: u32,
-    /// How long a copy leaves after its original. 0..=1 s, default 0.
+    /// Time between original and copy. 0..=1 s, default 0.
     pub gap: Duration,
     /// Copy acknowledgements too. Default off.
     pub copy_acks: bool,
     /// Copy retransmissions too. Default off.
     pub copy_retransmissions: bool,
-    /// Copies count against the congestion window. Default off.
+    /// Send copies only within the congestion window. Default off.
     pub charge_cwnd: bool,
-    /// Stop copying when more than this share of the last 100 segments was lost, percent. 1..=100,
-    /// default 25.
+    /// Stop copying if more than this share of the last 100 segments was lost, percent. 1..=100, default 25.
     pub loss_cap: u32,
-    /// Lost instance that the receiver reports. Default `Original`.
+    /// The lost instance that the receiver reports. Default `Original`.
     pub report: CopyReport,
-    /// Rule to tell the second instance from a retransmission. Default `Ledger`.
+    /// Rule to distinguish the second instance from a retransmission. Default `Ledger`.
     pub rule: CopyRule,
     /// With Corrective on the same connection: copied data is not encoded. Default on.
     pub exclusive: bool,
-    /// Originals that leave before the first of their copies, as with segmentation by the device. For the
-    /// laboratory: it provokes needless retransmissions. 1..=64, default 1.
+    /// Number of originals that leave before the first of their copies, as with segmentation by the device.
+    /// For the laboratory: it causes unnecessary retransmissions. 1..=64, default 1.
     pub aggregate: u8,
     /// Makes literals end with `..`, so that releases can add fields.
     #[doc(hidden)]
@@ -251,7 +250,7 @@ impl ProactiveConfig {
         non_exhaustive: (),
     };
 
-    /// Proactive as the paper has it: for the laboratory, see [`CopyRule::Paper`].
+    /// Returns Proactive as in the paper, for the laboratory, see [`CopyRule::Paper`].
     pub fn of_the_paper() -> Self {
         ProactiveConfig {
             scope: CopyScope::All,
@@ -261,7 +260,7 @@ impl ProactiveConfig {
         }
     }
 
-    /// Checks the ranges given at the fields.
+    /// Checks the ranges in the comments of the fields.
     pub fn validate(&self) -> Result<(), ConfigError> {
         if self.gap > Duration::from_secs(1) {
             return refuse("pro_gap", alloc::format!("{:?}", self.gap), "0 to 1 s");
@@ -280,11 +279,11 @@ impl ProactiveConfig {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum CopyScope {
-    /// The first bytes of each burst after idle.
+    /// The first bytes of each burst after an idle time.
     Short,
     /// Everything.
     All,
-    /// Forms that the planner names.
+    /// The segments that the planner chooses.
     Named,
 }
 
@@ -294,17 +293,17 @@ pub enum CopyScope {
 pub enum CopyMark {
     /// By a reserved bit of the header.
     Bit,
-    /// By a flag of the option, which costs payload and survives devices that clear reserved bits.
+    /// By a flag of the option, which takes payload and passes devices that clear reserved bits.
     Option,
 }
 
-/// Lost instance of a segment that the receiver reports.
+/// The lost instance of a segment that the receiver reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum CopyReport {
-    /// The original: the copy was expendable.
+    /// The original; the copy is redundant.
     Original,
-    /// None, as the paper deployed it.
+    /// None, as in the paper's deployment.
     None,
 }
 
@@ -312,9 +311,9 @@ pub enum CopyReport {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum CopyRule {
-    /// Only data that a copy delivered a moment ago is dropped without an acknowledgement.
+    /// Only data that a copy delivered shortly before is dropped without an acknowledgement.
     Ledger,
-    /// The wording of the paper, for comparison: a retransmission may go unanswered.
+    /// The paper's rule, for comparison: a retransmission may get no acknowledgement.
     Paper,
 }
 

@@ -4,7 +4,7 @@ use super::{LossDetection, MechanismConfig, PrrBound, Reactive, TcpConfig};
 use crate::time::Duration;
 
 impl TcpConfig {
-    /// The TCP with which the authors of Gentle Aggression compared: loss detection by RFC 6675 with
+    /// Returns the TCP with which the authors of Gentle Aggression compared: loss detection by RFC 6675 with
     /// FACK and early retransmit, proportional rate reduction of RFC 6937, F-RTO, no probes.
     pub fn of_2012() -> Self {
         TcpConfig {
@@ -14,7 +14,7 @@ impl TcpConfig {
         }
     }
 
-    /// [`TcpConfig::of_2012`] with Reactive as the paper has it.
+    /// Returns [`TcpConfig::of_2012`] with Reactive as in the paper.
     pub fn of_2012_with_reactive() -> Self {
         let detection =
             Rfc6675Config { early_retransmit: EarlyRetransmit::Relaxed, ..Rfc6675Config::of_2012() };
@@ -27,15 +27,15 @@ impl TcpConfig {
     }
 }
 
-/// Reactive as the paper has it.
+/// Reactive as in the paper.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PaperConfig {
-    /// Probes in a row without progress. 1..=2, default 1 (what the authors deployed).
+    /// Maximum number of probes in a row without progress. 1..=2, default 1 (the authors' deployment).
     pub max_probes: u32,
     /// WDT, the worst-case delayed acknowledgement. 0..=1 s, default 200 ms.
     pub wdt: Duration,
-    /// Algorithm 1 to the letter: without the least timeout of 10 ms, and `1.5*srtt + wdt` also where
-    /// `2*srtt` is longer. Default off.
+    /// Follow Algorithm 1 exactly: no minimum timeout of 10 ms, and `1.5*srtt + wdt` even if `2*srtt` is
+    /// longer. Default off.
     pub strict_alg1: bool,
 }
 
@@ -48,15 +48,14 @@ impl Default for PaperConfig {
 /// Loss detection of the years around 2012.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rfc6675Config {
-    /// Count the segments below the highest one reported by SACK rather than those reported (forward
+    /// Count the segments below the highest one that SACK reports, instead of the reported ones (forward
     /// acknowledgement). Default on.
     pub fack: bool,
     /// The substitute for three duplicates if fewer than four segments are outstanding.
     pub early_retransmit: EarlyRetransmit,
-    /// Early retransmit waits for `srtt` divided by this; 0: it does not wait. Linux from 3.5 on: 4.
-    /// Default 0.
+    /// Divisor of `srtt` for the wait of early retransmit; 0: no wait. Linux from 3.5 on: 4. Default 0.
     pub er_delay_divisor: u32,
-    /// The proportional rate reduction. Default `Rfc9937`, as everywhere; the TCP of 2012 had the older one.
+    /// The proportional rate reduction. Default `Rfc9937`; the TCP of 2012 had the older one.
     pub prr: PrrBound,
 }
 
@@ -72,7 +71,7 @@ impl Default for Rfc6675Config {
 }
 
 impl Rfc6675Config {
-    /// Everything as it was in 2012, proportional rate reduction included.
+    /// Returns all values of 2012, including proportional rate reduction.
     pub fn of_2012() -> Self {
         Rfc6675Config { prr: PrrBound::Rfc6937, ..Rfc6675Config::default() }
     }
@@ -82,11 +81,11 @@ impl Rfc6675Config {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum EarlyRetransmit {
-    /// None: three duplicates or a timeout.
+    /// Off: three duplicates or a timeout.
     Off,
-    /// All outstanding segments but one are reported by SACK (RFC 5827).
+    /// SACK reports all outstanding segments but one (RFC 5827).
     Rfc5827,
-    /// One outstanding segment is reported by SACK: what the paper needs for three outstanding
-    /// segments of which the last was probed.
+    /// SACK reports one outstanding segment: the paper needs this for three outstanding segments whose last
+    /// one was probed.
     Relaxed,
 }

@@ -1,4 +1,5 @@
-//! Loss detection, and the treatment of a loss at the tail: today's methods and those of the paper's time.
+//! Loss detection, and the treatment of a loss at the tail, with today's methods and those of the paper's
+//! time.
 
 #[cfg(feature = "historical")]
 use super::historical::{PaperConfig, Rfc6675Config};
@@ -27,8 +28,7 @@ impl Default for Reactive {
 /// The tail loss probe of RFC 8985 section 7.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RackTlpConfig {
-    /// How long the receiver may hold back the acknowledgement of a single segment. 0..=1 s, default
-    /// 200 ms.
+    /// Maximum delay of the peer's acknowledgement of a single segment. 0..=1 s, default 200 ms.
     pub max_ack_delay: Duration,
     /// Makes literals end with `..`, so that releases can add fields.
     #[doc(hidden)]
@@ -45,11 +45,11 @@ impl Default for RackTlpConfig {
 /// the ends of responses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ThinStreamConfig {
-    /// Timeouts in a row that do not double the timeout while the stream is thin. 0..=15, default 6
+    /// Number of timeouts in a row that do not double the timeout while the stream is thin. 0..=15, default 6
     /// (Linux: `TCP_THIN_LINEAR_TIMEOUTS`).
     pub linear_timeouts: u32,
-    /// The timer that an acknowledgement restarts runs from the transmission of the oldest outstanding
-    /// segment rather than from now (RFC 7765). Default on.
+    /// When an acknowledgement restarts the timer, measure from the transmission of the oldest outstanding
+    /// segment, not from now (RFC 7765). Default on.
     pub rto_restart: bool,
     /// Makes literals end with `..`, so that releases can add fields.
     #[doc(hidden)]
@@ -69,7 +69,7 @@ pub enum LossDetection {
     /// By time (RFC 8985).
     #[default]
     Rack,
-    /// By counting, as in the years of the paper.
+    /// By counting, as in the paper's time.
     #[cfg(feature = "historical")]
     Rfc6675(Rfc6675Config),
 }

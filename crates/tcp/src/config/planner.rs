@@ -1,4 +1,4 @@
-//! The knob of the planner, and the means that it may use.
+//! The setting of the planner, and the redundancy that it may use.
 
 use alloc::string::ToString;
 
@@ -9,17 +9,16 @@ use super::{
 use crate::error::ConfigError;
 use crate::mechanism::plan::Form;
 
-/// The planner spends redundancy where it pays: for each flight it chooses between nothing, parity and
-/// copies, so that the flight is expected to be there soonest.
+/// The planner spends redundancy where it is worth its cost: for each flight it chooses among nothing, parity
+/// and copies, so that the expected delay of the flight is minimal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PlannerConfig {
-    /// Redundancy that may be added, percent of the bytes sent to a destination within ten seconds and of
+    /// Limit of added redundancy, percent of the bytes sent to a destination within ten seconds and of
     /// [`PlannerConfig::QUIET`]. 0 (none)..=200, default 5.
     pub max_overhead: u32,
-    /// Loss of a path of which nothing is known, per million. 0..=500000, default 10000.
+    /// Assumed loss of an unknown path, per million. 0..=500000, default 10000.
     pub assumed_loss: u32,
-    /// Every flight takes this form, whatever it costs: for the laboratory, where forms are compared. Default
-    /// `None`: the planner chooses.
+    /// Form of every flight, for comparisons in the laboratory. Default `None`: the planner chooses.
     pub form: Option<Form>,
     /// Makes literals end with `..`, so that releases can add fields.
     #[doc(hidden)]
@@ -31,8 +30,8 @@ impl PlannerConfig {
     pub const DEFAULT: PlannerConfig =
         PlannerConfig { max_overhead: 5, assumed_loss: 10_000, form: None, non_exhaustive: () };
 
-    /// Bytes within ten seconds that count as sent to each destination, in addition to those that are: a
-    /// quiet path has capacity to spare, and small exchanges need copies of more than they send.
+    /// Bytes that count as sent to each destination within ten seconds, in addition to the real ones: a quiet
+    /// path has free capacity, and small exchanges need copies of more bytes than they send.
     pub const QUIET: u32 = 1_000_000;
 
     pub(super) fn validate(&self) -> Result<(), ConfigError> {
@@ -55,14 +54,14 @@ impl Default for PlannerConfig {
 }
 
 impl TcpConfig {
-    /// Today's TCP with every mechanism at the planner's hand, within `max_overhead` percent of redundancy;
-    /// 0 is plain TCP with Reactive. Both ends should have it.
+    /// Returns today's TCP with every mechanism under a planner that adds at most `max_overhead` percent of
+    /// redundancy; 0 is plain TCP with Reactive. Both ends should use it.
     pub fn planned(max_overhead: u32) -> Self {
         if max_overhead == 0 {
             return TcpConfig::default();
         }
         let mechanisms = MechanismConfig {
-            // Parity is right behind the data: what it repairs need not be sent again.
+            // Parity leaves directly after the data, so its repairs make retransmissions unnecessary.
             corrective: Some(CorrectiveConfig {
                 code: FecCode::ReedSolomon,
                 hold: Some(FecHold::Full),

@@ -10,7 +10,7 @@ use thiserror::Error;
 use super::CongestionController;
 use super::sample::ControllerStart;
 
-/// Which congestion control a connection uses.
+/// The congestion control of a connection.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum CongestionAlgorithm {
@@ -30,10 +30,10 @@ pub enum CongestionAlgorithm {
 /// Creates a congestion controller for each connection, so that a program can bring its own
 /// ([`CongestionAlgorithm::Custom`]).
 pub trait ControllerFactory: fmt::Debug + Send + Sync {
-    /// The name under which settings and statistics show the algorithm.
+    /// Returns the name of the algorithm in settings and statistics.
     fn name(&self) -> &str;
 
-    /// A controller for a connection that begins.
+    /// Returns a controller for a new connection.
     fn create(&self, start: &ControllerStart) -> Box<dyn CongestionController>;
 }
 
@@ -47,11 +47,11 @@ impl PartialEq for dyn ControllerFactory {
 impl Eq for dyn ControllerFactory {}
 
 impl CongestionAlgorithm {
-    /// The texts that [`str::parse`] takes, for help and errors.
+    /// The formats of [`str::parse`], for help and errors.
     pub const NAMES: &str = "cubic, reno, bbr, or fixed:BYTES";
 }
 
-/// Prints the text that [`str::parse`] reads, or the name of a controller of the program's own.
+/// Prints the format of [`str::parse`], or the name of a controller of the program's own.
 impl fmt::Display for CongestionAlgorithm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -80,7 +80,7 @@ impl FromStr for CongestionAlgorithm {
     }
 }
 
-/// The text names no congestion control.
+/// Error for a text that names no congestion control.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error("unknown congestion control; use {}", CongestionAlgorithm::NAMES)]
 pub struct UnknownCongestion;

@@ -1,9 +1,9 @@
 //! CUBIC congestion control (RFC 9438) in integers, with HyStart++ (RFC 9406) in the first slow start.
 //!
-//! After a reduction the window grows along a cubic curve of the time since, flat around the size at
-//! which congestion was met, so that growth does not depend on the round-trip time. Where Reno would
-//! have grown further, its estimate is followed instead (section 4.3). The controller counts bytes
-//! and microseconds; a fraction of a byte is a remainder that is carried to the next acknowledgement.
+//! After a reduction the window grows along a cubic curve of the time since, flat around the size at which
+//! congestion occurred, so that growth does not depend on the round-trip time. If Reno's window would be
+//! larger, the window follows Reno's estimate (section 4.3). The controller counts bytes and microseconds; a
+//! fraction of a byte is a remainder that is carried to the next acknowledgement.
 
 use alloc::boxed::Box;
 
@@ -22,13 +22,13 @@ const BETA: (u64, u64) = (7, 10);
 /// alpha_cubic = 3 * (1 - beta) / (1 + beta) = 9/17 (section 4.3).
 const ALPHA: (u64, u64) = (9, 17);
 
-/// L of RFC 9406 section 4.2 where transmissions are not paced, segments.
+/// L of RFC 9406 section 4.2 without pacing, segments.
 const L: u32 = 8;
 
 /// Cubic microseconds in a cubic second.
 const MICROS_CUBED: u128 = 1_000_000_000_000_000_000;
 
-/// Times further than this from the plateau are taken for this: the window is out of range by then.
+/// Limit of the time from the plateau; beyond it the window is out of range anyway.
 const OFFSET_MAX: u64 = 10_000_000_000;
 
 /// State that a reduction changes and an undo restores (RFC 9438 section 4.9).
@@ -39,9 +39,9 @@ struct Curve {
     w_max: u32,
     /// cwnd_prior: the window before the last reduction, bytes.
     cwnd_prior: u32,
-    /// The congestion avoidance stage under way.
+    /// The current stage of congestion avoidance.
     epoch: Option<Epoch>,
-    /// The stage that begins next starts on the plateau: K = 0, W_max = cwnd (sections 4.8, 4.10).
+    /// The next stage starts on the plateau: K = 0, W_max = cwnd (sections 4.8, 4.10).
     flat: bool,
 }
 
@@ -54,7 +54,7 @@ struct Epoch {
     k: u64,
     /// Window at the plateau, bytes.
     plateau: u32,
-    /// W_est: what Reno would have, bytes.
+    /// W_est: Reno's window, bytes.
     w_est: u32,
     /// Remainder of the growth of W_est.
     w_est_carry: u64,
@@ -70,16 +70,15 @@ pub(crate) struct Cubic {
     paced: bool,
     curve: Curve,
     hystart: HyStart,
-    /// When the last acknowledgement came: the time that does not count while the window is not the
-    /// limit.
+    /// Time of the last acknowledgement, from which unused time is measured.
     last_ack: Option<Instant>,
     /// State before the last reduction.
     before: Option<Box<(u32, Curve)>>,
 }
 
 impl Cubic {
-    /// An initial window of `initial` bytes and segments of at most `mss` bytes; `paced` if bursts
-    /// are spread over the round trip.
+    /// Returns a window of `initial` bytes with segments of at most `mss` bytes; `paced`: bursts are spread
+    /// over the round trip.
     pub(crate) fn new(mss: u32, initial: u32, paced: bool) -> Self {
         let mss = mss.max(1);
         let curve = Curve { ssthresh: u32::MAX, w_max: 0, cwnd_prior: 0, epoch: None, flat: true };
@@ -130,7 +129,7 @@ impl Cubic {
             self.cwnd = cwnd.max(epoch.w_est);
             return;
         }
-        // Sections 4.4 and 4.5: towards what the curve gives one round trip from now, at most by half.
+        // Sections 4.4 and 4.5: towards the curve's value one round trip from now, at most by half.
         let rtt = acked.srtt.or(acked.rtt).unwrap_or_default();
         let target = epoch.w_cubic(t + rtt, mss).clamp(cwnd, cwnd.saturating_add(cwnd / 2));
         epoch.carry += u64::from(bytes) * u64::from(target - cwnd);
@@ -139,7 +138,7 @@ impl Cubic {
         self.cwnd = cwnd.saturating_add(growth as u32);
     }
 
-    /// A stage begins (section 4.2).
+    /// Begins a stage (section 4.2).
     fn begin_epoch(&mut self, now: Instant) {
         if self.curve.flat || self.curve.w_max < self.cwnd {
             self.curve.w_max = self.cwnd;
@@ -155,8 +154,8 @@ impl Cubic {
         });
     }
 
-    /// Section 5.8: time in which the window was not the limit does not count for t, nor does a pause
-    /// of more than a round trip, in which nothing was in flight.
+    /// Skips unused time (section 5.8): time in which the window was not the limit, and a pause of more than
+    /// a round trip with nothing in flight, do not count for t.
     fn skip_unused_time(&mut self, acked: &AckSample) {
         let last_ack = self.last_ack.replace(acked.now).unwrap_or(acked.now);
         let Some(epoch) = &mut self.curve.epoch else { return };
@@ -165,13 +164,13 @@ impl Cubic {
         epoch.start = (epoch.start + since.saturating_sub(used)).min(acked.now);
     }
 
-    /// Sections 4.6 and 4.7, from whole segments: a part of one has let nothing go.
+    /// Performs sections 4.6 and 4.7, in whole segments, because a part of one permits no transmission.
     fn reduce(&mut self) {
         self.before = Some(Box::new((self.cwnd, self.curve)));
         let used = self.cwnd - self.cwnd % self.mss;
         let cwnd = u64::from(used);
         let (num, den) = BETA;
-        // Section 4.7, fast convergence: meeting congestion below the last W_max, give room.
+        // Section 4.7, fast convergence: after congestion below the last W_max, leave capacity to others.
         self.curve.w_max =
             if used < self.curve.w_max { (cwnd * (den + num) / (2 * den)) as u32 } else { used };
         self.curve.cwnd_prior = used;
@@ -209,7 +208,7 @@ fn k_micros(difference: u32, mss: u32) -> u64 {
     cube_root(u128::from(difference) * C.1 * MICROS_CUBED / (C.0 * u128::from(mss)))
 }
 
-/// The largest integer whose cube is not above `n`. `n` is below 2^126 here.
+/// Returns the largest integer whose cube is at most `n`, which is below 2^126.
 fn cube_root(n: u128) -> u64 {
     let mut root = 0u128;
     for bit in (0..42).rev() {
@@ -277,7 +276,7 @@ impl Window for Cubic {
     fn on_idle(&mut self, _now: Instant, restart: u32) {
         let restart = restart.max(self.mss);
         if restart < self.cwnd {
-            // RFC 2861 section 3: what was known of the path is remembered in ssthresh.
+            // RFC 2861 section 3: ssthresh remembers what was known about the path.
             self.curve.ssthresh = self.curve.ssthresh.max(self.cwnd - self.cwnd / 4);
             self.curve.epoch = None;
             self.cwnd = restart;
@@ -301,7 +300,7 @@ mod tests {
 
     const MSS: u32 = 1448;
 
-    /// A connection that sends whole windows and hears of every second segment.
+    /// A connection that sends whole windows; every second segment is acknowledged.
     struct Flow {
         cubic: Cubic,
         now: Instant,
@@ -313,7 +312,7 @@ mod tests {
             Flow { cubic, now: Instant::from_millis(1_000), una: SeqNum(0) }
         }
 
-        /// In congestion avoidance after a reduction from `w_max` segments.
+        /// Returns a flow in congestion avoidance after a reduction from `w_max` segments.
         fn after_congestion(w_max: u32) -> Self {
             let mut cubic = Cubic::new(MSS, 10 * MSS, true);
             cubic.set_cwnd(w_max * MSS);
@@ -363,7 +362,7 @@ mod tests {
         const C: f64 = 0.4;
         const BETA: f64 = 0.7;
 
-        /// Just after a reduction from `w_max`.
+        /// Returns the state just after a reduction from `w_max`.
         fn after_congestion(w_max: f64) -> Self {
             let cwnd = w_max * Self::BETA;
             let k = ((w_max - cwnd) / Self::C).cbrt();
@@ -391,7 +390,7 @@ mod tests {
         }
     }
 
-    /// Runs both for `seconds` and demands that they never differ by a segment.
+    /// Runs both for `seconds` and checks that they never differ by a segment.
     fn follows_the_rfc(w_max: u32, rtt: Duration, seconds: u64) -> Flow {
         let mut flow = Flow::after_congestion(w_max);
         let mut reference = Reference::after_congestion(f64::from(w_max));

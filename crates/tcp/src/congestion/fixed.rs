@@ -11,7 +11,7 @@ pub(crate) struct Fixed {
 }
 
 impl Fixed {
-    /// A window of `window` bytes; at least one byte, so that something can leave.
+    /// Returns a window of `window` bytes; at least one, so that data can leave.
     pub(crate) fn new(window: u32) -> Self {
         Fixed { window: window.max(1) }
     }
@@ -26,7 +26,7 @@ impl CongestionController for Fixed {
         self.window
     }
 
-    /// The window itself: a reduction to it reduces nothing.
+    /// Returns the window, so that a reduction has no effect.
     fn ssthresh(&self) -> Option<u32> {
         Some(self.window)
     }

@@ -1,8 +1,8 @@
 //! HyStart++ (RFC 9406): leaving the first slow start before it overflows the bottleneck.
 //!
-//! A rise of the round-trip time within a round of slow start suggests that a queue builds. Growth
-//! then slows down for a few rounds of *conservative slow start*; if the round-trip time falls back,
-//! the rise was noise and slow start goes on, otherwise congestion avoidance begins without a loss.
+//! A rise of the round-trip time within a round of slow start suggests that a queue builds. Growth then slows
+//! down for a few rounds of *conservative slow start*; if the round-trip time falls back, the rise was noise
+//! and slow start goes on, otherwise congestion avoidance begins, without a loss.
 
 use brisk_wire::SeqNum;
 
@@ -21,7 +21,7 @@ const CSS_GROWTH_DIVISOR: u32 = 4;
 /// CSS_ROUNDS.
 const CSS_ROUNDS: u32 = 5;
 
-/// Where the first slow start stands.
+/// The phase of the first slow start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Phase {
     /// Standard slow start.
@@ -58,7 +58,7 @@ impl Default for HyStart {
 }
 
 impl HyStart {
-    /// At the start of a connection.
+    /// Returns the state at the start of a connection.
     pub(crate) fn new() -> Self {
         HyStart {
             phase: Phase::SlowStart,
@@ -69,13 +69,13 @@ impl HyStart {
         }
     }
 
-    /// Where slow start stands.
+    /// Returns the phase.
     #[cfg(test)]
     pub(crate) fn phase(&self) -> Phase {
         self.phase
     }
 
-    /// Bytes by which the window grows for `bytes` acknowledged (already limited to L segments).
+    /// Returns the growth of the window for `bytes` acknowledged (already limited to L segments).
     pub(crate) fn growth(&self, bytes: u32) -> u32 {
         match self.phase {
             Phase::SlowStart => bytes,
@@ -84,7 +84,7 @@ impl HyStart {
         }
     }
 
-    /// An acknowledgement in slow start; returns the phase after it.
+    /// Processes an acknowledgement in slow start; returns the phase after it.
     pub(crate) fn on_ack(&mut self, rtt: Option<Micros>, una: SeqNum, nxt: SeqNum) -> Phase {
         let window_end = *self.window_end.get_or_insert(nxt);
         if let Some(rtt) = rtt {
@@ -98,7 +98,7 @@ impl HyStart {
         self.phase
     }
 
-    /// Compares the round so far with what went before, once it has samples enough.
+    /// Compares the current round with the previous one, once it has enough samples.
     fn judge(&mut self) {
         let Some(current) = self.current_round_min.filter(|_| self.samples >= N_RTT_SAMPLE) else {
             return;
@@ -126,7 +126,7 @@ impl HyStart {
     }
 }
 
-/// RttThresh: an eighth of the round-trip time, within 4 and 16 ms.
+/// Returns RttThresh: an eighth of the round-trip time, within 4 and 16 ms.
 pub(crate) fn rtt_thresh(last_round_min: Micros) -> Micros {
     Micros(last_round_min.0.div_ceil(MIN_RTT_DIVISOR)).clamp(MIN_RTT_THRESH, MAX_RTT_THRESH)
 }

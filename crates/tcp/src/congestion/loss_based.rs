@@ -1,5 +1,5 @@
 //! The common part of loss-based controllers: a window that grows outside of recovery and is reduced once per
-//! window of data, and Proportional Rate Reduction (RFC 9937), which brings it down during recovery.
+//! window of data, and Proportional Rate Reduction (RFC 9937), which reduces it during recovery.
 
 use core::fmt::Debug;
 
@@ -9,34 +9,34 @@ use super::sample::{AckSample, CongestionEvent, RtoEvent, Transmission};
 use crate::outcome::{CongestionState, Episode};
 use crate::time::Instant;
 
-/// The window of a loss-based controller: how it grows, and what a reduction makes of it. All sizes are in
-/// bytes.
+/// The window of a loss-based controller: its growth and its reduction. All sizes are in bytes.
 pub(crate) trait Window: Debug + Send {
-    /// Its name, as users know it.
+    /// Returns its name for users.
     fn name(&self) -> &'static str;
-    /// Congestion window.
+    /// Returns the congestion window.
     fn cwnd(&self) -> u32;
-    /// Slow-start threshold; `u32::MAX` before the first congestion.
+    /// Returns the slow-start threshold; `u32::MAX` before the first congestion.
     fn ssthresh(&self) -> u32;
-    /// The largest payload of a segment.
+    /// Returns the largest payload of a segment.
     fn mss(&self) -> u32;
-    /// The largest payload changed (path MTU, option size).
+    /// Sets the largest payload, which has changed (path MTU, option size).
     fn set_mss(&mut self, mss: u32);
-    /// An acknowledgement of new data while no reduction is under way.
+    /// Processes an acknowledgement of new data outside of a reduction.
     fn on_ack(&mut self, ack: &AckSample);
-    /// Congestion: computes and returns the new `ssthresh` (at least two segments) from `cwnd`; leaves `cwnd`
-    /// to PRR.
+    /// Responds to congestion: computes and returns the new `ssthresh` (at least two segments) from `cwnd`;
+    /// leaves `cwnd` to PRR.
     fn on_congestion(&mut self, now: Instant) -> u32;
-    /// Retransmission timeout: one segment from here. `first` is false for further timeouts of the same data,
-    /// which do not lower `ssthresh` again (RFC 5681 equation 4).
+    /// Responds to a retransmission timeout: continues with one segment. `first` is false for further
+    /// timeouts of the same data, which do not lower `ssthresh` again (RFC 5681 equation 4).
     fn on_timeout(&mut self, now: Instant, first: bool);
-    /// PRR or the end of recovery sets the window.
+    /// Sets the window, for PRR or at the end of recovery.
     fn set_cwnd(&mut self, cwnd: u32);
-    /// Sets the slow-start threshold: what is remembered of the path, or a limit that follows from it.
+    /// Sets the slow-start threshold, remembered from the path or limited by it.
     fn set_ssthresh(&mut self, ssthresh: u32);
-    /// Nothing was sent for longer than the timeout (RFC 5681 section 4.1): at most `restart` bytes.
+    /// Limits the window to `restart` bytes, because nothing was sent for longer than the timeout (RFC 5681
+    /// section 4.1).
     fn on_idle(&mut self, now: Instant, restart: u32);
-    /// The reduction was a mistake: restore what was in force before it.
+    /// Restores the state before the last reduction, which was a mistake.
     fn undo(&mut self, now: Instant);
     /// True while the window grows exponentially.
     fn in_slow_start(&self) -> bool {
@@ -52,7 +52,7 @@ pub(crate) struct LossBased<W> {
 }
 
 impl<W: Window> LossBased<W> {
-    /// A controller that grows as `window` says.
+    /// Returns a controller with this window.
     pub(crate) fn new(window: W, bound: PrrBound) -> Self {
         LossBased { window, prr: Prr::new(bound) }
     }

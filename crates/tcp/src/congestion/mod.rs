@@ -23,13 +23,13 @@ pub use prr::PrrBound;
 
 /// A congestion controller. All sizes are in bytes.
 pub trait CongestionController: Debug + Send {
-    /// Its name, as users know it.
+    /// Returns its name for users.
     fn name(&self) -> &'static str;
 
-    /// Congestion window.
+    /// Returns the congestion window.
     fn cwnd(&self) -> u32;
 
-    /// Slow-start threshold; `None` before the first congestion, or if there is none.
+    /// Returns the slow-start threshold; `None` before the first congestion, or if there is none.
     fn ssthresh(&self) -> Option<u32> {
         None
     }
@@ -39,61 +39,61 @@ pub trait CongestionController: Debug + Send {
         false
     }
 
-    /// Bytes per second at which transmissions leave; `None`: the configuration decides whether the window is
-    /// paced.
+    /// Returns the rate of transmissions, bytes per second; `None`: the configuration decides whether the
+    /// window is paced.
     fn pacing_rate(&self) -> Option<u64> {
         None
     }
 
-    /// True if [`AckSample::delivery`] is to be measured and losses are to be reported one by one.
+    /// True if the controller needs [`AckSample::delivery`] and reports of single losses.
     fn needs_delivery_rate(&self) -> bool {
         false
     }
 
-    /// The largest payload changed (path MTU, option size).
+    /// Sets the largest payload, which has changed (path MTU, option size).
     fn set_mss(&mut self, mss: u32);
 
-    /// The connection starts, or starts again, with this window, and with this threshold if one is remembered
-    /// for the path.
+    /// Starts the connection, or starts it again, with this window, and with this threshold if the path's
+    /// memory has one.
     fn start(&mut self, window: u32, ssthresh: Option<u32>);
 
-    /// Data left, for the first time or again.
+    /// Records that data left, for the first time or again.
     fn on_sent(&mut self, _sent: &Transmission) {}
 
-    /// A transmission has been marked lost; comes before the acknowledgement, congestion event or timeout
-    /// that shows it.
+    /// Records that a transmission was marked lost; called before the acknowledgement, congestion event or
+    /// timeout that shows it.
     fn on_lost(&mut self, _lost: &LostPacket) {}
 
-    /// A whole flight is acknowledged, and the spacing of its acknowledgements shows this rate. The call
-    /// comes directly before or after the [`AckSample`] of the last acknowledgement.
+    /// Records the rate that the spacing of the acknowledgements of a whole flight shows. Called directly
+    /// before or after the [`AckSample`] of the last acknowledgement.
     fn on_train(&mut self, _train: &Train) {}
 
-    /// Takes every acknowledgement that carries information about outstanding data.
+    /// Processes every acknowledgement with information about outstanding data.
     fn on_ack(&mut self, ack: &AckSample);
 
-    /// Fast recovery or CWR begins; the [`AckSample`] of the same acknowledgement follows.
+    /// Begins fast recovery or CWR; the [`AckSample`] of the same acknowledgement follows.
     fn on_congestion(&mut self, event: &CongestionEvent);
 
-    /// A reduction (`_from`) ends: all data outstanding at its beginning is delivered, or the supposed loss
+    /// Ends a reduction (`_from`): all data outstanding at its beginning is delivered, or the supposed loss
     /// was none.
     fn on_recovery_exit(&mut self, _from: CongestionState) {}
 
-    /// The reordering timer has declared a loss and leaves `_pipe` bytes in flight: the window must admit the
-    /// first retransmission, since no acknowledgement will.
+    /// Responds to a loss that the reordering timer declared, with `_pipe` bytes in flight: the window must
+    /// permit the first retransmission, because no acknowledgement will.
     fn on_reordering_timeout(&mut self, _pipe: u32) {}
 
-    /// The retransmission timer fired.
+    /// Responds to a retransmission timeout.
     fn on_rto(&mut self, rto: &RtoEvent);
 
-    /// The last reduction was a mistake: the state before it is restored.
+    /// Restores the state before the last reduction, which was a mistake.
     fn on_spurious(&mut self, now: Instant);
 
-    /// Nothing was sent for longer than the timeout (RFC 5681 section 4.1): the window restarts with at most
-    /// `_restart`.
+    /// Limits the window to `_restart`, because nothing was sent for longer than the timeout (RFC 5681
+    /// section 4.1).
     fn on_idle_restart(&mut self, _now: Instant, _restart: u32) {}
 }
 
-/// One of the controllers, in place.
+/// One of the controllers, without dynamic dispatch.
 #[derive(Debug)]
 pub(crate) enum Controller {
     /// CUBIC.
@@ -109,7 +109,7 @@ pub(crate) enum Controller {
 }
 
 impl Controller {
-    /// The controller that a configuration names.
+    /// Returns the controller of a configuration.
     pub(crate) fn new(algorithm: &CongestionAlgorithm, prr: PrrBound, start: &ControllerStart) -> Controller {
         let ControllerStart { mss, initial_window, paced, .. } = *start;
         match algorithm {
@@ -128,7 +128,7 @@ impl Controller {
 
 /// Sharing between the connections of a path.
 impl Controller {
-    /// True if the controller has found how much the path carries.
+    /// True if the controller has found the capacity of the path.
     pub(crate) fn knows_path(&self) -> bool {
         match self {
             Controller::Bbr(controller) => controller.has_filled_pipe(),
@@ -138,7 +138,7 @@ impl Controller {
         }
     }
 
-    /// Forgets limits that hold for the next round trips only.
+    /// Removes limits that apply to the next round trips only.
     pub(crate) fn forget_short_term(&mut self) {
         match self {
             Controller::Bbr(controller) => controller.forget_short_term(),
@@ -147,9 +147,9 @@ impl Controller {
     }
 }
 
-/// Methods that every segment needs: the controllers of this crate answer them without dynamic dispatch.
+/// Methods that every segment needs, without dynamic dispatch for the controllers of this crate.
 impl Controller {
-    /// Congestion window, bytes.
+    /// Returns the congestion window, bytes.
     #[inline]
     pub(crate) fn cwnd(&self) -> u32 {
         match self {
@@ -161,7 +161,7 @@ impl Controller {
         }
     }
 
-    /// Data left, for the first time or again.
+    /// Records that data left, for the first time or again.
     #[inline]
     pub(crate) fn on_sent(&mut self, sent: &Transmission) {
         match self {

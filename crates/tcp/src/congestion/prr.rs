@@ -1,13 +1,13 @@
 //! Proportional Rate Reduction (RFC 9937): the window of a loss-based controller during fast recovery and
 //! CWR.
 //!
-//! Sends in proportion to the delivered data that the receiver reports, so that the window is at `ssthresh`
-//! when recovery ends, whatever was lost: neither silence at the start nor a burst at the end. The older RFC
-//! 6937 makes up for losses faster; the baseline of the paper's years has it.
+//! It sends in proportion to the delivered data that the receiver reports, so that the window is at
+//! `ssthresh` when recovery ends, for any losses: without silence at the start or a burst at the end. The
+//! older RFC 6937 compensates for losses faster; the baseline of the paper's time uses it.
 
 use alloc::boxed::Box;
 
-/// Speed at which proportional rate reduction makes up for losses.
+/// The speed at which proportional rate reduction compensates for losses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum PrrBound {
@@ -38,7 +38,7 @@ struct PrrEpisode {
 }
 
 impl Prr {
-    /// PRR that is not active.
+    /// Returns an inactive PRR.
     pub(crate) fn new(bound: PrrBound) -> Self {
         Prr { bound, episode: None }
     }
@@ -60,7 +60,7 @@ impl Prr {
         }));
     }
 
-    /// True while a reduction is under way.
+    /// True during a reduction.
     pub(crate) fn is_active(&self) -> bool {
         self.episode.is_some()
     }
@@ -74,8 +74,8 @@ impl Prr {
     /// bytes in flight. `una_advanced`: SND.UNA moved. `new_loss`: this acknowledgement caused bytes
     /// to be marked lost. Without an active reduction it returns `pipe + delivered`.
     ///
-    /// An entry by a timer or by a mechanism passes at least one segment as `delivered`, so that the
-    /// first retransmission leaves at once.
+    /// The caller passes at least one segment as `delivered` if a timer or a mechanism began the reduction,
+    /// so that the first retransmission leaves at once.
     pub(crate) fn on_ack(
         &mut self,
         delivered: u32,
@@ -101,7 +101,7 @@ impl Prr {
         cwnd
     }
 
-    /// Counts `bytes` sent, new or again.
+    /// Counts `bytes` sent, new or repeated.
     pub(crate) fn on_sent(&mut self, bytes: u32) {
         if let Some(episode) = &mut self.episode {
             episode.prr_out += u64::from(bytes);
@@ -184,13 +184,13 @@ mod tests {
 
     #[test]
     fn deliveries_during_the_hold_release_all_losses_at_once() {
-        // Of 20 segments 17 were reported before three were found lost: nothing is in flight any more.
+        // Of 20 segments 17 were reported before three were declared lost: nothing is in flight any more.
         let mut prr = Prr::new(PrrBound::Rfc9937);
         prr.enter(14 * MSS, 3 * MSS, 0);
         assert_eq!(prr.on_ack(0, 0, false, true, MSS), MSS, "by itself one at a time");
         prr.enter(14 * MSS, 3 * MSS, 17 * MSS);
         assert_eq!(prr.on_ack(0, 0, false, true, MSS), 14 * MSS);
-        // Above the threshold it changes nothing.
+        // Above the threshold it has no effect.
         let mut prr = Prr::new(PrrBound::Rfc9937);
         prr.enter(10 * MSS, 20 * MSS, 0);
         let plain = prr.on_ack(MSS, 18 * MSS, false, true, MSS);

@@ -7,10 +7,9 @@ use super::loss_based::Window;
 use super::sample::AckSample;
 use crate::time::Instant;
 
-/// Most bytes by which one acknowledgement grows the window in slow start where transmissions are not
-/// paced. RFC 9406 section 4.2 suggests 8 segments, Linux sets no limit; this is one super-segment,
-/// because a peer behind a coalescing device acknowledges that much at once, and a smaller limit would
-/// end exponential growth there.
+/// Maximum growth by one acknowledgement in slow start without pacing, bytes. RFC 9406 section 4.2 suggests 8
+/// segments; Linux has no limit. The value is one super-segment, because a peer behind a coalescing device
+/// acknowledges that much at once, and a smaller limit would end exponential growth there.
 pub(super) const SLOW_START_BURST: u32 = 64 << 10;
 
 /// Reno's window.
@@ -19,14 +18,14 @@ pub(crate) struct Reno {
     mss: u32,
     cwnd: u32,
     ssthresh: u32,
-    /// Bytes acknowledged in congestion avoidance that have not grown the window yet.
+    /// Bytes acknowledged in congestion avoidance that have not enlarged the window yet.
     bytes_acked: u32,
     /// `cwnd` and `ssthresh` before the last reduction, for undo.
     before: Option<(u32, u32)>,
 }
 
 impl Reno {
-    /// An initial window of `initial` bytes and segments of at most `mss` bytes.
+    /// Returns a window of `initial` bytes with segments of at most `mss` bytes.
     pub(crate) fn new(mss: u32, initial: u32) -> Self {
         let mss = mss.max(1);
         Reno { mss, cwnd: initial.max(mss), ssthresh: u32::MAX, bytes_acked: 0, before: None }
@@ -112,7 +111,7 @@ impl Window for Reno {
     fn on_idle(&mut self, _now: Instant, restart: u32) {
         let restart = restart.max(self.mss);
         if restart < self.cwnd {
-            // RFC 2861 section 3: what was known of the path is remembered in ssthresh.
+            // RFC 2861 section 3: ssthresh remembers what was known about the path.
             self.ssthresh = self.ssthresh.max(self.cwnd - self.cwnd / 4);
             self.cwnd = restart;
             self.bytes_acked = 0;
@@ -137,7 +136,7 @@ mod tests {
         AckSample::acked(Instant::ZERO, bytes)
     }
 
-    /// In congestion avoidance with a window of `segments`.
+    /// Returns a flow in congestion avoidance with a window of `segments`.
     fn avoiding(segments: u32) -> Reno {
         let mut reno = Reno::new(MSS, 2 * segments * MSS);
         let ssthresh = reno.on_congestion(Instant::ZERO);
@@ -201,8 +200,8 @@ mod tests {
         assert_eq!(reno.on_congestion(Instant::ZERO), 2 * MSS);
     }
 
-    /// A part of a segment lets nothing go, and what it adds to ssthresh lets a whole one go in proportional
-    /// rate reduction.
+    /// A part of a segment permits no transmission, but its share of ssthresh would permit a whole one in
+    /// proportional rate reduction.
     #[test]
     fn a_part_of_a_segment_does_not_count_when_the_window_is_halved() {
         let mut reno = Reno::new(MSS, 9 * MSS + MSS / 2);

@@ -1,5 +1,4 @@
-//! The values that a congestion controller is handed: what was sent, what an acknowledgement delivered, what
-//! was lost.
+//! The inputs of a congestion controller: transmissions, acknowledgements, losses.
 //!
 //! Byte counts are bytes of sequence space, rates bytes per second. A delivery rate is measured as in
 //! draft-ietf-ccwg-bbr section 4.1 and only for controllers that ask for it.
@@ -14,13 +13,13 @@ use crate::time::{Instant, Micros};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct ControllerStart {
-    /// When the connection begins.
+    /// Time when the connection begins.
     pub now: Instant,
     /// The largest payload of a segment.
     pub mss: u32,
     /// Initial window, bytes.
     pub initial_window: u32,
-    /// True if transmissions are spread over the round trip by configuration.
+    /// True if the configuration spreads transmissions over the round trip.
     pub paced: bool,
     /// Seed of the controller's random draws: the same seed gives the same decisions.
     pub seed: u64,
@@ -30,30 +29,30 @@ pub struct ControllerStart {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Transmission {
-    /// When it left.
+    /// Time of the transmission.
     pub at: Instant,
     /// Bytes.
     pub len: u32,
-    /// Why it was sent.
+    /// Reason of the transmission.
     pub origin: Origin,
     /// Bytes in flight without it (RFC 6675 pipe).
     pub pipe: u32,
     /// True if nothing was unacknowledged: sending starts from idle.
     pub from_idle: bool,
-    /// True if the application, not the path, limits what is in flight. Always true without a sampler.
+    /// True if the application, not the path, limits the bytes in flight. Always true without a sampler.
     pub app_limited: bool,
 }
 
-/// One acknowledgement, after loss detection and the recovery state have seen it.
+/// One acknowledgement, after loss detection and the recovery state have processed it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct AckSample {
     /// Arrival time.
     pub now: Instant,
-    /// Bytes newly reported as delivered, cumulatively or by SACK. The windows of Reno and CUBIC grow with
-    /// these alone: RFC 5681 section 3.1 counts bytes that nothing had acknowledged before.
+    /// Bytes newly reported as delivered, cumulatively or by SACK. The windows of Reno and CUBIC grow only
+    /// with these: RFC 5681 section 3.1 counts bytes that were not acknowledged before.
     pub newly_acked: u32,
-    /// Bytes of a retransmission that a DSACK reports as needless: they have left the path as well.
+    /// Bytes of a retransmission that a DSACK reports as unnecessary: they have left the path as well.
     pub repeated: u32,
     /// Bytes that loss detection has newly marked lost on this acknowledgement.
     pub newly_lost: u32,
@@ -77,8 +76,8 @@ pub struct AckSample {
     pub state: CongestionState,
     /// The effect of the acknowledgement on the recovery state.
     pub episode: Episode,
-    /// True if the acknowledgement lets a window grow: it shows progress, and no start window from the path's
-    /// memory is still unconfirmed.
+    /// True if the acknowledgement lets a window grow: it shows progress, and every start window from the
+    /// path's memory is confirmed.
     pub may_grow: bool,
     /// True if the window was the limit when sending last stopped; the window does not grow otherwise (RFC
     /// 7661).
@@ -88,13 +87,13 @@ pub struct AckSample {
 }
 
 impl AckSample {
-    /// Bytes that have left the path, those that arrived twice included.
+    /// Returns the bytes that have left the path, including those that arrived twice.
     pub(crate) fn left_path(&self) -> u32 {
         self.newly_acked + self.repeated
     }
 }
 
-/// Counters of the connection after an acknowledgement, and the rate that it shows.
+/// Counters of the connection after an acknowledgement, and the rate of its newest transmission.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct DeliverySample {
@@ -116,7 +115,7 @@ pub struct RateSample {
     pub delivered: u64,
     /// Bytes marked lost since it was sent.
     pub lost: u64,
-    /// Bytes in flight when it was sent, itself included.
+    /// Bytes in flight when it was sent, including its own.
     pub tx_in_flight: u32,
     /// True if the application limited sending when it was sent.
     pub app_limited: bool,
@@ -124,20 +123,20 @@ pub struct RateSample {
     pub is_probe: bool,
     /// Its round-trip time, if unambiguous.
     pub rtt: Option<Micros>,
-    /// Delivery rate, bytes per second, rounded up; `None` if the interval is no measure: zero, or shorter
-    /// than the minimum round-trip time.
+    /// Delivery rate, bytes per second, rounded up; `None` if the interval is zero, or shorter than the
+    /// minimum round-trip time.
     pub rate: Option<u64>,
 }
 
-/// The rate that the spacing of the acknowledgements of one flight shows: of at least eight segments, in at
-/// least four acknowledgements. A flight that ends before its first acknowledgement arrives has no other
-/// measure of the bandwidth: the [`RateSample`] of such a flight is its volume per round-trip time.
+/// The rate from the spacing of the acknowledgements of one flight, with at least eight segments in at least
+/// four acknowledgements. A flight that ends before its first acknowledgement arrives has no other measure of
+/// the bandwidth: the [`RateSample`] of such a flight is its volume per round-trip time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Train {
     /// Bytes per second.
     pub rate: u64,
-    /// True if the path set the pace; else the sender did, and the path may be faster.
+    /// True if the path limited the pace; otherwise the sender did, and the path may be faster.
     pub is_limited: bool,
 }
 
@@ -146,13 +145,13 @@ pub struct Train {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct LostPacket {
-    /// When it was marked.
+    /// Time when it was marked.
     pub now: Instant,
-    /// The range that is lost.
+    /// The lost range.
     pub range: SeqRange,
-    /// Bytes in flight when it was sent, itself included.
+    /// Bytes in flight when it was sent, including its own.
     pub tx_in_flight: u32,
-    /// Bytes marked lost between its sending and now, itself included.
+    /// Bytes marked lost between its transmission and now, including its own.
     pub lost: u64,
     /// Bytes delivered since the connection began (`C.delivered`).
     pub delivered: u64,
@@ -163,7 +162,7 @@ pub struct LostPacket {
     pub is_queued: bool,
 }
 
-/// Why the window is reduced.
+/// Cause of a reduction of the window.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum CongestionCause {
@@ -179,9 +178,9 @@ pub enum CongestionCause {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct CongestionEvent {
-    /// When.
+    /// Time.
     pub now: Instant,
-    /// Why.
+    /// Cause.
     pub cause: CongestionCause,
     /// Bytes outstanding and not delivered before (RecoverFS of RFC 9937).
     pub undelivered_before: u32,
@@ -192,13 +191,13 @@ pub struct CongestionEvent {
     pub max_ssthresh: Option<u32>,
 }
 
-/// A retransmission timeout, after it has marked what it declares lost.
+/// A retransmission timeout, after its losses were marked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct RtoEvent {
-    /// When.
+    /// Time.
     pub now: Instant,
-    /// Bytes that are not declared lost and still in flight.
+    /// Bytes still in flight and not declared lost.
     pub pipe: u32,
     /// False for further timeouts of the same data, which do not lower the threshold again (RFC 5681 equation
     /// 4).
@@ -209,7 +208,7 @@ pub struct RtoEvent {
 
 #[cfg(test)]
 impl AckSample {
-    /// An acknowledgement of `newly_acked` bytes while all is well and the window is the limit.
+    /// Returns an acknowledgement of `newly_acked` bytes in the open state, with the window as the limit.
     pub(crate) fn acked(now: Instant, newly_acked: u32) -> AckSample {
         AckSample {
             now,

@@ -1,9 +1,9 @@
-//! The client's side: its memory of servers and paths, and the decisions that follow from it (TCP Fast Open,
-//! CoNEXT 2011, sections 3.2 and 4.1; RFC 7413 sections 3.1 and 4.1.3).
+//! The client's side: its memory of servers and paths, and the decisions from it (TCP Fast Open, CoNEXT 2011,
+//! sections 3.2 and 4.1; RFC 7413 sections 3.1 and 4.1.3).
 //!
-//! For every pair of addresses the cache has the latest cookie; round-trip time and MSS belong to the memory
-//! of paths ([`crate::path`]) and come as [`PathFacts`]. It also remembers failures, in three scopes, so that
-//! a reaction is not larger than its cause:
+//! For every pair of addresses the cache has the latest cookie; the memory of paths ([`crate::path`])
+//! provides round-trip time and MSS as [`PathFacts`]. The cache also remembers failures, in three scopes, so
+//! that a reaction is not larger than its cause:
 //!
 //! - A SYN with data (or with the option) was dropped. After the second time the client uses no Fast Open to
 //!   this destination and port, for 240 s and doubling.
@@ -11,7 +11,8 @@
 //!   no data for 60 s and doubling, so that the client notices a server that recovers. A client whose address
 //!   changes sees this; it costs bytes and no time.
 //! - The path passed the data and then nothing more, to two destinations. Fast Open is off on this attachment
-//!   to the network, for one hour and doubling. One destination alone proves nothing: it may have crashed.
+//!   to the network, for one hour and doubling. A single destination proves nothing, because it may have
+//!   crashed.
 
 use alloc::collections::VecDeque;
 use alloc::format;
@@ -29,56 +30,57 @@ use crate::lru::Lru;
 use crate::path::PathFacts;
 use crate::time::{Duration, Instant};
 
-/// Bytes of a SYN that are kept for options, ours and what a middlebox may add (Linux: 40).
+/// Bytes of a SYN reserved for options, including those that a middlebox may add (Linux: 40).
 const OPTION_SPACE: u16 = 40;
-/// MSS of a server that never said: IPv4, IPv6 (RFC 9293 section 3.7.1).
+/// MSS of a server that has not announced one: IPv4, IPv6 (RFC 9293 section 3.7.1).
 const DEFAULT_MSS: [u16; 2] = [536, 1220];
-/// Largest MSS that a SYN with data may count on: what Ethernet carries over IPv4, IPv6.
+/// Largest MSS that a SYN with data may assume, that of Ethernet: IPv4, IPv6.
 const MSS_CAP: [u16; 2] = [1460, 1440];
-/// Time between two signs of a black hole that belong together.
+/// Time within which two signs of a black hole belong together.
 const BLACK_HOLE_WINDOW: Duration = Duration::from_secs(600);
-/// An attachment over which an answer came behind a SYN with data within this time is no black hole, whatever
-/// single destinations look like: a queue of several seconds shows the same signs.
+/// If an answer followed a SYN with data within this time, the attachment is no black hole, even if single
+/// destinations show signs: a queue of several seconds shows the same.
 const WORKS_TELLS: Duration = Duration::from_secs(60);
-/// Swallowed SYNs in a row after which a destination and port is left alone that has answered behind data of
-/// a SYN: where one handshake of twenty-five loses a packet two in a row are chance every 600 connections,
+/// Number of dropped SYNs in a row after which a destination and port is avoided, if it has answered SYN data
+/// before. If one of twenty-five handshakes loses a packet, chance causes two in a row every 600 connections,
 /// and six never.
 const KNOWN_SYN_FAIL_LIMIT: u8 = 6;
-/// Attachments and signs that are remembered at most.
+/// Limit of remembered attachments and signs.
 const MAX_ATTACHMENTS: usize = 16;
 const MAX_SIGNS: usize = 8;
-/// One-time cookies kept for a server.
+/// Limit of one-time cookies kept for a server.
 const MAX_ONE_TIME: usize = 8;
-/// Ports of a server of which failures are remembered.
+/// Limit of a server's ports whose failures are remembered.
 pub(super) const MAX_PORTS: usize = 8;
 
-/// Bounds and times of the client's memory.
+/// Limits and times of the client's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ClientMemory {
-    /// Pairs of addresses. 0 (none)..=1000000, default 1024.
+    /// Pairs of addresses. 0 (off)..=1000000, default 1024.
     pub entries: usize,
-    /// Never count on more than 1460 (IPv4) or 1440 (IPv6) bytes of MSS for a SYN. Default `true`.
+    /// Assume an MSS of at most 1460 (IPv4) or 1440 (IPv6) bytes for a SYN. Default `true`.
     pub cap_syn_mss: bool,
-    /// Swallowed SYNs in a row after which a destination and port is left alone; 6 at least if an answer came
-    /// from it behind data of a SYN before. 1..=10, default 2.
+    /// Number of dropped SYNs in a row after which a destination and port is avoided; at least 6 if it has
+    /// answered SYN data before. 1..=10, default 2.
     pub syn_fail_limit: u8,
-    /// It is left alone for this long, doubled per swallowed SYN. 1 s..=1 h, default 60 s.
+    /// Time for which it is avoided, doubled with each dropped SYN. 1 s..=1 h, default 60 s.
     pub disable_base: Duration,
-    /// Answers without the data after which data stays out of SYNs. 1..=10, default 3.
+    /// Number of answers without the data, within `soft_window`, after which SYNs carry no data. 1..=10,
+    /// default 3.
     pub soft_limit: u8,
-    /// Within this time. Default 600 s.
+    /// Time within which these answers count. Default 600 s.
     pub soft_window: Duration,
-    /// For this long, doubled per episode. Default 60 s.
+    /// Time for which SYNs carry no data, doubled per episode. Default 60 s.
     pub soft_base: Duration,
-    /// After a server gave no cookie: the time to the next request. Default 600 s.
+    /// Time until the next request after a server gave no cookie. Default 600 s.
     pub request_interval: Duration,
-    /// The time to the next request after [`ClientMemory::syn_fail_limit`] in a row were swallowed, doubled
-    /// each time. Default 1 h.
+    /// Time until the next request after [`ClientMemory::syn_fail_limit`] requests in a row were dropped,
+    /// doubled each time. Default 1 h.
     pub request_base: Duration,
-    /// Fast Open is off for this long on an attachment that is a black hole, doubled each time; 0: never.
-    /// Up to 86400 s, default 3600 s.
+    /// Time for which Fast Open is off on an attachment that is a black hole, doubled each time; 0: never
+    /// off. Up to 86400 s, default 3600 s.
     pub black_hole_base: Duration,
-    /// Destinations that must show signs of it. 1..=8, default 2.
+    /// Number of destinations that must show signs of a black hole. 1..=8, default 2.
     pub black_hole_destinations: u8,
     /// Makes literals end with `..`, so that releases can add fields.
     #[doc(hidden)]
@@ -104,53 +106,51 @@ impl Default for ClientMemory {
     }
 }
 
-/// Fast Open for one active open. Data of the SYN can reach the server's application **more than once**
-/// (RFC 7413 section 6.1): ask for it only if a repeated request does no harm.
+/// Fast Open for one active open. Data of the SYN can reach the server's application **more than once** (RFC
+/// 7413 section 6.1): use it only for requests that may be repeated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FastOpenConnect {
-    /// Whose cookies to use: they can be told apart by a server, so give every privacy context its own
-    /// partition. Default 0.
+    /// Partition of the cookies. A server can recognise a client by its cookies, so give every privacy
+    /// context its own partition. Default 0.
     pub partition: u64,
-    /// The attachment to the network that the connection uses: a black hole is remembered for it. Default
-    /// 0.
+    /// The attachment to the network that the connection uses; a black hole is remembered for it. Default 0.
     pub attachment: u64,
-    /// Send the data without asking for a cookie, as closed networks may. Default `false`.
+    /// Send the data without a cookie, as closed networks may. Default `false`.
     pub no_cookie: bool,
-    /// A destination whose MSS is not known is taken to accept as much data on a SYN as our own device does,
-    /// instead of the default MSS (RFC 7413 section 4.1.3) less options. Default `false`.
+    /// Assume that a destination with unknown MSS accepts as much data on a SYN as the local device, instead
+    /// of the default MSS (RFC 7413 section 4.1.3) less options. Default `false`.
     pub assume_mtu: bool,
-    /// The option in the experimental form that older servers know. Default `false`.
+    /// Use the experimental form of the option, for older servers. Default `false`.
     pub experimental: bool,
-    /// Ask for one-time cookies outside the handshake; only servers of this stack know them. Default
-    /// `false`.
+    /// Request one-time cookies outside the handshake; only servers of this stack know them. Default `false`.
     pub one_time: bool,
-    /// The first SYN is given this many percent of the remembered round-trip time before a plain one
-    /// follows. 100..=300, default 150.
+    /// Time between the first SYN and a plain one, in percent of the remembered round-trip time. 100..=300,
+    /// default 150.
     pub syn_rto_percent: u16,
-    /// But at least this. 0..=1 s, default 50 ms.
+    /// Minimum of that time. 0..=1 s, default 50 ms.
     pub syn_rto_floor: Duration,
-    /// While the path has not taken data on a SYN yet, or has swallowed one since, a copy of the SYN without
-    /// data follows after this many percent of the remembered round-trip time (50 ms without one): a path
-    /// that swallows the first SYN then costs no more than that. Costs a small packet each way. 0..=100,
-    /// default 0: no copy; [`FastOpenConnect::insured`] has 50.
+    /// Time after which a copy of the SYN without data follows, in percent of the remembered round-trip time
+    /// (50 ms without one), while the path has not delivered SYN data yet or has dropped a SYN since. A path
+    /// that drops the first SYN then costs only this time. The copy costs a small packet in each direction.
+    /// 0..=100, default 0: no copy; [`FastOpenConnect::insured`] has 50.
     pub plain_copy_percent: u16,
-    /// Keep what arrives before the SYN-ACK until it is there, a window of ten segments at most. Default
-    /// `true`.
+    /// Keep data that arrives before the SYN-ACK, at most a window of ten segments. Default `true`.
     pub hold_early: bool,
-    /// Data segments that follow a SYN with data at once, before its answer. Only for hops inside UDP whose
-    /// server takes them ([`super::FastOpenListen`]): elsewhere firewalls drop them. 0 (none)..=9, default 0.
+    /// Number of data segments that follow a SYN with data directly, before its answer. Only for hops inside
+    /// UDP whose server accepts them ([`super::FastOpenListen`]), because firewalls drop them on other paths.
+    /// 0..=9, default 0.
     pub data_after_syn: u8,
-    /// Announce on a SYN with data the whole receive window beside the 65,535 bytes that its field holds, so
-    /// that a response to it may be longer than that before our next segment arrives. Takes effect with
+    /// Announce the whole receive window on a SYN with data, beyond the 65,535 bytes of its window field, so
+    /// that a response may exceed these before the next segment arrives. Takes effect with
     /// [`TcpConfig::path_start`](crate::config::TcpConfig::path_start) and an offer of Corrective or
-    /// Proactive. Devices that watch windows may drop what exceeds the field. Default `false`;
+    /// Proactive. Devices that check windows may drop data above the field. Default `false`;
     /// [`FastOpenConnect::insured`] has `true`.
     pub early_window: bool,
-    /// Send a request that is longer than a SYN in so many SYNs, the first included: devices that pass
-    /// nothing else before the SYN-ACK take them for repetitions. Only with a server of this stack that takes
-    /// them ([`super::FastOpenListen::data_after_syn`]). 1 (the first alone)..=4, default 1.
+    /// Number of SYNs, including the first, over which a request that is longer than a SYN may be spread:
+    /// devices that pass nothing else before the SYN-ACK treat them as retransmissions. Only with a server of
+    /// this stack that accepts them ([`super::FastOpenListen::data_after_syn`]). 1..=4, default 1.
     pub syn_parts: u8,
-    /// The SYN leaves with the first write instead of at once, or with
+    /// The SYN leaves with the first write, or with
     /// [`Stack::send_deferred_syn`](crate::Stack::send_deferred_syn); no timer runs until then. Default
     /// `false`.
     pub defer: bool,
@@ -182,7 +182,7 @@ impl Default for FastOpenConnect {
 }
 
 impl ClientMemory {
-    /// Checks the ranges given at the fields.
+    /// Checks the ranges in the comments of the fields.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let refuse = |key, value: String, range| Err(ConfigError { key, value, range });
         if self.entries > 1_000_000 {
@@ -208,7 +208,7 @@ impl ClientMemory {
 }
 
 impl FastOpenConnect {
-    /// Checks the ranges given at the fields.
+    /// Checks the ranges in the comments of the fields.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let refuse = |key, value: String, range| Err(ConfigError { key, value, range });
         if !(100..=300).contains(&self.syn_rto_percent) {
@@ -226,8 +226,8 @@ impl FastOpenConnect {
         Ok(())
     }
 
-    /// For paths of which nothing is known: as the default, with a plain copy of the SYN half a round trip
-    /// behind it until the path has taken data once, and with the early window.
+    /// Returns settings for unknown paths: the default, with a plain copy of the SYN half a round trip later
+    /// until the path has delivered SYN data once, and with the early window.
     pub fn insured() -> Self {
         FastOpenConnect { plain_copy_percent: 50, early_window: true, ..FastOpenConnect::default() }
     }
@@ -241,7 +241,7 @@ pub(crate) struct PathKey {
     pub(crate) partition: u64,
 }
 
-/// A connection as the cache knows it.
+/// The connection that asks or reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Asker {
     pub(crate) path: PathKey,
@@ -261,29 +261,29 @@ impl Asker {
 pub(crate) enum Mode {
     /// A request for a cookie.
     Request,
-    /// A cookie, and the data there is.
+    /// A cookie and data.
     Data,
-    /// A cookie and no data: the server did not take any lately.
+    /// A cookie without data: the server did not accept data recently.
     CookieOnly,
     /// Data without a cookie.
     DataNoCookie,
 }
 
-/// How a connection opens.
+/// The plan for opening a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Plan {
     pub(crate) mode: Mode,
     /// The option of the SYN.
     pub(crate) option: Option<FastOpen>,
-    /// Payload bytes that the SYN may carry, before the path MTU is looked at.
+    /// Maximum payload of the SYN, bytes, before the limit of the path MTU.
     pub(crate) data_limit: u16,
-    /// The remembered round-trip time that the first SYN reckons with, if it is fresh.
+    /// The remembered round-trip time for the first SYN, if it is recent.
     pub(crate) srtt: Option<Duration>,
-    /// The path has not taken data on a SYN to this port yet, or has swallowed one since.
+    /// The path has not delivered SYN data to this port yet, or has dropped a SYN since.
     pub(crate) untried: bool,
-    /// The path has brought an answer behind such a SYN, and has swallowed none since.
+    /// The path has delivered an answer after such a SYN, and has dropped none since.
     pub(crate) proven: bool,
-    /// Answers in a row that did not take the data, as far as they were known when it was made.
+    /// Number of answers in a row without the data, as known when the plan was made.
     pub(crate) refusals: u8,
 }
 
@@ -298,21 +298,21 @@ pub(crate) enum Report {
         /// [`Plan::refusals`] of the connection.
         refusals: u8,
     },
-    /// A one-time cookie came outside the handshake.
+    /// A one-time cookie arrived outside the handshake.
     OneTime(Cookie),
     /// There was no SYN-ACK: a timeout, a reset or an ICMP error. The memory learns it when a plain
     /// connection has opened since.
     Failed(Mode),
-    /// The SYN was swallowed, and something else about it may be the reason.
+    /// The SYN was dropped, perhaps because of another option.
     Doubted,
-    /// The connection opened and then showed this.
+    /// The connection opened and then showed this sign.
     BlackHole(BlackHoleSign),
-    /// Data arrived on a connection whose SYN data was taken.
+    /// Data arrived on a connection whose SYN data was accepted.
     Works,
 }
 
 impl Report {
-    /// The same if the SYN had another option beside that of Fast Open which may be to blame.
+    /// Returns the same report for a SYN that had another option which may be the cause.
     pub(crate) fn doubted(self) -> Report {
         match self {
             Report::SynAck { class: SynAckClass::SynDrop | SynAckClass::ReqDrop, .. } | Report::Failed(_) => {
@@ -345,24 +345,24 @@ pub(super) struct Port {
     pub(super) disabled_until: Option<Instant>,
     pub(super) req_fail: u8,
     pub(super) request_after: Option<Instant>,
-    /// Data of a SYN was taken, and none has been swallowed since.
+    /// SYN data was accepted, and no SYN was dropped since.
     pub(super) takes_data: bool,
-    /// And an answer came behind it.
+    /// An answer has followed SYN data, too.
     pub(super) proven: bool,
-    /// An answer came over a plain connection first.
+    /// A plain connection was answered first.
     pub(super) outrun: bool,
-    /// An answer came behind data of a SYN since it was left alone last: what is swallowed now is rather
-    /// lost.
+    /// Since the destination was last avoided, an answer has followed SYN data; so a missing answer is more
+    /// likely a chance loss.
     pub(super) answered: bool,
 }
 
-/// Whether an attachment to the network is a black hole for Fast Open.
+/// State of an attachment to the network: whether it is a black hole for Fast Open.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Breaker {
     pub(super) attachment: u64,
     pub(super) times: u8,
     pub(super) off_until: Option<Instant>,
-    /// When an answer came behind a SYN with data last.
+    /// Time when an answer last followed a SYN with data.
     worked: Option<Instant>,
     signs: ArrayVec<(IpAddr, Instant), MAX_SIGNS>,
 }
@@ -373,18 +373,18 @@ pub(crate) struct ClientCache {
     memory: ClientMemory,
     hash: KeyedHash,
     pub(super) paths: Lru<PathKey, Path, KeyedHash>,
-    /// The one used last at the end.
+    /// The most recently used is last.
     pub(super) breakers: Vec<Breaker>,
 }
 
 impl ClientCache {
-    /// An empty cache.
+    /// Returns an empty cache.
     pub(crate) fn new(memory: ClientMemory, hash: KeyedHash) -> Self {
         let paths = Lru::new(memory.entries, hash.clone());
         ClientCache { memory, hash, paths, breakers: Vec::new() }
     }
 
-    /// As [`ClientCache::new`] makes one, in the same storage.
+    /// Returns to the state after [`ClientCache::new`], in the same storage.
     pub(crate) fn renew(&mut self, by: ClientMemory, with: KeyedHash) {
         let ClientCache { memory, hash, paths, breakers } = self;
         paths.renew(by.entries, with.clone());
@@ -392,12 +392,12 @@ impl ClientCache {
         breakers.clear();
     }
 
-    /// An empty cache of the same kind.
+    /// Returns an empty cache with the same settings.
     pub(super) fn emptied(&self) -> Self {
         ClientCache::new(self.memory, self.hash.clone())
     }
 
-    /// How this connection should open, or why without Fast Open. `known`: of the path.
+    /// Returns how this connection should open, or why without Fast Open. `known`: the facts about the path.
     pub(crate) fn choose(
         &mut self,
         asker: &Asker,
@@ -447,7 +447,7 @@ impl ClientCache {
         Ok(plan)
     }
 
-    /// Takes in what a connection reports.
+    /// Records a connection's report.
     pub(crate) fn on_report(&mut self, asker: &Asker, report: &Report, now: Instant) {
         match *report {
             Report::SynAck { class, cookie, refusals } => {
@@ -493,7 +493,7 @@ impl ClientCache {
         }
     }
 
-    /// Forgets the cookies and failures of a partition, or of all: on a change of network.
+    /// Forgets the cookies and failures of a partition, or of all. Called when the network changes.
     pub(crate) fn flush(&mut self, partition: Option<u64>) {
         self.paths.retain(|key, _| partition.is_some_and(|partition| partition != key.partition));
         if partition.is_none() {
@@ -501,7 +501,7 @@ impl ClientCache {
         }
     }
 
-    /// Pairs of addresses that are known.
+    /// Returns the number of known pairs of addresses.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.paths.len()
@@ -558,7 +558,7 @@ impl Path {
         self.ports.iter().find(|known| known.port == port).copied().unwrap_or_default()
     }
 
-    /// The memory of a port; the one that was entered first makes way.
+    /// Returns the memory of a port; a new one replaces the oldest if necessary.
     pub(super) fn port_mut(&mut self, port: u16) -> &mut Port {
         let at = match self.ports.iter().position(|known| known.port == port) {
             Some(at) => at,
@@ -600,9 +600,9 @@ impl Path {
         }
     }
 
-    /// An answer did not take the data of a SYN, which knew of so many before it. A client that opens many
-    /// connections at once meets the limits of the server with some of them: those are one sign and not many,
-    /// since none of them knew of the others.
+    /// Records an answer without the data of a SYN that knew of `known` such answers. Several of a client's
+    /// simultaneous connections may exceed a limit of the server: these count as one sign, because none of
+    /// them knew of the others.
     fn data_not_taken(&mut self, known: u8, memory: &ClientMemory, now: Instant) {
         if self.soft == 0 || now.saturating_since(self.soft_since) > memory.soft_window {
             (self.soft, self.soft_since) = (0, now);
@@ -619,22 +619,22 @@ impl Path {
         let port = self.port_mut(port);
         (port.takes_data, port.proven) = (false, false);
         port.syn_fail = port.syn_fail.saturating_add(count);
-        // More than one at a time is a black hole, which is no matter of chance.
+        // More than one simultaneous sign is a black hole, and not chance.
         let may_be_chance = port.answered && count == 1;
         if may_be_chance && port.syn_fail < memory.syn_fail_limit.max(KNOWN_SYN_FAIL_LIMIT) {
             return;
         }
         if port.syn_fail >= memory.syn_fail_limit {
             if core::mem::take(&mut port.answered) {
-                // It is left alone as long as a stranger the first time.
+                // The first time, a known destination is avoided no longer than an unknown one.
                 port.syn_fail = memory.syn_fail_limit;
             }
             port.disabled_until = Some(now + doubled(memory.disable_base, port.syn_fail.min(10)));
         }
     }
 
-    /// An answer that came over another connection first may have been lost on this one: only the second time
-    /// in a row tells something.
+    /// True if another connection was answered first for the second time in a row; after one such answer,
+    /// this connection's own may only have been lost.
     fn was_outrun_before(&mut self, port: u16) -> bool {
         let port = self.port_mut(port);
         (port.takes_data, port.proven) = (false, false);
@@ -646,7 +646,7 @@ impl Path {
     fn request_swallowed(&mut self, port: u16, memory: &ClientMemory, now: Instant) {
         let port = self.port_mut(port);
         port.req_fail = port.req_fail.saturating_add(1);
-        // A single one may have been lost.
+        // A single request may have been lost.
         if let Some(more) = port.req_fail.checked_sub(memory.syn_fail_limit) {
             port.request_after = Some(now + doubled(memory.request_base, more.min(4)));
         }

@@ -1,17 +1,17 @@
 //! Cookies and the keys behind them (TCP Fast Open, CoNEXT 2011, sections 4.1 and 4.2; RFC 7413
 //! section 4.1.2).
 //!
-//! A cookie is a message authentication code over the addresses of a connection: it proves that its
-//! bearer received a SYN-ACK at that address before. The server keeps nothing per client. The default
-//! code is Linux's since 5.3, bit for bit, so that a farm may mix kernels and this stack under one key:
+//! A cookie is a message authentication code over the addresses of a connection: it proves that its bearer
+//! has received a SYN-ACK at that address. The server keeps no state per client. The default code equals
+//! Linux's since 5.3, so that a farm may mix kernels and this stack under one key:
 //!
 //! ```text
 //! linux       LE64( SipHash-2-4( key, client address || server address ) )
 //! aes-paper   first 8 bytes of AES-128( key, client address padded with zeros to 16 bytes )
 //! ```
 //!
-//! A ring holds a primary key, which makes and checks cookies, and perhaps a backup, which only checks.
-//! Keys are wiped when dropped, printed nowhere, and cannot be read back.
+//! A ring holds a primary key, which generates and checks cookies, and optionally a backup key, which only
+//! checks. Keys are erased when dropped, never printed, and cannot be read back.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -28,12 +28,12 @@ use subtle::{Choice, ConstantTimeEq};
 use thiserror::Error;
 use zeroize::Zeroize;
 
-/// Bytes of a cookie. Longer ones would not fit beside the other options of a SYN.
+/// Length of a cookie, bytes. Longer ones would not fit together with the other options of a SYN.
 pub(crate) const COOKIE_LEN: usize = 8;
-/// How far the clocks of a farm may be apart, seconds: near the turn of an epoch its neighbours' cookies
-/// are good as well.
+/// Permitted difference between the clocks of a farm, seconds: near the change of an epoch, cookies of the
+/// adjacent epoch are valid too.
 const CLOCK_SKEW: u64 = 60;
-/// Label for deriving the key of an epoch, besides the master secret and the number of the epoch.
+/// Label for deriving the key of an epoch, in addition to the master secret and the number of the epoch.
 const DERIVATION: &[u8] = b"tfo-cookie-v1";
 
 /// A key of 16 bytes.
@@ -41,7 +41,7 @@ const DERIVATION: &[u8] = b"tfo-cookie-v1";
 pub struct CookieKey([u8; 16]);
 
 impl CookieKey {
-    /// The key of these bytes.
+    /// Returns the key of these bytes.
     pub fn new(bytes: [u8; 16]) -> Self {
         CookieKey(bytes)
     }
@@ -50,11 +50,11 @@ impl CookieKey {
         &self.0
     }
 
-    /// Reads the form that Linux uses (`net.ipv4.tcp_fastopen_key`): four hexadecimal words with dashes,
-    /// each stored little-endian, as in `a0bf63f7-ed803d81-cd641d30-cebc4a90`.
+    /// Parses Linux's format (`net.ipv4.tcp_fastopen_key`): four hexadecimal words with dashes, each stored
+    /// little-endian, as in `a0bf63f7-ed803d81-cd641d30-cebc4a90`.
     ///
     /// # Errors
-    /// The mistake in the text, without repeating it.
+    /// The error in the text, which is not repeated.
     pub fn parse(text: &str) -> Result<Self, KeyError> {
         let mut bytes = [0; 16];
         let mut words = text.trim().split('-');
@@ -94,12 +94,12 @@ impl PartialEq for CookieKey {
 
 impl Eq for CookieKey {}
 
-/// A secret that the keys of a farm are derived from; 16 bytes or more.
+/// A secret from which the keys of a farm are derived; 16 bytes or more.
 #[derive(Clone)]
 pub struct MasterSecret(Vec<u8>);
 
 impl MasterSecret {
-    /// The secret of these bytes.
+    /// Returns the secret of these bytes.
     ///
     /// # Errors
     /// [`KeyError::Short`] if there are fewer than 16.
@@ -107,7 +107,7 @@ impl MasterSecret {
         if bytes.len() < 16 { Err(KeyError::Short(bytes.len())) } else { Ok(MasterSecret(bytes.to_vec())) }
     }
 
-    /// `first 16 bytes of HMAC-SHA256(master, "tfo-cookie-v1" || BE64(epoch))`.
+    /// Returns `first 16 bytes of HMAC-SHA256(master, "tfo-cookie-v1" || BE64(epoch))`.
     fn key_of(&self, epoch: u64) -> CookieKey {
         let mut key = [0; 16];
         if let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(&self.0) {
@@ -141,52 +141,51 @@ impl PartialEq for MasterSecret {
 
 impl Eq for MasterSecret {}
 
-/// Why a key cannot be used.
+/// Reason why a key cannot be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum KeyError {
-    /// Not four words.
+    /// There are not four words.
     #[error("a Fast Open key has four words joined by dashes, as in a0bf63f7-ed803d81-cd641d30-cebc4a90")]
     Words,
     /// A word is not hexadecimal.
     #[error("each word of a Fast Open key has 1 to 8 hexadecimal digits")]
     Digits,
-    /// More than a primary and a backup key on one line.
+    /// There are more than a primary and a backup key on one line.
     #[error("a line holds one Fast Open key, or two as primary,backup")]
     Keys,
-    /// A master secret that is too short.
+    /// The master secret is too short.
     #[error("a master secret has at least 16 bytes; this one has {0}")]
     Short(usize),
 }
 
-/// Where the keys of a server come from.
+/// Source of a server's keys.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum KeySource {
-    /// Keys that somebody installs. To rotate them in a farm: (1) install the new key as the backup
-    /// everywhere; (2) when all have it, swap primary and backup everywhere; (3) remove the old one after
-    /// the overlap.
+    /// Installed keys. To rotate them in a farm: (1) install the new key as the backup everywhere; (2) when
+    /// all have it, swap primary and backup everywhere; (3) remove the old one after the overlap.
     Fixed {
-        /// Makes and checks cookies.
+        /// Generates and checks cookies.
         primary: CookieKey,
         /// Checks only.
         backup: Option<CookieKey>,
     },
-    /// Keys that follow from a secret and the time of day, so that a farm rotates without a word. The
-    /// driver tells the time with [`crate::Stack::set_unix_time`]; before that no cookie is made.
+    /// Keys derived from a secret and the time of day, so that a farm rotates without communication. The
+    /// driver sets the time with [`crate::Stack::set_unix_time`]; before that no cookie is generated.
     Derived {
-        /// The secret that the farm shares.
+        /// The shared secret of the farm.
         master: MasterSecret,
-        /// Length of an epoch, seconds; a cookie lives for one to two. 60..=2592000, default 86400.
+        /// Length of an epoch, seconds; a cookie is valid for one to two epochs. 60..=2592000, default 86400.
         rotate_s: u64,
     },
 }
 
 impl KeySource {
-    /// Reads `primary` or `primary,backup`, the line that Linux takes and prints.
+    /// Parses `primary` or `primary,backup`, Linux's format.
     ///
     /// # Errors
-    /// As [`CookieKey::parse`].
+    /// Those of [`CookieKey::parse`].
     pub fn parse(line: &str) -> Result<Self, KeyError> {
         let mut keys = line.split(',');
         let primary = CookieKey::parse(keys.next().unwrap_or_default())?;
@@ -198,7 +197,7 @@ impl KeySource {
     }
 }
 
-/// Which code a cookie is.
+/// The code of a cookie.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum CookieMac {
@@ -209,31 +208,31 @@ pub enum CookieMac {
     AesPaper,
 }
 
-/// Which server address a cookie is bound to.
+/// The server address in a cookie.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum CookieDst {
     /// The destination of the packet.
     #[default]
     Packet,
-    /// None: the unspecified address stands in its place.
+    /// None: the unspecified address is used instead.
     Unbound,
-    /// This one: the address that clients see, where a load balancer translates it.
+    /// This address, which clients see if a load balancer translates it.
     Fixed(IpAddr),
 }
 
-/// Whose a cookie is.
+/// Result of checking a cookie.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Check {
-    /// Made with the primary key.
+    /// Generated with the primary key.
     Primary,
-    /// Made with the backup: good, but the client should have a new one.
+    /// Generated with the backup key: valid, but the client should get a new one.
     Backup,
-    /// Of none.
+    /// Generated with neither.
     Invalid,
 }
 
-/// The keys of a server, ready for use.
+/// The keys of a server, prepared for use.
 #[derive(Debug)]
 pub(crate) struct KeyRing {
     dst: CookieDst,
@@ -247,23 +246,23 @@ enum Keys {
     Derived(Epochs),
 }
 
-/// A key in the form that its code needs.
+/// A key in the form for its code.
 enum Code {
     Linux(CookieKey),
     AesPaper(Box<Aes128>),
 }
 
-/// Keys that follow from the time of day.
+/// Keys derived from the time of day.
 struct Epochs {
     master: MasterSecret,
     rotate_s: u64,
     unix: Option<u64>,
-    /// The epoch of `keys[2]`; the keys are those of the two before it, of itself and of the next.
+    /// The epoch of `keys[2]`; the keys are those of the two epochs before it, of itself and of the next.
     turned: Option<(u64, [Code; 4])>,
 }
 
 impl KeyRing {
-    /// The ring of these keys.
+    /// Returns the ring of these keys.
     pub(crate) fn new(source: &KeySource, mac: CookieMac, dst: CookieDst) -> Self {
         let keys = match source {
             KeySource::Fixed { primary, backup } => Keys::Fixed {
@@ -280,14 +279,14 @@ impl KeyRing {
         KeyRing { dst, mac, keys }
     }
 
-    /// Tells the time of day: seconds since 1970, as far as anybody has told the stack.
+    /// Sets the time of day: seconds since 1970, if the stack knows it.
     pub(crate) fn tell_time(&mut self, unix: Option<u64>) {
         if let (Keys::Derived(epochs), Some(unix)) = (&mut self.keys, unix) {
             epochs.turn(unix, self.mac);
         }
     }
 
-    /// A cookie for a client; `None` while the time of day is unknown that the key depends on.
+    /// Returns a cookie for a client; `None` if the key depends on the time of day and that is unknown.
     pub(crate) fn generate(&self, client: IpAddr, server: IpAddr) -> Option<Cookie> {
         let code = match &self.keys {
             Keys::Fixed { primary, .. } => primary,
@@ -296,14 +295,14 @@ impl KeyRing {
         Cookie::new(&code.cookie(&Ends::of(client, self.bound_to(server))))
     }
 
-    /// Whose cookie it is. Every key is tried whatever the others say, and the comparison takes the same
-    /// time for every content; the length is public.
+    /// Checks a cookie. Every key is tried, and the comparison takes the same time for every content; the
+    /// length is public.
     pub(crate) fn check(&self, cookie: &Cookie, client: IpAddr, server: IpAddr) -> Check {
         let Ok(cookie) = <[u8; COOKIE_LEN]>::try_from(cookie.as_slice()) else {
             return Check::Invalid;
         };
         let ends = Ends::of(client, self.bound_to(server));
-        // As numbers they are compared in one piece.
+        // Compared as numbers in one step.
         let cookie = u64::from_ne_bytes(cookie);
         let is_of = |code: &Code| u64::from_ne_bytes(code.cookie(&ends)).ct_eq(&cookie);
         let none = Choice::from(0);
@@ -344,9 +343,9 @@ impl Epochs {
         self.turned.as_ref().map(|(_, [_, _, current, _])| current)
     }
 
-    /// The current epoch is primary and the one before it backup. Around the turn, a server whose clock
-    /// is ahead has already made cookies of the next epoch, and one whose clock is behind still takes
-    /// those of the one before the last.
+    /// Checks with the current epoch as primary and the previous one as backup. Around the change of an
+    /// epoch, a server whose clock is ahead has already generated cookies of the next epoch, and one whose
+    /// clock is behind still accepts those of the epoch before the last.
     fn check(&self, is_of: impl Fn(&Code) -> Choice) -> (Choice, Choice) {
         let (Some((_, [oldest, last, current, next])), Some(unix)) = (&self.turned, self.unix) else {
             return (Choice::from(0), Choice::from(0));
@@ -394,15 +393,15 @@ impl fmt::Debug for Epochs {
     }
 }
 
-/// SipHash-2-4 over the first address and then the second, in network byte order.
+/// Returns SipHash-2-4 over the first address and then the second, in network byte order.
 pub(crate) fn addresses_hash(key: &[u8; 16], first: IpAddr, second: IpAddr) -> u64 {
     Ends::of(first, second).hash(key)
 }
 
-/// Two addresses in network byte order, one behind the other.
+/// Two addresses in network byte order, one after the other.
 struct Ends {
     bytes: [u8; 32],
-    /// Bytes of the first, and of both.
+    /// Length of the first, and of both, bytes.
     first: usize,
     len: usize,
 }

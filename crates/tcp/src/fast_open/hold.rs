@@ -15,16 +15,16 @@ use crate::connection::TimeWaitState;
 use crate::four_tuple::{FourTuple, KeyedHash};
 use crate::time::{Duration, Instant};
 
-/// One entry answers at most this often.
+/// Minimum time between two answers of an entry.
 const ANSWER_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Which connections are held.
+/// The connections that are held.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum LastAckHold {
     /// None.
     Off,
-    /// Those whose SYN brought data that was taken.
+    /// Those whose SYN data was accepted.
     #[default]
     FastOpened,
     /// All that leave LAST-ACK.
@@ -36,24 +36,24 @@ pub enum LastAckHold {
 pub(crate) struct Held {
     /// Its initial receive sequence number.
     pub(crate) irs: SeqNum,
-    /// The numbers it ended with.
+    /// Its final sequence numbers.
     pub(crate) numbers: TimeWaitState,
-    /// IP hop limit of what it sends.
+    /// IP hop limit of its segments.
     pub(crate) hop_limit: u8,
-    /// DSCP of what it sends.
+    /// DSCP of its segments.
     pub(crate) dscp: u8,
     expiry: Instant,
     answered: Option<Instant>,
 }
 
-/// Verdict on a SYN for held ends.
+/// Decision on a SYN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum HoldVerdict {
-    /// Nothing is held: it is like any other.
+    /// Nothing is held: process it like any other.
     Unknown,
-    /// A new connection: the entry is gone.
+    /// A new connection: the entry has been removed.
     Fresh,
-    /// An old duplicate: drop it, and say what is known if there is an answer.
+    /// An old duplicate: drop it, after the answer if there is one.
     Duplicate { answer: Option<Held> },
 }
 
@@ -61,20 +61,20 @@ pub(crate) enum HoldVerdict {
 #[derive(Debug)]
 pub(crate) struct HoldTable {
     held: HashMap<FourTuple, Held, KeyedHash>,
-    /// In order of expiry; entries outlive what they speak of.
+    /// In the order of expiry; entries may remain after their connection is removed.
     order: VecDeque<(Instant, FourTuple)>,
     capacity: usize,
     lifetime: Duration,
 }
 
 impl HoldTable {
-    /// An empty table of `capacity` entries that last two times `msl`.
+    /// Returns an empty table of `capacity` entries, which last two times `msl`.
     pub(crate) fn new(capacity: usize, msl: Duration, hash: KeyedHash) -> Self {
         let held = HashMap::with_hasher(hash);
         HoldTable { held, order: VecDeque::new(), capacity, lifetime: msl * 2 }
     }
 
-    /// Holds a connection; the one held for longest makes way.
+    /// Holds a connection; if the table is full, it replaces the oldest.
     pub(crate) fn insert(
         &mut self,
         tuple: FourTuple,
@@ -94,7 +94,7 @@ impl HoldTable {
         self.order.push_back((expiry, tuple));
     }
 
-    /// Judges a SYN for these ends.
+    /// Judges a SYN for this four-tuple.
     pub(crate) fn judge(
         &mut self,
         tuple: &FourTuple,
@@ -117,7 +117,7 @@ impl HoldTable {
         HoldVerdict::Duplicate { answer: due.then_some(*held) }
     }
 
-    /// Entries now.
+    /// Returns the number of entries.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.held.len()

@@ -17,9 +17,8 @@
 //!   |<------------------------------------|
 //! ```
 //!
-//! Every failure ends in the ordinary handshake with the request behind it: nothing that would have connected
-//! without Fast Open fails because of it. The price: a request may be delivered **more than once**, which is
-//! why both ends must ask for it.
+//! Every failure ends in the ordinary handshake followed by the request: no connection fails because of Fast
+//! Open. The price: a request may be delivered **more than once**, so both ends must enable it.
 //!
 //! | file | decision |
 //! |---|---|
@@ -34,8 +33,7 @@
 //! | `persist` | the cache as text that survives a restart |
 //!
 //! The parts know no connections (`server` uses `cookie`, `one_time` and `replay`; `client` uses `outcome`);
-//! what the connection does with their verdicts is in `connection/fast_open/`, what the stack does in
-//! `stack/fast_open.rs`.
+//! `connection/fast_open/` and `stack/fast_open.rs` act on their decisions.
 
 pub(crate) mod client;
 pub(crate) mod cookie;

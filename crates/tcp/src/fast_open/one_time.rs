@@ -23,22 +23,22 @@ use subtle::ConstantTimeEq;
 
 use super::cookie::{CookieKey, addresses_hash};
 
-/// Counters that are remembered; older ones are refused.
+/// Number of remembered counters; older ones are refused.
 const WINDOW: u64 = 1 << 20;
 const WORDS: usize = (WINDOW / 64) as usize;
 
 /// Result of presenting a cookie.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Redeemed {
-    /// Good, and used up from now on.
+    /// Valid, and now used.
     Accepted,
-    /// Used before, or too old to tell.
+    /// Used before, or too old to know.
     Reused,
-    /// Not one of ours for these addresses.
+    /// Not issued here for these addresses.
     Invalid,
 }
 
-/// Issues one-time cookies and takes them back.
+/// Issues and redeems one-time cookies.
 pub(crate) struct OneTimeCookies {
     cipher: Aes128,
     /// Hashes IPv6 addresses to eight bytes.
@@ -48,7 +48,7 @@ pub(crate) struct OneTimeCookies {
 }
 
 impl OneTimeCookies {
-    /// An issuer that has issued nothing. `key` encrypts, `hash_key` hashes IPv6 addresses.
+    /// Returns an issuer without issued cookies. `key` encrypts, `hash_key` hashes IPv6 addresses.
     pub(crate) fn new(key: &CookieKey, hash_key: &CookieKey) -> Self {
         OneTimeCookies {
             cipher: Aes128::new(&(*key.bytes()).into()),
@@ -58,7 +58,7 @@ impl OneTimeCookies {
         }
     }
 
-    /// The next cookie for this client.
+    /// Returns the next cookie for this client.
     pub(crate) fn issue(&mut self, client: IpAddr, server: IpAddr) -> Cookie {
         self.issued += 1;
         if let Some((word, bit)) = self.place(self.issued) {
@@ -72,7 +72,7 @@ impl OneTimeCookies {
         Cookie::new(&block).unwrap_or(Cookie::REQUEST)
     }
 
-    /// Takes a cookie back: at most once.
+    /// Redeems a cookie, at most once.
     pub(crate) fn redeem(&mut self, cookie: &Cookie, client: IpAddr, server: IpAddr) -> Redeemed {
         let Ok(sealed) = <[u8; 16]>::try_from(cookie.as_slice()) else { return Redeemed::Invalid };
         let mut block = sealed.into();
@@ -191,7 +191,7 @@ mod tests {
         issuer.issued = WINDOW + 1;
         assert_eq!(issuer.redeem(&first, client, server), Redeemed::Reused);
         assert_eq!(issuer.redeem(&second, client, server), Redeemed::Accepted);
-        // The next counter takes the place of the second, which is forgotten with it.
+        // The next counter replaces the second, which is forgotten.
         let next = issuer.issue(client, server);
         assert_eq!(issuer.redeem(&next, client, server), Redeemed::Accepted);
         assert_eq!(issuer.redeem(&second, client, server), Redeemed::Reused);

@@ -5,34 +5,34 @@
 
 use brisk_wire::FastOpen;
 
-/// Whether Fast Open worked on a connection.
+/// Outcome of Fast Open on a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum FastOpenOutcome {
-    /// It is not known yet: the SYN is not answered.
+    /// Unknown yet: the SYN has not been answered.
     Pending,
-    /// The server took data of the SYN (on its side: the SYN opened the connection). One round trip was
-    /// saved.
+    /// The server accepted SYN data, which saved a round trip (on the server: the SYN opened the connection).
     Used,
-    /// There was no cookie; the server gave one for the next time (on its side: it was asked for one).
+    /// There was no cookie; the server gave one for the next connection (on the server: the client requested
+    /// one).
     NoCookie,
-    /// The server answered the cookie with another: the client's address or the key has changed (on its side:
-    /// it did not take the data, for any reason).
+    /// The server answered the cookie with another: the client's address or the key has changed (on the
+    /// server: it did not accept the data).
     Refused,
-    /// The answer shows no sign of the option: the peer does not know it, the path removed it, or the
-    /// server is at its limit.
+    /// The answer lacks the option: the peer does not know it, the path removed it, or the server is at its
+    /// limit.
     Stripped,
-    /// The first SYN was lost, or no SYN-ACK came at all: by chance, because the path swallows or refuses
-    /// such SYNs, or because the server is down.
+    /// The first SYN was lost, or there was no SYN-ACK: by chance, because the path drops or rejects such
+    /// SYNs, or because the server is down.
     SynLost,
-    /// The path let the SYN pass and swallowed everything after it.
+    /// The path passed the SYN and dropped all later packets.
     Blackholed,
     /// It was not tried.
     Off(OffReason),
 }
 
 impl FastOpenOutcome {
-    /// The name for metrics and reports.
+    /// Returns the name for metrics and reports.
     pub fn name(self) -> &'static str {
         match self {
             FastOpenOutcome::Pending => "pending",
@@ -47,33 +47,33 @@ impl FastOpenOutcome {
     }
 }
 
-/// Why Fast Open was not tried.
+/// Reason why Fast Open was not tried.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum OffReason {
-    /// Nobody asked for it.
+    /// The program did not request it.
     NotAsked,
-    /// There was nothing to send with the SYN; the cookie travelled alone.
+    /// There was no data for the SYN; it carried only the cookie.
     NoData,
-    /// The server did not take the data of three SYNs lately: the cookie travelled alone.
+    /// The server recently rejected the data of three SYNs: this one carried only the cookie.
     Suspended,
-    /// SYNs of this kind were swallowed on the way to this destination and port.
+    /// SYNs of this kind to this destination and port were dropped.
     Disabled,
-    /// The server gave no cookie lately, or the request was swallowed.
+    /// The server recently gave no cookie, or the request was dropped.
     NoCookieThere,
     /// This attachment to the network is a black hole for it.
     BlackHole,
-    /// Both ends opened the connection at once.
+    /// Both ends opened the connection at the same time.
     Simultaneous,
-    /// A SYN with this option and that of Corrective and Proactive was swallowed lately: this one tries the
-    /// other option alone.
+    /// A SYN with this option and that of Corrective and Proactive was dropped recently: this one carries
+    /// only the other option.
     OnTrial,
-    /// This host does not allow it.
+    /// The host's settings do not permit it.
     NotAllowed,
 }
 
 impl OffReason {
-    /// The name for metrics and reports.
+    /// Returns the name for metrics and reports.
     pub fn name(self) -> &'static str {
         match self {
             OffReason::NotAsked => "off",
@@ -94,47 +94,47 @@ impl OffReason {
 pub(crate) enum BlackHoleSign {
     /// Two retransmission timeouts in a row, and no progress since the connection opened.
     Timeouts,
-    /// A FIN arrived out of order, and never any data: somebody removed it.
+    /// A FIN arrived out of order, and never any data, which a device has removed.
     FinOnly,
-    /// The server sends its SYN-ACK again and again, and nothing else arrives.
+    /// The server retransmits its SYN-ACK, and nothing else arrives.
     RepeatedSynAck,
     /// A reset within a round trip of the SYN-ACK, before any data.
     EarlyReset,
-    /// The same request was answered on a plain connection that began later. A lost answer looks the same, so
-    /// this tells something only the second time in a row.
+    /// A plain connection that began later was answered first. A lost answer looks the same, so this is a
+    /// sign only the second time in a row.
     Outrun,
 }
 
-/// Content of the first acceptable SYN-ACK with regard to Fast Open.
+/// The result of Fast Open in the first acceptable SYN-ACK.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum SynAckClass {
     /// It acknowledges all data of the SYN.
     Accepted,
-    /// It acknowledges some of it.
+    /// It acknowledges a part of it.
     Partial,
-    /// None of it, and there is a new cookie.
+    /// It acknowledges none, and has a new cookie.
     SoftReject,
-    /// None of it, and there is no cookie.
+    /// It acknowledges none, and has no cookie.
     SoftNegative,
-    /// None of it, and there is a cookie though the plain SYN had left too: the first SYN got through.
+    /// It acknowledges none, and has a cookie although the plain SYN had left too: the first SYN arrived.
     LateReject,
-    /// None of it, no cookie, and the plain SYN had left too: the first SYN was swallowed.
+    /// It acknowledges none and has no cookie, and the plain SYN had left too: the first SYN was dropped.
     SynDrop,
-    /// The cookie that was asked for.
+    /// It has the requested cookie.
     Granted,
-    /// No cookie, though one was asked for.
+    /// It lacks the requested cookie.
     NotSupported,
-    /// No cookie, and the plain SYN had left too: the request was swallowed.
+    /// It has no cookie, and the plain SYN had left too: the request was dropped.
     ReqDrop,
-    /// The SYN carried a cookie and no data: nothing can be said.
+    /// The SYN carried a cookie and no data: the answer shows nothing.
     NoData,
 }
 
-/// Content of our SYNs, as far as the verdict on a SYN-ACK depends on it.
+/// The sent SYNs, as far as the judgement of a SYN-ACK needs them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct SynSent {
-    /// The first one asked for a cookie.
+    /// The first one requested a cookie.
     pub(crate) request: bool,
     /// Bytes of data of the first one.
     pub(crate) data: u32,

@@ -1,4 +1,4 @@
-//! The client's cache as text, to survive a restart.
+//! The client's cache as text that survives a restart.
 //!
 //! ```text
 //! brisk-fast-open 3 1764000000
@@ -55,11 +55,11 @@ impl ClientCache {
         }
     }
 
-    /// Adds what [`ClientCache::export`] wrote, as far as it is not known better here.
+    /// Adds the facts that [`ClientCache::export`] wrote, except for those that are already known.
     pub(crate) fn import(&mut self, text: &str, unix: Option<u64>, now: Instant) -> Result<(), ImportError> {
         let stored = KIND.read(text)?;
         let clock = stored.clock(unix, now);
-        // Read twice, so that a line that cannot be read leaves the cache as it was.
+        // Parsed twice, so that an invalid line does not change the cache.
         self.emptied().read_lines(&stored, &clock)?;
         self.read_lines(&stored, &clock)
     }
@@ -74,7 +74,7 @@ impl ClientCache {
         })
     }
 
-    /// A path, and whether it was taken: what this process has learnt itself is fresher.
+    /// Parses a path; also returns whether it was added, because this process's own facts are newer.
     fn read_path(&mut self, words: &mut Words<'_>, clock: &Clock) -> Option<(PathKey, bool)> {
         let key = PathKey { local: words.read()?, remote: words.read()?, partition: words.read()? };
         let cookie = match words.next()? {
@@ -184,7 +184,8 @@ mod tests {
         cache.choose(&asker(remote), &connect, None, &known, at(now)).map(|plan| plan.mode)
     }
 
-    /// A server that works, one that is left alone, one without Fast Open, and an attachment that is off.
+    /// Returns a cache with a server that works, one that is avoided, one without Fast Open, and an
+    /// attachment that is off.
     fn full() -> ClientCache {
         let mut cache = cache();
         let cookie = Cookie::new(&[0xab; 8]).map(FastOpen::with_cookie);
@@ -209,8 +210,7 @@ mod tests {
         assert_eq!(choose(&mut later, "198.51.100.10:80", 5), Err(OffReason::NoCookieThere));
     }
 
-    /// That a SYN with data was answered is one thing, that nothing but its data can have been what was
-    /// answered another.
+    /// An answer to a SYN with data differs from an answer that its data alone can have caused.
     #[test]
     fn proven_and_accepted_cookies_stay_apart() {
         let mut before = cache();
@@ -231,7 +231,7 @@ mod tests {
         assert_eq!(plan(&mut later, "198.51.100.9:80"), known);
         assert_eq!(known.map(|(untried, _)| untried), Ok(false));
 
-        // A server of which nothing is known but that a SYN was lost.
+        // A server of which only a lost SYN is known.
         before.on_report(&asker("198.51.100.10:80"), &granted, at(0));
         before.on_report(&asker("198.51.100.10:80"), &Report::Failed(Mode::Data), at(0));
         later = cache();

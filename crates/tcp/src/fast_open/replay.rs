@@ -1,20 +1,20 @@
 //! SYNs whose data was accepted, remembered so that a copy is not accepted again (RFC 7413 section 6.1).
 //!
-//! A copy of a SYN is recognised while its connection lives, and for a minute after by the hold of section
-//! 3.5 of the paper ([`super::hold`]); but the hold knows only connections that this side closed last. The
-//! window remembers every SYN whose data was accepted, for a configured time, by client address, port of the
-//! listener, initial sequence number and data. The client's port is left out, so that a copy from another
-//! port is recognised too.
+//! A copy of a SYN is recognised while its connection exists, and for a minute after that by the hold of
+//! section 3.5 of the paper ([`super::hold`]); but the hold knows only connections that this side closed
+//! last. The window remembers every SYN whose data was accepted, for a configured time, by client address,
+//! port of the listener, initial sequence number and data. The client's port is left out, so that a copy from
+//! another port is recognised too.
 //!
-//! The window forgets nothing before its time. When it is full, SYNs count as ones without Fast Open until
-//! there is space again. A known SYN opens an ordinary handshake, which an old duplicate never completes.
-//! Entries are keyed hashes; a collision costs the second SYN a round trip.
+//! The window forgets nothing too early. When it is full, SYNs count as ones without Fast Open until there is
+//! space again. A known SYN opens an ordinary handshake, which an old duplicate never completes. Entries are
+//! keyed hashes; a collision costs the second SYN a round trip.
 //!
-//! If several stacks share the addresses of a host, a copy may come to another stack; their driver lets them
-//! share the window ([`ReplayMemory`]).
+//! If several stacks share the addresses of a host, a copy may reach another stack, so their driver makes
+//! them share the window ([`ReplayMemory`]).
 //!
-//! A restart forgets everything. If the keys are drawn at the start, the old cookies are then worthless; with
-//! configured keys an earlier SYN can be accepted once more.
+//! A restart loses the window. If the keys are random at each start, old cookies become invalid too; with
+//! configured keys, an earlier SYN can be accepted once more.
 
 use alloc::collections::VecDeque;
 use core::fmt;
@@ -30,10 +30,10 @@ use crate::time::{Duration, Instant};
 /// Lifetime and size of the window.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReplayWindow {
-    /// How long a SYN is remembered: at least as long as the network may hold one (RFC 9293 section 3.4.1:
-    /// two minutes). Up to 86400 s, default 120 s.
+    /// Time for which a SYN is remembered: at least as long as the network may delay one (RFC 9293 section
+    /// 3.4.1: two minutes). Up to 86400 s, default 120 s.
     pub lifetime: Duration,
-    /// SYNs that are remembered at most, 50 bytes each; more in this time open ordinarily. 1..=16777216,
+    /// Limit of remembered SYNs, 50 bytes each; further ones open an ordinary handshake. 1..=16777216,
     /// default 262144: 2,184 a second for 120 s.
     pub entries: usize,
 }
@@ -56,20 +56,20 @@ pub struct FirstData<'a> {
     pub data: &'a [u8],
 }
 
-/// Verdict on a SYN.
+/// Decision on a SYN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReplayVerdict {
-    /// Not seen within the window; it is remembered now.
+    /// It was not seen within the window, and is remembered now.
     Fresh,
-    /// Seen before.
+    /// It was seen before.
     Replayed,
-    /// There is no room to remember it.
+    /// There is no space to remember it.
     Full,
 }
 
 /// Memory of the SYNs of a listener: its own, or one for several stacks.
 pub trait ReplayMemory: fmt::Debug + Send {
-    /// Judges a SYN whose data is about to be taken, and remembers it if it is fresh.
+    /// Judges a SYN whose data is about to be accepted, and remembers it if it is fresh.
     fn judge(&mut self, syn: &FirstData<'_>, now: Instant) -> ReplayVerdict;
 }
 
@@ -84,7 +84,7 @@ pub(crate) struct Replays {
 }
 
 impl Replays {
-    /// Nothing seen yet.
+    /// Returns an empty memory.
     pub(crate) fn new(window: ReplayWindow, hash: KeyedHash) -> Self {
         let seen = HashSet::with_hasher(hash.clone());
         Replays { window, hash, seen, order: VecDeque::new() }

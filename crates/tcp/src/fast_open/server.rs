@@ -1,14 +1,14 @@
 //! The server's side: which SYNs open a connection at once, and the limits (TCP Fast Open, CoNEXT 2011,
 //! sections 3.4 and 3.5; RFC 7413 section 5).
 //!
-//! A SYN with a valid cookie opens a connection before its sender has proved that it still receives our
-//! packets. Three limits hold for an attacker with valid cookies: the connections in this state of a
-//! listener, those of each client address, and the bytes of their data in the whole stack. Beyond these
-//! limits a SYN counts as one without Fast Open.
+//! A SYN with a valid cookie opens a connection before its sender has proved that it still receives packets
+//! at its address. Three limits bound an attacker with valid cookies: the pending connections of a listener,
+//! those of each client address, and the bytes of their data in the whole stack. Above these limits a SYN
+//! counts as one without Fast Open.
 //!
-//! A reset in this state frees the connection but not its place. An attacker who floods with forged addresses
-//! causes resets from their hosts, and would otherwise regain the places at once. The place is free after
-//! [`ServerLimits::rst_penalty`].
+//! A reset of a pending connection frees the connection but not its slot. An attacker who floods with forged
+//! addresses causes resets from their hosts, and would otherwise regain the slots at once. The slot is free
+//! after [`ServerLimits::rst_penalty`].
 
 use alloc::collections::VecDeque;
 use alloc::format;
@@ -27,15 +27,14 @@ use crate::four_tuple::KeyedHash;
 use crate::lru::{Lru, Place};
 use crate::time::{Duration, Instant};
 
-/// Bounds on Fast Open that hold for a whole stack.
+/// Limits of Fast Open for a whole stack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ServerLimits {
-    /// Connections of all listeners that were opened by their SYN and are not acknowledged yet.
-    /// Default 65535.
+    /// Pending connections of all listeners: opened by their SYN and not acknowledged yet. Default 65535.
     pub max_pending: usize,
-    /// Bytes of SYN data that such connections hold. Default 1 MiB.
+    /// Bytes of SYN data of pending connections. Default 1 MiB.
     pub max_pending_bytes: usize,
-    /// How long a place stays taken after a reset. 0..=600 s, default 60 s.
+    /// Time for which a slot stays occupied after a reset. 0..=600 s, default 60 s.
     pub rst_penalty: Duration,
     /// Client addresses whose connections are counted. 0..=1000000, default 10000.
     pub per_ip_entries: usize,
@@ -56,41 +55,40 @@ impl Default for ServerLimits {
     }
 }
 
-/// Fast Open at a listener. Data of a SYN can be delivered **more than once** to the application (a
-/// duplicated SYN, RFC 7413 section 6.1): switch it on only where a repeated request does no harm.
+/// Fast Open at a listener. The application can receive the data of a SYN **more than once** (a duplicated
+/// SYN, RFC 7413 section 6.1): use it only for requests that may be repeated.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FastOpenListen {
-    /// Connections that were opened by their SYN and are not acknowledged yet. 0 (off)..=65535, default
-    /// 256.
+    /// Pending connections: opened by their SYN and not acknowledged yet. 0 (off)..=65535, default 256.
     pub max_pending: u16,
-    /// Such connections per client: an IPv4 address, an IPv6 /64. 1..=65535, default 16.
+    /// Pending connections per client: an IPv4 address, an IPv6 /64. 1..=65535, default 16.
     pub max_per_ip: u16,
-    /// Keys of this listener alone; `None`: those of the stack.
+    /// Keys of this listener only; `None`: those of the stack.
     pub keys: Option<KeySource>,
     /// The code of its cookies. Default Linux's.
     pub mac: CookieMac,
-    /// The server address that its cookies are bound to. Default that of the packet.
+    /// The server address in its cookies. Default that of the packet.
     pub dst: CookieDst,
-    /// Ask for cookies. `false` takes data from anybody: for closed networks only. Default `true`.
+    /// Require cookies. `false` accepts data from any client: for closed networks only. Default `true`.
     pub require_cookie: bool,
-    /// Send only the SYN-ACK until the client has acknowledged it: nothing can be reflected then, and the
-    /// answer comes later by a round trip less the time it takes. Default `false`.
+    /// Send only the SYN-ACK until the client has acknowledged it. This prevents reflection of data; the
+    /// response is later by a round trip, less the time to compute it. Default `false`.
     pub hold_response: bool,
-    /// Before that acknowledgement send at most this many times the bytes of the SYN's packet; 0: the window
+    /// Before that acknowledgement send at most this multiple of the bytes of the SYN's packet; 0: the window
     /// decides. 0..=64, default 0.
     pub amp_factor: u8,
-    /// The application answers only requests whose sender it has authenticated, and each of them once: before
-    /// that acknowledgement a response may take the whole [`crate::TcpConfig::initial_window`], and what a
-    /// flight of the path has carried. Without it ten segments leave at most, since a cookie may be stolen.
-    /// Default `false`.
+    /// The application responds only to requests whose sender it has authenticated, and to each of them once.
+    /// Then a response may use the whole [`crate::TcpConfig::initial_window`], and the volume of a flight of
+    /// the path, before that acknowledgement. Otherwise at most ten segments leave, because a cookie may be
+    /// stolen. Default `false`.
     pub authenticated: bool,
-    /// Cookies that open one connection each; works with clients of this stack only. Default `false`.
+    /// Use cookies that open one connection each; only clients of this stack support them. Default `false`.
     pub one_time: bool,
-    /// Take data segments that follow a SYN with data before the handshake is complete, an initial window at
-    /// most, and further SYNs with parts of it: for hops whose clients send them
+    /// Accept data segments that follow a SYN with data before the handshake is complete, an initial window
+    /// at most, and further SYNs with parts of the data: for hops whose clients send them
     /// ([`super::FastOpenConnect`]). Default `false`.
     pub data_after_syn: bool,
-    /// Remember the SYNs whose data was taken, and take a copy of none. Default `None`: the hold alone.
+    /// Remember the SYNs whose data was accepted, and reject copies. Default `None`: only the hold.
     pub replay_window: Option<ReplayWindow>,
     /// Makes literals end with `..`, so that releases can add fields.
     #[doc(hidden)]
@@ -145,7 +143,7 @@ impl Default for FastOpenListen {
     }
 }
 
-/// Relevant content of a SYN.
+/// The relevant fields of a SYN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct SynFacts {
     pub(crate) client: IpAddr,
@@ -155,7 +153,7 @@ pub(crate) struct SynFacts {
     pub(crate) payload: usize,
 }
 
-/// Verdict on a SYN.
+/// Decision on a SYN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Verdict {
     /// An ordinary handshake, with this option in the SYN-ACK.
@@ -164,33 +162,33 @@ pub(crate) enum Verdict {
     Accept { ticket: Ticket, option: Option<FastOpen>, key: Check },
 }
 
-/// Why a SYN is an ordinary one.
+/// Reason why a SYN opens an ordinary handshake.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Plain {
-    /// It asked for nothing: neither data nor option.
+    /// It has neither data nor the option.
     NotAsked,
-    /// It asked for a cookie.
+    /// It requests a cookie.
     Request,
-    /// It brought data and no cookie.
+    /// It has data and no cookie.
     NoCookie,
-    /// Its cookie is not good.
+    /// Its cookie is not valid.
     Invalid,
     /// Its cookie was used before.
     Reused,
-    /// The listener, or the stack, has as many pending connections as it may.
+    /// The listener or the stack has reached its limit of pending connections.
     Overflow,
-    /// The client has as many as it may.
+    /// The client has reached its limit.
     PerIp,
-    /// There is no room for the data.
+    /// There is no space for the data.
     Memory,
-    /// Its data was taken before.
+    /// Its data was accepted before.
     Replayed,
-    /// There is no room to remember it.
+    /// There is no space to remember it.
     WindowFull,
 }
 
-/// The place that a connection takes until its SYN is acknowledged. It must be given back exactly once,
-/// by [`Admission::release`] or [`Admission::penalise`].
+/// The slot of a connection until its SYN is acknowledged. It must be returned exactly once, by
+/// [`Admission::release`] or [`Admission::penalise`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Ticket {
     listener: ListenerId,
@@ -198,7 +196,7 @@ pub(crate) struct Ticket {
     bytes: usize,
 }
 
-/// A place that a reset left taken.
+/// A slot that stays occupied after a reset.
 #[derive(Clone, Copy, Debug)]
 struct Penalty {
     expiry: Instant,
@@ -206,11 +204,11 @@ struct Penalty {
     per_ip: Option<Place>,
 }
 
-/// The SYNs with data that the listeners of a stack have admitted, within their limits.
+/// The SYNs with data that the listeners of a stack have admitted, within the limits.
 #[derive(Debug)]
 pub(crate) struct Admission {
     limits: ServerLimits,
-    /// Pending connections of each listener, penalties included.
+    /// Pending connections of each listener, including penalties.
     pending: HashMap<ListenerId, usize, KeyedHash>,
     total: usize,
     bytes: usize,
@@ -220,7 +218,7 @@ pub(crate) struct Admission {
 }
 
 impl Admission {
-    /// No SYN is admitted yet.
+    /// Returns the state without admitted SYNs.
     pub(crate) fn new(limits: ServerLimits, hash: KeyedHash) -> Self {
         Admission {
             limits,
@@ -232,7 +230,7 @@ impl Admission {
         }
     }
 
-    /// As [`Admission::new`] makes one, in the same storage.
+    /// Returns to the state after [`Admission::new`], in the same storage.
     pub(crate) fn renew(&mut self, by: ServerLimits, hash: KeyedHash) {
         let Admission { limits, pending, total, bytes, penalties, per_ip } = self;
         *limits = by;
@@ -242,8 +240,7 @@ impl Admission {
         per_ip.renew(by.per_ip_entries, hash);
     }
 
-    /// Judges a SYN. The limits are looked at before the cookie, so that an overload costs no
-    /// cryptography.
+    /// Judges a SYN. It checks the limits before the cookie, so that an overload costs no cryptography.
     pub(crate) fn judge(
         &mut self,
         listener: ListenerId,
@@ -276,7 +273,7 @@ impl Admission {
                 Redeemed::Invalid => Verdict::Plain { why: Plain::Invalid, option: None },
             };
         }
-        // The answer has the form of the question.
+        // The answer has the same form as the SYN's option.
         let fresh = |cookie: Cookie| FastOpen { cookie, ..option };
         let fresh = || keys.generate(syn.client, syn.server).map(fresh);
         if option.cookie.is_empty() {
@@ -321,20 +318,21 @@ impl Admission {
         Verdict::Accept { ticket: Ticket { listener, per_ip, bytes: syn.payload }, option, key }
     }
 
-    /// The SYN of the connection was acknowledged, or the connection ended without a reset.
+    /// Returns the slot: the SYN of the connection was acknowledged, or the connection ended without a reset.
     pub(crate) fn release(&mut self, ticket: Ticket) {
         self.bytes = self.bytes.saturating_sub(ticket.bytes);
         self.free(ticket.listener, ticket.per_ip);
     }
 
-    /// The connection was reset before its SYN was acknowledged: its place stays taken for a while.
+    /// Keeps the slot occupied for some time, because the connection was reset before its SYN was
+    /// acknowledged.
     pub(crate) fn penalise(&mut self, ticket: Ticket, now: Instant) {
         self.bytes = self.bytes.saturating_sub(ticket.bytes);
         let expiry = now + self.limits.rst_penalty;
         self.penalties.push_back(Penalty { expiry, listener: ticket.listener, per_ip: ticket.per_ip });
     }
 
-    /// The listener is gone, and with it what it counted. Tickets of its connections may still come.
+    /// Forgets a closed listener and its counts. Tickets of its connections may still be returned.
     pub(crate) fn forget(&mut self, listener: ListenerId) {
         let (gone, kept) = core::mem::take(&mut self.penalties)
             .into_iter()
@@ -345,7 +343,7 @@ impl Admission {
         }
     }
 
-    /// Connections that count against the limit of this listener now.
+    /// Returns the number of connections that count towards the limit of this listener.
     pub(crate) fn pending(&mut self, listener: ListenerId, now: Instant) -> usize {
         self.reap(now);
         self.pending.get(&listener).copied().unwrap_or(0)
@@ -432,7 +430,7 @@ mod tests {
             self.server.judge(LISTENER, &self.config, &self.keys, None, &syn, at(now))
         }
 
-        /// A SYN with 100 bytes and a good cookie.
+        /// Sends a SYN with 100 bytes and a valid cookie.
         fn open(&mut self, client: &str, now: u64) -> Result<Ticket, Plain> {
             let option = Some(self.cookie(client));
             match self.judge(client, option, 100, now) {

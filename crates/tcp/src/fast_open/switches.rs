@@ -5,20 +5,20 @@
 
 use super::{FastOpenConnect, FastOpenListen};
 
-/// Bits of `net.ipv4.tcp_fastopen`; others mean nothing here.
+/// Bits of `net.ipv4.tcp_fastopen`; other bits have no effect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FastOpenSwitches(pub u32);
 
 impl FastOpenSwitches {
-    /// Connections that ask for it may use Fast Open.
+    /// Connections that request Fast Open may use it.
     pub const CLIENT: u32 = 0x1;
-    /// Listeners that ask for it may.
+    /// Listeners that request Fast Open may use it.
     pub const SERVER: u32 = 0x2;
-    /// Such connections send data without a cookie.
+    /// These connections send data without a cookie.
     pub const CLIENT_NO_COOKIE: u32 = 0x4;
-    /// Such listeners take data without a cookie.
+    /// These listeners accept data without a cookie.
     pub const SERVER_NO_COOKIE: u32 = 0x200;
-    /// Every listener uses Fast Open, asked or not; needs [`FastOpenSwitches::SERVER`].
+    /// Every listener uses Fast Open, without a request too; needs [`FastOpenSwitches::SERVER`].
     pub const ALL_LISTENERS: u32 = 0x400;
 
     fn has(self, bit: u32) -> bool {
@@ -40,7 +40,7 @@ impl FastOpenSwitches {
     }
 }
 
-/// Both roles, for those that ask, with cookies: `0x3`.
+/// Both roles on request, with cookies: `0x3`.
 impl Default for FastOpenSwitches {
     fn default() -> Self {
         FastOpenSwitches(Self::CLIENT | Self::SERVER)

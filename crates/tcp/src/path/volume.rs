@@ -72,7 +72,7 @@ pub(crate) struct FlightReport {
 
 /// The judgement of a flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Verdict {
+enum FlightVerdict {
     /// All segments arrived.
     Whole,
     /// Chance explains its losses.
@@ -105,7 +105,7 @@ pub(super) struct Volume {
     together: u32,
     /// End of its lifetime: `lifetime` after the last flight of at least half of it.
     pub(super) until: Instant,
-    verdicts: ArrayVec<Verdict, FLIGHTS>,
+    verdicts: ArrayVec<FlightVerdict, FLIGHTS>,
     /// An excess of a flight that began before this time causes no further reduction.
     reduced: Instant,
     braked_until: Instant,
@@ -222,7 +222,7 @@ impl Volume {
     /// flights saw a queue.
     fn holds(&self, least_rtt: Option<Duration>) -> Option<u32> {
         let (rate, rtt) = self.rate().filter(|_| self.is_measured).zip(least_rtt)?;
-        let is_quiet = !self.latest(4).any(|verdict| *verdict == Verdict::Excess);
+        let is_quiet = !self.latest(4).any(|verdict| *verdict == FlightVerdict::Excess);
         let bytes = u128::from(rate.rate) * rtt.as_micros() / 1_000_000;
         (is_quiet && self.queued == 0).then(|| u32::try_from(bytes).unwrap_or(u32::MAX))
     }
@@ -374,7 +374,7 @@ impl Volume {
         let verdict = self.judge(flight, is_queued, history, now);
         let is_large = flight.bytes >= self.carried / 2;
         match verdict {
-            Verdict::Whole | Verdict::Random => {
+            FlightVerdict::Whole | FlightVerdict::Random => {
                 self.carried = self.carried.max(flight.bytes);
                 if is_large {
                     self.until = now + lifetime;
@@ -382,15 +382,15 @@ impl Volume {
                 if flight.bytes >= standard {
                     self.is_suspended = false;
                 }
-                let is_proven = verdict == Verdict::Whole && flight.granted > 0;
+                let is_proven = verdict == FlightVerdict::Whole && flight.granted > 0;
                 if is_proven && self.refused.take_if(|at| *at <= now).is_some() {
                     let most = self.carried.saturating_mul(TOGETHER_MAX);
                     self.together = self.together.max(self.carried).saturating_add(flight.bytes).min(most);
                 }
             }
-            Verdict::Suspect => {}
-            Verdict::Excess if flight.began < self.reduced => {}
-            Verdict::Excess => {
+            FlightVerdict::Suspect => {}
+            FlightVerdict::Excess if flight.began < self.reduced => {}
+            FlightVerdict::Excess => {
                 self.reduced = now;
                 self.is_suspended |= flight.has_vanished;
                 let share = if flight.has_vanished { 5 } else { 7 };
@@ -398,14 +398,14 @@ impl Volume {
                 self.together = self.carried;
             }
         }
-        let is_answered = verdict == Verdict::Excess && self.reduced != now;
+        let is_answered = verdict == FlightVerdict::Excess && self.reduced != now;
         if (is_large || flight.lost > 0) && !is_answered {
             if self.verdicts.is_full() {
                 self.verdicts.remove(0);
             }
             self.verdicts.push(verdict);
         }
-        let excesses = self.verdicts.iter().filter(|verdict| **verdict == Verdict::Excess).count();
+        let excesses = self.verdicts.iter().filter(|verdict| **verdict == FlightVerdict::Excess).count();
         if excesses >= BRAKE_EXCESSES {
             let is_again = now < self.braked_until + BRAKE && !self.brake.is_zero();
             self.brake = if is_again { (self.brake * 2).min(BRAKE) } else { BRAKE_FIRST };
@@ -414,23 +414,30 @@ impl Volume {
         }
     }
 
-    fn judge(&self, flight: &FlightReport, is_queued: bool, history: &LossHistory, now: Instant) -> Verdict {
+    fn judge(
+        &self,
+        flight: &FlightReport,
+        is_queued: bool,
+        history: &LossHistory,
+        now: Instant,
+    ) -> FlightVerdict {
         let grows_with_volume = flight.lost_beyond > 0 && self.dose_until > now;
         let (sent, lost) = (flight.sent.into(), flight.lost.into());
         let is_excess = history.is_excess(sent, lost);
         let is_certain = lost > 2 * history.allowed(sent);
-        let mut lossy = self.verdicts.iter().rev().filter(|verdict| **verdict != Verdict::Whole).take(3);
+        let mut lossy =
+            self.verdicts.iter().rev().filter(|verdict| **verdict != FlightVerdict::Whole).take(3);
         match flight.lost {
-            _ if flight.has_vanished => Verdict::Excess,
-            0 => Verdict::Whole,
-            _ if is_certain || grows_with_volume => Verdict::Excess,
-            _ if !is_queued && !is_excess => Verdict::Random,
-            _ if lossy.any(|verdict| *verdict == Verdict::Suspect) => Verdict::Excess,
-            _ => Verdict::Suspect,
+            _ if flight.has_vanished => FlightVerdict::Excess,
+            0 => FlightVerdict::Whole,
+            _ if is_certain || grows_with_volume => FlightVerdict::Excess,
+            _ if !is_queued && !is_excess => FlightVerdict::Random,
+            _ if lossy.any(|verdict| *verdict == FlightVerdict::Suspect) => FlightVerdict::Excess,
+            _ => FlightVerdict::Suspect,
         }
     }
 
-    fn latest(&self, flights: usize) -> impl Iterator<Item = &Verdict> {
+    fn latest(&self, flights: usize) -> impl Iterator<Item = &FlightVerdict> {
         self.verdicts.iter().rev().take(flights)
     }
 }

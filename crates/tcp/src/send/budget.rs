@@ -1,33 +1,33 @@
-//! The bytes that may leave now: the place that compares the bytes in flight with the windows, the pacer and
-//! the allowance. Two checks are elsewhere: `decide_lost` stays within a window that the peer has drawn back,
-//! and `choose_probe` sends one segment at most.
+//! The bytes that may leave now. This module compares the bytes in flight with the windows, the pacer and the
+//! allowance. Two checks are elsewhere: `decide_lost` stays within a window that the peer has reduced, and
+//! `choose_probe` sends one segment at most.
 
 use crate::outcome::Origin;
 
-/// The limits of transmissions at one moment, in bytes; see [`Budget::of`].
+/// The current limits of transmissions, bytes; see [`Budget::of`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Budget {
     /// Congestion window.
     pub(crate) cwnd: u32,
     /// RFC 6675 pipe.
     pub(crate) pipe: u32,
-    /// The same of the other members of the path, if the congestion window is that of the path.
+    /// Pipe of the other members of the path, if the congestion window is that of the path.
     pub(crate) others: u32,
-    /// Copies in flight, where the congestion window counts them.
+    /// Copies in flight, if the congestion window counts them.
     pub(crate) charged: u32,
     /// Bytes between SND.NXT and the right edge of the peer's window.
     pub(crate) peer: u32,
-    /// Bytes that pacing lets go now.
+    /// Bytes that the pacer permits now.
     pub(crate) paced: u32,
-    /// Bytes of copies and parity that may still be spent.
+    /// Bytes of copies and parity in the allowance.
     pub(crate) redundancy: u32,
     /// A full segment.
     pub(crate) mss: u32,
-    /// Which redundancy obeys the congestion window.
+    /// The redundancy that the congestion window limits.
     pub(crate) charges: Charges,
 }
 
-/// The redundancy that the congestion window counts: a choice of experiments.
+/// The redundancy that the congestion window counts; experiments choose it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Charges {
     /// It counts copies.
@@ -63,13 +63,13 @@ impl Budget {
         }
     }
 
-    /// Returns the bytes of new data that both windows take as soon as pacing lets them go.
+    /// Returns the bytes of new data that both windows permit, regardless of pacing.
     pub(crate) fn unpaced(&self) -> u32 {
         let window = if self.is_alone() { self.cwnd.max(self.mss) } else { self.window() };
         window.min(self.peer)
     }
 
-    /// Returns the bytes of new data of which each may leave with its copy at once.
+    /// Returns the bytes of new data that may leave now, each with its copy.
     pub(crate) fn twice(&self) -> u32 {
         self.redundancy.min(self.paced / 2)
     }

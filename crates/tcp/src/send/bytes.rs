@@ -1,5 +1,5 @@
-//! The bytes of the send queue. Written data was copied into a ring. A long run whose ownership the
-//! application handed over stays in its buffer, which has a reference count, and is never copied.
+//! The bytes of the send queue. Written data is copied into a ring. A long run whose ownership the
+//! application has handed over stays in its reference-counted buffer and is not copied.
 
 use alloc::collections::VecDeque;
 use core::ops::Range;
@@ -9,27 +9,27 @@ use smallvec::SmallVec;
 
 use crate::on_demand::{Initial, OnDemand};
 
-/// A part of the stream, in the pieces in which it lies.
+/// A part of the stream, in contiguous pieces.
 pub(crate) type Pieces<'a> = SmallVec<[&'a [u8]; 4]>;
 
-/// Shorter runs are copied even if they are given: that costs less than to keep track of them, bytes.
+/// Minimum length of a run that is not copied, bytes; managing shorter runs would cost more.
 pub(crate) const MIN_GIVEN: usize = 4096;
 
-/// Bytes of the stream from the first that is kept on, which is at offset 0.
+/// Bytes of the stream; the first byte that is kept has offset 0.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SendBytes {
     ring: VecDeque<u8>,
     given: OnDemand<Runs>,
 }
 
-/// Runs that were given.
+/// Runs that the application has handed over.
 #[derive(Clone, PartialEq, Debug)]
 struct Runs {
-    /// In the order of the stream: the ring holds what is before, between and behind them.
+    /// In the order of the stream; the ring holds the bytes before, between and after them.
     runs: VecDeque<Given>,
-    /// Bytes of these that are kept.
+    /// Bytes of the runs.
     len: usize,
-    /// Bytes that have left since there was no run, of the stream and of the ring.
+    /// Bytes that have left, of the stream and of the ring, since there last was no run.
     gone: u64,
     ring_gone: u64,
 }
@@ -39,12 +39,12 @@ impl Initial for Runs {
     const SHARED: &'static Runs = &Self::INITIAL;
 }
 
-/// A run that was given.
+/// A run that the application has handed over.
 #[derive(Clone, PartialEq, Debug)]
 struct Given {
-    /// Bytes of the stream that came before what is left of it, since there was no run.
+    /// Bytes of the stream before the rest of this run, since there last was no run.
     start: u64,
-    /// Bytes of the ring that came before it, since then.
+    /// Bytes of the ring before it, since then.
     ring: u64,
     bytes: Bytes,
 }
@@ -56,7 +56,7 @@ impl Given {
 }
 
 impl Runs {
-    /// The first `count` bytes of the stream leave. Returns how many of them lie in runs.
+    /// Removes the first `count` bytes of the stream. Returns how many of them were in runs.
     fn drain(&mut self, count: usize) -> usize {
         self.gone += count as u64;
         let before = self.len;
@@ -80,7 +80,7 @@ impl Runs {
 }
 
 impl SendBytes {
-    /// Number of bytes.
+    /// Returns the number of bytes.
     pub(crate) fn len(&self) -> usize {
         self.ring.len() + self.given.len
     }
@@ -90,19 +90,17 @@ impl SendBytes {
         self.len() == 0
     }
 
-    /// Bytes of memory held. A run that was given counts with its length, however long the buffer is that it
-    /// lies in.
+    /// Returns the bytes of memory in use. A given run counts with its length, not with that of its buffer.
     pub(crate) fn allocated(&self) -> usize {
         self.ring.capacity() + self.given.len
     }
 
-    /// Bytes that the storage of the ring takes without growing.
+    /// Returns the capacity of the ring's storage.
     pub(crate) fn capacity(&self) -> usize {
         self.ring.capacity()
     }
 
-    /// Appends a copy of `data`. Storage doubles, but no more memory is held than `most` bytes unless it must
-    /// be.
+    /// Appends a copy of `data`. Storage doubles, up to `most` bytes of memory if that suffices.
     pub(crate) fn copy(&mut self, data: &[u8], most: usize) {
         if self.ring.len() + data.len() > self.ring.capacity() {
             self.ring.reserve_exact(self.grown(data.len(), most) - self.ring.len());
@@ -110,14 +108,13 @@ impl SendBytes {
         self.ring.extend(data);
     }
 
-    /// Bytes of storage that the ring has after [`SendBytes::copy`] of `len` bytes for which it has no room.
+    /// Returns the size of the ring's storage after [`SendBytes::copy`] of `len` bytes that do not fit.
     pub(crate) fn grown(&self, len: usize, most: usize) -> usize {
         let (needed, most) = (self.ring.len() + len, most.saturating_sub(self.given.len));
         needed.max(self.ring.capacity().saturating_mul(2)).min(most.max(needed))
     }
 
-    /// Appends `bytes`, which stay where they lie. Storage makes way for them where there would be more than
-    /// `most` bytes of memory.
+    /// Appends `bytes` without a copy. Shrinks the storage if memory would exceed `most` bytes.
     pub(crate) fn give(&mut self, bytes: Bytes, most: usize) {
         if self.allocated() + bytes.len() > most {
             self.ring.shrink_to(self.ring.len());
@@ -129,7 +126,7 @@ impl SendBytes {
         given.runs.push_back(Given { start, ring, bytes });
     }
 
-    /// The bytes in `range`, as far as there are so many.
+    /// Returns the bytes in `range`, as far as they exist.
     pub(crate) fn pieces(&self, range: Range<usize>) -> Pieces<'_> {
         let mut pieces = Pieces::new();
         let Runs { runs, gone, ring_gone, .. } = &*self.given;
@@ -141,8 +138,8 @@ impl SendBytes {
         let mut at = gone + range.start as u64;
         let next = runs.partition_point(|given| given.end() <= at);
         let before = next.checked_sub(1).and_then(|index| runs.get(index));
-        // Where the stretch of the ring begins that `at` lies in, or that has the next run behind it: in the
-        // stream, and in the ring.
+        // Start of the part of the ring that contains `at`, or that precedes the next run: in the stream, and
+        // in the ring.
         let (mut stretch, mut ring) = before.map_or((*gone, *ring_gone), |given| (given.end(), given.ring));
         for given in runs.range(next..).map(Some).chain([None]) {
             let until = given.map_or(end, |given| given.start.min(end));
@@ -171,26 +168,26 @@ impl SendBytes {
         }
     }
 
-    /// Frees the first `count` bytes, which are there.
+    /// Frees the first `count` bytes, which must exist.
     pub(crate) fn drain(&mut self, count: usize) {
         let count = count.min(self.len());
         let given = self.given.get_mut().map_or(0, |given| given.drain(count));
         self.ring.drain(..count - given);
     }
 
-    /// Frees storage that holds nothing.
+    /// Frees unused storage.
     pub(crate) fn release_memory(&mut self) {
         self.ring.shrink_to_fit();
         self.given.release();
     }
 
-    /// Gives away the storage of the ring. To be asked of an empty one.
+    /// Returns the storage of the ring, which must be empty.
     pub(crate) fn take_storage(&mut self) -> VecDeque<u8> {
         debug_assert!(self.is_empty());
         core::mem::take(&mut self.ring)
     }
 
-    /// Uses `storage`, which is empty, for its ring if that is empty.
+    /// Uses `storage`, which is empty, for the ring if that is empty.
     pub(crate) fn lend(&mut self, storage: VecDeque<u8>) {
         debug_assert!(storage.is_empty());
         if self.ring.is_empty() {

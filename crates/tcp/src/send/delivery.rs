@@ -2,8 +2,7 @@
 //! data delivered between the sending of a segment and its acknowledgement.
 //!
 //! A transmission is identified by its time and its end, which only grow, so that records of the scoreboard
-//! find the snapshot of their last transmission without an index of their own. A super-segment is one
-//! transmission.
+//! find the snapshot of their last transmission without an index. A super-segment is one transmission.
 
 use alloc::collections::VecDeque;
 
@@ -14,20 +13,20 @@ use crate::outcome::{AckOutcome, Delivered, Origin, Sent};
 use crate::seq_ranges::SeqRange;
 use crate::time::{Instant, Micros, TIMESTAMP_TICK};
 
-/// The counters of a connection, or of all connections that share a path. Names as in the draft.
+/// The counters of a connection, or of all connections that share a path, with the draft's names.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DeliveryRate {
     delivered: u64,
     delivered_at: Instant,
-    /// When the transmission left that was acknowledged last.
+    /// Time when the last acknowledged transmission left.
     first_sent_at: Instant,
     lost: u64,
-    /// `delivered` when the pause of the application has left the path; 0: there is none.
+    /// `delivered` at which the application's pause will have left the path; 0: none.
     app_limited: u64,
     redundancy: Redundancy,
 }
 
-/// The counters at each transmission of a connection that may still be outstanding.
+/// The counters at each transmission of a connection that may be outstanding.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Snapshots(VecDeque<Snapshot>);
 
@@ -65,7 +64,7 @@ impl Redundancy {
         Some(redundant)
     }
 
-    /// Gives up what must have arrived or been lost by now.
+    /// Removes redundancy that must have arrived or been lost by now.
     fn expire(&mut self, now: Instant) {
         while let Some(redundant) = self.sent.pop_front_if(|redundant| redundant.expires <= now) {
             self.bytes -= redundant.bytes;
@@ -74,17 +73,18 @@ impl Redundancy {
 }
 
 impl DeliveryRate {
-    /// True if the application limits what is in flight.
+    /// True if the application limits the bytes in flight.
     pub(crate) fn is_app_limited(&self) -> bool {
         self.app_limited != 0
     }
 
-    /// Everything that waits has been sent, and the window would take more than the `pipe` bytes in flight.
+    /// Marks the rate as limited by the application: all waiting data has been sent, and the window exceeds
+    /// the `pipe` bytes in flight.
     pub(crate) fn mark_app_limited(&mut self, pipe: u32) {
         self.app_limited = (self.delivered + u64::from(pipe)).max(1);
     }
 
-    /// A transmission of data leaves; without it `pipe` bytes are in flight. `from_idle`: nothing is
+    /// Records that data leaves; without it `pipe` bytes are in flight. `from_idle`: nothing is
     /// unacknowledged.
     pub(crate) fn on_sent(&mut self, snapshots: &mut Snapshots, sent: &Sent, pipe: u32, from_idle: bool) {
         self.redundancy.expire(sent.at);
@@ -103,8 +103,8 @@ impl DeliveryRate {
         });
     }
 
-    /// Counts what an acknowledgement delivers, and the `repeated` bytes that arrived a second time. Call it
-    /// before losses are counted and before [`DeliveryRate::sample`].
+    /// Counts the data delivered by an acknowledgement, and the `repeated` bytes that arrived a second time.
+    /// Call it before losses are counted and before [`DeliveryRate::sample`].
     pub(crate) fn count(&mut self, ack: &AckOutcome, repeated: u32) {
         if ack.delivered_bytes > 0 {
             self.delivered += u64::from(ack.delivered_bytes);
@@ -113,21 +113,21 @@ impl DeliveryRate {
         self.delivered += u64::from(repeated);
     }
 
-    /// Parity or a copy leaves: bytes that take room on the path and have no sequence numbers of their own.
-    /// Nobody acknowledges them, so they are in flight at most until `expires`.
+    /// Records that parity or a copy leaves. It occupies the path, but no acknowledgement covers it, so it
+    /// counts as in flight until `expires` at most.
     pub(crate) fn on_redundancy(&mut self, bytes: u32, now: Instant, expires: Instant) {
         self.redundancy.expire(now);
         self.redundancy.bytes += bytes;
         self.redundancy.sent.push_back(Redundant { sent_at: now, expires, bytes });
     }
 
-    /// Bytes of parity and copies in flight, as far as is known.
+    /// Returns the estimated bytes of parity and copies in flight.
     pub(crate) fn redundancy_in_flight(&self) -> u32 {
         self.redundancy.bytes
     }
 
-    /// Redundancy has repaired `range`, which was last sent at `sent_at` and counts as delivered: it was
-    /// lost, and the redundancy crossed the path in its place. Returns what is known of the lost
+    /// Records that redundancy has repaired `range`, which was last sent at `sent_at` and counts as
+    /// delivered: it was lost, and the redundancy crossed the path instead. Returns the record of the lost
     /// transmission.
     pub(crate) fn on_repaired(
         &mut self,
@@ -144,7 +144,7 @@ impl DeliveryRate {
         self.on_lost(snapshots, range, sent_at, now)
     }
 
-    /// Counts a loss of `range`, which was last sent at `sent_at`. Returns what is known of its transmission.
+    /// Counts a loss of `range`, which was last sent at `sent_at`. Returns the record of its transmission.
     pub(crate) fn on_lost(
         &mut self,
         snapshots: &Snapshots,
@@ -165,9 +165,9 @@ impl DeliveryRate {
         })
     }
 
-    /// The counters after an acknowledgement and the losses that it shows, and the rate of the newest
-    /// transmission that it delivers. `oldest`: when the first outstanding segment was first sent; `None` if
-    /// nothing is outstanding.
+    /// Returns the counters after an acknowledgement and its losses, with the rate of the newest delivered
+    /// transmission. `oldest`: time when the first outstanding segment was first sent; `None` if nothing is
+    /// outstanding.
     pub(crate) fn sample(
         &mut self,
         snapshots: &mut Snapshots,
@@ -179,14 +179,14 @@ impl DeliveryRate {
             .delivered
             .iter()
             .rev()
-            // The time of a repair says nothing of the segment.
+            // The time of a repair shows nothing about the segment.
             .filter(|segment| !ack.repaired && !was_delivered_before(segment, ack))
             .find_map(|segment| Some((segment, *snapshots.get(segment.sent_at, segment.range.end)?)));
         let rate = found.map(|(newest, snapshot)| {
             self.first_sent_at = newest.sent_at;
             let send_elapsed = Micros::between(snapshot.first_sent_at, newest.sent_at);
-            // Data is not delivered faster than it was sent: acknowledgements that arrive together only seem
-            // to say so.
+            // Data is not delivered faster than it is sent, even if acknowledgements that arrive together
+            // suggest it.
             let interval = send_elapsed.max(Micros::between(snapshot.delivered_at, ack.at));
             let delivered = self.delivered - snapshot.delivered;
             let is_measure =
@@ -204,8 +204,8 @@ impl DeliveryRate {
             }
         });
         if let Some((newest, snapshot)) = found {
-            // Redundancy that left before what is delivered has arrived too, or is lost: as large a share as
-            // of data.
+            // Redundancy that left before the delivered data has arrived too, or is lost in the same share as
+            // data.
             let lost = self.lost - snapshot.lost;
             let all = lost + (self.delivered - snapshot.delivered);
             while let Some(redundant) = self.redundancy.pop_before(newest.sent_at) {
@@ -235,7 +235,7 @@ impl Snapshots {
     }
 }
 
-/// True if the echoed timestamp shows that it was an earlier transmission of the segment that arrived.
+/// True if the echoed timestamp shows that an earlier transmission of the segment arrived.
 fn was_delivered_before(segment: &Delivered, ack: &AckOutcome) -> bool {
     let age = Micros::between(segment.sent_at, ack.at);
     segment.retransmitted && ack.echoed_rtt.is_some_and(|echoed| echoed > age + TIMESTAMP_TICK)
@@ -247,7 +247,7 @@ mod tests {
     use crate::send::scoreboard::{AckInfo, Scoreboard};
     use brisk_wire::{SackBlock, SackBlocks};
 
-    /// A sender of segments of 1000 bytes. Times are in milliseconds.
+    /// A sender of segments of 1000 bytes; times are in milliseconds.
     struct Flow {
         board: Scoreboard,
         rate: DeliveryRate,
@@ -293,7 +293,7 @@ mod tests {
             self.send(at, self.board.nxt().0, 1, Origin::New);
         }
 
-        /// The cumulative acknowledgement of everything below `to`.
+        /// Acknowledges everything below `to` cumulatively.
         fn ack(&mut self, at: u64, to: u32, echoed: Option<u64>) -> DeliverySample {
             let now = Instant::from_millis(at);
             let outcome = self.board.on_ack(SeqNum(to), &SackBlocks::default(), info(now, echoed));
@@ -306,7 +306,7 @@ mod tests {
             self.ack(at, to, None).rate.expect("timing").rate
         }
 
-        /// Four segments at 0, 10, 20, 30.
+        /// Returns a flight of four segments at 0, 10, 20, 30.
         fn of_four() -> Flow {
             let mut flow = Flow::new();
             [0, 10, 20, 30].into_iter().for_each(|at| flow.send_new(at));
@@ -327,8 +327,7 @@ mod tests {
         assert!(flow.snapshots.0.is_empty());
     }
 
-    /// Two connections share the counters: nothing is outstanding only if none of them has anything
-    /// outstanding.
+    /// Two connections share the counters: nothing is outstanding only if neither has anything outstanding.
     #[test]
     fn flight_of_two_members_is_measured_from_its_common_start() {
         let (mut a, mut b) = (Flow::new(), Flow::new());
@@ -384,7 +383,7 @@ mod tests {
         flow.send_new(0);
         flow.send_new(0);
         flow.send(100, 0, 1, Origin::Retransmit);
-        // Without timestamps the late original seems to be its repetition.
+        // Without timestamps the late original seems to be its retransmission.
         assert_eq!(flow.rate(110, 1000), Some(9_091), "from the start of the flight");
         flow.send(120, 1000, 1, Origin::Retransmit);
         let sample = flow.ack(130, 2000, None);

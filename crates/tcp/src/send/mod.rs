@@ -1,4 +1,4 @@
-//! The sender: written data, sent data and its fate, and the time to send again.
+//! The sender: written data, sent data and its state, and the time to send again.
 //!
 //! Each file is one idea with its own state and, if it has one, its own deadline. No file knows the others;
 //! the connection passes values from one to the next (see [`crate::outcome`]).

@@ -10,30 +10,29 @@ use crate::path::{MtuReport, NarrowPath};
 use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant};
 
-/// Payload per segment that probing starts from once large packets seem to vanish (Linux:
-/// tcp_base_mss).
+/// Payload per segment with which probing begins once large packets seem to vanish (Linux: tcp_base_mss).
 #[cfg(test)]
 const BASE_MSS: u16 = 1024;
-/// Least payload that a device must have room for (Linux: tcp_mtu_probe_floor).
+/// Minimum payload that a device must permit (Linux: tcp_mtu_probe_floor).
 const FLOOR_MSS: u32 = 48;
-/// Timeouts in a row of full-sized segments that suggest a black hole (Linux: tcp_retries1). Two would
-/// be common on a path that loses a tenth of everything.
+/// Number of timeouts in a row of full-sized segments that suggest a black hole (Linux: tcp_retries1). Two
+/// would be frequent on a path that loses a tenth of the packets.
 const BLACK_HOLE_TIMEOUTS: u32 = 3;
-/// A search whose bounds are closer than this is finished, bytes.
+/// A search ends when its limits are closer than this, bytes.
 const THRESHOLD: u32 = 8;
-/// After this long a finished search tries larger sizes again (RFC 4821 section 7.2), and what a router said
-/// is tried again (RFC 1191 section 6.3 and RFC 8201 section 4 recommend ten minutes).
+/// Time after which a finished search tries larger sizes again (RFC 4821 section 7.2), and after which a
+/// router's report is tried again (RFC 1191 section 6.3 and RFC 8201 section 4 recommend ten minutes).
 const RAISE_AFTER: Duration = Duration::from_secs(600);
-/// Smallest window, in segments, that affords a probe (Linux).
+/// Minimum window for a probe, segments (Linux).
 const PROBE_CWND: u32 = 11;
-/// Segments that follow a probe at once so that its loss shows without a timeout.
+/// Number of segments that directly follow a probe, so that its loss is detected without a timeout.
 const SEGMENTS_BEHIND_PROBE: u32 = 4;
 
-/// The largest packet that a path takes, as far as is known.
+/// The largest packet that a path carries, as far as known.
 #[derive(Clone, Debug)]
 pub(crate) struct PathMtu {
     probing: MtuProbing,
-    /// Payload with which a search begins.
+    /// Payload at the beginning of a search.
     base_mss: u16,
     /// IP and TCP header without options, bytes.
     headers: u32,
@@ -46,10 +45,10 @@ pub(crate) struct PathMtu {
     mtu: u32,
     search: Option<Box<Search>>,
     timeouts: u32,
-    /// The device takes more than the path, as far as is known: a router said so, large packets vanished,
-    /// or an earlier connection found it.
+    /// The path seems to carry less than the device: a router reported it, large packets vanished, or an
+    /// earlier connection found it.
     narrow: bool,
-    /// The report that lowered the MTU is believed until then, where no search raises it.
+    /// Time until which the report that lowered the MTU is valid, unless a search raises it.
     stale_at: Option<Instant>,
     /// A segment larger than the base has arrived since the last timeout.
     large_arrived: bool,
@@ -62,15 +61,15 @@ struct Search {
     low: u32,
     /// Largest size not known to fail.
     high: u32,
-    probe: Option<Probe>,
-    /// `high` was in use before, and is to be tried first: that it does not pass is no more than a suspicion.
+    probe: Option<SentProbe>,
+    /// `high` was in use before and is tried first, because its failure is only a suspicion.
     retest: bool,
     since: Instant,
 }
 
 /// A probe in flight.
 #[derive(Clone, Copy, Debug)]
-struct Probe {
+struct SentProbe {
     size: u32,
     range: SeqRange,
 }
@@ -80,14 +79,14 @@ struct Probe {
 pub(crate) enum NextProbe {
     /// No probe may leave now.
     Wait,
-    /// The search is finished, and so old that larger sizes are to be tried again.
+    /// The search is finished, and old enough to try larger sizes again.
     SearchAgain,
-    /// A probe with so much payload may leave, bytes.
+    /// A probe with this payload may leave, bytes.
     Payload(u32),
 }
 
 impl PathMtu {
-    /// Creates it before the first packet from the MTU of the device, bytes of IP packet.
+    /// Creates the state before the first packet, from the MTU of the device, bytes of IP packet.
     pub(crate) fn new(local: u16, v6: bool, probing: MtuProbing, base_mss: u16) -> Self {
         let headers = if v6 { 60 } else { 40 };
         let min = if v6 { 1280 } else { 576 };
@@ -112,8 +111,8 @@ impl PathMtu {
         path
     }
 
-    /// Takes over the result of an earlier connection over the path: a search goes on where that one ended.
-    /// Returns true if the MTU shrank.
+    /// Uses the result of an earlier connection over the path: a search continues from there. Returns true if
+    /// the MTU shrank.
     pub(crate) fn recall(&mut self, known: NarrowPath, now: Instant) -> bool {
         let high = u32::from(known.high).min(self.local);
         let low = u32::from(known.low).max(self.min).min(high);
@@ -142,29 +141,29 @@ impl PathMtu {
         }
     }
 
-    /// The MTU in use, bytes of IP packet.
+    /// Returns the MTU in use, bytes of IP packet.
     #[cfg(test)]
     fn mtu(&self) -> u32 {
         self.mtu
     }
 
-    /// Returns the known limit of the path, whatever the peer takes, bytes of IP packet.
+    /// Returns the known limit of the path, without the peer's limit, bytes of IP packet.
     pub(crate) fn path(&self) -> u32 {
         if self.narrow { self.mtu } else { self.device }
     }
 
-    /// Payload of a full-sized segment whose options take `options` bytes.
+    /// Returns the payload of a full-sized segment with `options` bytes of options.
     pub(crate) fn mss(&self, options: u32) -> u32 {
         self.payload(self.mtu, options)
     }
 
-    /// Payload of a segment without options that the device takes, whatever the path takes.
+    /// Returns the payload of a segment without options that the device permits, regardless of the path.
     pub(crate) fn device_mss(&self) -> u32 {
         self.payload(self.local, 0)
     }
 
-    /// The peer takes segments of no more than `mss` bytes, options included: nothing larger is sent or
-    /// tried (RFC 9293 section 3.7.1, MUST-16).
+    /// Limits segments to the peer's `mss` bytes, including options: nothing larger is sent or tried (RFC
+    /// 9293 section 3.7.1, MUST-16).
     pub(crate) fn cap(&mut self, mss: u32) {
         self.local = self.local.min(self.headers + mss);
         if let Some(search) = &mut self.search {
@@ -174,7 +173,7 @@ impl PathMtu {
         self.mtu = self.mtu.min(self.local);
     }
 
-    /// The device takes packets of at most `mtu` bytes from now on. Returns true if the MTU shrank.
+    /// Limits packets to the device's new `mtu`. Returns true if the MTU shrank.
     pub(crate) fn limit(&mut self, mtu: u16) -> bool {
         let (mtu, before) = (u32::from(mtu), self.mtu);
         self.device = self.device.min(mtu);
@@ -187,14 +186,14 @@ impl PathMtu {
         self.mtu < before
     }
 
-    /// Payload of a packet of `mtu` bytes.
+    /// Returns the payload of a packet of `mtu` bytes.
     pub(crate) fn payload(&self, mtu: u32, options: u32) -> u32 {
         mtu.saturating_sub(self.headers + options).max(1)
     }
 
-    /// A router says that packets above `mtu` do not pass; the caller has checked that it quotes a
-    /// segment that is in flight. Returns true if the MTU shrank. Below the
-    /// minimum of the family nothing is believed: only an attack or a fault names such sizes.
+    /// Processes a router's report that packets above `mtu` do not pass; the caller has checked that it
+    /// quotes a segment in flight. Returns true if the MTU shrank. Values below the minimum of the family are
+    /// ignored, because only an attack or a fault reports them.
     pub(crate) fn on_icmp(&mut self, mtu: u32, now: Instant) -> bool {
         let mtu = mtu.max(self.min.min(self.local));
         if let Some(search) = &mut self.search
@@ -214,14 +213,14 @@ impl PathMtu {
         shrank
     }
 
-    /// True if a router's word has lowered the MTU so long ago that it is no longer believed.
+    /// True if a router's report that lowered the MTU has expired.
     #[inline]
     pub(crate) fn is_stale(&self, now: Instant) -> bool {
         self.stale_at.is_some_and(|at| at <= now)
     }
 
-    /// The size before a router's word is to be tried again: the router says so once more if it must. Returns
-    /// true if the MTU has grown.
+    /// Returns to the size before a router's report; the router will repeat it if necessary. Returns true if
+    /// the MTU has grown.
     pub(crate) fn raise_stale(&mut self) -> bool {
         self.stale_at = None;
         // A search raises the MTU by probes.
@@ -232,10 +231,10 @@ impl PathMtu {
         grows
     }
 
-    /// The retransmission timer fired with the segment at SND.UNA `full_sized` or not. Returns true
+    /// Records that the retransmission timer fired; `full_sized`: the segment at SND.UNA was so. Returns true
     /// if the MTU shrank because large packets seem to vanish (RFC 4821 section 7.7; RFC 2923).
     pub(crate) fn on_timeout(&mut self, full_sized: bool, now: Instant) -> bool {
-        // In any case the data of the probe is sent again in pieces.
+        // The data of the probe is sent again in smaller segments in any case.
         self.abandon_probe();
         self.large_arrived = false;
         if self.probing == MtuProbing::Off || !full_sized {
@@ -253,8 +252,8 @@ impl PathMtu {
                 true
             }
             Some(search) => {
-                // Every path takes the minimum of its family: what is lost below it is not too large,
-                // and ever smaller segments would only starve a path that loses much.
+                // Every path carries the minimum of its family. A loss below it has another cause, and ever
+                // smaller segments would only starve a path with many losses.
                 let payload = (search.low.saturating_sub(self.headers) / 2).min(u32::from(self.base_mss));
                 search.low = (payload + self.headers).max(self.min).min(search.low);
                 search.probe = None;
@@ -264,13 +263,13 @@ impl PathMtu {
         }
     }
 
-    /// SND.UNA advanced: packets of the present size get through.
+    /// Records that SND.UNA advanced: packets of the current size arrive.
     pub(crate) fn on_progress(&mut self) {
         self.timeouts = 0;
         self.narrow |= self.search.as_ref().is_some_and(|search| search.retest);
     }
 
-    /// True if one flight without an answer is reason enough to suspect the size of its segments.
+    /// True if one flight without an answer suffices to suspect the size of its segments.
     pub(crate) fn may_suspect(&self) -> bool {
         self.probing == MtuProbing::Early
             && self.search.is_none()
@@ -278,7 +277,8 @@ impl PathMtu {
             && self.base() < self.mtu
     }
 
-    /// Large segments seem to vanish: smaller ones leave until the size of now has been tried again.
+    /// Sends smaller segments until the current size has been tried again, because large segments seem to
+    /// vanish.
     pub(crate) fn suspect(&mut self, now: Instant) {
         self.begin_search(now);
         self.timeouts = 0;
@@ -287,22 +287,22 @@ impl PathMtu {
         }
     }
 
-    /// True if somebody should be told of [large](PathMtu::is_large) segments that arrive.
+    /// True if the arrival of [large](PathMtu::is_large) segments must be reported.
     pub(crate) fn awaits_large(&self) -> bool {
         self.probing == MtuProbing::Early && (!self.large_arrived || self.is_suspicion())
     }
 
-    /// True if a segment with so much payload, bytes, is larger than those that are sent into a black hole.
+    /// True if a segment with this payload, bytes, is larger than those that are sent into a black hole.
     pub(crate) fn is_large(&self, payload: u32, options: u32) -> bool {
         payload > self.base_payload(options)
     }
 
-    /// Payload, with `options` bytes of options, that such a segment has, bytes.
+    /// Returns the payload of such a segment with `options` bytes of options, bytes.
     pub(crate) fn base_payload(&self, options: u32) -> u32 {
         self.payload(self.base(), options)
     }
 
-    /// A large segment arrived. Returns true if the MTU has grown because that ends a suspicion.
+    /// Records that a large segment arrived. Returns true if the MTU has grown because the suspicion ends.
     pub(crate) fn on_large_arrived(&mut self) -> bool {
         self.large_arrived = true;
         let Some(search) = self.search.take_if(|search| search.retest && search.low < search.high) else {
@@ -312,8 +312,8 @@ impl PathMtu {
         true
     }
 
-    /// Payload, with `options` bytes of options, of a segment of the size that is suspected, if it is to be
-    /// tried now.
+    /// Returns the payload, with `options` bytes of options, of a segment of the suspected size, if it should
+    /// be tried now.
     pub(crate) fn retest(&self, options: u32) -> Option<u32> {
         let search = self.search.as_ref().filter(|search| search.retest && search.probe.is_none())?;
         Some(self.payload(search.high, options))
@@ -323,15 +323,15 @@ impl PathMtu {
         self.search.as_ref().is_some_and(|search| search.retest)
     }
 
-    /// True if a search is under way or finished.
+    /// True if a search is in progress or finished.
     #[inline]
     pub(crate) fn is_searching(&self) -> bool {
         self.search.is_some()
     }
 
-    /// Returns the probe that may be sent now, with `options` bytes of options: a search is under way, no
-    /// probe is in flight, and window and unsent data (both bytes) let enough follow it. The caller allows
-    /// probes only while nothing is being recovered.
+    /// Returns the probe that may be sent now, with `options` bytes of options: a search is in progress, no
+    /// probe is in flight, and window and unsent data (both bytes) permit enough to follow it. The caller
+    /// permits probes only while nothing is being recovered.
     pub(crate) fn next_probe(&self, cwnd: u32, unsent: u32, options: u32, now: Instant) -> NextProbe {
         let mss = self.mss(options);
         let Some(search) = &self.search else { return NextProbe::Wait };
@@ -352,7 +352,7 @@ impl PathMtu {
         if permitted { NextProbe::Payload(payload) } else { NextProbe::Wait }
     }
 
-    /// The finished search tries larger sizes again.
+    /// Restarts a finished search for larger sizes.
     pub(crate) fn search_again(&mut self, now: Instant) {
         if let Some(search) = &mut self.search {
             search.high = self.local;
@@ -360,20 +360,21 @@ impl PathMtu {
         }
     }
 
-    /// A probe left; `options` as in [`PathMtu::next_probe`].
+    /// Records that a probe left; `options` as in [`PathMtu::next_probe`].
     pub(crate) fn on_probe_sent(&mut self, range: SeqRange, options: u32) {
         let size = range.len().saturating_add(self.headers + options);
         if let Some(search) = &mut self.search {
-            search.probe = Some(Probe { size, range });
+            search.probe = Some(SentProbe { size, range });
         }
     }
 
-    /// The range of the probe in flight.
+    /// Returns the range of the probe in flight.
     pub(crate) fn probe_in_flight(&self) -> Option<SeqRange> {
         self.search.as_ref()?.probe.map(|probe| probe.range)
     }
 
-    /// SND.UNA is `una` now. Returns true if that acknowledges the probe: the MTU has grown.
+    /// Processes an advance of SND.UNA to `una`. Returns true if it acknowledges the probe: the MTU has
+    /// grown.
     pub(crate) fn on_acked(&mut self, una: SeqNum) -> bool {
         match self.probe_in_flight() {
             Some(range) if una.ge(range.end) => self.on_probe_acked(),
@@ -381,7 +382,7 @@ impl PathMtu {
         }
     }
 
-    /// The probe arrived. Returns true if the MTU has grown.
+    /// Records that the probe arrived. Returns true if the MTU has grown.
     pub(crate) fn on_probe_acked(&mut self) -> bool {
         let Some(search) = &mut self.search else {
             return false;
@@ -390,7 +391,7 @@ impl PathMtu {
             return false;
         };
         let size = match search.retest && probe.size + THRESHOLD > search.high {
-            // Lost segments do not always come to the very size that is tested.
+            // Lost segments need not lead to exactly the tested size.
             true => search.high,
             false => probe.size.min(search.high),
         };
@@ -401,8 +402,8 @@ impl PathMtu {
         grown
     }
 
-    /// The probe was lost and nothing else. RFC 4821 section 7.6.2: its loss is no congestion; the
-    /// caller leaves the window alone.
+    /// Records that the probe was lost and nothing else. RFC 4821 section 7.6.2: its loss is no congestion;
+    /// the caller does not change the window.
     pub(crate) fn on_probe_lost(&mut self, now: Instant) {
         if let Some(search) = &mut self.search
             && let Some(probe) = search.probe.take()
@@ -413,7 +414,7 @@ impl PathMtu {
         }
     }
 
-    /// Nobody will know whether the probe arrived (RFC 4821 section 7.6.3).
+    /// Ends the probe without a result, because its arrival will remain unknown (RFC 4821 section 7.6.3).
     pub(crate) fn abandon_probe(&mut self) {
         if let Some(search) = &mut self.search {
             search.probe = None;

@@ -1,8 +1,8 @@
 //! Pacing: spreads transmissions over the round trip instead of sending bursts.
 //!
-//! A bucket fills at `percent * cwnd / srtt`. Its size, the quantum, is the data that one wake-up sends:
-//! about a millisecond of data as in Linux, so that super-segments stay large at high rates. The first ten
-//! segments of a connection are not paced (an initial window is meant to leave at once).
+//! A bucket fills at `percent * cwnd / srtt`. Its size, the quantum, is the data of one wake-up: about a
+//! millisecond of data as in Linux, so that super-segments stay large at high rates. The first ten segments
+//! of a connection are not paced, because an initial window should leave at once.
 
 use alloc::boxed::Box;
 
@@ -11,55 +11,54 @@ use crate::time::{Duration, Instant, Micros};
 
 /// Largest quantum, bytes.
 const MAX_QUANTUM: u64 = 64 << 10;
-/// Segments at the start of a connection that are not paced.
+/// Number of unpaced segments at the start of a connection.
 const UNPACED_SEGMENTS: u32 = 10;
-/// A byte of the bucket in the unit in which it is kept, so that microseconds times a rate in bytes
-/// per second need no division.
+/// A byte in the unit of the bucket, which makes microseconds times a rate in bytes per second need no
+/// division.
 const BYTE: i64 = 1_000_000;
 
 /// Pacing of one connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Pacer {
-    /// Segments that left, as far as they are counted.
+    /// Number of segments that left, counted only up to the limit of unpaced ones.
     segments: u32,
     mss: u32,
-    /// There while something paces: a configuration, a controller that names a rate, or a window that is
-    /// spread.
+    /// Present while something paces: a configuration, a controller with a rate, or a window that is spread.
     bucket: Option<Box<Bucket>>,
 }
 
-/// The rate, and what may leave at once.
+/// The rate, and the bytes that may leave at once.
 #[derive(Clone, Debug)]
 struct Bucket {
     config: Option<PacingConfig>,
     /// Bytes per second; `None` while the round-trip time is unknown.
     rate: Option<u64>,
-    /// Its contents in units of [`BYTE`]; negative after a transmission that could not wait.
+    /// Content in units of [`BYTE`]; negative after a transmission that could not wait.
     level: i64,
     at: Instant,
-    /// A remembered window is spread over a remembered round trip.
+    /// Paces a remembered window over a remembered round trip.
     spread: Option<Spread>,
-    /// A congestion controller names the rate: it holds when the spread is over.
+    /// A congestion controller sets the rate, which applies after the spread.
     is_named: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Spread {
-    /// Over this long, beginning with the first segment.
+    /// For this duration from the first segment on.
     Over(Micros),
-    /// Until then.
+    /// Until this time.
     Until(Instant),
 }
 
 impl Pacer {
-    /// A pacer; `None` switches it off.
+    /// Returns a pacer; `None` switches it off.
     pub(crate) fn new(config: Option<PacingConfig>) -> Self {
         let bucket = config.map(|config| Box::new(Bucket { config: Some(config), ..Bucket::new() }));
         Pacer { segments: 0, mss: 536, bucket }
     }
 
-    /// Paces from now on by this, or no longer. The rate of before holds until the next
-    /// [`update`](Pacer::update), a lower bound at once.
+    /// Changes or ends pacing. The current rate applies until the next [`update`](Pacer::update); a minimum
+    /// rate applies at once.
     pub(crate) fn set_config(&mut self, config: Option<PacingConfig>) {
         if config.is_none() && self.bucket.is_none() {
             return;
@@ -73,7 +72,7 @@ impl Pacer {
         self.bucket.get_or_insert_with(|| Box::new(Bucket::new()))
     }
 
-    /// True if it follows the window and the round-trip time.
+    /// True if its rate follows the window and the round-trip time.
     #[inline]
     pub(crate) fn is_configured(&self) -> bool {
         self.bucket.as_ref().is_some_and(|bucket| bucket.config.is_some())
@@ -99,8 +98,7 @@ impl Pacer {
         self.replace_rate(u64::try_from(rate).unwrap_or(u64::MAX), mss, now);
     }
 
-    /// Paces at `rate` bytes per second, which a congestion controller names, as far as the configuration
-    /// allows that much.
+    /// Sets the rate of a congestion controller, bytes per second, as far as the configuration permits it.
     pub(crate) fn set_rate(&mut self, rate: u64, mss: u32, now: Instant) {
         self.replace_rate(rate, mss, now).is_named = true;
     }
@@ -117,7 +115,7 @@ impl Pacer {
         bucket
     }
 
-    /// Paces at `rate` bytes per second for the round trip `rtt` from the next segment on, behind the bytes
+    /// Paces at `rate` bytes per second for the round trip `rtt` from the next segment on, after the bytes
     /// that may leave at once.
     pub(crate) fn spread(&mut self, rate: u64, rtt: Micros, mss: u32, at_once: u32, now: Instant) {
         let mss_before = core::mem::replace(&mut self.mss, mss.max(1));
@@ -129,30 +127,30 @@ impl Pacer {
         bucket.spread = Some(Spread::Over(rtt));
     }
 
-    /// The round trip is over, or the window is no longer trusted.
+    /// Ends the spread: the round trip is over, or the window is no longer trusted.
     pub(crate) fn end_spread(&mut self) {
         let is_over = |bucket: &mut Box<Bucket>| bucket.spread.take().is_some() && bucket.only_spreads();
         self.bucket.take_if(is_over);
     }
 
-    /// The next ten segments are not paced, unless a remembered window is being spread.
+    /// Leaves the next ten segments unpaced, unless a remembered window is being spread.
     pub(crate) fn restart(&mut self) {
         if self.bucket.as_ref().is_none_or(|bucket| bucket.spread.is_none()) {
             self.segments = 0;
         }
     }
 
-    /// The largest payload of a segment changed: the bucket must hold at least one.
+    /// Sets the largest payload of a segment; the bucket must hold at least one.
     pub(crate) fn set_mss(&mut self, mss: u32) {
         self.mss = mss.max(1);
     }
 
-    /// Bytes per second in force; `None` if nothing is paced.
+    /// Returns the current rate, bytes per second; `None` without pacing.
     pub(crate) fn rate(&self) -> Option<u64> {
         self.bucket.as_ref()?.rate
     }
 
-    /// Bytes that may leave now; `u32::MAX` if nothing is paced (yet).
+    /// Returns the bytes that may leave now; `u32::MAX` without pacing.
     pub(crate) fn budget(&self, now: Instant) -> u32 {
         let Some(bucket) = &self.bucket else { return u32::MAX };
         let over = |spread| matches!(spread, Spread::Until(until) if until <= now);
@@ -162,12 +160,12 @@ impl Pacer {
         }
         match UNPACED_SEGMENTS.saturating_sub(self.segments) {
             0 => u32::try_from(bucket.level_at(self.mss, now).max(0) / BYTE).unwrap_or(u32::MAX),
-            // Of a long run only these.
+            // Only these segments of a long run are unpaced.
             unpaced => unpaced * self.mss,
         }
     }
 
-    /// `bytes` left, whatever their origin.
+    /// Records that `bytes` left, of any origin.
     pub(crate) fn on_sent(&mut self, bytes: u32, now: Instant) {
         let unpaced = self.segments < UNPACED_SEGMENTS;
         self.segments = self.segments.saturating_add(bytes.div_ceil(self.mss.max(1)));
@@ -179,12 +177,12 @@ impl Pacer {
             return;
         }
         bucket.refill(self.mss, now);
-        // Debt is bounded so that a burst of probes cannot silence the connection.
+        // Debt is limited so that a burst of probes cannot silence the connection.
         let floor = -2 * bucket.quantum(self.mss) * BYTE;
         bucket.level = (bucket.level - i64::from(bytes) * BYTE).max(floor);
     }
 
-    /// When a quantum may leave again; `None` if one may now or nothing is paced.
+    /// Returns the time when a quantum may leave again; `None` if one may leave now or without pacing.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         let bucket = self.bucket.as_ref().filter(|_| self.segments >= UNPACED_SEGMENTS)?;
         let rate = bucket.rate?;
@@ -195,7 +193,7 @@ impl Pacer {
         Some(bucket.at + Duration::from_micros(missing.div_ceil(rate)))
     }
 
-    /// Bytes that one wake-up sends.
+    /// Returns the bytes of one wake-up.
     pub(crate) fn quantum_bytes(&self) -> u32 {
         let quantum = self.bucket.as_ref().map_or(2 * i64::from(self.mss), |bucket| bucket.quantum(self.mss));
         u32::try_from(quantum).unwrap_or(u32::MAX)
@@ -207,7 +205,7 @@ impl Bucket {
         Bucket { config: None, rate: None, level: 0, at: Instant::ZERO, spread: None, is_named: false }
     }
 
-    /// True if nothing is paced once no window is spread.
+    /// True if there is no pacing except a spread.
     fn only_spreads(&self) -> bool {
         self.config.is_none() && !self.is_named
     }
@@ -217,7 +215,7 @@ impl Bucket {
         rate.min(most).clamp(1, 1 << 40)
     }
 
-    /// Its size, bytes: a millisecond of data, at least two segments, at most 64 KB.
+    /// Returns its size, bytes: a millisecond of data, at least two segments, at most 64 KB.
     fn quantum(&self, mss: u32) -> i64 {
         let millisecond = self.rate.unwrap_or(0) / 1000;
         let least = 2 * u64::from(mss);
@@ -247,7 +245,7 @@ mod tests {
         Instant::from_micros(micros)
     }
 
-    /// A pacer past its first ten segments at `cwnd` bytes per 100 ms, its bucket full at time 0.
+    /// Returns a pacer past its first ten segments at `cwnd` bytes per 100 ms, with a full bucket at time 0.
     fn pacer(cwnd: u32, percent: u32) -> Pacer {
         let config = PacingConfig { congestion_avoidance_percent: percent, ..PacingConfig::default() };
         let mut pacer = Pacer::new(Some(config));

@@ -1,9 +1,10 @@
-//! PSH at the end of every burst, as Linux has it since 5.4: there a burst is one packet with segmentation
-//! offload, and its last segment carries PSH so that a receiver that coalesces need not wait for more.
+//! PSH at the end of every burst, as in Linux since 5.4. There a burst is one packet with segmentation
+//! offload, and its last segment carries PSH so that a coalescing receiver need not wait for more.
 //!
-//! How long such a packet is decides where the flags are. Linux makes it as long as what the pacing rate
-//! sends in 1/1024 s (though it does not pace), at least two segments, at most half the congestion window
-//! and 64 KB; on short paths half of 64 KB and less are added, the closer the more.
+//! The length of that packet determines the position of the flags. Linux makes it as long as the data that
+//! the pacing rate sends in 1/1024 s (even if it does not pace), at least two segments, at most half the
+//! congestion window and 64 KB. On short paths it adds up to 64 KB, halved with each step of the round-trip
+//! time.
 
 use crate::time::Micros;
 
@@ -11,13 +12,13 @@ use crate::time::Micros;
 const MIN_SEGMENTS: u32 = 2;
 /// `gso_max_size` less the headers.
 const MAX_BYTES: u64 = 65_535 - 320;
-/// `tcp_tso_rtt_log`: microseconds of round-trip time, as a power of two, that halve what is added.
+/// `tcp_tso_rtt_log`: each 2^9 us of round-trip time halve the added length.
 const RTT_LOG: u32 = 9;
 /// Pacing rates of slow start and of congestion avoidance, percent of cwnd/srtt.
 const SLOW_START_PERCENT: u64 = 200;
 const AVOIDANCE_PERCENT: u64 = 120;
 
-/// Inputs for the length of a burst.
+/// The sender's state that determines the length of a burst.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Pace {
     /// Congestion window, bytes.
@@ -32,19 +33,19 @@ pub(crate) struct Pace {
     pub(crate) min_rtt: Option<Micros>,
 }
 
-/// The burst that is being sent.
+/// The current burst.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct BurstPush {
     /// Segments of the burst that have left.
     sent: u32,
-    /// How many it has at most.
+    /// Its maximum number of segments.
     most: u32,
     /// Another full segment could not follow the last one at once.
     stalled: bool,
 }
 
 impl BurstPush {
-    /// The burst with one more segment of new data; `more`: another full one may follow at once.
+    /// Returns the burst with one more segment of new data; `more`: another full one may follow at once.
     pub(crate) fn with_segment(&self, pace: &Pace, more: bool) -> Self {
         let (sent, most) = if self.is_over() { (0, longest(pace)) } else { (self.sent, self.most) };
         BurstPush { sent: sent + 1, most, stalled: !more }
@@ -61,7 +62,7 @@ impl BurstPush {
     }
 }
 
-/// Segments of a burst that begins now.
+/// Returns the number of segments of a burst that begins now.
 fn longest(pace: &Pace) -> u32 {
     let mss = u64::from(pace.mss.max(1));
     let percent = if pace.slow_start { SLOW_START_PERCENT } else { AVOIDANCE_PERCENT };
@@ -107,7 +108,7 @@ mod tests {
         assert_eq!(pushes(&Pace { srtt: None, min_rtt: None, ..pace(10_000, 0) }, 10), [5, 10]);
     }
 
-    /// Bursts are long where the peer is near, however slow its path has become meanwhile.
+    /// Bursts to a near peer are long, even if its path has become slow.
     #[test]
     fn a_near_peer_gets_long_bursts_behind_a_queue_too() {
         let queued = |min_rtt_us| Pace { min_rtt: Some(Micros(min_rtt_us)), ..pace(10_000, 100_000) };

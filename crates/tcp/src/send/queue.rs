@@ -1,9 +1,9 @@
-//! The send buffer: bytes from SND.UNA on, sent or not, until they are acknowledged; where the
-//! application pushed (RFC 9293 section 3.9.1, PSH); and whether a FIN follows.
+//! The send buffer: bytes from SND.UNA, sent or not, until they are acknowledged; the push marks of the
+//! application (RFC 9293 section 3.9.1, PSH); and whether a FIN follows.
 //!
-//! It knows bytes, not segments: what was sent and what became of it is on the scoreboard. It allocates
-//! memory with the first write, or uses storage that is lent for it ([`SendQueue::lend`]), and gives it away
-//! when everything is acknowledged ([`SendQueue::take_storage`]).
+//! It knows bytes, not segments; the scoreboard has the state of sent segments. It allocates memory with the
+//! first write, or uses storage that is lent ([`SendQueue::lend`]), and gives it away when everything is
+//! acknowledged ([`SendQueue::take_storage`]).
 
 use alloc::collections::VecDeque;
 
@@ -16,7 +16,7 @@ use crate::on_demand::{Initial, OnDemand};
 use crate::send::bytes::{MIN_GIVEN, Pieces, SendBytes};
 use crate::seq_ranges::SeqRange;
 
-/// Largest storage that an empty queue keeps, bytes: allocating this little is cheap.
+/// Maximum size of storage that an empty queue keeps, bytes: allocating this little is cheap.
 const IDLE_BYTES: usize = 1024;
 /// Largest number of push marks; a further one replaces the oldest.
 const MAX_PUSH_MARKS: usize = 128;
@@ -29,15 +29,15 @@ pub(crate) struct SendQueue {
     limit: usize,
     max: usize,
     fin: bool,
-    /// One past the last byte of each record, ascending: no segment crosses it.
+    /// One past the last byte of each record, in ascending order: no segment crosses it.
     records: OnDemand<Ends>,
-    /// One past the last byte of what was pushed, ascending.
+    /// One past the last pushed byte of each message, in ascending order.
     pushes: SmallVec<[SeqNum; 4]>,
     /// The mark that the last [`SendQueue::mark_push`] set, unless a record ends there.
     tail_push: Option<SeqNum>,
     /// The last write announced that more follows.
     more: bool,
-    /// End of the pushed bytes, pushed by the application or by force; Linux: pushed_seq.
+    /// End of the bytes pushed by the application or at the end of a burst; Linux: pushed_seq.
     pushed: SeqNum,
     /// The highest sequence number that was sent.
     sent: SeqNum,
@@ -54,7 +54,7 @@ impl Initial for Ends {
 }
 
 impl SendQueue {
-    /// An empty queue that starts at sequence number 0 until [`SendQueue::set_start`].
+    /// Returns an empty queue that starts at sequence number 0 until [`SendQueue::set_start`].
     pub(crate) fn new(config: BufferConfig) -> Self {
         SendQueue {
             bytes: SendBytes::default(),
@@ -72,7 +72,7 @@ impl SendQueue {
         }
     }
 
-    /// Sets the sequence number of the first byte: ISS + 1. Bytes that are queued already move along.
+    /// Sets the sequence number of the first byte: ISS + 1. Queued bytes move along.
     pub(crate) fn set_start(&mut self, seq: SeqNum) {
         let shift = seq.since(self.start);
         let records = self.records.get_mut().into_iter().flat_map(|Ends(ends)| ends);
@@ -87,17 +87,17 @@ impl SendQueue {
         self.start = seq;
     }
 
-    /// Sequence number of the first byte that is kept.
+    /// Returns the sequence number of the first byte in the buffer.
     pub(crate) fn start(&self) -> SeqNum {
         self.start
     }
 
-    /// Sequence number after the last byte written; a FIN takes this number.
+    /// Returns the sequence number after the last byte; a FIN has this number.
     pub(crate) fn end(&self) -> SeqNum {
         self.start + self.len() as u32
     }
 
-    /// Bytes that are kept: those in flight, and those not sent yet.
+    /// Returns the number of bytes, both in flight and unsent.
     pub(crate) fn len(&self) -> usize {
         self.bytes.len()
     }
@@ -107,17 +107,17 @@ impl SendQueue {
         self.bytes.is_empty()
     }
 
-    /// Bytes that a write would take now.
+    /// Returns the bytes that a write would accept now.
     pub(crate) fn free(&self) -> usize {
         if self.fin { 0 } else { self.limit.saturating_sub(self.bytes.len()) }
     }
 
-    /// Bytes of memory held.
+    /// Returns the bytes of memory in use.
     pub(crate) fn allocated(&self) -> usize {
         self.bytes.allocated()
     }
 
-    /// Appends what fits and returns how much that was: 0 after [`SendQueue::queue_fin`].
+    /// Appends as many bytes as fit; returns their number: 0 after [`SendQueue::queue_fin`].
     pub(crate) fn write(&mut self, data: &[u8]) -> usize {
         let taken = data.len().min(self.free());
         let Some(data) = data.get(..taken).filter(|data| !data.is_empty()) else {
@@ -142,9 +142,9 @@ impl SendQueue {
         taken
     }
 
-    /// The application pushes: the last byte written so far ends a message. Called at the end of each
-    /// write that is not corked. RFC 9293 3.9.1: a sender "MUST set the PSH bit in the last
-    /// buffered segment (i.e., when there is no more queued data to be sent)" (MUST-61).
+    /// Marks the last byte as the end of a message. Called at the end of each write that is not corked. RFC
+    /// 9293 3.9.1: a sender "MUST set the PSH bit in the last buffered segment (i.e., when there is no more
+    /// queued data to be sent)" (MUST-61).
     pub(crate) fn mark_push(&mut self) {
         self.more = false;
         // The end of a write that has not been sent completely is no longer the end of the buffered data.
@@ -163,8 +163,7 @@ impl SendQueue {
         self.more = true;
     }
 
-    /// Marks the segment that ends at `end` as the last of a burst: it carries PSH, also when it is sent
-    /// again.
+    /// Marks the segment that ends at `end` as the last of a burst: it carries PSH, in retransmissions too.
     pub(crate) fn mark_burst(&mut self, end: SeqNum) {
         if self.pushes.len() == MAX_PUSH_MARKS {
             self.pushes.remove(0);
@@ -175,17 +174,17 @@ impl SendQueue {
         }
     }
 
-    /// The last byte written so far ends a record: what is written later shares no segment with it.
+    /// Ends a record at the last byte: later data shares no segment with it.
     pub(crate) fn end_record(&mut self) {
         let end = self.end();
         if !self.bytes.is_empty() && self.records.0.back() != Some(&end) {
             self.records.0.push_back(end);
-            // Later data does not join it: its push stays.
+            // Later data does not join it, so its push mark stays.
             self.tail_push = None;
         }
     }
 
-    /// Returns the end of the record that contains `seq`, if data is queued behind that record.
+    /// Returns the end of the record that contains `seq`, if data follows that record.
     pub(crate) fn record_end(&self, seq: SeqNum) -> Option<SeqNum> {
         let index = self.records.0.partition_point(|end| end.le(seq));
         self.records.0.get(index).copied().filter(|end| end.lt(self.end()))
@@ -197,8 +196,8 @@ impl SendQueue {
         SeqRange::new(range.start, range.end.min(end))
     }
 
-    /// True if the segment with this payload carries PSH: it reaches the end of what was pushed, or
-    /// it empties the queue with nothing to follow.
+    /// True if the segment with this payload carries PSH: it contains a push mark, or it empties the queue
+    /// and no more data was announced.
     pub(crate) fn push_at(&self, range: SeqRange) -> bool {
         if range.is_empty() {
             return false;
@@ -208,8 +207,8 @@ impl SendQueue {
             || self.pushes.get(index).is_some_and(|push| push.le(range.end))
     }
 
-    /// Bytes up to `to` were sent: the marks up to there stay, so that a retransmission carries PSH
-    /// where the original did.
+    /// Records that bytes up to `to` were sent: their marks stay, so that a retransmission carries PSH if the
+    /// original did.
     pub(crate) fn on_sent(&mut self, to: SeqNum) {
         let to = to.min(self.end());
         if to == self.end() && to.gt(self.sent) && !self.more {
@@ -218,13 +217,13 @@ impl SendQueue {
         self.sent = self.sent.max(to);
     }
 
-    /// Sets MAX.SND.WND, bytes. A push follows at the latest after half of it, so that a receiver that
+    /// Sets MAX.SND.WND, bytes. A push mark follows after half of it at the latest, so that a receiver that
     /// waits for PSH cannot stall the window.
     pub(crate) fn set_max_window(&mut self, max_snd_wnd: u32) {
         self.max_window = max_snd_wnd;
     }
 
-    /// Returns the bytes of `range` in contiguous pieces, without those that are not kept.
+    /// Returns the bytes of `range` in contiguous pieces, as far as they are in the buffer.
     pub(crate) fn pieces(&self, range: SeqRange) -> Pieces<'_> {
         let Some(kept) = range.intersection(&SeqRange::new(self.start, self.end())) else {
             return Pieces::new();
@@ -253,12 +252,12 @@ impl SendQueue {
         }
     }
 
-    /// True if there is more storage than an empty queue keeps, with nothing in it.
+    /// True if the queue is empty and has more storage than an empty one keeps.
     pub(crate) fn is_drained(&self) -> bool {
         self.bytes.is_empty() && self.bytes.capacity() > IDLE_BYTES
     }
 
-    /// Gives away the storage if [`SendQueue::is_drained`]; otherwise returns empty storage.
+    /// Returns the storage if [`SendQueue::is_drained`], otherwise empty storage.
     pub(crate) fn take_storage(&mut self) -> VecDeque<u8> {
         if !self.is_drained() {
             return VecDeque::new();
@@ -266,28 +265,27 @@ impl SendQueue {
         self.bytes.take_storage()
     }
 
-    /// Frees what an idle sender does not need.
+    /// Frees memory that an idle sender does not need.
     pub(crate) fn release_memory(&mut self) {
         self.bytes.release_memory();
         self.records.release();
         self.pushes.shrink_to_fit();
     }
 
-    /// Returns the size of the storage to [lend](Self::lend) to it for a write of `len` bytes; 0 if it has
-    /// enough, or needs little.
+    /// Returns the size of storage to [lend](Self::lend) for a write of `len` bytes; 0 if the queue has
+    /// enough or needs little.
     pub(crate) fn wanted(&self, len: usize) -> usize {
         let needed = len.min(self.free());
         let wants = self.bytes.is_empty() && needed > self.bytes.capacity().max(IDLE_BYTES);
         if wants { self.bytes.grown(needed, self.limit) } else { 0 }
     }
 
-    /// Uses `storage`, which is empty, from now on. A queue that holds copied bytes keeps its own storage
-    /// instead.
+    /// Uses `storage`, which is empty. A queue that holds copied bytes keeps its own storage instead.
     pub(crate) fn lend(&mut self, storage: VecDeque<u8>) {
         self.bytes.lend(storage);
     }
 
-    /// No more bytes will be written: a FIN follows the last one.
+    /// Queues a FIN after the last byte; no more bytes may be written.
     pub(crate) fn queue_fin(&mut self) {
         self.fin = true;
     }
@@ -297,13 +295,13 @@ impl SendQueue {
         self.fin
     }
 
-    /// Bytes that may be kept now.
+    /// Returns the maximum number of bytes.
     pub(crate) fn limit(&self) -> usize {
         self.limit
     }
 
-    /// Lets the buffer grow with the window, as Linux does: to two windows, so that one can be written while
-    /// one is in flight, but not above `most` or the configured maximum. It never shrinks.
+    /// Grows the buffer with the window, as Linux does: to two windows, so that one can be written while one
+    /// is in flight, at most `most` and the configured maximum. It never shrinks.
     pub(crate) fn grow(&mut self, window: u32, most: usize) {
         let wanted = (window as usize).saturating_mul(2).min(most);
         self.limit = self.limit.max(wanted.min(self.max));
@@ -454,7 +452,7 @@ mod tests {
     #[test]
     fn a_segment_that_left_without_push_is_repeated_without() {
         let mut queue = queue();
-        // Corked: nothing is pushed before all has left.
+        // Corked: nothing is pushed before everything has left.
         queue.write(&[1; 2500]);
         for end in [1000, 2000] {
             assert!(!queue.push_at(range(end - 1000, end)));

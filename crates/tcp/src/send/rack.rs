@@ -1,8 +1,8 @@
 //! RACK: loss detection by time (RFC 8985 section 6), without its tail loss probe.
 //!
-//! A segment is lost if something sent sufficiently later has been delivered. "Sufficiently" is the
-//! reordering window, zero until reordering has been seen. One idea covers lost tails of a burst,
-//! lost retransmissions and reordering, which counting duplicates does not.
+//! A segment is lost if one that was sent sufficiently later has been delivered. "Sufficiently" is the
+//! reordering window, zero until reordering has been seen. The same rule covers lost tails of a burst, lost
+//! retransmissions and reordering, unlike counting duplicates.
 
 use alloc::vec::Vec;
 
@@ -18,26 +18,26 @@ use crate::time::{Duration, Instant, Micros, TIMESTAMP_TICK};
 /// Recoveries for which a widened reordering window persists (RFC 8985 section 6.2 step 4).
 const REO_WND_PERSIST: u32 = 16;
 
-/// Ranges of lost data, ascending in sequence space.
+/// Ranges of lost data, in ascending order.
 pub(crate) type LostRanges = SmallVec<[SeqRange; 4]>;
 
 /// Result of [`Rack::detect`].
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct RackVerdict {
-    /// Ranges that are lost from now on.
+    /// Ranges that are now lost.
     pub(crate) lost: LostRanges,
     /// Bytes of `lost` that were themselves retransmissions.
     pub(crate) lost_again: u32,
-    /// After how long to look again, if some segment is only suspected.
+    /// Time after which to check again, if some segment is only suspected.
     pub(crate) timeout: Option<Micros>,
 }
 
 /// RACK state of one connection; names as in RFC 8985 section 5.2.
 #[derive(Clone, Debug)]
 pub(crate) struct Rack {
-    /// (RACK.xmit_ts, RACK.end_seq) of the most recently sent segment that is known delivered.
+    /// (RACK.xmit_ts, RACK.end_seq) of the most recently sent segment that is known to be delivered.
     newest: Option<(Instant, SeqNum)>,
-    /// The last acknowledgement delivered something that says when what was lost must have arrived.
+    /// The last acknowledgement delivered a segment that shows when lost ones must have arrived.
     advanced: bool,
     rtt: Micros,
     fack: Option<SeqNum>,
@@ -58,19 +58,19 @@ pub(crate) struct Rack {
 /// Reordering as Linux's TCP_INFO counts it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Reordering {
-    /// Acknowledgements that told of a segment overtaken by one sent later.
+    /// Number of acknowledgements that reported a segment overtaken by a later one.
     pub(crate) events: u32,
-    /// How far a segment was overtaken at most, bytes.
+    /// Maximum distance by which a segment was overtaken, bytes.
     pub(crate) span: u32,
 }
 
-/// Segments that redundancy may still repair: they are not declared lost before its answer could have
-/// come, else every repair would be accompanied by a retransmission.
+/// Segments that redundancy may still repair. They are not declared lost before its answer could arrive;
+/// otherwise a retransmission would accompany every repair.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Holds {
-    /// Ranges that parities cover, and when each left or will leave.
+    /// Ranges that parities cover, with the time when each left or will leave.
     covered: Vec<(SeqRange, Instant)>,
-    /// Hold also what the reordering window does not, after three segments above a hole.
+    /// Also hold segments for which the reordering window is zero, after three segments above a hole.
     full: bool,
 }
 
@@ -80,7 +80,7 @@ impl Initial for Holds {
 }
 
 impl Holds {
-    /// When the newest parity of a segment leaves, if one is awaited.
+    /// Returns the time when the newest parity of a segment leaves, if one is awaited.
     fn parity_at(&self, record: &Record) -> Option<Instant> {
         if self.covered.is_empty() || record.transmissions > 1 {
             return None;
@@ -91,12 +91,12 @@ impl Holds {
     }
 }
 
-/// Least time that the answer to parity may be later than a round trip.
+/// Minimum time by which the answer to parity may be later than a round trip.
 const HOLD_SLACK: Micros = Micros::from_millis(1);
 
 impl Rack {
-    /// RACK before the first delivery. `granularity`: that of the driver's clock; the reordering timer
-    /// is never set to less. `dup_thresh`: segments above a hole that end the wait for it.
+    /// Returns RACK before the first delivery. `granularity`: that of the driver's clock; the reordering
+    /// timer is at least this. `dup_thresh`: number of segments above a hole that end the wait for it.
     pub(crate) fn new(granularity: Duration, dup_thresh: u32) -> Self {
         Rack {
             granularity: granularity.into(),
@@ -118,13 +118,13 @@ impl Rack {
         }
     }
 
-    /// Frees what an idle sender does not need.
+    /// Frees memory that an idle sender does not need.
     pub(crate) fn release_memory(&mut self) {
         self.holds.release();
     }
 
-    /// Sets the ranges that redundancy may still repair, and when the parity of each left or will leave.
-    /// `full`: hold also ranges that the reordering window does not.
+    /// Sets the ranges that redundancy may still repair, with the time when the parity of each left or will
+    /// leave. `full`: also hold ranges for which the reordering window is zero.
     pub(crate) fn hold(&mut self, full: bool, covered: impl IntoIterator<Item = (SeqRange, Instant)>) {
         if let Some(holds) = self.holds.get_mut() {
             holds.covered.clear();
@@ -137,8 +137,8 @@ impl Rack {
         }
     }
 
-    /// Steps 2 to 4 of RFC 8985 section 6.2: takes in what an acknowledgement delivered. `board` is as the
-    /// acknowledgement leaves it; `in_recovery` is the state before it is judged.
+    /// Performs steps 2 to 4 of RFC 8985 section 6.2 for the data that an acknowledgement delivered. `board`
+    /// is in the state after the acknowledgement; `in_recovery` is the state before it.
     pub(crate) fn on_ack(
         &mut self,
         ack: &AckOutcome,
@@ -152,18 +152,18 @@ impl Rack {
         self.min_rtt = min_rtt.unwrap_or(self.min_rtt);
         self.srtt = srtt.unwrap_or(self.srtt);
         self.advanced = false;
-        // The lowest that SACK reports, and the lowest below the acknowledgement number: `tcpi_reord_seen`
-        // counts each (Linux: the same).
+        // The lowest segment that SACK reports, and the lowest below the acknowledgement number:
+        // `tcpi_reord_seen` counts each (Linux: the same).
         let mut overtaken: [Option<SeqNum>; 2] = [None; 2];
         let mut last = None;
         for segment in &ack.delivered {
-            // The echo speaks of segments that arrived in order (RFC 7323 section 4.3): of what SACK
-            // reports above a hole it says nothing.
+            // The echo is about segments that arrived in order (RFC 7323 section 4.3), not about those that
+            // SACK reports above a hole.
             let in_order = segment.range.end.le(ack.ack);
             let echoed = ack.echoed_rtt.filter(|_| in_order);
-            // RACK.rtt is that of the last segment in this order: those that SACK reports, then those below
-            // the acknowledgement number (Linux: the same). Repaired data was delivered by something sent
-            // later.
+            // RACK.rtt is that of the last segment in this order: first those that SACK reports, then those
+            // below the acknowledgement number (Linux: the same). A segment sent later delivered repaired
+            // data.
             let later = |(was_in_order, end): (bool, SeqNum)| match in_order == was_in_order {
                 true => segment.range.end.gt(end),
                 false => in_order,
@@ -183,7 +183,7 @@ impl Rack {
             let (start, lowest) = (dsack.range.start, &mut overtaken[0]);
             *lowest = Some(lowest.map_or(start, |lowest| lowest.min(start)));
         }
-        // How far, is seen from the highest that has arrived by now.
+        // The distance is measured from the highest byte that has arrived.
         let highest = board.highest_sacked().unwrap_or(board.una());
         for lowest in overtaken.into_iter().flatten().filter(|lowest| lowest.lt(highest)) {
             self.on_overtaken(highest.since(lowest));
@@ -191,13 +191,13 @@ impl Rack {
         self.take_dsack(ack, board.una(), board.nxt());
     }
 
-    /// Step 2: the most recently sent segment among the delivered ones. False if it says nothing about its
-    /// last transmission.
+    /// Performs step 2: takes the most recently sent segment among the delivered ones. False if the segment
+    /// shows nothing about its last transmission.
     fn take_delivery(&mut self, segment: &Delivered, echoed_rtt: Option<Micros>, now: Instant) -> bool {
         if segment.retransmitted {
             let rtt = Micros::between(segment.sent_at, now);
-            // "If ACK.ts_option.echo_reply < Segment.xmit_ts" or "If rtt < RACK.min_RTT": then the
-            // original was delivered, and says nothing about the retransmission.
+            // "If ACK.ts_option.echo_reply < Segment.xmit_ts" or "If rtt < RACK.min_RTT": then the original
+            // was delivered, which shows nothing about the retransmission.
             let older = echoed_rtt.is_some_and(|echoed| echoed > rtt + TIMESTAMP_TICK);
             if older || rtt < self.min_rtt {
                 return false;
@@ -210,8 +210,8 @@ impl Rack {
         true
     }
 
-    /// Step 3: "Detect data segment reordering". True if one that was sent later arrived before this one,
-    /// which was sent once.
+    /// Step 3: "Detect data segment reordering". True if a later segment arrived before this one, which was
+    /// sent once.
     fn is_overtaken(&mut self, segment: &Delivered) -> bool {
         let end = segment.range.end;
         match self.fack {
@@ -223,9 +223,8 @@ impl Rack {
         }
     }
 
-    /// Step 4, the part that looks at DSACK: widens the window once per round in which a
-    /// retransmission of ours was needless. Copies and probes that arrive twice say nothing about
-    /// reordering.
+    /// Performs the part of step 4 for DSACK: widens the window once per round with an unnecessary
+    /// retransmission. Duplicates of copies and probes show nothing about reordering.
     fn take_dsack(&mut self, ack: &AckOutcome, una: SeqNum, nxt: SeqNum) {
         if self.dsack_round.is_some_and(|round| una.ge(round)) {
             self.dsack_round = None;
@@ -238,17 +237,17 @@ impl Rack {
         }
     }
 
-    /// True if the last acknowledgement moved RACK on. One that delivers nothing but an original that had
-    /// been sent again shows that segments are late, not which are lost (Linux: the same).
+    /// True if the last acknowledgement advanced RACK. The late arrival of an original that had been
+    /// retransmitted shows that segments are late, not which are lost (Linux: the same).
     pub(crate) fn has_advanced(&self) -> bool {
         self.advanced
     }
 
-    /// Step 5 after an acknowledgement that arrived at `now`: which segments are lost, and when to
-    /// look again. The caller marks the ranges on the scoreboard.
+    /// Performs step 5 after an acknowledgement that arrived at `now`: determines which segments are lost,
+    /// and when to check again. The caller marks the ranges on the scoreboard.
     pub(crate) fn detect(&mut self, board: &Scoreboard, now: Instant) -> RackVerdict {
         let mut verdict = RackVerdict::default();
-        // Mostly everything has arrived.
+        // Usually everything has arrived.
         let Some(newest) = self.newest.filter(|_| !board.is_empty()) else {
             self.deadline = None;
             return verdict;
@@ -268,7 +267,8 @@ impl Rack {
             }
         };
         let before = |record: &&Record| sent_after(newest, (record.sent_at, record.range.end));
-        // Both walks are in order of transmission: they end where the delivered segment was sent.
+        // Both iterations are in the order of transmission: they end at the time when the delivered segment
+        // was sent.
         board.originals().take_while(before).for_each(&mut judge);
         let (sent_at, _) = newest;
         board.resent().take_while(|record| record.sent_at <= sent_at).filter(before).for_each(judge);
@@ -277,14 +277,14 @@ impl Rack {
         verdict
     }
 
-    /// Step 5 when the reordering timer fires. A timer that is served late judges as of its own
-    /// deadline: acknowledgements may be waiting unread, and their absence is no evidence.
+    /// Performs step 5 when the reordering timer fires. A timer that is served late judges as of its own
+    /// deadline: acknowledgements may be unread, and their absence is no evidence.
     pub(crate) fn on_timeout(&mut self, board: &Scoreboard, now: Instant) -> RackVerdict {
         let as_of = self.deadline.map_or(now, |deadline| deadline.min(now));
         self.detect(board, as_of)
     }
 
-    /// When the reordering timer fires.
+    /// Returns the deadline of the reordering timer.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         self.deadline
     }
@@ -294,8 +294,8 @@ impl Rack {
         self.deadline = None;
     }
 
-    /// The peer answered a parity segment that left at `sent_at` and covers what ends at `end`: something
-    /// sent then has arrived.
+    /// Records that the peer answered a parity segment that left at `sent_at` and covers data up to `end`: a
+    /// segment sent at that time has arrived.
     pub(crate) fn on_parity_answered(&mut self, sent_at: Instant, end: SeqNum, now: Instant) {
         self.rtt = Micros::between(sent_at, now);
         if self.newest.is_none_or(|newest| sent_after((sent_at, end), newest)) {
@@ -303,20 +303,20 @@ impl Rack {
         }
     }
 
-    /// A fast recovery was taken back: what it took for lost had been overtaken.
+    /// Reacts to the undo of a fast recovery: the segments declared lost had been overtaken.
     pub(crate) fn on_spurious_recovery(&mut self) {
         self.reordering_seen = true;
     }
 
-    /// A segment that `bytes` up to the highest reported one had overtaken arrived in recovery: it had not
-    /// been lost.
+    /// Records that a segment arrived in recovery after `bytes` up to the highest reported one had overtaken
+    /// it: it had not been lost.
     pub(crate) fn on_overtaken(&mut self, bytes: u32) {
         self.reordering_seen = true;
         self.reordering.events += 1;
         self.reordering.span = self.reordering.span.max(bytes);
     }
 
-    /// Recovery ended: one of those for which a widened window persists (step 4) has passed.
+    /// Counts the end of a recovery; a widened window persists for a number of them (step 4).
     pub(crate) fn on_recovery_exit(&mut self) {
         self.in_recovery = false;
         self.reo_wnd_persist = self.reo_wnd_persist.saturating_sub(1);
@@ -348,17 +348,17 @@ impl Rack {
         (self.min_rtt * self.reo_wnd_mult / 4).min(self.srtt)
     }
 
-    /// True once a segment arrived after one that was sent later.
+    /// True once a segment arrived after a later one.
     pub(crate) fn reordering_seen(&self) -> bool {
         self.reordering_seen
     }
 
-    /// The same, counted.
+    /// Returns the counters of reordering.
     pub(crate) fn reordering(&self) -> Reordering {
         self.reordering
     }
 
-    /// RACK.rtt: the round trip of the segment that was gone through last.
+    /// Returns RACK.rtt: the round trip of the last processed segment.
     #[cfg(test)]
     pub(crate) fn rtt(&self) -> Micros {
         self.rtt
@@ -376,7 +376,7 @@ impl RackVerdict {
         }
     }
 
-    /// Puts the ranges in sequence order and joins those that touch.
+    /// Sorts the ranges by sequence number and joins adjacent ones.
     fn sort(&mut self, una: SeqNum) {
         self.lost.sort_unstable_by_key(|range| range.start.since(una));
         self.lost.dedup_by(|next, range| {
@@ -423,7 +423,7 @@ mod tests {
     }
 
     impl Sender {
-        /// `count` segments, one per millisecond from 0 on.
+        /// Sends `count` segments, one per millisecond from 0.
         fn new(count: u32) -> Self {
             let mut sender = Sender {
                 board: Scoreboard::new(SeqNum(0), true),

@@ -1,8 +1,8 @@
 //! The bytes that may be in flight and the rate at which they leave: the parts that connections of a path can
 //! share.
 //!
-//! A connection has a [`RateControl`] of its own, or is a *member* of a path. The stack lends the path's to a
-//! member for each call; [`Others`] then has the bytes that the other members have in flight.
+//! A connection has a [`RateControl`] of its own, or is a *member* of a path. The stack lends a member the
+//! path's control for each call; [`Others`] then has the bytes in flight of the other members.
 
 use alloc::boxed::Box;
 
@@ -11,14 +11,14 @@ use crate::send::delivery::DeliveryRate;
 use crate::send::pacer::Pacer;
 use crate::time::Instant;
 
-/// The parts that decide how much may be in flight and at which rate it leaves.
+/// The parts that decide how many bytes may be in flight, and at which rate they leave.
 #[derive(Debug)]
 pub(crate) struct RateControl {
     pub(crate) congestion: Controller,
-    /// Measures the delivery rate, if the controller asks for it.
+    /// Measures the delivery rate, if the controller needs it.
     pub(crate) delivery: Option<Box<DeliveryRate>>,
     pub(crate) pacer: Pacer,
-    /// The other members, while the stack lends the value of a path.
+    /// The other members, while the stack lends the control of a path.
     pub(crate) others: Option<Others>,
 }
 
@@ -29,47 +29,48 @@ pub(crate) struct Others {
     pub(crate) pipe: u32,
     /// True if one of them has unacknowledged data.
     pub(crate) is_outstanding: bool,
-    /// True if one of them repairs a loss.
+    /// True if one of them is repairing a loss.
     pub(crate) is_recovering: bool,
     /// True if one of them has data that waits for the window or the pacer.
     pub(crate) wants: bool,
-    /// True if this member may take back the response to its losses: nobody else has lost anything meanwhile.
+    /// True if this member may undo the response to its losses, because no other member has had losses since.
     pub(crate) may_undo: bool,
-    /// True if the last response to a mark of congestion is a round trip old.
+    /// True if the last response to a congestion mark was a round trip ago or more.
     pub(crate) may_answer_mark: bool,
-    /// True if the member may ask for the window that is remembered of the path: nothing else is in flight,
-    /// and the path is not known from this controller.
+    /// True if the member may request the remembered window of the path: nothing else is in flight, and this
+    /// controller has not measured the path.
     pub(crate) may_jump: bool,
     /// Bytes that the member may send in its turn.
     pub(crate) grant: u32,
-    /// Bytes that it may have in flight whatever the others have.
+    /// Bytes that the member may always have in flight.
     pub(crate) floor: u32,
-    /// When the newest transmission left that any member knows to be delivered. Reported, too.
+    /// Time when the newest transmission left that any member knows to be delivered. The member also reports
+    /// it.
     pub(crate) newest_delivered: Instant,
     /// Reported: bytes sent in this call.
     pub(crate) sent: u32,
-    /// Reported: something was delivered.
+    /// Reported: data was delivered.
     pub(crate) has_delivered: bool,
-    /// Reported: a mark of congestion was answered.
+    /// Reported: the member responded to a congestion mark.
     pub(crate) has_answered_mark: bool,
 }
 
 impl RateControl {
-    /// Sending starts from idle: as at the start of a connection, an initial window leaves at once where the
-    /// controller names the rate.
+    /// Begins sending from idle: as at the start of a connection, an initial window leaves at once if the
+    /// controller sets the rate.
     pub(crate) fn begin_flight(&mut self) {
         if self.congestion.pacing_rate().is_some() {
             self.pacer.restart();
         }
     }
 
-    /// The value of a connection by itself.
+    /// Returns the control of a single connection.
     pub(crate) fn new(congestion: Controller, pacer: Pacer) -> Self {
         let delivery = congestion.needs_delivery_rate().then(Box::default);
         RateControl { congestion, delivery, pacer, others: None }
     }
 
-    /// The place of a member's value while it is not lent that of its path.
+    /// Returns the value in a member while the path's control is not lent to it.
     pub(crate) fn placeholder() -> Self {
         RateControl {
             congestion: Controller::Fixed(crate::congestion::fixed::Fixed::new(0)),
@@ -79,19 +80,19 @@ impl RateControl {
         }
     }
 
-    /// Bytes in flight of other members.
+    /// Returns the bytes in flight of other members.
     #[inline]
     pub(crate) fn others_pipe(&self) -> u32 {
         self.others.map_or(0, |others| others.pipe)
     }
 
-    /// Bytes in flight on the path if this connection has `pipe`.
+    /// Returns the bytes in flight on the path if this connection has `pipe`.
     #[inline]
     pub(crate) fn pipe_with(&self, pipe: u32) -> u32 {
         pipe.saturating_add(self.others_pipe())
     }
 
-    /// Bytes that the pacer and the turn of the member let go now.
+    /// Returns the bytes that the pacer and the turn of the member permit now.
     #[inline]
     pub(crate) fn paced(&self, mss: u32, now: Instant) -> u32 {
         let paced = self.pacer.budget(now);
@@ -101,14 +102,14 @@ impl RateControl {
         }
     }
 
-    /// The congestion window, as far as it concerns a member with `pipe` bytes in flight.
+    /// Returns the congestion window for a member with `pipe` bytes in flight.
     #[inline]
     pub(crate) fn window(&self) -> u32 {
         let cwnd = self.congestion.cwnd();
         self.others.map_or(cwnd, |others| cwnd.max(others.pipe.saturating_add(others.floor)))
     }
 
-    /// `bytes` left, whatever their origin.
+    /// Records that `bytes` left, of any origin.
     #[inline]
     pub(crate) fn on_sent(&mut self, bytes: u32, now: Instant) {
         self.pacer.on_sent(bytes, now);
@@ -117,7 +118,8 @@ impl RateControl {
         }
     }
 
-    /// The last reduction was a mistake. Of a path it is undone only if all losses of it were mistakes.
+    /// Undoes the last reduction, which was a mistake. A shared path undoes it only if all its losses were
+    /// mistakes.
     pub(crate) fn on_spurious(&mut self, now: Instant) {
         if self.others.is_none_or(|others| others.may_undo) {
             self.congestion.on_spurious(now);

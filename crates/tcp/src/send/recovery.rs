@@ -1,9 +1,9 @@
-//! The recovery state of the sender (RFC 5681, RFC 6582, RFC 6675; names as in Linux) and when a
-//! reduction of the window turns out to have been a mistake (RFC 3522, RFC 3708, RFC 5682).
+//! The recovery state of the sender (RFC 5681, RFC 6582, RFC 6675; names as in Linux), and the detection of
+//! mistaken reductions of the window (RFC 3522, RFC 3708, RFC 5682).
 //!
-//! It decides when a reduction begins and ends, never how large it is. Its promise: at most one
-//! reduction per window of data, whoever asks for it - loss detection, ECN or a mechanism that
-//! repaired a loss -, but for one more if a retransmission is lost after a timeout (RFC 5681 section 4.3).
+//! It decides when a reduction begins and ends, not its size. It guarantees at most one reduction per window
+//! of data, for any cause (loss detection, ECN or a mechanism that repaired a loss), and one more if a
+//! retransmission is lost after a timeout (RFC 5681 section 4.3).
 
 use brisk_wire::SeqNum;
 
@@ -16,47 +16,47 @@ use crate::time::{Instant, Micros, TIMESTAMP_TICK};
 pub(crate) struct Recovery {
     state: CongestionState,
     una: SeqNum,
-    /// SND.NXT when the episode under way, or the last one, began; Linux: high_seq.
+    /// SND.NXT when the current or last episode began; Linux: high_seq.
     recovery_point: SeqNum,
     /// SND.NXT at the most recent reduction of any kind.
     cut_high: SeqNum,
     /// Value of `cut_high` before the reduction that may still be undone.
     cut_before: SeqNum,
-    /// SND.NXT when loss was last answered; "recover" of RFC 6582.
+    /// SND.NXT at the last response to a loss; "recover" of RFC 6582.
     recover: SeqNum,
-    /// SND.UNA when the episode began, while that may still be undone.
+    /// SND.UNA when the episode began, while it may still be undone.
     undo_marker: Option<SeqNum>,
     /// Bytes retransmitted in the episode and not reported as duplicates.
     undo_retrans: u32,
-    /// When the first retransmission of the episode left.
+    /// Time when the first retransmission of the episode left.
     first_retransmit: Option<Instant>,
     /// Both ends use SACK.
     sack: bool,
-    /// A timeout is being judged by F-RTO.
+    /// F-RTO is judging a timeout.
     frto: bool,
     /// F-RTO is used.
     uses_frto: bool,
-    /// It is the first in a row: new data may tell.
+    /// It is the first timeout in a row, so new data may reveal a mistake.
     first_timeout: bool,
     /// SND.UNA moved since the last timeout.
     progressed: bool,
-    /// The reduction that may be undone is a fast recovery rather than a timeout.
+    /// The reduction that may be undone is a fast recovery, not a timeout.
     fast: bool,
-    /// The last reduction answers a masked loss and nothing else.
+    /// The last reduction has a masked loss as its only cause.
     masked: bool,
-    /// A masked loss was reported while a reduction was under way that may be undone: that waits until the
-    /// report is refuted.
+    /// A masked loss was reported during a reduction that may be undone: the undo waits until the report is
+    /// refuted.
     beside: bool,
-    /// An undo was due meanwhile and is withheld.
+    /// An undo was due during that time and is withheld.
     withheld: bool,
-    /// Nothing is sent again until the next acknowledgement.
+    /// Nothing is retransmitted until the next acknowledgement.
     repairs_held: bool,
-    /// Length of the tail loss probe in flight that repeats data, and SND.NXT when it left.
+    /// Length of the tail loss probe in flight that repeats data, with SND.NXT when it left.
     probe: Option<(u32, SeqNum)>,
 }
 
 impl Recovery {
-    /// The state before the first segment. `iss` is the initial send sequence number.
+    /// Returns the state before the first segment. `iss` is the initial send sequence number.
     pub(crate) fn new(iss: SeqNum, uses_frto: bool) -> Self {
         Recovery {
             state: CongestionState::Open,
@@ -82,13 +82,13 @@ impl Recovery {
         }
     }
 
-    /// Whether both ends use SACK. Without it F-RTO is off: a cumulative acknowledgement that follows
-    /// a timeout may cover data that was received long before, which proves nothing.
+    /// Sets whether both ends use SACK. Without it F-RTO is off, because a cumulative acknowledgement after a
+    /// timeout may cover data that was received long before.
     pub(crate) fn set_sack(&mut self, sack: bool) {
         self.sack = sack;
     }
 
-    /// The state.
+    /// Returns the state.
     pub(crate) fn state(&self) -> CongestionState {
         self.state
     }
@@ -101,19 +101,19 @@ impl Recovery {
         }
     }
 
-    /// SND.NXT when the episode under way, or the last one, began.
+    /// Returns SND.NXT when the current or last episode began.
     pub(crate) fn recovery_point(&self) -> SeqNum {
         self.recovery_point
     }
 
-    /// True if three duplicate acknowledgements may start fast retransmit on a connection without
-    /// SACK. RFC 6582 3.2 step 2: only if "the Cumulative Acknowledgment field covers more than
-    /// 'recover'"; else they may be echoes of our own needless retransmissions.
+    /// True if three duplicate acknowledgements may start fast retransmit on a connection without SACK. RFC
+    /// 6582 3.2 step 2: only if "the Cumulative Acknowledgment field covers more than 'recover'"; otherwise
+    /// they may be responses to this end's unnecessary retransmissions.
     pub(crate) fn may_fast_retransmit(&self) -> bool {
         !self.in_recovery() && self.una.gt(self.recover)
     }
 
-    /// A transmission left: retransmissions in an episode are what an undo must see refuted.
+    /// Records a transmission. An undo requires that all retransmissions of an episode prove unnecessary.
     pub(crate) fn on_sent(&mut self, sent: &Sent) {
         match sent.origin {
             Origin::Retransmit if self.undo_marker.is_some() => {
@@ -129,17 +129,17 @@ impl Recovery {
         }
     }
 
-    /// A tail loss probe of `len` bytes that had been sent before left. `nxt` is SND.NXT.
+    /// Records a tail loss probe of `len` bytes that repeats data. `nxt` is SND.NXT.
     pub(crate) fn on_repeating_probe(&mut self, len: u32, nxt: SeqNum) {
         self.probe = Some((len, nxt));
     }
 
-    /// Judges whether the reduction under way (or, by DSACK, the last one) was a mistake. Call it
-    /// before [`Recovery::on_ack`]; on `Some` the caller restores the window, takes back what is
-    /// marked lost and calls [`Recovery::undo`].
+    /// Judges whether the current reduction (or, by DSACK, the last one) was a mistake. Call it before
+    /// [`Recovery::on_ack`]; on `Some` the caller restores the window, clears the marks of losses and calls
+    /// [`Recovery::undo`].
     ///
-    /// `repairs_in_flight`: something that was sent again is outstanding. It may have been lost, whatever
-    /// became of the other segments: neither a late original nor a duplicate speaks for it.
+    /// `repairs_in_flight`: a retransmission is outstanding. It may have been lost, and neither a late
+    /// original nor a duplicate shows its fate.
     pub(crate) fn spurious(
         &mut self,
         ack: &AckOutcome,
@@ -175,9 +175,8 @@ impl Recovery {
         if self.in_recovery() { self.frto_verdict(ack) } else { None }
     }
 
-    /// RFC 5682 section 3.1, with SACK: the timeout was spurious if data that was sent before it and
-    /// never again is delivered now; it was real if an acknowledgement brings no such thing but SACKs
-    /// or duplicates.
+    /// RFC 5682 section 3.1, with SACK: the timeout was spurious if data that was sent before it and never
+    /// again is delivered now; it was real if an acknowledgement has SACKs or duplicates instead.
     fn frto_verdict(&mut self, ack: &AckOutcome) -> Option<UndoCause> {
         if !self.frto {
             return None;
@@ -204,48 +203,48 @@ impl Recovery {
             && self.first_retransmit.is_some_and(|first| shows_late_original(ack, first))
     }
 
-    /// Nothing is sent again until the next acknowledgement or timeout, unless the recovery is taken back or
-    /// ends now.
+    /// Holds retransmissions until the next acknowledgement or timeout, unless the recovery is undone or ends
+    /// now.
     pub(crate) fn hold_retransmissions(&mut self) {
         self.repairs_held = true;
     }
 
-    /// Takes the hold back, before an acknowledgement or a timeout is judged.
+    /// Ends the hold before an acknowledgement or a timeout is judged.
     pub(crate) fn release_retransmissions(&mut self) {
         self.repairs_held = false;
     }
 
-    /// True while nothing is to be sent again.
+    /// True while retransmissions are held.
     pub(crate) fn holds_retransmissions(&self) -> bool {
         self.repairs_held
     }
 
-    /// True if what is undone is a fast recovery: then data was overtaken and not lost.
+    /// True if the undone reduction is a fast recovery: then data was overtaken and not lost.
     pub(crate) fn shows_reordering(&self) -> bool {
         self.fast
     }
 
     /// RFC 5682 section 3.1 step 2 b: after a timeout, "if the acknowledgment advances the window [...]
-    /// transmit up to two new (previously unsent) segments": what is still marked lost waits, so that the
-    /// next acknowledgement tells whether the originals are arriving.
+    /// transmit up to two new (previously unsent) segments": data marked lost waits, so that the next
+    /// acknowledgement shows whether the originals are arriving.
     pub(crate) fn prefers_new_data(&self) -> bool {
         self.frto && self.first_timeout && self.progressed
     }
 
-    /// The reduction was a mistake: the state is as if it had not been. A later undo of the same
-    /// episode is impossible.
+    /// Undoes the reduction, which was a mistake, so that the state is as without it. The same episode cannot
+    /// be undone again.
     ///
-    /// The acknowledgement that shows it finds [`Recovery::on_ack`] in disorder, which it ends if nothing is
-    /// missing.
+    /// The acknowledgement that shows the mistake then finds the state `Disorder` in [`Recovery::on_ack`],
+    /// which it ends if no data is missing.
     pub(crate) fn undo(&mut self) {
         self.state = CongestionState::Disorder;
         self.cut_high = self.cut_before;
         self.forbid_undo();
     }
 
-    /// Takes an acknowledgement. `lost_present`: something on the scoreboard was declared lost and has not
-    /// arrived, sent again or not: what was lost after the recovery point belongs to the next window.
-    /// `has_gaps`: something outstanding is known to have arrived, or was sent again.
+    /// Processes an acknowledgement. `lost_present`: data on the scoreboard was declared lost and has not
+    /// arrived, retransmitted or not; losses after the recovery point belong to the next window. `has_gaps`:
+    /// outstanding data is known to have arrived, or was retransmitted.
     pub(crate) fn on_ack(
         &mut self,
         ack: &AckOutcome,
@@ -264,7 +263,7 @@ impl Recovery {
         }
         let over = self.reducing() && self.una.ge(self.recovery_point);
         let lost = lost_present || loss.newly_lost > 0;
-        // In the open state an acknowledgement that only advances asks for no second look (Linux: the same).
+        // In the open state an acknowledgement that only advances needs no further check (Linux: the same).
         let dubious = (ack.bare && ack.advanced == 0) || ack.newly_sacked > 0 || ack.dsack.is_some();
         let disordered = has_gaps && (dubious || self.state != CongestionState::Open);
         let calm = if disordered { CongestionState::Disorder } else { CongestionState::Open };
@@ -293,11 +292,12 @@ impl Recovery {
         }
     }
 
-    /// The reordering timer declared data lost; as [`Recovery::on_ack`] where an acknowledgement did.
+    /// Processes a loss that the reordering timer declared, like [`Recovery::on_ack`] after an
+    /// acknowledgement.
     pub(crate) fn on_loss(&mut self, nxt: SeqNum) -> Episode {
         self.release_retransmissions();
         match self.state {
-            // After a timeout it is another sign of congestion, as the loss of a retransmission is (Linux:
+            // After a timeout it is another sign of congestion, like the loss of a retransmission (Linux:
             // tcp_rack_reo_timeout).
             CongestionState::Open | CongestionState::Disorder | CongestionState::Loss => {
                 self.enter_recovery(nxt)
@@ -310,8 +310,8 @@ impl Recovery {
         }
     }
 
-    /// The retransmission timer fired. Returns whether `ssthresh` is lowered. RFC 5681 section 3.1
-    /// lowers it when the segment "has not yet been resent by way of the retransmission timer"; a
+    /// Processes the firing of the retransmission timer. Returns whether `ssthresh` is lowered. RFC 5681
+    /// section 3.1 lowers it when the segment "has not yet been resent by way of the retransmission timer"; a
     /// fast recovery that ends this way has lowered it already.
     pub(crate) fn on_timeout(&mut self, nxt: SeqNum) -> bool {
         self.release_retransmissions();
@@ -321,8 +321,8 @@ impl Recovery {
             CongestionState::Loss => self.progressed,
         };
         // RFC 5682 section 3.1 step 1 judges no timeout that fires during fast recovery. After several
-        // timeouts in a row, data that was sent once and is delivered shows the same as after one (section
-        // 3.2; Linux: the same).
+        // timeouts in a row, data that was sent once and is delivered is the same evidence as after one
+        // (section 3.2; Linux: the same).
         let judged = match self.state {
             CongestionState::Open | CongestionState::Disorder | CongestionState::Cwr => true,
             CongestionState::Recovery => false,
@@ -332,7 +332,7 @@ impl Recovery {
             self.start_undo();
             self.fast = false;
         } else if self.state == CongestionState::Recovery {
-            // The timeout confirms what the fast recovery found.
+            // The timeout confirms the losses of the fast recovery.
             self.forbid_undo();
         }
         self.frto = judged && self.sack && self.uses_frto;
@@ -343,17 +343,17 @@ impl Recovery {
         first
     }
 
-    /// Segments became too large for the path and are sent again in pieces, which is no sign of
-    /// congestion (RFC 1191 section 6.4): a repair without a reduction.
+    /// Begins a repair without a reduction: segments became too large for the path and are sent again in
+    /// smaller ones, which is no sign of congestion (RFC 1191 section 6.4).
     pub(crate) fn on_too_big(&mut self, nxt: SeqNum) {
         if !self.reducing() {
             self.repair(nxt);
         }
     }
 
-    /// Of a whole flight only a small segment arrived, and the window has been lowered for that. If the
-    /// others were too large nothing more follows from it: the repair takes the window that there is instead
-    /// of beginning with one segment.
+    /// Begins a repair after only a small segment of a flight arrived, for which the window has been reduced.
+    /// The other segments were probably too large, so the repair uses the current window instead of beginning
+    /// with one segment.
     pub(crate) fn on_flight_vanished(&mut self, nxt: SeqNum) {
         self.repair(nxt);
     }
@@ -365,7 +365,7 @@ impl Recovery {
         self.forbid_undo();
     }
 
-    /// The peer echoes congestion experienced on an acknowledgement of `ack`. RFC 3168 6.1.2:
+    /// Processes an acknowledgement of `ack` on which the peer echoes congestion experienced. RFC 3168 6.1.2:
     /// "TCP should not react to congestion indications more than once every window of data".
     pub(crate) fn on_ecn(&mut self, ack: SeqNum, nxt: SeqNum) -> Episode {
         if self.reducing() {
@@ -375,11 +375,11 @@ impl Recovery {
         self.enter_cwr(ack, nxt)
     }
 
-    /// A mechanism repaired a loss that congestion control must still answer. Only [`Recovery::undo_masked`]
-    /// takes the reduction back, where there was no loss.
+    /// Records a loss that a mechanism repaired and that congestion control must still respond to. Only
+    /// [`Recovery::undo_masked`] undoes this reduction, if there was no loss.
     ///
-    /// Call it before [`Recovery::on_ack`]. An acknowledgement beyond the recovery point ends the reduction
-    /// under way, and a loss that it reports belongs to the next window.
+    /// Call it before [`Recovery::on_ack`]. An acknowledgement beyond the recovery point ends the current
+    /// reduction, and a loss that it reports belongs to the next window.
     pub(crate) fn on_masked_loss(&mut self, ack: SeqNum, nxt: SeqNum) -> Episode {
         if self.reducing() && ack.lt(self.recovery_point) {
             if self.undo_marker.is_none() || self.beside {
@@ -389,8 +389,8 @@ impl Recovery {
             return Episode::Stayed;
         }
         if ack.le(self.cut_high) {
-            // It answered for this loss too: what a DSACK says of a needless retransmission does not
-            // make it a mistake.
+            // The reduction covers this loss too: the DSACK of an unnecessary retransmission does not make it
+            // a mistake.
             self.forbid_undo();
         }
         let episode = self.enter_cwr(ack, nxt);
@@ -398,13 +398,13 @@ impl Recovery {
         episode
     }
 
-    /// True if the last reduction would be undone if a masked loss that was reported had not been one.
+    /// True if the last reduction would be undone in case a reported masked loss is refuted.
     pub(crate) fn answers_masked_loss(&self) -> bool {
         self.masked || self.beside
     }
 
-    /// The originals of everything that was reported as repaired have arrived: nothing was lost. True if the
-    /// last reduction was for that alone, or for something else that was a mistake too; then it has not been.
+    /// Records that all originals reported as repaired have arrived: nothing was lost. Returns true and
+    /// undoes the last reduction if that was its only cause, or if its other cause was a mistake too.
     pub(crate) fn undo_masked(&mut self) -> bool {
         self.beside = false;
         let undone = self.masked || self.withheld;
@@ -415,7 +415,7 @@ impl Recovery {
         undone
     }
 
-    /// The reduction that [`Recovery::on_masked_loss`] began is complete already.
+    /// Ends the reduction that [`Recovery::on_masked_loss`] began, because it is complete.
     pub(crate) fn leave_cwr(&mut self) {
         if self.state == CongestionState::Cwr {
             self.state = CongestionState::Open;
@@ -430,7 +430,7 @@ impl Recovery {
         }
     }
 
-    /// True while the window is brought down after a congestion signal other than a timeout.
+    /// True while the window is being reduced after a congestion signal other than a timeout.
     pub(crate) fn lowers_window(&self) -> bool {
         match self.state {
             CongestionState::Cwr | CongestionState::Recovery => true,
@@ -447,7 +447,7 @@ impl Recovery {
         Episode::Entered
     }
 
-    /// The reduction under way serves a loss too; it just has something to repair now.
+    /// Continues the current reduction as a recovery: it covers this loss too, and now has data to repair.
     fn repair_within_cwr(&mut self, nxt: SeqNum) {
         self.state = CongestionState::Recovery;
         self.set_points(nxt);
@@ -465,8 +465,7 @@ impl Recovery {
         Episode::Entered
     }
 
-    /// Takes along the marks that SND.UNA has passed: left behind for 2^31 bytes they would seem to lie
-    /// ahead.
+    /// Moves along the marks that SND.UNA has passed: after 2^31 bytes they would seem to be ahead.
     fn follow(&mut self) {
         for mark in [&mut self.cut_high, &mut self.cut_before, &mut self.recover] {
             *mark = mark.max(self.una - 1);
@@ -481,13 +480,13 @@ impl Recovery {
 
     fn start_undo(&mut self) {
         self.undo_marker = Some(self.una);
-        // A probe in flight must turn out to have been needless as well (Linux: tcp_init_undo).
+        // A probe in flight must also prove unnecessary (Linux: tcp_init_undo).
         self.undo_retrans = self.probe.map_or(0, |(len, _)| len);
         self.first_retransmit = None;
     }
 
-    /// `bytes` that were sent again before the recovery that begins now are in flight: they must turn out to
-    /// have been needless as well (Linux: tcp_init_undo).
+    /// Records that `bytes` retransmitted before this recovery are in flight: they must also prove
+    /// unnecessary (Linux: tcp_init_undo).
     pub(crate) fn on_entered_with_repairs(&mut self, bytes: u32) {
         if self.undo_marker.is_some() {
             self.undo_retrans = self.undo_retrans.saturating_add(bytes);
@@ -503,9 +502,9 @@ impl Recovery {
     }
 }
 
-/// True if the echoed timestamp shows that a late original was acknowledged. The echo speaks of the segment
-/// at SND.UNA: only if that one was sent again in the episode, whose first retransmission left at `first`,
-/// does it tell the original from its repetition (RFC 3522 section 3.2).
+/// True if the echoed timestamp shows that a late original was acknowledged. The echo is about the segment at
+/// SND.UNA. It distinguishes the original from its retransmission only if that segment was retransmitted in
+/// the episode, whose first retransmission left at `first` (RFC 3522 section 3.2).
 fn shows_late_original(ack: &AckOutcome, first: Instant) -> bool {
     let older = ack.echoed_rtt.is_some_and(|echoed| echoed > Micros::between(first, ack.at) + TIMESTAMP_TICK);
     let repaired = |segment: &Delivered| {
@@ -536,7 +535,7 @@ mod tests {
         Instant::from_millis(millis)
     }
 
-    /// An acknowledgement that moves SND.UNA from `una` to `ack`.
+    /// Returns an acknowledgement that moves SND.UNA from `una` to `ack`.
     fn ack(una: u32, ack: u32) -> AckOutcome {
         AckOutcome {
             at: ms(200),
@@ -578,7 +577,7 @@ mod tests {
         }
     }
 
-    /// SND.UNA = 1000, SND.NXT = 9000, recovery entered at 100 ms with one segment sent again.
+    /// Returns SND.UNA = 1000, SND.NXT = 9000, recovery entered at 100 ms with one retransmitted segment.
     fn in_recovery() -> Recovery {
         let mut recovery = Recovery::new(ISS, true);
         take(&mut recovery, &ack(0, 1000), false, 9000);
@@ -607,7 +606,7 @@ mod tests {
         assert_eq!(recovery.recovery_point(), seq(12_000));
     }
 
-    /// Linux: tcp_time_to_recover counts what was declared lost until it has arrived.
+    /// Linux: tcp_time_to_recover counts data that was declared lost until it has arrived.
     #[test]
     fn a_repair_beyond_the_recovery_point_begins_another_reduction() {
         let mut recovery = in_recovery();
@@ -981,8 +980,8 @@ mod tests {
     }
 
     proptest! {
-        /// Two reductions are at least a window apart: the second is entered only when everything
-        /// that was outstanding at the first has been acknowledged.
+        /// Two reductions are at least a window apart: the second begins only when all data that was
+        /// outstanding at the first has been acknowledged.
         #[test]
         fn there_is_one_reduction_per_window(steps in prop::collection::vec(step(), 1..80)) {
             let mut recovery = Recovery::new(ISS, true);

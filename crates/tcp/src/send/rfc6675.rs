@@ -3,7 +3,7 @@
 //! relaxed form that Gentle Aggression's Table 1 needs.
 //!
 //! It is the baseline of the paper, and it evaluates the answers to the paper's probes. The threshold is
-//! dynamic: it rises to the longest observed reordering. It does not detect a lost retransmission; the
+//! dynamic: it rises to the longest observed reordering. It does not detect lost retransmissions; the
 //! retransmission timer does.
 
 use brisk_wire::SeqNum;
@@ -14,9 +14,9 @@ use crate::config::{EarlyRetransmit, Rfc6675Config};
 use crate::outcome::{AckOutcome, LossCause, Origin};
 use crate::time::{Instant, Micros};
 
-/// Fewer outstanding segments than this and one more cannot bring three duplicates (RFC 5827).
+/// With fewer outstanding segments than this and one, three duplicates cannot arrive (RFC 5827).
 const FEW: u32 = 3;
-/// Where the dynamic threshold ends (Linux: TCP_MAX_REORDERING of the time).
+/// Maximum of the dynamic threshold (Linux at that time: TCP_MAX_REORDERING).
 const MAX_DUP_THRESH: u32 = 127;
 
 /// Loss detection of one connection.
@@ -27,22 +27,22 @@ pub(crate) struct Rfc6675 {
     /// The highest sequence number that is known to be delivered.
     fack: Option<SeqNum>,
     reordering_seen: bool,
-    /// Early retransmit waits until then.
+    /// Deadline of early retransmit.
     er_deadline: Option<Instant>,
 }
 
-/// The connection's state besides the scoreboard.
+/// The connection's state in addition to the scoreboard.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Situation {
     /// Lost data is being repaired.
     pub(crate) in_recovery: bool,
-    /// A segment that was never sent could leave now.
+    /// New data could leave now.
     pub(crate) may_send_new: bool,
     /// Smoothed round-trip time.
     pub(crate) srtt: Option<Micros>,
 }
 
-/// The scoreboard as a count of segments.
+/// Segment counts of the scoreboard.
 #[derive(Clone, Copy, Debug, Default)]
 struct Count {
     outstanding: u32,
@@ -52,7 +52,7 @@ struct Count {
 }
 
 impl Rfc6675 {
-    /// Detection before the first acknowledgement.
+    /// Returns the detection before the first acknowledgement.
     pub(crate) fn new(config: &Rfc6675Config, dup_thresh: u32) -> Self {
         Rfc6675 { config: *config, dup_thresh, fack: None, reordering_seen: false, er_deadline: None }
     }
@@ -69,7 +69,7 @@ impl Rfc6675 {
         let counted = self.by_count(board, &count);
         if !counted.0.lost.is_empty() {
             self.er_deadline = None;
-            // The answer to a probe: what was sent before is at least a probe timeout old.
+            // The answer to a probe: earlier segments are at least a probe timeout old.
             let probed = ack.delivered.iter().any(|segment| segment.origin == Origin::TailLossProbe);
             return if probed && !situation.in_recovery {
                 (holes(board, 0, &count), counted.1)
@@ -83,36 +83,36 @@ impl Rfc6675 {
         (self.early_retransmit(board, &count, situation, ack.at), LossCause::EarlyRetransmit)
     }
 
-    /// Early retransmit has waited long enough.
+    /// Ends the wait of early retransmit.
     pub(crate) fn on_timeout(&mut self, board: &Scoreboard) -> (RackVerdict, LossCause) {
         self.er_deadline = None;
         (holes(board, 0, &Count::of(board)), LossCause::EarlyRetransmit)
     }
 
-    /// A fast recovery was taken back: what it took for lost had been overtaken, by more segments than
-    /// the threshold allowed for.
+    /// Reacts to the undo of a fast recovery: the segments declared lost had been overtaken by more segments
+    /// than the threshold allowed.
     pub(crate) fn on_spurious_recovery(&mut self) {
         self.reordering_seen = true;
         self.dup_thresh = (self.dup_thresh + 1).min(MAX_DUP_THRESH);
     }
 
-    /// When early retransmit has waited long enough.
+    /// Returns the deadline of early retransmit.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         self.er_deadline
     }
 
-    /// Nothing is waited for any more.
+    /// Stops the timer.
     pub(crate) fn disarm(&mut self) {
         self.er_deadline = None;
     }
 
-    /// True once a segment arrived after one that was sent later.
+    /// True once a segment arrived after a later one.
     pub(crate) fn reordering_seen(&self) -> bool {
         self.reordering_seen
     }
 
-    /// A segment that was sent once and is delivered below what was delivered before it was overtaken:
-    /// the threshold rises to the number of segments that passed it.
+    /// Detects a segment that was sent once and is delivered below data delivered before it: it was
+    /// overtaken, and the threshold rises to the number of segments that passed it.
     fn detect_reordering(&mut self, ack: &AckOutcome, board: &Scoreboard) {
         let before = self.fack;
         for segment in &ack.delivered {
@@ -145,7 +145,7 @@ impl Rfc6675 {
         (verdict, LossCause::DupThresh)
     }
 
-    /// A partial acknowledgement in recovery: the next hole is taken for lost too, as rule 3 of NextSeg()
+    /// After a partial acknowledgement in recovery, declares the next hole lost too, as rule 3 of NextSeg()
     /// in RFC 6675 would send it.
     fn after_partial_ack(&self, ack: &AckOutcome, board: &Scoreboard, count: &Count) -> RackVerdict {
         let mut verdict = RackVerdict::default();
@@ -156,10 +156,9 @@ impl Rfc6675 {
         verdict
     }
 
-    /// RFC 5827 section 2.2: "the amount of outstanding data [...] is less than 4*SMSS" and "there is
-    /// either no unsent data [...] or the advertised receive window does not permit": "ER_ssthresh =
-    /// oseg - 1". The paper's form is content with one. Where reordering was seen it is off (section
-    /// 3.2 of the RFC).
+    /// RFC 5827 section 2.2: "the amount of outstanding data [...] is less than 4*SMSS" and "there is either
+    /// no unsent data [...] or the advertised receive window does not permit": "ER_ssthresh = oseg - 1". The
+    /// paper's form needs only one. After reordering was seen it is off (section 3.2 of the RFC).
     fn early_retransmit(
         &mut self,
         board: &Scoreboard,
@@ -200,7 +199,7 @@ impl Count {
     }
 }
 
-/// The holes at least `distance` segments below the highest one reported by SACK.
+/// Returns the holes at least `distance` segments below the highest one reported by SACK.
 fn holes(board: &Scoreboard, distance: u32, count: &Count) -> RackVerdict {
     let mut verdict = RackVerdict::default();
     let below = count.spanned.saturating_sub(distance) as usize;
@@ -212,7 +211,7 @@ fn holes(board: &Scoreboard, distance: u32, count: &Count) -> RackVerdict {
     verdict
 }
 
-/// In flight and not retransmitted yet; what is lost a second time, counting cannot tell.
+/// True if it is in flight and not retransmitted yet; counting cannot detect a second loss.
 fn counts_as_sent_once(record: &Record) -> bool {
     !record.sacked && !record.lost && record.origin != Origin::Retransmit
 }
@@ -256,7 +255,7 @@ mod tests {
             Sender { board, counting: Rfc6675::new(&config, 3) }
         }
 
-        /// Returns the first segments that an acknowledgement declares lost, and why.
+        /// Returns the first segments that an acknowledgement declares lost, with the reason.
         fn ack(&mut self, ack: u32, sack: &[(u32, u32)], situation: Situation) -> (Vec<u32>, LossCause) {
             let blocks: SackBlocks = sack
                 .iter()
@@ -309,7 +308,7 @@ mod tests {
         let relaxed = Rfc6675Config { early_retransmit: EarlyRetransmit::Relaxed, ..ALONE };
         let two = (Vec::from([0, 1]), LossCause::EarlyRetransmit);
         assert_eq!(Sender::new(3, relaxed).ack(0, &[(2, 3)], STUCK), two);
-        // "There is either no unsent data": what could leave now would bring more duplicates.
+        // "There is either no unsent data": data that could leave now would cause more duplicates.
         let busy = Situation { may_send_new: true, ..STUCK };
         assert!(Sender::new(3, relaxed).ack(0, &[(2, 3)], busy).0.is_empty());
         assert!(Sender::new(4, relaxed).ack(0, &[(3, 4)], STUCK).0.is_empty(), "four are not few");
@@ -335,7 +334,7 @@ mod tests {
         let mut sender = Sender::new(20, Rfc6675Config { fack: true, ..ALONE });
         assert_eq!(sender.ack(0, &[(4, 5)], STUCK).0, [0, 1]);
         let mut sender = Sender::new(20, ALONE);
-        // The first segment is overtaken by two, then the fourth by five.
+        // Two segments overtake the first, then five overtake the fourth.
         sender.ack(0, &[(1, 3)], STUCK);
         sender.ack(3, &[], STUCK);
         assert!(sender.counting.reordering_seen());

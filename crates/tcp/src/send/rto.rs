@@ -15,7 +15,7 @@ pub(crate) struct Rto {
 }
 
 impl Rto {
-    /// A timer that is not running.
+    /// Returns a timer that is not running.
     pub(crate) fn new(config: &RtoConfig) -> Self {
         Rto { max: config.max.into(), deadline: None, backoffs: 0 }
     }
@@ -35,12 +35,12 @@ impl Rto {
         self.deadline = Some(now + self.current(base));
     }
 
-    /// Sets the timer to `at`, whatever the timeout is.
+    /// Sets the timer to `at`, regardless of the timeout.
     pub(crate) fn fire_at(&mut self, at: Instant) {
         self.deadline = Some(at);
     }
 
-    /// Postpones the timer because the timeout has become longer by this much.
+    /// Postpones the timer because the timeout has grown by this time.
     pub(crate) fn postpone(&mut self, longer: Duration) {
         self.deadline = self.deadline.map(|deadline| deadline + longer);
     }
@@ -51,19 +51,19 @@ impl Rto {
         self.deadline = None;
     }
 
-    /// When the timer fires; `None` if it is not running.
+    /// Returns the deadline; `None` if the timer is not running.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
 
-    /// The timer fired: stops it and backs off. RFC 6298 5.5: "The host MUST set RTO <- RTO * 2".
-    /// The caller starts it again (5.6).
+    /// Stops the fired timer and backs off. RFC 6298 5.5: "The host MUST set RTO <- RTO * 2". The caller
+    /// starts it again (5.6).
     pub(crate) fn on_expire(&mut self) {
         self.deadline = None;
         self.backoffs = self.backoffs.saturating_add(1);
     }
 
-    /// The timer fired and is not backed off: the early retries of a SYN and thin streams.
+    /// Stops the fired timer without backoff, for the early retries of a SYN and thin streams.
     pub(crate) fn on_expire_linear(&mut self) {
         self.deadline = None;
     }
@@ -76,12 +76,12 @@ impl Rto {
         self.deadline = Some(if from_oldest > now { from_oldest } else { now + rto });
     }
 
-    /// Forgets the backoff: a new round-trip sample gives the timeout (Karn's algorithm).
+    /// Ends the backoff: a new round-trip sample determines the timeout (Karn's algorithm).
     pub(crate) fn reset_backoff(&mut self) {
         self.backoffs = 0;
     }
 
-    /// The timeout in force: `base` doubled per backoff, at most the configured maximum.
+    /// Returns the current timeout: `base` doubled per backoff, at most the configured maximum.
     pub(crate) fn current(&self, base: Micros) -> Micros {
         if self.backoffs == 0 {
             return base.min(self.max);
@@ -95,7 +95,7 @@ impl Rto {
         self.max = max.into();
     }
 
-    /// Timeouts in a row without progress.
+    /// Returns the number of timeouts in a row without progress.
     pub(crate) fn backoffs(&self) -> u32 {
         self.backoffs
     }

@@ -1,32 +1,32 @@
-//! Round-trip time: the smoothed estimate and the timeout that follows from it (RFC 6298), and the
-//! windowed minimum that RACK scales its reordering window by (RFC 8985 section 6.1).
+//! Round-trip time: the smoothed estimate with the timeout that follows from it (RFC 6298), and the windowed
+//! minimum that scales RACK's reordering window (RFC 8985 section 6.1).
 
 use crate::config::RtoConfig;
 use crate::time::{Duration, Instant, Micros};
 
-/// Length of one of the three slots of the windowed minimum: together they remember 200 to 300 s.
+/// Length of one of the three slots of the windowed minimum: together they cover 200 to 300 s.
 const MIN_RTT_SLOT: Micros = Micros::from_millis(100_000);
-/// Largest sample that is believed. Beyond it the arithmetic is of no use to anybody.
+/// Maximum of a sample. Above it the arithmetic is useless.
 const MAX_SAMPLE: Micros = Micros::from_millis(3_600_000);
-/// Least one: what is measured takes some time, and nothing may be divided by none.
+/// Minimum of a sample, because divisors must not be zero.
 const MIN_SAMPLE: Micros = Micros(1);
 
-/// Round-trip time estimator of one connection. It reckons in microseconds, and answers what it is asked
-/// often as it was worked out with the last sample.
+/// Round-trip time estimator of one connection, in microseconds. Frequently used results are computed once
+/// per sample.
 #[derive(Clone, Debug)]
 pub(crate) struct RttEstimator {
     bounds: Bounds,
     granularity: Micros,
     /// SRTT and RTTVAR of an earlier connection over the path.
     prior: Option<(Micros, Micros)>,
-    /// The smoothed time, once there is a sample.
+    /// SRTT, once there is a sample.
     srtt: Option<Micros>,
     samples: u32,
-    /// Eight times the smoothed time in microseconds, so that the division by 8 loses nothing.
+    /// Eight times SRTT in microseconds, so that the division by 8 is exact.
     srtt8: u64,
-    /// Four times the variation in microseconds.
+    /// Four times RTTVAR in microseconds.
     rttvar4: u64,
-    /// The timeout that follows from these, before any backoff.
+    /// The resulting timeout before backoff.
     rto_base: Micros,
     minimum: WindowedMin,
     /// The newest sample.
@@ -36,7 +36,7 @@ pub(crate) struct RttEstimator {
 /// Bounds of the timeout.
 #[derive(Clone, Copy, Debug)]
 struct Bounds {
-    /// Least variance term: `max(G, var_floor)`.
+    /// Minimum of the variance term: `max(G, var_floor)`.
     variance: Micros,
     min: Micros,
     max: Micros,
@@ -48,7 +48,7 @@ impl Bounds {
         Bounds { variance, min: config.min.into(), max: config.max.into() }
     }
 
-    /// The timeout that follows from SRTT and `four_rttvar`, K*RTTVAR of RFC 6298.
+    /// Returns the timeout for SRTT and `four_rttvar`, K*RTTVAR of RFC 6298.
     fn timeout(&self, srtt: Micros, four_rttvar: Micros) -> Micros {
         let timeout = srtt + four_rttvar.max(self.variance);
         timeout.max(self.min).min(self.max)
@@ -56,7 +56,7 @@ impl Bounds {
 }
 
 impl RttEstimator {
-    /// An estimator without a sample. `granularity` is G of RFC 6298.
+    /// Returns an estimator without a sample. `granularity` is G of RFC 6298.
     pub(crate) fn new(config: &RtoConfig, granularity: Duration) -> Self {
         RttEstimator {
             bounds: Bounds::new(config, granularity.into()),
@@ -103,14 +103,14 @@ impl RttEstimator {
         self.latest = Some(rtt);
     }
 
-    /// RFC 9040 section 5 shares RTT and RTTVAR of earlier connections: the first sample goes on where they
-    /// ended, unless the path has become another.
+    /// RFC 9040 section 5 shares RTT and RTTVAR of earlier connections: the first sample continues from them,
+    /// unless the path has changed.
     pub(crate) fn recall(&mut self, srtt: Duration, rttvar: Duration) {
         let (srtt, rttvar) = (Micros::from(srtt), Micros::from(rttvar));
         self.prior = Some((srtt.clamp(MIN_SAMPLE, MAX_SAMPLE), rttvar.min(MAX_SAMPLE)));
     }
 
-    /// The handshake gave no sample: until there is one the timeout follows from what was recalled.
+    /// Bases the timeout on the earlier connection until there is a sample, because the handshake gave none.
     pub(crate) fn trust_prior(&mut self) {
         if let Some((srtt, rttvar)) = self.prior {
             self.set_initial_rto(self.bounds.timeout(srtt, rttvar * 4));
@@ -127,39 +127,38 @@ impl RttEstimator {
         }
     }
 
-    /// How many samples the estimate rests on.
+    /// Returns the number of samples.
     pub(crate) fn samples(&self) -> u32 {
         self.samples
     }
 
-    /// SRTT; `None` before the first sample.
+    /// Returns SRTT; `None` before the first sample.
     pub(crate) fn srtt(&self) -> Option<Micros> {
         self.srtt
     }
 
-    /// RTTVAR; `None` before the first sample.
+    /// Returns RTTVAR; `None` before the first sample.
     pub(crate) fn rttvar(&self) -> Option<Micros> {
         self.srtt.map(|_| Micros::from_micros(self.rttvar4 / 4))
     }
 
-    /// The least sample of the last 300 s, as of the last sample.
+    /// Returns the minimum sample within 300 s before the last sample.
     pub(crate) fn min_rtt(&self) -> Option<Micros> {
         self.minimum.least
     }
 
-    /// G of RFC 6298: the granularity of the driver's clock.
+    /// Returns G of RFC 6298: the granularity of the driver's clock.
     pub(crate) fn granularity(&self) -> Micros {
         self.granularity
     }
 
-    /// The timeout before any backoff: `srtt + max(G, 4*rttvar, var_floor)`, kept within
-    /// `[min, max]`. The floor is on the variance term so that a stable path keeps a timeout well
-    /// beyond two round trips.
+    /// Returns the timeout before backoff: `srtt + max(G, 4*rttvar, var_floor)`, limited to `[min, max]`. The
+    /// floor is on the variance term so that a stable path keeps a timeout well above two round trips.
     pub(crate) fn rto_base(&self) -> Micros {
         self.rto_base
     }
 
-    /// Changes the bounds: the timeout follows at once.
+    /// Changes the limits; the timeout follows at once.
     pub(crate) fn set_bounds(&mut self, config: &RtoConfig) {
         self.bounds = Bounds::new(config, self.granularity);
         self.rto_base = match self.srtt {
@@ -168,8 +167,8 @@ impl RttEstimator {
         };
     }
 
-    /// Sets the timeout that holds until the first sample. RFC 6298 5.7: after the timer of a SYN
-    /// expired, "the RTO MUST be re-initialized to 3 seconds when data transmission begins".
+    /// Sets the timeout before the first sample. RFC 6298 5.7: after the timer of a SYN expired, "the RTO
+    /// MUST be re-initialized to 3 seconds when data transmission begins".
     pub(crate) fn set_initial_rto(&mut self, initial: Micros) {
         if self.srtt.is_none() {
             self.rto_base = initial.min(self.bounds.max);
@@ -177,17 +176,17 @@ impl RttEstimator {
     }
 }
 
-/// Minimum over a sliding window, kept as the minima of three slots that are reused in turn.
+/// Minimum over a sliding window, as the minima of three slots that are reused in turn.
 #[derive(Clone, Debug)]
 struct WindowedMin {
-    /// Minima of the current slot, the one before, and the one before that; [`NO_SAMPLE`] without one.
+    /// Minima of the current slot and of the two before it; [`NO_SAMPLE`] without one.
     slots: [Micros; 3],
     slot_start: Instant,
-    /// The least of them, if there is one.
+    /// The minimum of the slots.
     least: Option<Micros>,
 }
 
-/// More than any sample that is believed.
+/// Larger than any sample.
 const NO_SAMPLE: Micros = Micros::MAX;
 
 impl Default for WindowedMin {
@@ -214,7 +213,7 @@ impl WindowedMin {
     }
 }
 
-/// The last few samples. A queue delays all of them; jitter and a late processor delay some.
+/// The last few samples. A queue delays all of them; jitter or a busy processor delays some.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct RecentRtts {
     samples: [Option<Micros>; 4],
@@ -227,7 +226,7 @@ impl RecentRtts {
         self.next = self.next.wrapping_add(1);
     }
 
-    /// The smallest of them.
+    /// Returns the smallest of them.
     pub(crate) fn min(&self) -> Option<Micros> {
         self.samples.iter().flatten().min().copied()
     }

@@ -1,11 +1,11 @@
 //! The scoreboard: a record for each sent segment, updated by acknowledgements (RFC 2018, RFC 2883, RFC 6675
 //! section 3).
 //!
-//! Records lie back to back from SND.UNA to SND.NXT, ordered by sequence number. Sacked, lost and
+//! Records cover SND.UNA to SND.NXT without gaps, in the order of sequence numbers. Sacked, lost and
 //! retransmitted segments are stored a second time, as sets of ranges and in order of transmission, so that
-//! an acknowledgement costs only the records that it changes and a binary search, however much is
-//! outstanding. The scoreboard is the only place that sees a raw DSACK: it knows the retransmissions and
-//! their reasons, and reports which of them the duplicate belongs to.
+//! an acknowledgement costs only the records that it changes and a binary search, regardless of the amount of
+//! outstanding data. Only the scoreboard processes a raw DSACK: it knows the retransmissions and their
+//! reasons, and returns the one that caused the duplicate.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -24,40 +24,40 @@ mod sent_twice;
 
 use sent_twice::SentTwice;
 
-/// Records that SACK blocks may cut in two before partial coverage is ignored: bounds the memory
-/// that a peer with strange blocks can claim.
+/// Limit of records that SACK blocks may split; after that, partial coverage is ignored. It bounds the memory
+/// that a peer with strange blocks can occupy.
 const MAX_SACK_SPLITS: u32 = 1024;
 
 /// Record of one sent segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Record {
-    /// Its sequence range, SYN and FIN included. Never empty.
+    /// Its sequence range, including SYN and FIN. Never empty.
     pub(crate) range: SeqRange,
-    /// When it was last sent.
+    /// Time of its last transmission.
     pub(crate) sent_at: Instant,
-    /// When it was sent for the first time.
+    /// Time of its first transmission.
     pub(crate) first_sent_at: Instant,
-    /// How often it was sent, copies not counted; at least 1.
+    /// Number of transmissions, without copies; at least 1.
     pub(crate) transmissions: u32,
-    /// Why it was last sent.
+    /// Reason of its last transmission.
     pub(crate) origin: Origin,
     /// Reported by SACK.
     pub(crate) sacked: bool,
-    /// Declared lost and not sent again since. Never together with `sacked`.
+    /// Declared lost and not retransmitted since. Never together with `sacked`.
     pub(crate) lost: bool,
-    /// Declared lost and neither sacked nor taken back since, whether or not it was sent again.
+    /// Declared lost, and neither sacked nor restored since, whether or not it was retransmitted.
     pub(crate) missing: bool,
-    /// Reported by SACK once, which the receiver has taken back: when it arrives says nothing of when it
-    /// left.
+    /// The receiver reported it by SACK and reneged: the time of its arrival shows nothing about its
+    /// transmission.
     pub(crate) taken_back: bool,
-    /// It is the SYN; such a record holds nothing else.
+    /// It is the SYN; such a record contains nothing else.
     pub(crate) syn: bool,
     /// Its last sequence number is the FIN.
     pub(crate) fin: bool,
 }
 
 impl Record {
-    /// Payload bytes.
+    /// Returns the payload bytes.
     pub(crate) fn payload(&self) -> u32 {
         self.range.len() - u32::from(self.syn) - u32::from(self.fin)
     }
@@ -67,12 +67,12 @@ impl Record {
     }
 }
 
-/// Content of an acknowledgement besides SEG.ACK and its SACK blocks.
+/// Fields of an acknowledgement other than SEG.ACK and its SACK blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct AckInfo {
     /// Arrival time.
     pub(crate) now: Instant,
-    /// ECE is set and means congestion.
+    /// ECE is set and reports congestion.
     pub(crate) ece: bool,
     /// The segment changes SND.WND.
     pub(crate) window_changed: bool,
@@ -80,11 +80,11 @@ pub(crate) struct AckInfo {
     pub(crate) len: u32,
     /// MAX.SND.WND, bytes.
     pub(crate) max_snd_wnd: u32,
-    /// Time since the segment was sent whose timestamp is echoed, if timestamps are in use.
+    /// Time since the segment with the echoed timestamp was sent, if timestamps are in use.
     pub(crate) ts_echo_rtt: Option<Micros>,
 }
 
-/// The records of what is outstanding.
+/// The records of outstanding segments.
 #[derive(Clone, Debug)]
 pub(crate) struct Scoreboard {
     records: VecDeque<Record>,
@@ -96,22 +96,22 @@ pub(crate) struct Scoreboard {
     dupacks: u32,
     repair: OnDemand<Repair>,
     reno: Reno,
-    /// A controller asks which ranges were marked lost.
+    /// A controller needs the ranges that were marked lost.
     logs_losses: bool,
 }
 
-/// Everything but originals in flight, as sets of ranges and in order of transmission.
+/// All records except originals in flight, as sets of ranges and in order of transmission.
 #[derive(Clone, PartialEq, Debug)]
 struct Repair {
     sacked: SeqRanges,
     lost: SeqRanges,
     /// Ranges that are sacked, lost or were sent more than once.
     aside: SeqRanges,
-    /// Ranges that were sent again, in that order; an entry may outlive its range.
+    /// Retransmitted ranges, in that order; an entry may remain after its range is acknowledged.
     resent: VecDeque<Resent>,
     sent_twice: VecDeque<SentTwice>,
     sack_splits: u32,
-    /// Ranges marked lost, with the time when they were last sent.
+    /// Ranges marked lost, with the time of their last transmission.
     lost_log: Vec<(SeqRange, Instant)>,
 }
 
@@ -128,31 +128,31 @@ impl Initial for Repair {
     const SHARED: &'static Repair = &Self::INITIAL;
 }
 
-/// Substitute for SACK on a connection without it: each duplicate acknowledgement says that one segment
-/// arrived, though not which (RFC 6582; DeliveredData of RFC 9937).
+/// Substitute for SACK on a connection without it: each duplicate acknowledgement shows that one segment
+/// arrived, but not which (RFC 6582; DeliveredData of RFC 9937).
 #[derive(Clone, Copy, Debug)]
 struct Reno {
-    /// Bytes that duplicate acknowledgements account for.
+    /// Bytes counted by duplicate acknowledgements.
     arrived: u32,
-    /// SND.NXT when the first loss of a recovery was declared: until SND.UNA is there, `arrived` outlives an
-    /// advance.
+    /// SND.NXT when the first loss of a recovery was declared: until SND.UNA reaches it, `arrived` persists
+    /// when SND.UNA advances.
     recover: Option<SeqNum>,
-    /// SND.NXT at the first duplicate since SND.UNA advanced, or at the last repair: what was sent later
-    /// arrives later than the repair, so no duplicate can speak of it.
+    /// SND.NXT at the first duplicate since SND.UNA advanced, or at the last repair. Later data arrives after
+    /// the repair, so no duplicate can be about it.
     announced_to: SeqNum,
     /// Size of a segment, bytes.
     mss: u32,
 }
 
-/// A transmission of what had been sent before.
+/// A retransmission.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Resent {
     at: Instant,
     range: SeqRange,
 }
 
-/// Candidates for a round-trip sample; the earliest transmissions, so that a delayed acknowledgement
-/// is part of the sample as RFC 6298 wants it.
+/// Candidates for a round-trip sample; the earliest transmissions, so that the sample includes a delayed
+/// acknowledgement, as RFC 6298 requires.
 #[derive(Default)]
 struct Sample {
     cumulative: Option<Instant>,
@@ -161,13 +161,13 @@ struct Sample {
 }
 
 impl Scoreboard {
-    /// Frees what an idle sender does not need.
+    /// Frees memory that an idle sender does not need.
     pub(crate) fn release_memory(&mut self) {
         self.repair.release();
         self.records.shrink_to_fit();
     }
 
-    /// An empty scoreboard: SND.UNA = SND.NXT = `iss`.
+    /// Returns an empty scoreboard: SND.UNA = SND.NXT = `iss`.
     pub(crate) fn new(iss: SeqNum, sack: bool) -> Self {
         Scoreboard {
             records: VecDeque::new(),
@@ -183,32 +183,33 @@ impl Scoreboard {
         }
     }
 
-    /// Keeps what is marked lost for [`Scoreboard::take_lost_log`].
+    /// Records ranges marked lost for [`Scoreboard::take_lost_log`].
     pub(crate) fn log_losses(&mut self) {
         self.logs_losses = true;
     }
 
-    /// Takes the ranges marked lost since the last call, in no order, with the time when each was last sent.
+    /// Returns and clears the ranges marked lost since the last call, unsorted, each with the time of its
+    /// last transmission.
     pub(crate) fn take_lost_log(&mut self) -> Vec<(SeqRange, Instant)> {
         self.repair.get_mut().map(|repair| mem::take(&mut repair.lost_log)).unwrap_or_default()
     }
 
-    /// Whether both ends use SACK; known after the handshake.
+    /// Sets whether both ends use SACK, which is known after the handshake.
     pub(crate) fn set_sack(&mut self, sack: bool) {
         self.sack = sack;
     }
 
-    /// SND.UNA.
+    /// Returns SND.UNA.
     pub(crate) fn una(&self) -> SeqNum {
         self.una
     }
 
-    /// SND.NXT.
+    /// Returns SND.NXT.
     pub(crate) fn nxt(&self) -> SeqNum {
         self.nxt
     }
 
-    /// SND.NXT - SND.UNA, bytes with SYN and FIN.
+    /// Returns SND.NXT - SND.UNA, bytes including SYN and FIN.
     pub(crate) fn outstanding(&self) -> u32 {
         self.nxt.since(self.una)
     }
@@ -218,16 +219,16 @@ impl Scoreboard {
         self.records.is_empty()
     }
 
-    /// Bytes in flight (RFC 6675 SetPipe): outstanding, not sacked, not lost. Without SACK, less what
-    /// duplicate acknowledgements account for.
+    /// Returns the bytes in flight (RFC 6675 SetPipe): outstanding, not sacked, not lost. Without SACK, the
+    /// bytes counted by duplicate acknowledgements are subtracted.
     pub(crate) fn pipe(&self) -> u32 {
         let repair = &*self.repair;
         let gone = repair.sacked.bytes() + repair.lost.bytes();
         self.outstanding().saturating_sub(gone).saturating_sub(self.reno.arrived)
     }
 
-    /// True if some of what is outstanding has arrived by SACK or, without SACK, by a duplicate
-    /// acknowledgement, or was sent again: in flight, or as the first.
+    /// True if outstanding data has arrived, according to SACK or, without it, to duplicate acknowledgements,
+    /// or if data was retransmitted that is in flight or first.
     pub(crate) fn has_gaps(&self) -> bool {
         !self.repair.sacked.is_empty()
             || self.reno.arrived > 0
@@ -235,28 +236,28 @@ impl Scoreboard {
             || self.resent().any(|record| record.origin != Origin::TailLossProbe)
     }
 
-    /// Bytes reported by SACK and still outstanding.
+    /// Returns the bytes that SACK reports and that are still outstanding.
     pub(crate) fn sacked_bytes(&self) -> u32 {
         self.repair.sacked.bytes()
     }
 
-    /// Segments that have arrived and are still outstanding: reported by SACK or, without it, by duplicate
-    /// acknowledgements.
+    /// Returns the number of segments that have arrived and are still outstanding, according to SACK or,
+    /// without it, to duplicate acknowledgements.
     pub(crate) fn arrived_segments(&self) -> u32 {
         self.sacked_segments + self.reno.arrived / self.reno.mss.max(1)
     }
 
-    /// Segments reported by SACK and still outstanding.
+    /// Returns the number of segments that SACK reports and that are still outstanding.
     pub(crate) fn sacked_segments(&self) -> u32 {
         self.sacked_segments
     }
 
-    /// True if all of `range` is reported by SACK.
+    /// True if SACK reports all of `range`.
     pub(crate) fn is_sacked(&self, range: &SeqRange) -> bool {
         !range.is_empty() && self.repair.sacked.covers(range)
     }
 
-    /// True if these blocks report something that was not known.
+    /// True if these blocks report new data.
     pub(crate) fn brings_news(&self, blocks: &SackBlocks) -> bool {
         let open = SeqRange::new(self.una, self.nxt);
         let news =
@@ -264,53 +265,53 @@ impl Scoreboard {
         self.sack && blocks.iter().any(|block| news(SeqRange::new(block.start, block.end)))
     }
 
-    /// Segments outstanding.
+    /// Returns the number of outstanding segments.
     pub(crate) fn segments(&self) -> u32 {
         self.records.len() as u32
     }
 
-    /// Bytes declared lost and not sent again.
+    /// Returns the bytes declared lost and not retransmitted.
     pub(crate) fn lost_bytes(&self) -> u32 {
         self.repair.lost.bytes()
     }
 
-    /// True if something is declared lost and not sent again.
+    /// True if data is declared lost and not retransmitted.
     pub(crate) fn has_lost(&self) -> bool {
         !self.repair.lost.is_empty()
     }
 
-    /// Segments declared lost that have not arrived, sent again or not.
+    /// Returns the number of segments that were declared lost and have not arrived, retransmitted or not.
     pub(crate) fn missing_segments(&self) -> u32 {
         self.missing_segments
     }
 
-    /// The sequence number after the highest one reported by SACK.
+    /// Returns the sequence number after the highest one that SACK reports.
     pub(crate) fn highest_sacked(&self) -> Option<SeqNum> {
         self.repair.sacked.last().map(|range| range.end)
     }
 
-    /// Duplicate acknowledgements in a row (RFC 5681).
+    /// Returns the number of duplicate acknowledgements in a row (RFC 5681).
     pub(crate) fn dupacks(&self) -> u32 {
         self.dupacks
     }
 
-    /// The first outstanding segment.
+    /// Returns the first outstanding segment.
     pub(crate) fn head(&self) -> Option<&Record> {
         self.records.front()
     }
 
-    /// The last outstanding segment.
+    /// Returns the last outstanding segment.
     pub(crate) fn tail(&self) -> Option<&Record> {
         self.records.back()
     }
 
-    /// All records in sequence order.
+    /// Iterates over all records in sequence order.
     pub(crate) fn records(&self) -> impl DoubleEndedIterator<Item = &Record> + ExactSizeIterator {
         self.records.iter()
     }
 
-    /// The records that are neither sacked nor lost, in sequence order; runs of others are skipped,
-    /// not walked.
+    /// Iterates over the records that are neither sacked nor lost, in sequence order; it skips runs of
+    /// others.
     pub(crate) fn in_flight(&self) -> impl Iterator<Item = &Record> {
         let mut index = 0;
         core::iter::from_fn(move || {
@@ -327,7 +328,8 @@ impl Scoreboard {
         })
     }
 
-    /// The records in flight that were sent once, in sequence order, which is their order in time.
+    /// Iterates over the records in flight that were sent once, in sequence order, which is also their order
+    /// in time.
     pub(crate) fn originals(&self) -> impl Iterator<Item = &Record> {
         let mut index = 0;
         core::iter::from_fn(move || {
@@ -344,7 +346,8 @@ impl Scoreboard {
         })
     }
 
-    /// The records in flight that were sent more than once, in the order in which they last were.
+    /// Iterates over the records in flight that were sent more than once, in the order of their last
+    /// transmission.
     pub(crate) fn resent(&self) -> impl Iterator<Item = &Record> {
         self.repair.resent.iter().flat_map(|resent| self.records_of(resent))
     }
@@ -357,9 +360,9 @@ impl Scoreboard {
         records.filter(move |record| record.in_flight() && record.transmissions > 1 && record.sent_at == at)
     }
 
-    /// Enters what left. New data gets a record per segment; what was sent before gets its records
-    /// brought up to date. Acknowledgements and parity leave no trace; of a copy only that it left, which
-    /// changes neither what is in flight nor when it was sent.
+    /// Records a transmission. New data gets a record per segment; the records of repeated data are updated.
+    /// Acknowledgements and parity leave no record. A copy is only counted; it changes neither the bytes in
+    /// flight nor the time of transmission.
     pub(crate) fn on_sent(&mut self, sent: &Sent) {
         let of = match sent.origin {
             Origin::Ack | Origin::Parity => return,
@@ -371,7 +374,7 @@ impl Scoreboard {
         if !again.is_empty() {
             self.log_sent_twice(again, of);
         }
-        // The copy of a SYN may differ from it, so it is told apart as a retransmission is (Karn).
+        // The copy of a SYN may differ from it, so it counts as a retransmission (Karn).
         if sent.origin == Origin::Duplicate && !sent.syn {
             return;
         }
@@ -379,7 +382,7 @@ impl Scoreboard {
             self.resend(again, sent);
         }
         if sent.syn {
-            // A handshake may repeat itself for minutes, and no acknowledgement tidies up.
+            // A handshake may be repeated for minutes without an acknowledgement that removes entries.
             self.forget_resent();
         }
         if self.nxt.lt(sent.range.end) {
@@ -413,7 +416,7 @@ impl Scoreboard {
         }
         while left > 0 {
             let chunk = if sent.segment_size == 0 { left } else { left.min(sent.segment_size) };
-            // The FIN rides on the last segment rather than in one of its own.
+            // The FIN is part of the last segment, not a segment of its own.
             record.fin = sent.fin && left - chunk <= 1;
             let len = if record.fin { left } else { chunk };
             record.range = SeqRange::with_len(self.nxt, len);
@@ -440,8 +443,8 @@ impl Scoreboard {
         }
     }
 
-    /// Takes an acknowledgement: SEG.ACK, already validated by the connection (values outside
-    /// [SND.UNA, SND.NXT] change nothing here), the SACK blocks, and the rest in `info`.
+    /// Processes an acknowledgement: SEG.ACK, already validated by the connection (values outside [SND.UNA,
+    /// SND.NXT] change nothing here), the SACK blocks, and the other fields in `info`.
     pub(crate) fn on_ack(&mut self, ack: SeqNum, sack: &SackBlocks, info: AckInfo) -> AckOutcome {
         let duplicate = ack == self.una && !self.is_empty() && info.len == 0 && !info.window_changed;
         let mut outcome = AckOutcome {
@@ -491,10 +494,10 @@ impl Scoreboard {
         outcome
     }
 
-    /// Strikes out what was sent again and is no longer in flight since, from the oldest on.
+    /// Removes the oldest entries of retransmissions that are no longer in flight.
     #[inline]
     fn forget_resent(&mut self) {
-        // Mostly nothing was.
+        // Usually there are none.
         if self.repair.resent.capacity() > 0 {
             self.strike_out_resent();
         }
@@ -512,8 +515,8 @@ impl Scoreboard {
         }
     }
 
-    /// Takes back what was sent from `to` on, which lies between SND.UNA and SND.NXT: it is as if it had
-    /// never left. Only for data of a SYN, of which nothing is sacked, lost or sent twice.
+    /// Removes data that was sent from `to` on, a number between SND.UNA and SND.NXT, as if it had never
+    /// left. Only for data of a SYN that is neither sacked nor lost nor sent twice.
     pub(crate) fn rewind(&mut self, to: SeqNum) {
         if self.una.le(to) && to.lt(self.nxt) {
             let kept = self.cut(to);
@@ -545,7 +548,7 @@ impl Scoreboard {
         }
     }
 
-    /// Marks the segment of `record` as acknowledged; it has left the scoreboard.
+    /// Accounts for an acknowledged segment whose record was removed.
     #[inline]
     fn deliver(&mut self, record: Record, outcome: &mut AckOutcome, sample: &mut Sample) {
         if record.transmissions > 1 || record.taken_back {
@@ -575,15 +578,15 @@ impl Scoreboard {
         let ranges: SmallVec<[SeqRange; 4]> =
             blocks.iter().map(|block| SeqRange::new(block.start, block.end)).collect();
         let duplicate = dsack_range(&ranges, outcome.ack);
-        // A block that ends behind SND.NXT speaks of what was never sent.
+        // A block that ends after SND.NXT reports data that was never sent.
         let is_believable = ranges.first().is_some_and(|first| believable.covers(first));
         outcome.dsack = duplicate.filter(|_| is_believable).map(|range| {
             let (of, sent_twice) = self.take_sent_twice(range);
             Dsack { range, of, sent_twice, reported_before: false }
         });
         let skip = usize::from(duplicate.is_some());
-        // A block that begins at SND.UNA contradicts the acknowledgement number: what it reports would have
-        // been acknowledged (Linux ignores it too).
+        // A block that begins at SND.UNA contradicts the acknowledgement number, which would have covered it
+        // (Linux ignores it too).
         let una = self.una;
         let is_possible = |range: &&SeqRange| believable.covers(range) && range.start.gt(una);
         for range in ranges.iter().skip(skip).filter(is_possible) {
@@ -595,8 +598,8 @@ impl Scoreboard {
         }
     }
 
-    /// True if the duplicate that the first block reports is of a segment that was outstanding and reported,
-    /// and sent twice. Call it before anything is taken in.
+    /// True if the duplicate in the first block is of a segment that was outstanding, already reported, and
+    /// sent twice. Call it before the acknowledgement is processed.
     fn repeats_sacked(&self, ack: SeqNum, blocks: &SackBlocks) -> bool {
         let ranges: SmallVec<[SeqRange; 4]> =
             blocks.iter().map(|block| SeqRange::new(block.start, block.end)).collect();
@@ -606,7 +609,7 @@ impl Scoreboard {
         record.is_some_and(|record| record.sacked && record.transmissions > 1)
     }
 
-    /// Marks what `gap`, of which nothing is sacked yet, covers.
+    /// Marks the segments in `gap`, none of which is sacked yet.
     fn mark_sacked(&mut self, gap: SeqRange, outcome: &mut AckOutcome, sample: &mut Sample) {
         let from = self.sack_cut(gap.start, true);
         let to = self.sack_cut(gap.end, false);
@@ -632,9 +635,9 @@ impl Scoreboard {
         }
     }
 
-    /// Index of the first record that starts at or after `seq`; the record that `seq` is inside of is
-    /// cut there if the allowance lasts, else it counts as not covered: as after `seq` for the end of
-    /// a block, as before it for the start (`round_up`).
+    /// Returns the index of the first record that starts at or after `seq`. A record that contains `seq` is
+    /// split if the limit permits. Otherwise it counts as not covered: it comes after the end of a block, and
+    /// before its start (`round_up`).
     fn sack_cut(&mut self, seq: SeqNum, round_up: bool) -> usize {
         let index = self.index_of(seq);
         match self.records.get(index) {
@@ -650,7 +653,7 @@ impl Scoreboard {
         }
     }
 
-    /// RFC 5681 duplicates, and what they mean on a connection without SACK.
+    /// Counts RFC 5681 duplicates, and their meaning on a connection without SACK.
     fn count_duplicate(&mut self, outcome: &mut AckOutcome) {
         if outcome.duplicate {
             self.dupacks = self.dupacks.saturating_add(1);
@@ -665,10 +668,10 @@ impl Scoreboard {
             if self.dupacks == 1 {
                 self.reno.announced_to = self.nxt;
             }
-            // At least what was declared lost, sent again or not, and the hole itself have not arrived. RFC
-            // 5681 section 3.2 step 4 lets the sender bound what duplicates inflate by what is outstanding:
-            // else a receiver that repeats its acknowledgement would draw new data for as long as its own
-            // window lasts.
+            // At least the data that was declared lost, retransmitted or not, and the hole itself have not
+            // arrived. RFC 5681 section 3.2 step 4 lets the sender bound what duplicates inflate by what is
+            // outstanding: otherwise a receiver that repeats its acknowledgement would receive new data until
+            // its window is full.
             let holes = self.missing_segments.saturating_mul(self.reno.mss).max(head);
             let most = self.reno.announced_to.since(self.una).saturating_sub(holes);
             let arrived = self.reno.arrived.saturating_add(self.reno.mss).min(most.max(self.reno.arrived));
@@ -676,8 +679,8 @@ impl Scoreboard {
             outcome.delivered_segments += (arrived - self.reno.arrived).div_ceil(self.reno.mss);
             self.reno.arrived = arrived;
         } else if outcome.advanced > 0 {
-            // DeliveredData of RFC 9937: what duplicates accounted for is not delivered twice. One segment
-            // of the advance filled the hole; the rest had been announced.
+            // DeliveredData of RFC 9937: bytes counted by duplicates are not delivered twice. One segment of
+            // the advance filled the hole; duplicates had announced the rest.
             let announced = outcome.advanced.saturating_sub(self.reno.mss).min(self.reno.arrived);
             outcome.delivered_bytes = outcome.advanced - announced;
             let others = outcome.delivered_segments.saturating_sub(announced.div_ceil(self.reno.mss));
@@ -692,8 +695,8 @@ impl Scoreboard {
         }
     }
 
-    /// The largest payload shrank to `mss`: longer segments are cut, since they can only be sent
-    /// again in pieces.
+    /// Splits segments that are longer than the reduced payload `mss`, because they can only be sent again in
+    /// smaller ones.
     pub(crate) fn resplit(&mut self, mss: u32) {
         let mss = mss.max(1);
         self.reno.mss = self.reno.mss.min(mss);
@@ -714,13 +717,14 @@ impl Scoreboard {
         }
     }
 
-    /// Index of the record that `seq`, in [SND.UNA, SND.NXT], is in; the number of records if none.
+    /// Returns the index of the record that contains `seq`, in [SND.UNA, SND.NXT]; the number of records if
+    /// none does.
     fn index_of(&self, seq: SeqNum) -> usize {
         let offset = seq.since(self.una);
         self.records.partition_point(|record| record.range.end.since(self.una) <= offset)
     }
 
-    /// Makes `seq` a border between records. Returns the index of the record that starts there.
+    /// Makes `seq` a boundary between records. Returns the index of the record that starts there.
     fn cut(&mut self, seq: SeqNum) -> usize {
         let index = self.index_of(seq);
         let Some(record) = self.records.get_mut(index).filter(|record| record.range.start.lt(seq)) else {
@@ -734,7 +738,7 @@ impl Scoreboard {
         index + 1
     }
 
-    /// The indices of the records that `range`, as far as it is outstanding, consists of.
+    /// Splits records at the ends of `range`; returns the indices of the records inside.
     fn cut_out(&mut self, range: SeqRange) -> core::ops::Range<usize> {
         match range.intersection(&SeqRange::new(self.una, self.nxt)) {
             Some(range) => {
@@ -756,7 +760,7 @@ impl Record {
         }
     }
 
-    /// The parts before and from `seq` on, which lies inside.
+    /// Returns the parts before and from `seq`, which is inside.
     fn split(&self, seq: SeqNum) -> (Record, Record) {
         let before = Record { range: SeqRange::new(self.range.start, seq), fin: false, ..*self };
         let after = Record { range: SeqRange::new(seq, self.range.end), syn: false, ..*self };
@@ -765,8 +769,8 @@ impl Record {
 }
 
 impl Sample {
-    /// The sample that Karn's rule leaves: from what was cumulatively acknowledged unless some of it
-    /// was sent twice, else from what SACK reports, else from the timestamps.
+    /// Returns the sample that Karn's rule permits: from the cumulatively acknowledged data if none of it was
+    /// sent twice, otherwise from SACK, otherwise from the timestamps.
     fn rtt(&self, info: &AckInfo, advanced: bool) -> Option<Micros> {
         let cumulative = self.cumulative.filter(|_| !self.retransmitted);
         match cumulative.or(self.selective) {
@@ -776,8 +780,8 @@ impl Sample {
     }
 }
 
-/// RFC 2883 section 4: the first block reports a duplicate if it begins below SEG.ACK, or if it lies
-/// within the second block.
+/// RFC 2883 section 4: the first block reports a duplicate if it begins below SEG.ACK, or if the second block
+/// contains it.
 fn dsack_range(blocks: &[SeqRange], ack: SeqNum) -> Option<SeqRange> {
     let first = blocks.first().filter(|first| !first.is_empty())?;
     if first.start.lt(ack) {

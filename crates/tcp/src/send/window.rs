@@ -10,15 +10,15 @@ const PERSIST_MAX: Micros = Micros::from_millis(120_000);
 
 /// The default MSS (RFC 9293 section 3.7.1).
 const DEFAULT_SEGMENT: u32 = 536;
-/// No window makes segments smaller than this (Linux: 68 bytes with the headers of IPv4 and TCP).
+/// Minimum segment size, regardless of the window (Linux: 68 bytes with the headers of IPv4 and TCP).
 const MIN_SEGMENT: u32 = 28;
 
 /// Effect of a segment on the send window.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Changed {
-    /// The segment is older than the one that the window was last taken from.
+    /// The segment is older than the one that set the window last.
     Stale,
-    /// The window is what it was.
+    /// The window is unchanged.
     Same,
     /// It was closed and is open now.
     Opened,
@@ -52,7 +52,7 @@ pub(crate) struct SendWindow {
 }
 
 impl SendWindow {
-    /// A window before the first segment of the peer: closed, unscaled.
+    /// Returns the window before the first segment of the peer: closed, unscaled.
     pub(crate) fn new() -> Self {
         SendWindow {
             snd_wnd: 0,
@@ -66,25 +66,25 @@ impl SendWindow {
         }
     }
 
-    /// Takes the window of the peer's SYN or SYN-ACK. RFC 7323 2.2: "The window field in a segment
-    /// where the SYN bit is set (i.e., a `<SYN>` or `<SYN,ACK>`) MUST NOT be scaled."
+    /// Stores the window of the peer's SYN or SYN-ACK. RFC 7323 2.2: "The window field in a segment where the
+    /// SYN bit is set (i.e., a `<SYN>` or `<SYN,ACK>`) MUST NOT be scaled."
     pub(crate) fn start(&mut self, seq: SeqNum, ack: SeqNum, wnd_raw: u16) {
         (self.snd_wl1, self.snd_wl2) = (seq, ack);
         self.snd_wnd = u32::from(wnd_raw);
     }
 
-    /// The peer's SYN announced so many bytes beside its window field.
+    /// Adds the bytes that the peer's SYN announced in addition to its window field.
     pub(crate) fn widen(&mut self, bytes: u32) {
         self.snd_wnd = self.snd_wnd.max(bytes);
     }
 
-    /// The window of the SYN counts as one that the peer has offered for data. Otherwise the first one that
-    /// does comes with its acknowledgement (Linux: the same).
+    /// Counts the window of the SYN as offered for data. Otherwise the first offer is in the peer's
+    /// acknowledgement (Linux: the same).
     pub(crate) fn count_offer(&mut self) {
         self.max_snd_wnd = self.max_snd_wnd.max(self.snd_wnd);
     }
 
-    /// The largest segment that makes sense with windows as small as the peer's: half of the largest, or all
+    /// Returns the largest useful segment for a peer with small windows: half of the largest window, or all
     /// of one that is smaller than a default segment (Linux: tcp_bound_to_half_wnd).
     pub(crate) fn segment_bound(&self) -> u32 {
         match self.max_snd_wnd {
@@ -100,13 +100,13 @@ impl SendWindow {
         self.scale = shift.min(14);
     }
 
-    /// Snd.Wind.Shift.
+    /// Returns Snd.Wind.Shift.
     pub(crate) fn scale(&self) -> u8 {
         self.scale
     }
 
-    /// Takes the window of an acceptable segment with ACK, unless it is older than the one last
-    /// taken. The caller has checked SND.UNA =< SEG.ACK =< SND.NXT.
+    /// Stores the window of an acceptable segment with ACK, unless it is older than the last one. The caller
+    /// has checked SND.UNA =< SEG.ACK =< SND.NXT.
     pub(crate) fn update(&mut self, seq: SeqNum, ack: SeqNum, wnd_raw: u16) -> Changed {
         self.take(seq, ack, self.scaled(wnd_raw))
     }
@@ -117,9 +117,9 @@ impl SendWindow {
     }
 
     fn take(&mut self, seq: SeqNum, ack: SeqNum, wnd: u32) -> Changed {
-        // RFC 9293: "If (SND.WL1 < SEG.SEQ or (SND.WL1 = SEG.SEQ and SND.WL2 =< SEG.ACK)), set
-        // SND.WND". A retransmission by the peer has an old SEG.SEQ; that it acknowledges more than
-        // anything before shows that its window is news all the same.
+        // RFC 9293: "If (SND.WL1 < SEG.SEQ or (SND.WL1 = SEG.SEQ and SND.WL2 =< SEG.ACK)), set SND.WND". A
+        // retransmission by the peer has an old SEG.SEQ; but if it acknowledges more than any segment before,
+        // its window is new.
         let newer =
             ack.gt(self.snd_wl2) || seq.gt(self.snd_wl1) || (seq == self.snd_wl1 && ack == self.snd_wl2);
         if !newer {
@@ -140,57 +140,57 @@ impl SendWindow {
         }
     }
 
-    /// How often the time between two probes is doubled.
+    /// Returns how many times the time between two probes was doubled.
     pub(crate) fn persist_backoffs(&self) -> u32 {
         self.persist_backoffs
     }
 
-    /// A window field of the peer, bytes.
+    /// Converts a window field of the peer to bytes.
     pub(crate) fn scaled(&self, wnd_raw: u16) -> u32 {
         u32::from(wnd_raw) << self.scale
     }
 
-    /// SND.WND, bytes.
+    /// Returns SND.WND, bytes.
     pub(crate) fn snd_wnd(&self) -> u32 {
         self.snd_wnd
     }
 
-    /// MAX.SND.WND: the largest window the peer ever offered, bytes.
+    /// Returns MAX.SND.WND: the largest window that the peer ever offered, bytes.
     pub(crate) fn max_snd_wnd(&self) -> u32 {
         self.max_snd_wnd
     }
 
-    /// The sequence number after the last one that the peer lets us send.
+    /// Returns the sequence number after the last one that the peer permits.
     #[cfg(test)]
     pub(crate) fn right_edge(&self, una: SeqNum) -> SeqNum {
         una + self.snd_wnd
     }
 
-    /// Bytes between `nxt` and the right edge; 0 if the peer shrank the window below `nxt`.
+    /// Returns the bytes between `nxt` and the right edge; 0 if the peer shrank the window below `nxt`.
     pub(crate) fn usable(&self, una: SeqNum, nxt: SeqNum) -> u32 {
         self.snd_wnd.saturating_sub(nxt.since(una))
     }
 
-    /// Starts the persist timer unless it runs: data waits, nothing is in flight and the window does
-    /// not take it. RFC 9293: "The transmitting host SHOULD send the first zero-window probe when a
-    /// zero window has existed for the retransmission timeout period" (SHLD-29).
+    /// Starts the persist timer unless it runs: data waits, nothing is in flight, and the data exceeds the
+    /// window. RFC 9293: "The transmitting host SHOULD send the first zero-window probe when a zero window
+    /// has existed for the retransmission timeout period" (SHLD-29).
     pub(crate) fn arm_persist(&mut self, now: Instant, rto: Micros) {
         if self.persist.is_none() {
             self.persist = Some(now + self.persist_interval(rto));
         }
     }
 
-    /// The persist timer fired and a probe leaves: the next comes later. RFC 9293: "and SHOULD
-    /// increase exponentially the interval between successive probes" (SHLD-30).
+    /// Restarts the persist timer after a probe, with a longer interval. RFC 9293: "and SHOULD increase
+    /// exponentially the interval between successive probes" (SHLD-30).
     pub(crate) fn on_persist(&mut self, now: Instant, rto: Micros) {
         self.persist_backoffs = self.persist_backoffs.saturating_add(1);
         self.unanswered = self.unanswered.saturating_add(1);
         self.persist = Some(now + self.persist_interval(rto));
     }
 
-    /// An acknowledgement arrived while probing. RFC 9293: "As long as the receiving TCP peer continues
-    /// to send acknowledgments in response to the probe segments, the sending TCP peer MUST allow the
-    /// connection to stay open" (MUST-37).
+    /// Records an acknowledgement that arrived during probing. RFC 9293: "As long as the receiving TCP peer
+    /// continues to send acknowledgments in response to the probe segments, the sending TCP peer MUST allow
+    /// the connection to stay open" (MUST-37).
     pub(crate) fn on_probe_answered(&mut self) {
         self.unanswered = 0;
     }
@@ -202,12 +202,12 @@ impl SendWindow {
         self.unanswered = 0;
     }
 
-    /// When the next zero-window probe is due.
+    /// Returns the time of the next zero-window probe.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         self.persist
     }
 
-    /// Probes in a row without any acknowledgement.
+    /// Returns the number of probes in a row without an acknowledgement.
     pub(crate) fn unanswered_probes(&self) -> u32 {
         self.unanswered
     }

@@ -1,4 +1,4 @@
-//! Finds the owner of a packet that arrives.
+//! Finds the owner of an arriving packet.
 //!
 //! The packet is parsed, its addresses and ports are checked, and it goes to a connection, a TIME-WAIT, a
 //! listener, or to none of them. An unprocessed packet comes back with the reason for its refusal.
@@ -34,7 +34,7 @@ pub(super) struct Owners<'a> {
 }
 
 impl Owners<'_> {
-    /// Where `tuple` leads to.
+    /// Returns the owner of `tuple`.
     pub(super) fn of(&self, tuple: &FourTuple) -> Option<Target> {
         self.demux.get(tuple, |target| match target {
             Target::Connection(slot) => self.slots.at_index(slot).is_some_and(|slot| slot.tuple.is(tuple)),
@@ -51,7 +51,7 @@ impl Stack {
     }
 
     pub(super) fn receive(&mut self, packet: &[u8], rx: Rx, now: Instant) -> Result<(), Refusal> {
-        // The parsed packet stays in place: it is large.
+        // The parsed packet is used in place, because it is large.
         match &brisk_wire::parse_with(packet, rx.checksum, &self.config.option_profile) {
             Ok(Packet::Tcp(segment)) => self.on_tcp(segment, packet.len(), rx.segment_size, now),
             Ok(Packet::Icmp(error)) => self.on_icmp(error, now),
@@ -121,11 +121,11 @@ impl Stack {
         }
     }
 
-    /// Whose a segment is. A connection that should send before it takes it in has sent, and may have ended
-    /// with that.
+    /// Returns the owner of a segment. If its connection must send before it processes another segment, that
+    /// has happened, and may have ended the connection.
     #[inline(always)]
     fn owner_of(&mut self, tuple: &FourTuple, now: Instant) -> Option<Target> {
-        // A connection to itself hears nothing.
+        // A connection to itself sends nothing at this point.
         if tuple.is_loop() {
             return None;
         }
@@ -140,13 +140,13 @@ impl Stack {
         owner
     }
 
-    /// Whether both ends of a segment can be the ends of a connection of this stack.
+    /// Checks that both ends of a segment can be the ends of a connection of this stack.
     fn check_ends(&self, tuple: &FourTuple) -> Result<(), Refusal> {
         let (local, remote) = (tuple.local.ip(), tuple.remote.ip());
         if !self.is_local(&local) || !four_tuple::is_unicast(&local) {
             return Err(Refusal::NotOurs);
         }
-        // An IPv4-mapped address does not belong on the wire, and would alias an IPv4 connection.
+        // An IPv4-mapped address must not be on the wire, and would alias an IPv4 connection.
         let is_mapped = |ip: IpAddr| ip.to_canonical() != ip;
         let ports = tuple.local.port() != 0 && tuple.remote.port() != 0;
         if !ports
@@ -160,13 +160,12 @@ impl Stack {
         Ok(())
     }
 
-    /// True if the stack answers to this address.
+    /// True if the address belongs to the stack.
     pub(super) fn is_local(&self, ip: &IpAddr) -> bool {
         self.config.any_address || self.config.addresses.contains(ip)
     }
 
-    /// The packet that made a connection counts among those it received, and nobody has anything to add to
-    /// the answer.
+    /// Counts the packet that opened a connection as received by it. Nothing else is added to the answer.
     pub(super) fn on_opened(
         &mut self,
         tuple: &FourTuple,
@@ -207,10 +206,10 @@ impl Stack {
         if let Some(member) = &slot.member {
             self.controllers.lend(id, member, &mut slot.connection, now);
         }
-        // Without memory for data the acknowledgement still counts: it may free some. The next bytes for
-        // an application that has nothing to read are taken all the same: they may fill the hole before
-        // what uses the memory up, or come from a peer that is as full of unsent data as this stack (Linux:
-        // sk_forced_mem_schedule).
+        // Without memory for data the acknowledgement is still processed, because it may free some. The next
+        // in-order bytes of an application that has nothing to read are accepted too: they may fill the hole
+        // before data that uses up the memory, or come from a peer that is as full of unsent data as this
+        // stack (Linux: sk_forced_mem_schedule).
         let connection = &mut *slot.connection;
         let takes_memory = !arrived.payload.is_empty() && !connection.has_storage_for(arrived);
         let no_memory = takes_memory && memory_left == 0 && !connection.awaits(arrived);
@@ -266,7 +265,7 @@ impl Stack {
             TimeWaitVerdict::Reopen(floor) => match self.listener_for(tuple.local) {
                 Some(listener) => {
                     self.on_syn(listener, tuple, arrived, wire_len, Some(floor), now)?;
-                    // The room for the connection may have been that of this entry.
+                    // The connection may have taken the slot of this entry.
                     if self.time_wait.entry(place).is_some_and(|entry| entry.is_of(&tuple)) {
                         self.end_time_wait(place);
                     }
@@ -281,8 +280,8 @@ impl Stack {
         Ok(())
     }
 
-    /// The limit of the entry goes before that of the host: who floods one TIME-WAIT must not use up the
-    /// challenge ACKs of every connection.
+    /// Checks the limit of the entry before that of the host, so that a flood on one TIME-WAIT does not use
+    /// up the challenge ACKs of every connection.
     fn challenge_in_time_wait(&mut self, place: u32, now: Instant) {
         let Some(entry) = self.time_wait.entry_mut(place) else { return };
         if !entry.may_answer(now) {
@@ -305,7 +304,7 @@ impl Stack {
         }
     }
 
-    /// Refuses a segment for `reason` and answers it with a reset, unless it is one.
+    /// Rejects a segment for `reason` and answers it with a reset, unless it is one.
     pub(super) fn answer_with_reset(
         &mut self,
         segment: &Segment<'_>,
@@ -331,12 +330,12 @@ impl Stack {
     }
 }
 
-/// The segment may complete a handshake: it waits while the accept queue is full.
+/// True if the segment may complete a handshake; it waits while the accept queue is full.
 fn ends_handshake(arrived: &Arrived<'_>) -> bool {
     arrived.flags.contains(Flags::ACK) && !arrived.flags.intersects(Flags::RST | Flags::SYN)
 }
 
-/// `<SEQ=SND.NXT><ACK=RCV.NXT><CTL=ACK>` of a connection in TIME-WAIT.
+/// Returns `<SEQ=SND.NXT><ACK=RCV.NXT><CTL=ACK>` for a connection in TIME-WAIT.
 fn time_wait_ack(entry: &TimeWaitEntry, now: Instant) -> (IpMeta, TcpHeader) {
     let numbers = entry.numbers();
     let tuple = entry.tuple();

@@ -1,12 +1,11 @@
 //! Bounds on the memory of all connections together, and the release of memory that nothing needs.
 //!
-//! Buffers: what arrives may use all of the memory, what is written three quarters. Bytes that are kept for
-//! repairs: above nine tenths of their bound the connections on which nothing has arrived for longest give
-//! theirs up; at the bound nobody keeps more and no new connection agrees on Corrective. Idle connections:
-//! one that has had nothing in flight, nothing to send and nothing to read for [`RELEASE_AFTER`], and has no
-//! mechanism that keeps bytes (`Connection::is_bare`), frees its empty lists and the parts that have their
-//! initial value again (`Connection::release_memory`); the next segment or call takes the memory that it
-//! needs.
+//! Buffers: received data may use all of the memory, written data three quarters. Bytes that are kept for
+//! repairs: above nine tenths of their limit, the connections that have been idle longest free theirs; at the
+//! limit no more are kept and no new connection agrees on Corrective. Idle connections: a connection frees
+//! its empty lists and the parts that have their initial value again (`Connection::release_memory`) if it has
+//! had nothing in flight, to send or to read for [`RELEASE_AFTER`], and no mechanism that keeps bytes
+//! (`Connection::is_bare`). The next segment or call allocates the memory that it needs.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -20,7 +19,7 @@ use crate::time::{Duration, Instant};
 
 /// Buffers.
 impl Stack {
-    /// A write found the memory used up: the writer hears when there is some again.
+    /// Registers a writer that found no free memory, to be notified when there is some.
     pub(super) fn wait_for_memory(&mut self, id: ConnId) {
         if let Some(slot) = self.slots.at_mut(id)
             && !slot.waits_for_memory
@@ -30,7 +29,7 @@ impl Stack {
         }
     }
 
-    /// Tells the writers that waited for memory if there is some.
+    /// Notifies the writers that waited for memory if there is some.
     pub(super) fn wake_memory_waiters(&mut self) {
         if self.memory_left_to_writes() == 0 {
             return;
@@ -43,25 +42,25 @@ impl Stack {
         }
     }
 
-    /// Bytes that buffers may still take.
+    /// Returns the bytes that buffers may still use.
     pub(super) fn memory_left(&self) -> usize {
         self.config.max_buffer_bytes.saturating_sub(self.memory)
     }
 
-    /// Bytes that writes may still take: a quarter of the memory is left to what arrives, for two stacks
-    /// that are full of what they send each other could neither deliver any of it.
+    /// Returns the bytes that writes may still use. A quarter of the memory is left to received data: two
+    /// stacks whose memory is full of data for each other could otherwise deliver none of it.
     pub(super) fn memory_left_to_writes(&self) -> usize {
         let most = self.config.max_buffer_bytes;
         (most - most / 4).saturating_sub(self.memory)
     }
 }
 
-/// Looking through all connections for idle ones takes time: it is done this often at most.
+/// Minimum time between two searches through all connections for idle ones.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Bytes that are kept for repairs.
 impl Stack {
-    /// A connection was touched: counts what it keeps for repairs, and frees some if that is too much.
+    /// Counts the bytes that a changed connection keeps for repairs, and frees some if there are too many.
     pub(super) fn count_repair_memory(&mut self, id: ConnId, now: Instant) {
         let Some(slot) = self.slots.at_mut(id) else { return };
         let before = core::mem::replace(&mut slot.repair_memory, slot.connection.repair_memory());
@@ -77,7 +76,7 @@ impl Stack {
         }
     }
 
-    /// A connection is gone.
+    /// Subtracts the bytes of a connection that has ended.
     pub(super) fn release_repair_memory(&mut self, bytes: usize) {
         self.repair_memory.account(bytes, 0);
     }
@@ -112,7 +111,8 @@ impl Stack {
     }
 }
 
-/// How long a connection must have been idle: those in use do not free and allocate between two segments.
+/// Time for which a connection must have been idle, so that active ones do not free and allocate between two
+/// segments.
 const RELEASE_AFTER: Duration = Duration::from_secs(1);
 
 /// Idle connections, in the order in which they are examined again.
@@ -122,12 +122,12 @@ pub(crate) struct Idle {
 }
 
 impl Idle {
-    /// As a new one is, in the same storage.
+    /// Returns to the initial state, in the same storage.
     pub(super) fn clear(&mut self) {
         self.order.clear();
     }
 
-    /// When the next one is examined.
+    /// Returns the time of the next examination.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         self.order.front().map(|&(at, _)| at)
     }
@@ -135,8 +135,8 @@ impl Idle {
 
 /// Idle connections.
 impl Stack {
-    /// A connection is idle. It is examined when it may have been so for long enough; until then its slot
-    /// only records when it was touched last.
+    /// Records that a connection is idle. It is examined when it may have been idle for long enough; until
+    /// then its slot only records its last activity.
     pub(super) fn note_idle(&mut self, id: ConnId, now: Instant) {
         self.idle.order.push_back((now + RELEASE_AFTER, id));
     }

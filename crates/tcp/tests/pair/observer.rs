@@ -130,7 +130,7 @@ fn handshakes_that_a_peer_leaves_are_only_counted() {
 }
 
 #[test]
-fn connection_opened_by_data_of_its_syn_is_reported_when_it_is_established_or_fails() {
+fn connection_opened_by_syn_data_is_reported_when_established_or_failed() {
     let mut pair = observed();
     let fast_open = Some(FastOpenListen::default());
     let listener = pair.listen(B, 80, ListenConfig { fast_open, ..ListenConfig::default() });

@@ -124,8 +124,8 @@ impl Options {
         }
     }
 
-    /// Keeps an option that has no meaning here. An area of 40 bytes always fits; of a longer one the rest is
-    /// lost.
+    /// Keeps an option that has no meaning here. The options of an area of 40 bytes always fit; those of a
+    /// longer one may be lost.
     fn keep(&mut self, kind: u8, content: &[u8]) {
         let _ = self.unknown.push(kind, content);
     }

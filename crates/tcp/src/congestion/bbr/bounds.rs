@@ -9,7 +9,7 @@ pub(super) const UNBOUNDED: u64 = u64::MAX;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
-    /// Bytes in flight that a probe has found to be too much (`inflight_hi` of Linux).
+    /// Bytes in flight at which a probe lost too much (`inflight_hi` of Linux).
     pub(super) inflight_longterm: u64,
     /// Limit of bytes in flight until the next probe (`inflight_lo`).
     pub(super) inflight_shortterm: u64,
@@ -38,7 +38,7 @@ impl Bounds {
         self.inflight_latest = self.inflight_latest.max(sample.delivered);
     }
 
-    /// A loss round begins with `sample`.
+    /// Begins a loss round with `sample`.
     pub(super) fn restart_latest(&mut self, sample: &RateSample) {
         self.bw_latest = sample.rate.unwrap_or(0);
         self.inflight_latest = sample.delivered;
@@ -52,13 +52,14 @@ impl Bounds {
         (self.bw_shortterm, self.inflight_shortterm) = (UNBOUNDED, UNBOUNDED);
     }
 
-    /// Lowers the short-term rate after a loss round, not below the rate at which the round delivered.
+    /// Lowers the short-term rate after a loss round, at most to the delivery rate of the round.
     pub(super) fn lower_bandwidth(&mut self, max_bw: u64) {
         let from = if self.bw_shortterm == UNBOUNDED { max_bw } else { self.bw_shortterm };
         self.bw_shortterm = times_beta(from).max(self.bw_latest);
     }
 
-    /// Lowers the short-term volume to `share` of itself, not below what the loss round has delivered.
+    /// Lowers the short-term volume to `share` of itself, at most to the volume that the loss round has
+    /// delivered.
     pub(super) fn lower_inflight(&mut self, cwnd: u32, share: impl Fn(u64) -> u64) {
         let from =
             if self.inflight_shortterm == UNBOUNDED { u64::from(cwnd) } else { self.inflight_shortterm };
@@ -70,7 +71,7 @@ impl Bounds {
 mod tests {
     use super::*;
 
-    /// Each limit falls to 7/10, or to what the round delivered if that is more.
+    /// Each limit falls to 7/10, or to the value that the round delivered if that is higher.
     #[test]
     fn a_lossy_round_lowers_the_short_term_limits_to_what_it_delivered() {
         let mut bounds = Bounds { bw_latest: 950_000, inflight_latest: 62_000, ..Bounds::default() };

@@ -10,7 +10,7 @@ const MIN_RTT_WINDOW: Micros = Micros::from_millis(10_000);
 pub(super) const PROBE_RTT_INTERVAL: Micros = Micros::from_millis(5_000);
 /// Smallest delay that counts as a queue.
 const MIN_DELAY: Micros = Micros::from_millis(4);
-/// Most aggregation that enlarges the window.
+/// Maximum aggregation that enlarges the window.
 const MAX_AGGREGATION: Micros = Micros::from_millis(100);
 
 /// Round trips, counted by data: a round ends when data that was sent after its beginning is delivered.
@@ -58,7 +58,7 @@ impl MaxBandwidth {
         }
     }
 
-    /// A cycle is over. One without samples does not count.
+    /// Ends a cycle. One without samples does not count.
     pub(super) fn advance(&mut self) {
         if self.current > 0 {
             self.previous = self.current;
@@ -89,7 +89,7 @@ impl MinRtt {
         self.min
     }
 
-    /// True if the queue stands: the samples exceed the minimum by more than noise.
+    /// True if the path has a standing queue: the samples exceed the minimum by more than noise.
     pub(super) fn is_queued(&self, rtt: Micros) -> bool {
         self.min.is_some_and(|min| rtt > min + min / 4 + Micros::from_millis(4))
     }
@@ -99,7 +99,7 @@ impl MinRtt {
         self.min.is_some_and(|min| rtt > min + (min / 4).max(MIN_DELAY))
     }
 
-    /// Takes what an acknowledgement shows; returns true if it is time to drain the queue and measure.
+    /// Processes an acknowledgement; returns true if it is time to drain the queue and measure.
     pub(super) fn update(&mut self, now: Instant, rtt: Option<Micros>) -> bool {
         let expired = Micros::between(self.recent_at, now) > PROBE_RTT_INTERVAL;
         if let Some(rtt) = rtt
@@ -141,13 +141,13 @@ impl MinRtt {
         };
     }
 
-    /// The queue has been drained.
+    /// Postpones the next measurement, because the queue has been drained.
     pub(super) fn postpone(&mut self, now: Instant) {
         self.recent_at = now;
     }
 }
 
-/// How much more than the bandwidth acknowledgements deliver at once, bytes.
+/// The bytes by which bursts of acknowledgements exceed the bandwidth.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Aggregation {
     epoch_start: Instant,
@@ -167,7 +167,8 @@ impl Aggregation {
         self.epoch_acked = 0;
     }
 
-    /// Counts `acked` bytes against what `bandwidth` delivers; a slot of the maximum lasts `slot_rounds`.
+    /// Compares `acked` bytes with the volume that `bandwidth` delivers; a slot of the maximum lasts
+    /// `slot_rounds`.
     pub(super) fn update(
         &mut self,
         now: Instant,
@@ -191,7 +192,7 @@ impl Aggregation {
         self.slots[0] = self.slots[0].max(extra);
     }
 
-    /// Returns the bytes that the window gets in addition for aggregation.
+    /// Returns the bytes that are added to the window because of aggregation.
     pub(super) fn extra(&self, bandwidth: u64) -> u64 {
         self.slots[0].max(self.slots[1]).min(bytes_in(bandwidth, MAX_AGGREGATION))
     }

@@ -2,7 +2,7 @@
 //!
 //! The draft calls a loss ratio above 2 % congestion. A single random loss exceeds that in a flight of fewer
 //! than 50 segments, and on a path that loses 2 % at random about half of all flights do. Here losses must
-//! also be *excess*: more losses than the random loss of this path, learnt over time, makes plausible
+//! also be *excess*: more than the random loss of this path, learnt over time, makes plausible
 //! ([`crate::evidence`]).
 
 use super::super::sample::{LostPacket, RateSample};
@@ -19,9 +19,9 @@ pub(super) const MIN_RUNS_IN_STARTUP: u32 = 3;
 pub(super) const MIN_RUNS_IN_UP: u32 = 2;
 /// Loss threshold of the draft, percent.
 const LOSS_THRESHOLD: u64 = 2;
-/// Segments after which what was learned counts half.
+/// Segments after which learnt counts are halved.
 const MEMORY_SEGMENTS: u64 = 16_384;
-/// Seven tenths.
+/// Returns seven tenths.
 pub(super) fn times_beta(value: u64) -> u64 {
     value / 10 * 7 + value % 10 * 7 / 10
 }
@@ -32,11 +32,11 @@ pub(super) struct LossRound {
     ends_at: u64,
     /// True if the last acknowledgement began a round.
     pub(super) start: bool,
-    /// True if this round has lost something.
+    /// True if this round has losses.
     pub(super) is_lossy: bool,
-    /// True if the path is known to have lost something of it to a full queue.
+    /// True if a full queue is known to have caused losses of the round.
     pub(super) is_queued: bool,
-    /// Lost ranges that do not adjoin.
+    /// Number of lost ranges that are not adjacent.
     pub(super) runs: u32,
     last_end: Option<SeqNum>,
 }
@@ -49,8 +49,7 @@ impl LossRound {
         }
     }
 
-    /// Records that this round has lost something. Its first loss makes it last until data sent from now on
-    /// is delivered.
+    /// Begins counting the losses of this round. It ends when data sent from now on is delivered.
     pub(super) fn begin(&mut self, delivered: u64) {
         if !self.is_lossy {
             self.ends_at = delivered;
@@ -67,7 +66,7 @@ impl LossRound {
     }
 }
 
-/// The random loss of the path, learned from rounds that show no congestion.
+/// The random loss of the path, learnt from rounds without congestion.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Evidence {
     history: LossHistory,
@@ -80,7 +79,7 @@ pub(super) struct Evidence {
 }
 
 impl Bbr {
-    /// True if more is lost than 2 % of the flight, in enough places, and more than random loss explains.
+    /// True if the losses exceed 2 % of the flight, in enough places, and more than random loss explains.
     pub(super) fn is_loss_too_high(&self, tx_in_flight: u32, lost: u64, min_runs: u32) -> bool {
         let flight = u64::from(tx_in_flight);
         lost * 100 > flight * LOSS_THRESHOLD
@@ -116,7 +115,7 @@ impl Bbr {
         if self.loss_round.is_lossy {
             self.evidence.queued = (self.evidence.queued << 1 | u8::from(is_queued)) & 0xf;
         }
-        // Losses while there is a queue are not random. Otherwise as many count as random as are plausible.
+        // Losses during a queue are not random. Otherwise a plausible number counts as random.
         let random = if is_queued { 0 } else { lost.min(allowed) };
         let runs = u64::from(self.loss_round.runs).min(random);
         self.evidence.history.learn(segments, random, runs, MEMORY_SEGMENTS);
@@ -130,7 +129,7 @@ impl Bbr {
         (self.loss_round.is_lossy, self.loss_round.is_queued) = (false, false);
     }
 
-    /// Ends a probe that has put too much in flight, and keeps the volume at the loss as long-term limit.
+    /// Ends a probe with too much in flight, and keeps the volume at the loss as long-term limit.
     pub(super) fn end_lossy_probe(&mut self, lost: &LostPacket) {
         let at_loss = inflight_at_loss(lost.range.len(), lost.tx_in_flight, lost.lost);
         self.cycle.prev_too_high = true;
@@ -144,7 +143,7 @@ impl Bbr {
         }
     }
 
-    /// Remembers the state, for the case that the losses prove spurious.
+    /// Remembers the state, in case the losses prove spurious.
     pub(super) fn record_probe_ended_by_loss(&mut self) {
         let state = self.state;
         if let Some(undo) = &mut self.undo {
@@ -175,7 +174,7 @@ impl Bbr {
     }
 }
 
-/// Returns the bytes in flight at which the losses crossed the threshold. That point lies within the last
+/// Returns the bytes in flight at which the losses exceeded the threshold. That point lies within the last
 /// `len` bytes of the flight, which are lost.
 fn inflight_at_loss(len: u32, tx_in_flight: u32, lost: u64) -> u64 {
     let len = u64::from(len);
@@ -192,7 +191,7 @@ fn inflight_at_loss(len: u32, tx_in_flight: u32, lost: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// The draft's BBRInflightAtLoss.
+    /// BBRInflightAtLoss of the draft.
     #[test]
     fn the_limit_is_where_the_losses_crossed_the_threshold() {
         assert_eq!(inflight_at_loss(10_000, 100_000, 11_000), 90_816);

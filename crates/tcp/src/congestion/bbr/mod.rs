@@ -1,22 +1,22 @@
 //! BBR version 3 (draft-ietf-ccwg-bbr): sends at the rate that the path delivers, and keeps about one round
 //! trip of it in flight.
 //!
-//! [`Bbr`] is a value: time, acknowledgements and losses are handed in, the window and the pacing rate are
-//! read. Its model of the path is the bandwidth (`MaxBandwidth`), the round-trip time (`MinRtt`), the
-//! aggregation of acknowledgements (`Aggregation`) and what losses say about the volume that fits (`Bounds`).
-//! The state says how the path is probed next.
+//! [`Bbr`] is a value: it receives time, acknowledgements and losses, and returns the window and the pacing
+//! rate. Its model of the path is the bandwidth (`MaxBandwidth`), the round-trip time (`MinRtt`), the
+//! aggregation of acknowledgements (`Aggregation`) and the limits of the volume that losses show (`Bounds`).
+//! Its state determines the next probe of the path.
 //!
-//! Loss ratios of the draft are judged by significance: a short flight with one random loss exceeds 2 %,
-//! which says nothing about the path (`loss.rs`).
+//! Losses count only if they are significant. A single random loss in a short flight exceeds the draft's 2 %,
+//! but shows nothing about the path (`loss.rs`).
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
 //! | `filters` | rounds, bandwidth, round-trip time, aggregation of acknowledgements |
 //! | `startup` | Startup, the estimate that the pipe is full, Drain |
 //! | `probe_bw` | the cycle Down, Cruise, Refill, Up |
 //! | `probe_rtt` | the drain that measures the round-trip time |
 //! | `bounds` | the long-term and short-term limits |
-//! | `loss` | which losses show congestion, and the answer to them |
+//! | `loss` | losses that show congestion, and the response to them |
 //! | `output` | pacing rate and window |
 
 use super::CongestionController;
@@ -59,7 +59,7 @@ pub(crate) struct Bbr {
     prior_cwnd: u32,
     /// Bytes per second.
     pacing_rate: u64,
-    /// Its lower bound: a segment in each round trip.
+    /// Its minimum: a segment in each round trip.
     min_rate: u64,
     /// False until a round-trip time has set the pacing rate.
     has_rtt: bool,
@@ -67,11 +67,12 @@ pub(crate) struct Bbr {
     delivered: u64,
     /// `C.lost` as last reported.
     lost: u64,
-    /// Samples of what was sent before so much was delivered are application-limited: ProbeRTT held back.
+    /// Samples of data sent before this number of bytes was delivered are application-limited, because
+    /// ProbeRTT limited sending.
     app_limited_until: u64,
     rounds: Rounds,
     max_bw: MaxBandwidth,
-    /// The last flight whose acknowledgements showed a rate.
+    /// The last flight whose acknowledgements have shown a rate.
     train: Option<Train>,
     min_rtt: MinRtt,
     aggregation: Aggregation,
@@ -82,7 +83,7 @@ pub(crate) struct Bbr {
     evidence: Evidence,
     cycle: Cycle,
     probe_rtt: ProbeRtt,
-    /// True from a transmission out of idle to the next acknowledgement.
+    /// True from a transmission after idle to the next acknowledgement.
     idle_restart: bool,
     /// True if the window limited sending in this round.
     cwnd_limited: bool,
@@ -100,24 +101,24 @@ enum State {
     Drain,
     /// Cycles around the bandwidth.
     ProbeBw(Phase),
-    /// Halves the flight to see the round-trip time without a queue.
+    /// Halves the flight to measure the round-trip time without a queue.
     ProbeRtt,
 }
 
 /// A phase of the bandwidth probing cycle.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
-    /// Slower than the bandwidth, until the queue is gone and there is headroom.
+    /// Below the bandwidth, until the queue is gone and there is headroom.
     Down,
     /// At the bandwidth.
     Cruise,
     /// At the bandwidth without short-term limits, for a round.
     Refill,
-    /// Faster than the bandwidth.
+    /// Above the bandwidth.
     Up,
 }
 
-/// Values to restore if recovery turns out to have been spurious.
+/// Values to restore if recovery proves spurious.
 #[derive(Clone, Copy, Debug)]
 struct Undo {
     /// The probing state that a loss of this recovery has ended.
@@ -128,7 +129,7 @@ struct Undo {
 }
 
 impl Bbr {
-    /// A flow that begins.
+    /// Returns a new flow.
     pub(crate) fn new(start: &ControllerStart) -> Self {
         let now = start.now;
         let mss = start.mss.max(1);
@@ -167,7 +168,7 @@ impl Bbr {
         bbr
     }
 
-    /// Estimated bandwidth, bytes per second; zero before the first sample.
+    /// Returns the estimated bandwidth, bytes per second; zero before the first sample.
     pub(crate) fn bandwidth(&self) -> u64 {
         self.max_bw.get().min(self.bounds.bw_shortterm)
     }
@@ -177,7 +178,7 @@ impl Bbr {
         self.full_pipe.reached
     }
 
-    /// Forgets the limits that hold until the next probe.
+    /// Removes the limits that apply until the next probe.
     pub(crate) fn forget_short_term(&mut self) {
         self.bounds.reset_shortterm();
     }
@@ -195,7 +196,7 @@ impl Bbr {
         }
     }
 
-    /// Saves what a mistaken recovery must restore, once per recovery.
+    /// Saves the values that a mistaken recovery must restore, once per recovery.
     fn begin_episode(&mut self) {
         self.save_cwnd();
         if !self.in_episode {
@@ -214,12 +215,12 @@ impl Bbr {
         self.prior_cwnd = if held { self.prior_cwnd.max(self.cwnd) } else { self.cwnd };
     }
 
-    /// True in the states that look for more bandwidth, in which losses are expected.
+    /// True in the states that search for more bandwidth, in which losses are expected.
     fn is_probing(&self) -> bool {
         matches!(self.state, State::Startup | State::ProbeBw(Phase::Refill | Phase::Up))
     }
 
-    /// A number below `bound`.
+    /// Returns a random number below `bound`.
     fn draw(&mut self, bound: u64) -> u64 {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut word = self.random;
@@ -307,7 +308,7 @@ impl CongestionController for Bbr {
             self.end_loss_round(sample);
         }
         let bandwidth = self.bandwidth();
-        // The maximum is of one or two slots: 5 to 10 rounds, and of this round and the last in Startup.
+        // The maximum is over one or two slots: 5 to 10 rounds, and this and the last round in Startup.
         let slot_rounds = if self.full_pipe.reached { 5 } else { 1 };
         self.aggregation.update(
             ack.now,
@@ -335,7 +336,7 @@ impl CongestionController for Bbr {
         self.cwnd_limited &= !self.rounds.start;
     }
 
-    /// The window stays: the model answers to losses.
+    /// Keeps the window: the model responds to losses.
     fn on_congestion(&mut self, event: &CongestionEvent) {
         self.begin_episode();
         match event.cause {
@@ -352,13 +353,13 @@ impl CongestionController for Bbr {
         }
     }
 
-    /// One segment from here, with the model as it is.
+    /// Continues with one segment and the unchanged model.
     fn on_rto(&mut self, rto: &RtoEvent) {
         let probing = self.is_probing();
         self.begin_episode();
         self.full_pipe.restart(0);
         if !probing && self.bounds.inflight_shortterm == bounds::UNBOUNDED {
-            // Otherwise the first adaption would begin with the window of one segment.
+            // Otherwise the first adaptation would begin with the window of one segment.
             self.bounds.inflight_shortterm = u64::from(self.cwnd.max(self.prior_cwnd));
         }
         self.cwnd = rto.pipe.saturating_add(self.mss);
@@ -389,7 +390,7 @@ impl CongestionController for Bbr {
     }
 }
 
-/// Bytes that `rate` bytes per second deliver in `span`, rounded up.
+/// Returns the bytes that `rate` bytes per second deliver in `span`, rounded up.
 fn bytes_in(rate: u64, span: Micros) -> u64 {
     u64::try_from((u128::from(rate) * u128::from(span.0)).div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }

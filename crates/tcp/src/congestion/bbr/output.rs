@@ -10,9 +10,9 @@ type Gain = (u64, u64);
 
 /// Startup: 4 ln 2, the smallest rate that doubles the delivered volume in each round.
 const STARTUP_PACING: Gain = (277, 100);
-/// Percent of the bandwidth at which it paces, so that a queue cannot grow from rounding.
+/// Percent of the bandwidth for pacing, so that rounding cannot build a queue.
 const PACING_PERCENT: u64 = 99;
-/// Slowest pacing while nothing is known, bytes per second.
+/// Minimum pacing rate while the path is unknown, bytes per second.
 const MIN_STARTUP_RATE: u64 = 125_000;
 /// Largest quantum of the pacer, bytes.
 const MAX_QUANTUM: u64 = 64 << 10;
@@ -49,14 +49,14 @@ impl Bbr {
         self.pacing_rate = rate.clamp(MIN_STARTUP_RATE, MAX_RATE);
     }
 
-    /// Returns `gain` times `bandwidth`, less the margin, at least the smallest rate.
+    /// Returns `gain` times `bandwidth`, less the margin, at least the minimum rate.
     pub(super) fn paced(&self, bandwidth: u64, gain: Gain) -> u64 {
         let rate = u128::from(bandwidth) * u128::from(gain.0 * PACING_PERCENT) / u128::from(gain.1 * 100);
         u64::try_from(rate).unwrap_or(u64::MAX).clamp(self.min_rate, MAX_RATE)
     }
 
-    /// Sets the pacing rate; before the pipe has been full it only grows. At least one segment leaves in each
-    /// round trip: at a rate near zero no sample could show that the path carries more.
+    /// Sets the pacing rate; it only grows until the pipe has been full. At least one segment leaves in each
+    /// round trip: with a rate near zero no sample could show that the path carries more.
     pub(super) fn set_pacing_rate(&mut self, srtt: Option<Micros>) {
         if let Some(srtt) = srtt {
             self.min_rate = (u64::from(self.mss) * 1_000_000 / u64::from(srtt.0.max(1))).clamp(1, MAX_RATE);
@@ -101,7 +101,7 @@ impl Bbr {
         }
     }
 
-    /// Returns the volume that keeps a path with `bandwidth` busy `gain` times over, bytes.
+    /// Returns the volume that fills a path with `bandwidth` `gain` times, bytes.
     pub(super) fn inflight(&self, bandwidth: u64, gain: Gain) -> u64 {
         self.with_room_for_bursts(self.bdp(bandwidth, gain))
     }
@@ -130,7 +130,7 @@ impl Bbr {
         )
     }
 
-    /// Grows the window by `acked` bytes towards what the model allows, and caps it.
+    /// Grows the window by `acked` bytes towards the model's target, and limits it.
     pub(super) fn set_window(&mut self, acked: u32) {
         let max_inflight = self.max_inflight();
         let (cwnd, acked) = (u64::from(self.cwnd), u64::from(acked));

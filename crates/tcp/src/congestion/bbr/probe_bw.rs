@@ -1,29 +1,29 @@
-//! The cycle that looks for bandwidth: Down drains the queue, Cruise leaves room to others, Refill fills the
-//! pipe, Up sends faster than the path has delivered.
+//! The cycle that searches for bandwidth: Down drains the queue, Cruise leaves capacity to others, Refill
+//! fills the pipe, Up sends faster than the path has delivered.
 
 use super::super::sample::{AckSample, RateSample};
 use super::bounds::UNBOUNDED;
 use super::{Bbr, MIN_PIPE_SEGMENTS, Phase, State};
 use crate::time::{Instant, Micros};
 
-/// Rounds after which a probe is due whatever the clock says, so that a Reno flow can reach its share.
+/// Rounds after which a probe is due at any time, so that a Reno flow can reach its share.
 const MAX_ROUNDS_BETWEEN_PROBES: u64 = 63;
 /// Shortest time between two probes, and the maximum of the random time added to it.
 const PROBE_WAIT: Micros = Micros::from_millis(2000);
 const PROBE_WAIT_SPREAD: Micros = Micros::from_millis(1000);
-/// Largest exponent of the growth per round in Up.
+/// Maximum exponent of the growth per round in Up.
 const MAX_UP_ROUNDS: u32 = 30;
 
 /// Relation of the arriving acknowledgements to the current probe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum AckPhase {
-    /// No probe is under way.
+    /// There is no probe.
     Init,
-    /// The pipe is filled at the bandwidth.
+    /// The pipe is being filled at the bandwidth.
     Refilling,
     /// A probe has been sent and not acknowledged yet.
     Starting,
-    /// Acknowledgements show the probe.
+    /// The acknowledged data belongs to the probe.
     Feedback,
     /// The last acknowledgements of a probe arrive.
     Stopping,
@@ -46,9 +46,9 @@ pub(super) struct Cycle {
     bytes_per_segment: u64,
     /// The round in which Up began.
     up_start_round: u64,
-    /// True if the last probe lost too much.
+    /// True if the last probe had too many losses.
     pub(super) prev_too_high: bool,
-    /// True if the last probe stopped at the limit because the one before had lost too much.
+    /// True if the last probe stopped at the limit because the one before had too many losses.
     prev_precautionary: bool,
 }
 
@@ -69,13 +69,13 @@ impl Cycle {
         }
     }
 
-    /// The next round of Up grows the limit twice as fast: by 1, 2, 4, 8 ... segments.
+    /// Doubles the growth of the limit in the next round of Up: by 1, 2, 4, 8 ... segments.
     fn raise_slope(&mut self, cwnd: u32, mss: u32) {
         self.bytes_per_segment = u64::from((cwnd >> self.up_rounds).max(mss));
         self.up_rounds = (self.up_rounds + 1).min(MAX_UP_ROUNDS);
     }
 
-    /// Bytes by which `acked` bytes raise the limit.
+    /// Returns the bytes by which `acked` bytes raise the limit.
     fn growth(&mut self, acked: u32, mss: u32) -> u64 {
         self.up_acked += u64::from(acked);
         let segments = self.up_acked / self.bytes_per_segment;
@@ -83,14 +83,14 @@ impl Cycle {
         segments * u64::from(mss)
     }
 
-    /// Ends a probe: acknowledgements of what it sent arrive from here on. ProbeRTT and Down call it.
+    /// Ends a probe, whose last data is acknowledged from now on. ProbeRTT and Down call it.
     pub(super) fn stop_probe(&mut self) {
         self.ack_phase = AckPhase::Stopping;
     }
 }
 
 impl Bbr {
-    /// Adapts the long-term limit, and goes on in the cycle.
+    /// Adapts the long-term limit, and advances the cycle.
     pub(super) fn advance_cycle(&mut self, ack: &AckSample, sample: Option<&RateSample>) {
         if !self.full_pipe.reached {
             return;
@@ -159,7 +159,7 @@ impl Bbr {
         }
     }
 
-    /// True if the long-term limit is what limits sending.
+    /// True if the long-term limit limits sending.
     fn is_at_longterm(&self) -> bool {
         self.cwnd_limited && u64::from(self.cwnd) >= self.bounds.inflight_longterm
     }
@@ -170,8 +170,8 @@ impl Bbr {
             || self.cycle.rounds_since_probe >= reno_rounds.min(MAX_ROUNDS_BETWEEN_PROBES)
     }
 
-    /// Ends Up when it has found no more bandwidth, built a queue, or reached a limit at which too much was
-    /// lost before.
+    /// Ends Up if it has found no more bandwidth, built a queue, or reached a limit with too many losses
+    /// before.
     fn leave_up(&mut self, ack: &AckSample, sample: Option<&RateSample>) {
         let flight = u64::from(ack.pipe_before);
         let is_full = if self.is_at_longterm() {
@@ -182,7 +182,7 @@ impl Bbr {
         };
         let is_precautionary = self.cycle.prev_too_high && flight >= self.bounds.inflight_longterm;
         let had_a_round = self.rounds.count > self.cycle.up_start_round;
-        // With less, a flow that began later could not take its share from one that fills the path.
+        // With a smaller queue, a later flow could not take its share from one that fills the path.
         let queue = self.bdp(self.bandwidth(), (8, 5))
             + self.aggregation.extra(self.bandwidth())
             + 2 * u64::from(self.mss);
@@ -240,7 +240,7 @@ impl Bbr {
         self.state = State::ProbeBw(Phase::Up);
     }
 
-    /// The long-term limit less what is left to others, bytes.
+    /// Returns the long-term limit less the headroom for others, bytes.
     pub(super) fn headroom(&self) -> u64 {
         let limit = self.bounds.inflight_longterm;
         if limit == UNBOUNDED {

@@ -1,26 +1,26 @@
-//! ProbeRTT: every five seconds half of the path is left empty for 200 ms, unless the application has left it
-//! so.
+//! ProbeRTT: every five seconds half of the path stays empty for 200 ms, unless the application has done so
+//! already.
 
 use super::super::sample::{AckSample, RateSample};
 use super::{Bbr, MIN_PIPE_SEGMENTS, State};
 use crate::time::{Instant, Micros};
 
-/// How long the flight is kept small, in addition to a round.
+/// Time for which the flight stays small, in addition to a round.
 const DURATION: Micros = Micros::from_millis(200);
 
-/// A measurement that is under way.
+/// A measurement in progress.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ProbeRtt {
-    /// The window until it is over, bytes. Of the round-trip time from before: when both estimates have
-    /// expired the new one may still hold the queue.
+    /// The window until its end, bytes. It is based on the previous round-trip time: if both estimates have
+    /// expired, the new one may still include the queue.
     pub(super) cwnd: u64,
-    /// When it may end; `None` until the flight is small.
+    /// Time when it may end; `None` until the flight is small.
     ends_at: Option<Instant>,
     has_had_round: bool,
 }
 
 impl Bbr {
-    /// Takes the round-trip time of an acknowledgement; begins, goes on with and ends ProbeRTT.
+    /// Processes the round-trip time of an acknowledgement; begins, continues and ends ProbeRTT.
     pub(super) fn update_min_rtt(&mut self, ack: &AckSample, sample: Option<&RateSample>) {
         let rtt = sample.and_then(|sample| sample.rtt);
         let half_bdp = self.bdp(self.bandwidth(), (1, 2));
@@ -47,7 +47,7 @@ impl Bbr {
     }
 
     fn go_on_with_probe_rtt(&mut self, now: Instant, pipe: u32) {
-        // Deliveries during the probe say nothing about the bandwidth.
+        // Deliveries during the probe show nothing about the bandwidth.
         self.app_limited_until = (self.delivered + u64::from(pipe)).max(1);
         match self.probe_rtt.ends_at {
             None if u64::from(pipe) <= self.probe_rtt.cwnd.max(u64::from(self.cwnd.min(4 * self.mss))) => {

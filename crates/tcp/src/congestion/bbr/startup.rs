@@ -6,15 +6,15 @@ use super::{Bbr, State};
 use crate::outcome::CongestionState;
 use crate::time::Instant;
 
-/// Rounds without growth after which the pipe is full.
+/// Number of rounds without growth after which the pipe counts as full.
 const FULL_ROUNDS: u32 = 3;
-/// Round-trip samples in a row that show a queue and end Startup; one alone may be jitter. To wait
-/// for three rounds without growth would fill a queue that others share.
+/// Number of round-trip samples in a row with a queue that end Startup; one alone may be jitter. Waiting for
+/// three rounds without growth would fill a queue that other flows use.
 const DELAYED_SAMPLES: u32 = 5;
-/// Rounds after which Drain ends, whatever is in flight.
+/// Rounds after which Drain ends in any case.
 const MAX_DRAIN_ROUNDS: u64 = 3;
 
-/// Watches for the end of growth: three rounds in which the bandwidth grew by less than a quarter.
+/// Detects the end of growth: three rounds in which the bandwidth grew by less than a quarter.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct FullPipe {
     bandwidth: u64,
@@ -25,12 +25,12 @@ pub(super) struct FullPipe {
     pub(super) reached: bool,
     /// Round-trip samples in a row that show a queue.
     delayed: u32,
-    /// True if that alone has ended Startup: the next probe for bandwidth does not wait.
+    /// True if only this has ended Startup: the next probe for bandwidth does not wait.
     pub(super) by_delay: bool,
 }
 
 impl FullPipe {
-    /// Looks for growth from `bandwidth` on.
+    /// Searches for growth above `bandwidth`.
     pub(super) fn restart(&mut self, bandwidth: u64) {
         *self = FullPipe { bandwidth, rounds: 0, now: false, ..*self };
     }
@@ -53,7 +53,7 @@ impl FullPipe {
 }
 
 impl Bbr {
-    /// Ends Startup when the pipe is full, a round of it has lost too much, or a queue grows.
+    /// Ends Startup if the pipe is full, a round had too many losses, or a queue grows.
     pub(super) fn leave_startup(&mut self, ack: &AckSample, sample: Option<&RateSample>) {
         if self.state != State::Startup {
             return;
@@ -64,7 +64,8 @@ impl Bbr {
         {
             self.leave_startup_by_loss();
         }
-        // A flight of the application makes a queue of its own, and its bandwidth is not that of the path.
+        // A flight limited by the application builds a queue of its own, and does not show the path's
+        // bandwidth.
         if let Some(rtt) = sample.filter(|sample| !sample.app_limited).and_then(|sample| sample.rtt) {
             let full_pipe = &mut self.full_pipe;
             full_pipe.delayed = if self.min_rtt.is_delayed(rtt) { full_pipe.delayed + 1 } else { 0 };
@@ -76,7 +77,7 @@ impl Bbr {
         }
     }
 
-    /// Losses show that Startup has filled the path.
+    /// Ends Startup because losses show that it has filled the path.
     pub(super) fn leave_startup_by_loss(&mut self) {
         self.record_probe_ended_by_loss();
         self.full_pipe.reached = true;
@@ -86,11 +87,11 @@ impl Bbr {
     pub(super) fn start_drain(&mut self) {
         self.state = State::Drain;
         self.drain_start_round = self.rounds.count;
-        // Otherwise the losses that have ended Startup would be answered a second time.
+        // Otherwise the losses that have ended Startup would cause a second response.
         self.reset_congestion_signals();
     }
 
-    /// Ends Drain when no more than the path holds is in flight.
+    /// Ends Drain when the bytes in flight are at most the path's capacity.
     pub(super) fn leave_drain(&mut self, now: Instant, pipe: u32) {
         if self.state == State::Drain
             && (u64::from(pipe) <= self.inflight(self.max_bw.get(), (1, 1))
@@ -98,7 +99,7 @@ impl Bbr {
         {
             self.start_down(now);
             if core::mem::take(&mut self.full_pipe.by_delay) {
-                // The queue may be of others, and the bandwidth larger than what has been seen of it.
+                // The queue may be other flows', and the bandwidth larger than seen.
                 self.start_refill();
             }
         }

@@ -15,7 +15,7 @@ fn start() -> ControllerStart {
     ControllerStart { now: Instant::ZERO, mss: MSS, initial_window: 10 * MSS, paced: false, seed: 7 }
 }
 
-/// A flow whose model says: 1,250,000 bytes a second, 40 ms, the pipe has been full.
+/// Returns a flow with a known model: 1,250,000 bytes a second, 40 ms, full pipe.
 fn informed() -> Bbr {
     let mut bbr = Bbr::new(&start());
     bbr.min_rtt.update(Instant::ZERO, Some(Micros::from_millis(40)));
@@ -133,7 +133,7 @@ fn event(cause: CongestionCause) -> CongestionEvent {
 struct Packet {
     number: u64,
     sent: Instant,
-    /// When its acknowledgement arrives; `None` if it is lost.
+    /// Time when its acknowledgement arrives; `None` if it is lost.
     acked: Option<Instant>,
     delivered: u64,
     delivered_at: Instant,
@@ -143,11 +143,11 @@ struct Packet {
     app_limited: bool,
 }
 
-/// A flow with endless data over one bottleneck; losses are noticed when three later packets are
+/// A flow with endless data over one bottleneck; losses are detected when three later packets are
 /// acknowledged.
 struct Flow {
     bbr: Bbr,
-    /// Bytes per second, round trip and buffer of the path.
+    /// Rate of the path, bytes per second, with round trip and buffer.
     rate: u64,
     rtt: Micros,
     buffer: u64,
@@ -165,8 +165,8 @@ struct Flow {
     sent: u64,
     chance: u64,
     recovery_until: Option<u64>,
-    /// When the application began to write slowly, how many packets it had written, and its bytes per second
-    /// from there on; before there are endless data.
+    /// Time when the application began to write slowly, the number of packets until then, and its bytes per
+    /// second since; data is endless before.
     application: Option<(Instant, u64, u64)>,
     largest_queue: Micros,
     states: Vec<State>,

@@ -29,10 +29,10 @@ use crate::outcome::{Arrived, Origin, Sent};
 use crate::seq_ranges::SeqRange;
 use crate::time::Instant;
 
-/// Segments behind a SYN: with it they make an initial window (RFC 6928).
+/// Number of segments after a SYN: together they are an initial window (RFC 6928).
 const MAX_FOLLOWING: u8 = 9;
 
-/// SYNs that carry the parts of one request, the first one included.
+/// Number of SYNs with the parts of one request, including the first.
 const MAX_PARTS: u8 = 4;
 
 impl FastOpenConnect {
@@ -52,7 +52,7 @@ impl FastOpenConnect {
 
 /// The client.
 impl Connection {
-    /// The next segment behind the SYN, while its answer is under way.
+    /// Returns the next segment after the SYN, before its answer arrives.
     pub(crate) fn choose_after_syn(&self) -> Option<Choice> {
         let client = self.fast_client().filter(|client| client.carries_data())?;
         if client.followed >= client.connect.may_follow() {
@@ -107,7 +107,7 @@ impl Connection {
 
 /// The server.
 impl Connection {
-    /// A segment without ACK: data behind the SYN that opened this connection, or nothing.
+    /// Processes a segment without ACK: data after the SYN that opened this connection, or nothing.
     pub(crate) fn take_after_syn(&mut self, segment: &Arrived<'_>, now: Instant) {
         let len = u32::try_from(segment.payload.len()).unwrap_or(u32::MAX);
         let other = Flags::SYN | Flags::RST | Flags::FIN | Flags::URG;
@@ -119,8 +119,8 @@ impl Connection {
         }
     }
 
-    /// A SYN that repeats the one that opened this connection, with a further part of its data: true if it is
-    /// taken.
+    /// Processes a SYN that repeats the one that opened this connection, with a further part of its data;
+    /// true if that is accepted.
     pub(crate) fn take_syn_part(&mut self, segment: &Arrived<'_>, now: Instant) -> bool {
         let Some(Gentle::Part { offset }) = segment.options.gentle else { return false };
         let start = self.handshake.irs + 1 + offset;
@@ -129,12 +129,12 @@ impl Connection {
             return false;
         }
         self.take_payload(&Arrived { seq: start, flags: Flags::PSH, ..*segment }, now);
-        // Not before the handshake is complete.
+        // Only after the handshake is complete.
         self.rx.on_ack_sent();
         true
     }
 
-    /// The handshake is complete: now the parts may be acknowledged.
+    /// Permits to acknowledge the parts, after the handshake is complete.
     pub(crate) fn acknowledge_parts(&mut self) {
         if self.fast_server_mut().is_some_and(|server| server.release_parts()) {
             self.rx.ack.force();

@@ -47,19 +47,18 @@ pub(crate) mod repair;
 /// Bytes that a set of flags occupies in a data segment, padding included.
 const FLAGS_LEN: u32 = 8;
 
-/// Corrective, Proactive and the planner of one connection. Each is `None` when it is off.
+/// Corrective, Proactive and the planner of one connection. Each is `None` if it is off.
 ///
-/// The connection calls it where a SYN or SYN-ACK leaves or arrives, a segment arrives and time passes. Its
-/// methods take the [`Parts`] of the connection that they work with, and return what the connection has to
-/// do.
+/// The connection calls it when a SYN or SYN-ACK leaves or arrives, when a segment arrives, and when time
+/// passes. Its methods use the [`Parts`] of the connection, and return what the connection must do.
 #[derive(Debug)]
 pub(crate) struct Gentle {
     willing: Option<Willing>,
-    /// The capability byte of our first SYN, or of our SYN-ACK.
+    /// The capability byte of this end's first SYN or SYN-ACK.
     spoken: Option<u8>,
     /// An option was sent or received in the handshake.
     seen: bool,
-    /// Our first SYN had the option; the SYN-ACK had one.
+    /// This end's first SYN had the option; the SYN-ACK had one.
     pub(in crate::connection) offered: bool,
     pub(in crate::connection) answered: bool,
     outcome: GentleOutcome,
@@ -74,12 +73,12 @@ pub(crate) struct Gentle {
 pub(crate) struct Active {
     pub(crate) agreed: Agreed,
     pub(crate) signals: Signals,
-    /// When the last copy left.
+    /// Time when the last copy left.
     pub(crate) copied: Option<Instant>,
     pub(crate) proactive: Option<Proactive>,
-    /// F1: a segment after the handshake has shown that the peer speaks the option.
+    /// F1: a segment after the handshake has shown that the peer uses the option.
     pub(crate) confirmed: bool,
-    /// Encoder of parity for our data.
+    /// Encoder of parity for this end's data.
     pub(crate) tx: Option<ParityTx>,
     /// Decoder of the peer's parity.
     pub(crate) rx: Option<ParityRx>,
@@ -90,13 +89,13 @@ pub(crate) struct Active {
 pub(crate) struct LeavingSyn {
     /// It has left before.
     again: bool,
-    /// It answers a SYN.
+    /// It responds to a SYN.
     answers: bool,
     /// Timestamps are on.
     timestamps: bool,
 }
 
-/// The parts of a connection that [`Gentle`] works with, and what it must know of the others.
+/// The parts of a connection that [`Gentle`] uses, and facts about the others.
 pub(crate) struct Parts<'a> {
     pub(crate) tx: &'a mut Sender,
     pub(crate) rx: &'a mut Receiver,
@@ -106,19 +105,19 @@ pub(crate) struct Parts<'a> {
     pub(crate) negotiated: &'a Negotiated,
     pub(crate) state: State,
     irs: SeqNum,
-    /// The facts that are remembered of the path.
+    /// The remembered facts about the path.
     pub(crate) known: &'a PathFacts,
 }
 
 /// A segment that left.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum SentSegment<'a> {
-    /// Data, for the first time or again.
+    /// Data, new or repeated.
     Data {
         data: &'a Data,
-        /// The header that it left with.
+        /// The header of the segment.
         header: &'a TcpHeader,
-        /// Some of it had never left.
+        /// A part of the data had never left.
         fresh: bool,
         /// It has an urgent pointer.
         urgent: bool,
@@ -127,10 +126,9 @@ pub(crate) enum SentSegment<'a> {
     Copy(SeqRange),
     /// Parity, with this option.
     Parity(&'a ParityPlan, Option<GentleOption>),
-    /// An acknowledgement that shows how far the sequence numbers reach.
+    /// An acknowledgement that shows the end of the sequence numbers.
     TailAck,
-    /// An acknowledgement alone. `is_tail`: it serves as the one that shows how far the sequence numbers
-    /// reach.
+    /// An acknowledgement without data. `is_tail`: it also shows the end of the sequence numbers.
     Ack { header: &'a TcpHeader, is_tail: bool },
 }
 
@@ -146,35 +144,35 @@ impl<'a> SentSegment<'a> {
     }
 }
 
-/// The verdict of Corrective and Proactive on an arriving segment.
+/// The decision of Corrective and Proactive on an arriving segment.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum SegmentFate {
-    /// It goes through the steps of RFC 9293.
+    /// Process it by the steps of RFC 9293.
     Process,
-    /// It is dropped.
+    /// Drop it.
     Drop,
-    /// It is dropped, and an acknowledgement leaves at once.
+    /// Drop it, and send an acknowledgement at once.
     #[cfg(feature = "historical")]
     Answer,
-    /// It was parity, which is never data, and may have brought back what was lost.
+    /// It was parity, which is never data, and may have repaired lost data.
     Parity(Option<Recovered>),
 }
 
 impl Parts<'_> {
-    /// Reports to observers.
+    /// Records an event for observers.
     pub(crate) fn observe(&mut self, observation: Observation) {
         if let Some(observations) = self.observations {
             observations.push(observation);
         }
     }
 
-    /// The round-trip time that parity is timed by.
+    /// Returns the round-trip time that determines the delay of parity.
     pub(crate) fn parity_rtt(&self) -> Option<Duration> {
         let expected = self.config.mechanisms.corrective.and_then(|corrective| corrective.expected_rtt);
         self.tx.rtt.srtt().map(Duration::from).or(expected).or(self.known.rtt.map(|rtt| rtt.srtt))
     }
 
-    /// Returns how far the received stream reaches: RCV.NXT, RCV.WND, and whether the FIN is known.
+    /// Returns RCV.NXT, RCV.WND, and whether the FIN is known.
     pub(crate) fn edges(&self) -> Edges {
         Edges {
             rcv_nxt: self.rx.rcv_nxt(),
@@ -185,7 +183,7 @@ impl Parts<'_> {
 }
 
 impl Connection {
-    /// Calls a method of Corrective and Proactive with the parts that they work with.
+    /// Calls a method of Corrective and Proactive with the parts that it uses.
     #[inline]
     pub(crate) fn with_gentle<R>(&mut self, call: impl FnOnce(&mut Gentle, &mut Parts<'_>) -> R) -> R {
         let mut parts = Parts {
@@ -205,7 +203,7 @@ impl Connection {
 
 impl Gentle {
     pub(crate) fn new(config: &TcpConfig, repairs: bool) -> Self {
-        // SACK shows which segments were lost: without it nothing could be repaired.
+        // Without SACK the sender does not know which segments were lost, and nothing could be repaired.
         let willing = Willing::of(&config.mechanisms).filter(|_| config.sack);
         let willing = if repairs { willing } else { willing.and_then(Willing::without_parity) };
         Gentle {
@@ -227,7 +225,7 @@ impl Gentle {
         self.outcome
     }
 
-    /// Returns the agreement that is in force.
+    /// Returns the current agreement.
     pub(crate) fn agreed(&self) -> Option<Agreed> {
         self.active.as_ref().map(|active| active.agreed)
     }
@@ -237,29 +235,29 @@ impl Gentle {
         self.agreed().is_some_and(|agreed| agreed.profile.is_f1())
     }
 
-    /// Withholds the option, for this reason.
+    /// Omits the option from the SYN, for this reason.
     pub(crate) fn withhold(&mut self, why: GentleOff) {
         self.switch_off(why);
     }
 
-    /// True if the SYN of an active open will have the option, if there is room for it.
+    /// True if the SYN of an active open will have the option, provided that it fits.
     pub(crate) fn is_willing(&self, timestamps: bool) -> bool {
         self.willing.is_some_and(|willing| willing.offer(timestamps).is_some())
     }
 
-    /// Returns the mechanisms that are active, if any.
+    /// Returns the active mechanisms, if any.
     pub(crate) fn active(&mut self) -> Option<&mut Active> {
         self.active.as_deref_mut()
     }
 
-    /// Both mechanisms end on this connection, for good.
+    /// Ends both mechanisms on this connection for good.
     fn switch_off(&mut self, why: GentleOff) {
         self.outcome = GentleOutcome::Off(why);
         (self.active, self.willing, self.spoken) = (None, None, None);
     }
 }
 
-/// A SYN or SYN-ACK leaves or arrives.
+/// SYNs and SYN-ACKs that leave or arrive.
 impl Gentle {
     /// Returns the content of the SYN or SYN-ACK that leaves next, if its option `fits` in addition to the
     /// others. Only the first one has the option. A retransmission leaves it out, in case a device on the
@@ -280,7 +278,7 @@ impl Gentle {
         }
     }
 
-    /// A SYN or SYN-ACK left.
+    /// Records that a SYN or SYN-ACK left.
     pub(crate) fn on_syn_sent(&mut self, option: SynOption, parts: &mut Parts<'_>) {
         match option {
             SynOption::None => {}
@@ -297,12 +295,12 @@ impl Gentle {
         }
     }
 
-    /// The option that our first SYN or SYN-ACK had, while it is in force.
+    /// Returns the option of this end's first SYN or SYN-ACK, while it is valid.
     pub(crate) fn spoken(&self) -> Option<GentleOption> {
         self.spoken.map(GentleOption::Capability)
     }
 
-    /// The peer's SYN or SYN-ACK arrived: its other options are agreed on already.
+    /// Processes the peer's SYN or SYN-ACK, after its other options.
     pub(crate) fn on_syn(&mut self, syn: &Arrived<'_>, parts: &mut Parts<'_>) {
         let byte = match syn.options.gentle {
             Some(GentleOption::Capability(byte)) => Some(byte),
@@ -340,7 +338,7 @@ impl Gentle {
         }
     }
 
-    /// Both ends agreed.
+    /// Starts the mechanisms that both ends agreed on.
     fn start(&mut self, agreed: Agreed, parts: &mut Parts<'_>) {
         let code = Code::from_encoding(agreed.encoding);
         let corrective = code.zip(parts.config.mechanisms.corrective);
@@ -363,7 +361,7 @@ impl Gentle {
         }));
     }
 
-    /// Neither mechanism runs any more on this connection.
+    /// Ends both mechanisms on this connection.
     pub(crate) fn stop(&mut self, why: GentleOff, parts: &mut Parts<'_>) {
         self.switch_off(why);
         parts.tx.reserved = 0;
@@ -373,7 +371,7 @@ impl Gentle {
 }
 
 impl Connection {
-    /// Returns what the SYN or SYN-ACK that leaves next says of Corrective and Proactive.
+    /// Returns the option of Corrective and Proactive for the next SYN or SYN-ACK.
     pub(crate) fn syn_gentle_option(&self, now: Instant, profile: &OptionProfile) -> SynOption {
         let syn = LeavingSyn {
             again: self.handshake.syn.sent > 0,
@@ -384,10 +382,11 @@ impl Connection {
     }
 }
 
-/// Time passes.
+/// Timers.
 impl Active {
-    /// The next deadline of the active mechanisms. `rtt` is the round-trip time that parity is timed by,
-    /// `rto` the retransmission timeout; data may leave if `sends` is true, and may arrive if `open` is.
+    /// Returns the next deadline of the active mechanisms. `rtt` is the round-trip time for the delay of
+    /// parity, `rto` the retransmission timeout; data may leave if `sends` is true, and may arrive if `open`
+    /// is.
     fn next_timeout(&self, rtt: Option<Duration>, rto: Micros, sends: bool, open: bool) -> Option<Instant> {
         let parity = self.tx.as_ref().and_then(|tx| tx.next_timeout(rtt));
         let repair = self.rx.as_ref().and_then(|rx| rx.next_timeout(rto));
@@ -397,7 +396,7 @@ impl Active {
 }
 
 impl Gentle {
-    /// Time passed: copies and parity may be due, and originals that have not come are lost.
+    /// Serves the timers: copies and parity may be due, and originals that have not arrived count as lost.
     pub(crate) fn on_timeout(&mut self, parts: &mut Parts<'_>, now: Instant) {
         let Some(active) = self.active.as_deref_mut() else { return };
         active.on_proactive_timeout(parts, now);
@@ -409,7 +408,7 @@ impl Gentle {
 }
 
 impl Connection {
-    /// The next deadline of Corrective and Proactive.
+    /// Returns the next deadline of Corrective and Proactive.
     pub(crate) fn gentle_timeout(&self) -> Option<Instant> {
         let active = self.gentle.active.as_deref()?;
         // Before the handshake is complete no round trip is known, and a copy leaves with its original.
@@ -419,27 +418,27 @@ impl Connection {
 
 /// Segments that leave.
 impl Gentle {
-    /// The option of a segment that leaves now.
+    /// Returns the option of a segment that leaves now.
     pub(crate) fn option(&self) -> Option<GentleOption> {
         let flags = self.active.as_ref()?.signals.flags();
-        // In F1 every segment has the option, if only to show that nobody removes it.
+        // In F1 every segment has the option, to show that no device removes it.
         (flags != 0 || self.is_f1()).then_some(GentleOption::Short { flags })
     }
 
-    /// Bytes that the option occupies in a data segment.
+    /// Returns the bytes of the option in a data segment.
     pub(crate) fn option_len(&self) -> u32 {
         let marks = self.proactive().map_or(0, |proactive| proactive.copies.mark_len());
         if self.option().is_some() { FLAGS_LEN } else { marks }
     }
 
-    /// Returns the option of an acknowledgement alone that reports a failure, or STOP.
+    /// Returns the option of a bare acknowledgement that reports a failure, or STOP.
     pub(crate) fn failure_option(&self) -> Option<GentleOption> {
         let signals = &self.active.as_ref()?.signals;
         let lost_len = signals.failure()?;
         Some(GentleOption::Fail { flags: signals.flags() | R_FAIL, lost_len })
     }
 
-    /// True if copies, parity or a failure may have to leave, now or when their time comes.
+    /// True if copies, parity or a failure may have to leave, now or when they are due.
     #[inline]
     pub(crate) fn has_turn(&self) -> bool {
         let Some(active) = &self.active else { return false };
@@ -448,7 +447,7 @@ impl Gentle {
             || self.owes_failure()
     }
 
-    /// True if a failure must be told at once, on an acknowledgement of its own.
+    /// True if a failure must be reported at once, on a bare acknowledgement.
     pub(crate) fn owes_failure(&self) -> bool {
         let failure = self.active.as_ref().and_then(|active| active.signals.failure());
         failure.is_some_and(|lost_len| lost_len != STOP)
@@ -456,7 +455,7 @@ impl Gentle {
 }
 
 impl Connection {
-    /// A segment left.
+    /// Passes a segment that left to the mechanisms.
     #[inline]
     pub(crate) fn tell_gentle(&mut self, sent: &SentSegment<'_>, now: Instant) {
         if self.gentle.active.is_some() {
@@ -466,7 +465,7 @@ impl Connection {
 }
 
 impl Gentle {
-    /// A segment left: its signals need not be repeated, and its data may be copied and encoded.
+    /// Records a segment that left: its signals need not be repeated, and its data may be copied and encoded.
     fn on_sent(&mut self, sent: &SentSegment<'_>, parts: &mut Parts<'_>, now: Instant) {
         let named = self
             .planner
@@ -521,8 +520,7 @@ impl Gentle {
         active.filter_copy(segment, parts, now)
     }
 
-    /// True if [`Gentle::on_segment`] has something to decide: something was agreed on, or the segment has
-    /// the option.
+    /// True if [`Gentle::on_segment`] has to decide: there is an agreement, or the segment has the option.
     fn judges(&self, segment: &Arrived<'_>) -> bool {
         let options = segment.options;
         #[cfg(feature = "historical")]
@@ -534,8 +532,8 @@ impl Gentle {
 }
 
 impl Connection {
-    /// Hands a segment to Corrective and Proactive, and does what they say. True if it goes on to the other
-    /// steps.
+    /// Passes a segment to Corrective and Proactive, and carries out their decision. True if it continues to
+    /// the other steps.
     pub(crate) fn passes_gentle(&mut self, segment: &Arrived<'_>, now: Instant) -> bool {
         if !self.gentle.seen || !self.gentle.judges(segment) {
             return true;
@@ -579,10 +577,10 @@ impl Gentle {
         Some(report)
     }
 
-    /// Reads what an acknowledgement says of parity and copies, after the scoreboard has taken it and before
-    /// losses and round-trip times are derived from it. `reported` is how far SACK blocks reached before it,
-    /// `probe` when the probe timer fires. Returns the report of the peer, and true if parity may have
-    /// repaired what is delivered.
+    /// Processes the reports of parity and copies in an acknowledgement, after the scoreboard and before
+    /// losses and round-trip times are derived from it. `reported` is the end of the SACK blocks before it,
+    /// `probe` the deadline of the probe timer. Returns the report of the peer, and true if parity may have
+    /// repaired delivered data.
     fn on_ack(
         &mut self,
         segment: &Arrived<'_>,
@@ -594,7 +592,7 @@ impl Gentle {
     ) -> Option<(RepairReport, bool)> {
         let report = self.read_signals(segment, parts, now)?;
         if report.repaired {
-            // So much later the acknowledgement of a retransmission could have come.
+            // The acknowledgement of a retransmission could have arrived this much later.
             let timers = [parts.tx.reordering_timeout(), parts.tx.rto.deadline(), probe];
             if let (Some(at), Some(srtt)) = (timers.into_iter().flatten().min(), parts.tx.rtt.srtt()) {
                 parts.counters.parity.saved += (at.max(now) + srtt).saturating_since(now);
@@ -604,8 +602,8 @@ impl Gentle {
         Some((report, may_have_repaired))
     }
 
-    /// A repair was reported for the first time, and the window is about to be reduced for it. Returns what
-    /// repaired the loss.
+    /// Responds to the first report of a repair, before the window is reduced for it. Returns the means of
+    /// the repair.
     pub(crate) fn on_masked_loss(&mut self, parts: &mut Parts<'_>) -> Repair {
         let Some(active) = self.active() else { return Repair::Copy };
         active.change_copies(parts, Copies::on_loss);
@@ -613,7 +611,7 @@ impl Gentle {
         if parity { Repair::Parity } else { Repair::Copy }
     }
 
-    /// An acknowledgement has been processed, and the window reduced for what it reported.
+    /// Completes an acknowledgement, after the window was reduced for its reports.
     fn after_ack(
         &mut self,
         report: &RepairReport,
@@ -640,24 +638,24 @@ impl Gentle {
 /// The repairs that a processed acknowledgement shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Conclusion {
-    /// Bytes of a hole that the peer has repaired and that a device has not seen: they leave again.
+    /// Bytes of a hole that the peer has repaired but a device on the path has not seen: they are sent again.
     newly_lost: u32,
     refuted: Refuted,
 }
 
-/// Repairs of what had not been lost.
+/// Repairs of data that had not been lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Refuted {
     Nothing,
-    /// Some of what the last report was about.
+    /// A part of the last report.
     Some,
-    /// All of it: the reduction was a mistake.
+    /// The whole report: the reduction was a mistake.
     All,
 }
 
 impl Connection {
-    /// Hands an acknowledgement that the scoreboard has taken to Corrective and Proactive. `reported` is how
-    /// far SACK blocks reached before it. Returns what the peer reports of repairs, if they are in use.
+    /// Passes an acknowledgement to Corrective and Proactive after the scoreboard. `reported` is the end of
+    /// the SACK blocks before it. Returns the peer's reports of repairs, if the mechanisms are in use.
     #[inline]
     pub(crate) fn tell_gentle_of_ack(
         &mut self,
@@ -676,7 +674,7 @@ impl Connection {
         Some(report)
     }
 
-    /// Does what follows from repairs once the acknowledgement has been processed.
+    /// Carries out the consequences of repairs once the acknowledgement has been processed.
     pub(crate) fn conclude_repairs(&mut self, report: &RepairReport, ack: &AckOutcome, now: Instant) {
         if !report.reported && ack.dsack.is_none() && !self.tx.charges.copies {
             return;
@@ -699,7 +697,7 @@ impl Connection {
 }
 
 impl Active {
-    /// True if something left from here that the peer may have repaired a loss with.
+    /// True if this end sent redundancy with which the peer may have repaired a loss.
     fn expects_reports(&self, rto: Micros, now: Instant) -> bool {
         let parity = self.tx.as_ref().is_some_and(ParityTx::expects_reports);
         parity || self.copied.is_some_and(|copied| Micros::between(copied, now) <= rto * 2)

@@ -26,7 +26,7 @@ impl Bench {
         Bench(cache(), asker("198.51.100.9:80"))
     }
 
-    /// With a cookie.
+    /// Returns a bench with a cookie.
     fn known() -> Self {
         let mut bench = Bench::new();
         bench.answer(SynAckClass::Granted, Some(cookie(&C1)), 0);
@@ -139,15 +139,15 @@ fn known_server_is_left_alone_after_six_failures_in_a_row() {
     assert_eq!(bench.mode(240_006), Ok(Mode::Data), "as long as a stranger");
     bench.answer(SynAckClass::SynDrop, None, 240_007);
     assert_eq!(bench.mode(240_008), Err(OffReason::Disabled), "and then it is one");
-    // A black hole is no matter of chance.
+    // A black hole is not a matter of chance.
     let mut bench = Bench::known();
     bench.report(&Report::Works, 0);
     bench.report(&Report::BlackHole(BlackHoleSign::Timeouts), 1);
     assert_eq!(bench.mode(2), Err(OffReason::Disabled));
 }
 
-/// An answer that another connection got first may have been lost on this one: the second time in a row
-/// tells.
+/// An answer that arrived on another connection first may have been lost on this one; the second time in a
+/// row it is a sign.
 #[test]
 fn an_answer_that_was_outrun_tells_something_the_second_time() {
     let outrun = Report::BlackHole(BlackHoleSign::Outrun);
@@ -156,7 +156,7 @@ fn an_answer_that_was_outrun_tells_something_the_second_time() {
     assert_eq!(bench.mode(1), Ok(Mode::Data));
     bench.report(&outrun, 2);
     assert_eq!(bench.mode(3), Err(OffReason::Disabled));
-    // With an answer in between it is no row.
+    // An answer in between interrupts the row.
     let mut bench = Bench::known();
     bench.report(&outrun, 0);
     bench.report(&Report::Works, 1);
@@ -215,7 +215,7 @@ fn answers_to_syns_that_did_not_know_of_each_other_count_once() {
     assert_eq!(bench.mode(300), Ok(Mode::CookieOnly), "three bursts, of which each knew of the one before");
 }
 
-/// One that left when two refusals were known comes back after another was accepted.
+/// A refusal of a SYN that left when two refusals were known arrives after another SYN was accepted.
 #[test]
 fn data_accepted_meanwhile_counts() {
     let mut bench = Bench::known();
@@ -303,7 +303,7 @@ fn answers_to_others_within_a_minute_blame_the_destination() {
         assert_eq!(mode(&mut cache, &asker(remote), 60_001), Err(OffReason::Disabled));
     }
     assert_eq!(mode(&mut cache, &stranger, 60_001), Ok(Mode::Request));
-    // Loopback says nothing of the attachment.
+    // Loopback shows nothing about the attachment.
     cache.on_report(&asker("127.0.0.1:80"), &Report::Works, at(119_000));
     cache.on_report(&asker("198.51.100.10:80"), &hole, at(120_001));
     cache.on_report(&asker("198.51.100.11:80"), &hole, at(120_001));

@@ -1,4 +1,4 @@
-//! Data that is declared lost, and the part that is sent again next.
+//! Data that is declared lost, and the part that is retransmitted next.
 
 use alloc::vec::Vec;
 use core::mem;
@@ -7,8 +7,8 @@ use super::{Resent, Scoreboard};
 use crate::seq_ranges::SeqRange;
 
 impl Scoreboard {
-    /// Declares those segments of `range` lost that are in flight: neither sacked nor lost already.
-    /// Returns the number of bytes newly declared lost.
+    /// Declares the segments of `range` lost that are in flight. Returns the number of bytes newly declared
+    /// lost.
     pub(crate) fn mark_lost(&mut self, range: SeqRange) -> u32 {
         let mut newly = 0;
         for index in self.cut_out(range) {
@@ -26,23 +26,23 @@ impl Scoreboard {
         newly
     }
 
-    /// Declares all segments lost that are not sacked, because after a timeout nothing better is known.
-    /// Returns the number of bytes newly declared lost.
+    /// Declares all segments lost that are not sacked, because after a timeout nothing else is known. Returns
+    /// the number of bytes newly declared lost.
     pub(crate) fn mark_all_lost(&mut self) -> u32 {
-        // After a timeout the count of duplicates begins again with each advance of SND.UNA (Linux:
+        // After a timeout the count of duplicates starts again with each advance of SND.UNA (Linux:
         // tcp_process_loss).
         (self.reno.arrived, self.reno.recover, self.reno.announced_to) = (0, None, self.nxt);
         self.mark_lost(SeqRange::new(self.una, self.nxt))
     }
 
-    /// Without SACK: begins or continues a repair. Later duplicates can concern only data that is
-    /// outstanding now.
+    /// Begins or continues a repair without SACK. Later duplicates can only be about data that is outstanding
+    /// now.
     fn repairing(&mut self) {
         self.reno.recover.get_or_insert(self.nxt);
         self.reno.announced_to = self.nxt;
     }
 
-    /// Declares the first segment lost, at most `mss` bytes of payload: fast retransmit and partial
+    /// Declares the first segment lost, at most `mss` bytes of payload: for fast retransmit and partial
     /// acknowledgements on a connection without SACK (RFC 6582). Returns the number of bytes newly declared
     /// lost.
     pub(crate) fn mark_head_lost(&mut self, mss: u32) -> u32 {
@@ -52,11 +52,11 @@ impl Scoreboard {
         self.mark_lost(SeqRange::with_len(self.una, len))
     }
 
-    /// Takes back every declaration of loss: the reduction was a mistake. Returns how many bytes are
-    /// in flight again.
+    /// Undoes every declaration of loss, because the reduction was a mistake. Returns the bytes that are in
+    /// flight again.
     pub(crate) fn unmark_lost(&mut self) -> u32 {
         let lost = mem::take(&mut self.repair.lost);
-        // No recovery is left in which duplicates would count on.
+        // No recovery remains in which duplicates would count.
         self.reno.recover = None;
         if mem::take(&mut self.missing_segments) > 0 {
             self.records.iter_mut().for_each(|record| record.missing = false);
@@ -74,7 +74,7 @@ impl Scoreboard {
         lost.bytes()
     }
 
-    /// The receiver reneged (RFC 2018 section 8): nothing counts as sacked any more.
+    /// Clears all SACK marks, because the receiver reneged (RFC 2018 section 8).
     pub(crate) fn clear_sacked(&mut self) {
         for record in self.records.iter_mut().filter(|record| record.sacked) {
             (record.sacked, record.taken_back) = (false, true);
@@ -88,7 +88,7 @@ impl Scoreboard {
         self.list_resent();
     }
 
-    /// Rebuilds the list of retransmissions after records have come back into flight.
+    /// Rebuilds the list of retransmissions after records were restored to flight.
     fn list_resent(&mut self) {
         let again = self.records.iter().filter(|record| record.in_flight() && record.transmissions > 1);
         let mut resent: Vec<Resent> =
@@ -97,9 +97,9 @@ impl Scoreboard {
         self.repair.resent = resent.into();
     }
 
-    /// The next range to retransmit: from the first lost segment on, whole lost segments that follow
-    /// one another while their payload fits into `max_len` bytes. A longer segment is cut. A SYN comes
-    /// alone; a FIN does not count towards `max_len`.
+    /// Returns the next range to retransmit: from the first lost segment, consecutive lost segments while
+    /// their payload fits into `max_len` bytes. A longer segment is cut. A SYN is alone; a FIN does not count
+    /// towards `max_len`.
     pub(crate) fn next_lost(&self, max_len: u32) -> Option<SeqRange> {
         let start = self.repair.lost.first()?.start;
         let first = self.records.get(self.index_of(start)).filter(|_| max_len > 0)?;
@@ -108,7 +108,7 @@ impl Scoreboard {
         }
         let mut range = first.range;
         let mut payload = first.payload();
-        // A FIN behind a full segment leaves alone (Linux adds later data only to a segment below `max_len`).
+        // A FIN after a full segment leaves alone (Linux adds later data only to a segment below `max_len`).
         if !first.syn && payload < max_len {
             for record in self.records.range(self.index_of(range.end)..) {
                 payload = payload.saturating_add(record.payload());

@@ -1,13 +1,13 @@
-//! Data that was sent twice, so that the cause of a reported duplicate (RFC 2883) can be found.
+//! Data that was sent twice, to find the cause of a reported duplicate (RFC 2883).
 
 use super::Scoreboard;
 use crate::outcome::DsackOf;
 use crate::seq_ranges::SeqRange;
 
-/// Entries in the log of what was sent twice; beyond it the oldest is forgotten.
+/// Limit of entries in the log; one more replaces the oldest.
 pub(super) const MAX_SENT_TWICE: usize = 128;
 
-/// A range that was sent once more.
+/// A range that was sent again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct SentTwice {
     range: SeqRange,
@@ -29,9 +29,10 @@ impl Scoreboard {
         self.repair.sent_twice.push_back(SentTwice { range, of });
     }
 
-    /// Whose duplicate `range` is: the earliest in the log that it overlaps, and how many of its bytes are in
-    /// the log. These are struck out, because each transmission can be a duplicate once. The peer drops
-    /// copies without a word, so a copy is to blame only where nothing else was sent again.
+    /// Returns the transmission that caused the duplicate `range`: the earliest in the log that overlaps it,
+    /// with the number of its bytes in the log. These are removed, because each transmission can be a
+    /// duplicate once. The peer drops copies silently, so a copy is the cause only if nothing else was sent
+    /// again.
     pub(super) fn take_sent_twice(&mut self, range: SeqRange) -> (DsackOf, u32) {
         let overlaps = |entry: &SentTwice| entry.range.intersection(&range).is_some();
         let again = |entry: &SentTwice| entry.of != DsackOf::Duplicate && overlaps(entry);

@@ -30,7 +30,7 @@ fn blocks(ranges: &[(u32, u32)]) -> SackBlocks {
     ranges.iter().map(|&(from, to)| SackBlock { start: ISS + from, end: ISS + to }).collect()
 }
 
-/// `count` segments of 1000 bytes sent at 0 ms, 1 ms, 2 ms, ...
+/// Returns a scoreboard with `count` segments of 1000 bytes sent at 0 ms, 1 ms, 2 ms, ...
 fn board(count: u32, sack: bool) -> Scoreboard {
     let mut board = Scoreboard::new(ISS, sack);
     for index in 0..count {
@@ -126,7 +126,7 @@ fn a_peer_cannot_split_records_without_end() {
         board.on_ack(ISS, &blocks(&[(2 * byte + 1, 2 * byte + 2)]), info(ms(50)));
     }
     assert!(board.records().count() <= MAX_SACK_SPLITS as usize + 1);
-    // Beyond the limit of splits it ignores SACK blocks.
+    // Above the limit of splits it ignores SACK blocks.
     assert_eq!(board.sacked_bytes(), MAX_SACK_SPLITS / 2);
     let outcome = board.on_ack(ISS, &blocks(&[(1, 9000)]), info(ms(51)));
     assert_eq!(outcome.newly_sacked, 9000 - 1 - MAX_SACK_SPLITS / 2);
@@ -419,7 +419,7 @@ fn without_sack_each_duplicate_takes_a_segment_from_the_pipe() {
     assert_eq!(board.pipe(), 1000);
 }
 
-/// RecoverFS of RFC 9937 leaves out what was delivered before: it is not delivered in the recovery once more.
+/// RecoverFS of RFC 9937 excludes data delivered before: it does not count again in the recovery.
 #[test]
 fn without_sack_what_duplicates_announced_is_not_undelivered() {
     let mut board = board(5, false);

@@ -1,4 +1,4 @@
-//! The scoreboard against a state per byte.
+//! Compares the scoreboard with a state per byte.
 
 use std::vec::Vec;
 
@@ -119,7 +119,7 @@ fn plain(range: SeqRange, origin: Origin, at: Instant) -> Sent {
     Sent { range, segment_size: MSS, origin, syn: false, fin: false, at }
 }
 
-/// Sends `range` again, on the board and in the model.
+/// Retransmits `range`, on the board and in the model.
 fn send_again(board: &mut Scoreboard, model: &mut Model, sent: &Sent) {
     board.on_sent(sent);
     if !matches!(sent.origin, Origin::Parity | Origin::Duplicate) {
@@ -203,7 +203,7 @@ fn exchange(
     Ok(())
 }
 
-/// A step that changes what is believed of outstanding data.
+/// Runs a step that changes the assumed state of outstanding data.
 fn judge(board: &mut Scoreboard, model: &mut Model, step: &Step) -> Result<(), TestCaseError> {
     let all = SeqRange::new(board.una(), board.nxt());
     match step {
