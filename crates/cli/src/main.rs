@@ -61,7 +61,8 @@ const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("BRISK_BUILD
 const AFTER_HELP: &str = if cfg!(feature = "lab") {
     "Start with:  brisk demo\nFlags marked [env: BRISK_...] can also be set by that environment variable."
 } else {
-    "Start with:  brisk keygen\nFlags marked [env: BRISK_...] can also be set by that environment variable."
+    "Start with:  brisk keygen\nFlags marked [env: BRISK_...] can also be set by that environment variable.\n\
+     The package brisk-full also has demo, emulate, whatif, lab, bench and script."
 };
 
 /// A user-space TCP for short transfers: one round trip to open and answer.

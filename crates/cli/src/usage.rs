@@ -5,10 +5,13 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, Parser};
 
 use crate::failure::Failure;
+
+/// Subcommands that only the program with the feature `lab` has, which the package brisk-full installs.
+const OF_FULL_PROGRAM: [&str; 6] = ["demo", "emulate", "whatif", "lab", "bench", "script"];
 
 /// Returns the command line, or the exit status if there is nothing to run.
 pub(crate) fn parse<C: Parser>() -> Result<C, ExitCode> {
@@ -22,10 +25,21 @@ pub(crate) fn parse<C: Parser>() -> Result<C, ExitCode> {
             ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(1))
         }
         _ => {
+            if let Some(name) = of_full_program(&error) {
+                let elsewhere =
+                    format!("{name} is not in this program: install brisk-full; see brisk --help");
+                return Failure::usage(elsewhere).report();
+            }
             let subcommand = subcommand(C::command(), words.iter().skip(1));
             Failure::usage(one_line(&error.to_string(), subcommand.as_deref())).report()
         }
     })
+}
+
+/// Returns the unknown subcommand if the full program has it.
+fn of_full_program(error: &clap::Error) -> Option<&'static str> {
+    let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else { return None };
+    OF_FULL_PROGRAM.into_iter().find(|name| name == word)
 }
 
 /// Returns the subcommand that the words name, with its parents: `lab run`.
@@ -65,6 +79,23 @@ fn one_line(paragraph: &str, subcommand: Option<&str>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn subcommands_of_the_full_program_are_known_without_it() {
+        let gateway = Command::new("brisk").subcommand_required(true).subcommand(Command::new("top"));
+        let named =
+            |word| of_full_program(&gateway.clone().try_get_matches_from(["brisk", word]).unwrap_err());
+        assert_eq!(OF_FULL_PROGRAM.map(named), OF_FULL_PROGRAM.map(Some));
+        assert_eq!(named("tops"), None);
+    }
+
+    #[cfg(feature = "lab")]
+    #[test]
+    fn full_program_has_its_subcommands() {
+        use clap::CommandFactory;
+        let command = crate::Cli::command();
+        assert!(OF_FULL_PROGRAM.iter().all(|name| command.find_subcommand(name).is_some()));
+    }
 
     #[test]
     fn a_paragraph_becomes_a_line_that_says_the_same() {

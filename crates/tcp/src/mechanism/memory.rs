@@ -341,6 +341,17 @@ mod tests {
     }
 
     #[test]
+    fn syn_that_left_before_the_search_does_not_restart_it() {
+        let mut world = World::new();
+        world.opened(BOTH, true);
+        world.opened(FAST_OPEN, false);
+        world.opened(BOTH, true);
+        assert_eq!(world.turn(), SynOptions::Gentle);
+        world.opened(GENTLE, false);
+        assert_eq!(world.turn(), SynOptions::Together, "each passed alone");
+    }
+
+    #[test]
     fn option_swallowed_alone_is_withheld_for_an_hour_then_longer() {
         let mut world = World::new();
         world.opened(BOTH, true);
@@ -373,6 +384,20 @@ mod tests {
             world.answered(carried, Answer::Never);
             world.answered(carried, Answer::First);
             assert_eq!(world.turn(), SynOptions::Together, "it was answered with the option");
+        }
+    }
+
+    #[test]
+    fn connections_that_say_nothing_about_the_option_take_no_room() {
+        let mut world = World::new();
+        for (carried, answer) in [
+            (FAST_OPEN, Answer::First),
+            (FAST_OPEN, Answer::Later),
+            (PLAIN, Answer::First),
+            (PLAIN, Answer::Never),
+        ] {
+            assert_eq!(world.answered(carried, answer), None);
+            assert_eq!(world.memory.records.peek(&to(80)), None, "{carried:?} {answer:?}");
         }
     }
 
