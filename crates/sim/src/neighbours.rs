@@ -146,6 +146,8 @@ fn sender(to: IpAddr, tcp: &TcpConfig, end: Instant) -> BulkSender {
 
 #[cfg(test)]
 mod tests {
+    use brisk_tcp::config::CongestionAlgorithm;
+
     use super::*;
 
     fn spec(link: &LinkSpec) -> NeighbourSpec<'_> {
@@ -177,5 +179,23 @@ mod tests {
         assert!((40..=80).contains(&fetches), "{fetches} of about 70 that two clients can do");
         assert!(result.neighbour_bytes * 8 / 20 > 7_000_000, "{}", result.neighbour_bytes);
         assert!(result.completion.is_some_and(|mean| mean > Duration::from_millis(80)));
+    }
+
+    /// Thirty clients of a link for five: most first flights overrun its queue.
+    #[test]
+    fn bbr_loads_an_overloaded_link_little_more_than_cubic() {
+        let link = LinkSpec::parse("--rtt 100ms --rate 2mbit --queue 30kB").unwrap();
+        let short = Some(Exchange { pause: Duration::from_millis(100), ..Exchange::of(30_000) });
+        let [(cubic, left_by_cubic), (bbr, left_by_bbr)] =
+            [CongestionAlgorithm::Cubic, CongestionAlgorithm::Bbr].map(|congestion| {
+                let tcp = TcpConfig { congestion, ..TcpConfig::default() };
+                let takes = Duration::from_secs(40);
+                let spec = NeighbourSpec { plain: 1, others: 30, tcp, short, takes, ..spec(&link) };
+                let result = run(&spec, 1, &mut Arena::default()).unwrap();
+                (result.wire_bytes_down, result.neighbour_bytes)
+            });
+        println!("wire {bbr} of {cubic}, neighbour {left_by_bbr} of {left_by_cubic}");
+        assert!(bbr * 100 <= cubic * 115, "{bbr} of {cubic}");
+        assert!(left_by_bbr * 2 >= left_by_cubic, "{left_by_bbr} of {left_by_cubic}");
     }
 }

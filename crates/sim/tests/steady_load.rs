@@ -50,6 +50,19 @@ impl Load {
 
 /// `count` responses of `bytes`, one every `every`, between ends with `tcp`.
 fn load(link: &str, tcp: &TcpConfig, bytes: u64, every: Duration, count: usize, seed: u64) -> Load {
+    load_on(link, tcp, bytes, every, count, seed, None)
+}
+
+/// As [`load`]. With `lead` the requests use connections without Fast Open that are opened so long before.
+fn load_on(
+    link: &str,
+    tcp: &TcpConfig,
+    bytes: u64,
+    every: Duration,
+    count: usize,
+    seed: u64,
+    lead: Option<Duration>,
+) -> Load {
     let mut world = World::new(&LinkSpec::parse(link).unwrap(), seed);
     let client =
         world.add_host(Side::A, "client", &["10.0.0.1".parse().unwrap()], StackConfig::default()).unwrap();
@@ -59,19 +72,22 @@ fn load(link: &str, tcp: &TcpConfig, bytes: u64, every: Duration, count: usize, 
     let stack = StackConfig { fast_open, ..StackConfig::default() };
     let server = world.add_host(Side::B, "server", &["10.0.0.2".parse().unwrap()], stack).unwrap();
     let address: SocketAddr = "10.0.0.2:80".parse().unwrap();
-    let listen =
-        ListenConfig { tcp: tcp.clone(), fast_open: Some(listening(tcp)), ..ListenConfig::default() };
+    let listen = ListenConfig {
+        tcp: tcp.clone(),
+        fast_open: lead.is_none().then(|| listening(tcp)),
+        ..ListenConfig::default()
+    };
     world.add_app(server, Instant::ZERO, Server::new(address, listen));
     let connect = ConnectConfig {
         tcp: tcp.clone(),
-        fast_open: Some(FastOpenConnect::insured()),
+        fast_open: lead.is_none().then(FastOpenConnect::insured),
         ..ConnectConfig::default()
     };
     let mut begin = |at: Instant, bytes| {
         let plan = ClientPlan {
             server: address,
             connect: connect.clone(),
-            connections: Connections::Fresh,
+            connections: lead.map_or(Connections::Fresh, Connections::Established),
             greeting: 0,
             exchanges: vec![Exchange::of(bytes)],
         };
@@ -164,5 +180,20 @@ fn a_busy_path_stays_within_its_allowance() {
         let most = without.wire * (1.0 + share * 16.0 / 15.0);
         assert!(with.wire <= most, "{percent} %: {} of {most}", with.wire);
         assert!(with.at(0.99) < without.at(0.99) / 2.0, "{percent} %: {:?}", with.times);
+    }
+}
+
+/// A pool opens connections in advance where Fast Open is off. They start as fast as with Fast Open, whatever
+/// other responses were under way during their handshakes.
+#[test]
+fn responses_on_connections_opened_in_advance_take_one_round_trip() {
+    let every = Duration::from_millis(100);
+    for (bytes, most) in [(30_000, 120.0), (100_000, 150.0)] {
+        for lead in [0, 300, 2000] {
+            let lead = Some(Duration::from_millis(lead));
+            let link = "--rtt 100ms --rate 20mbit --queue 200p";
+            let load = load_on(link, &gateway(25), bytes, every, 50, 1, lead);
+            assert!(load.at(0.95) <= most, "{bytes} {lead:?}: {:?}", load.times);
+        }
     }
 }

@@ -38,6 +38,8 @@ struct Bucket {
     at: Instant,
     /// Paces a remembered window over a remembered round trip.
     spread: Option<Spread>,
+    /// Rate of the spread, bytes per second: that of the path.
+    spread_rate: u64,
     /// A congestion controller sets the rate, which applies after the spread.
     is_named: bool,
 }
@@ -99,8 +101,12 @@ impl Pacer {
     }
 
     /// Sets the rate of a congestion controller, bytes per second, as far as the configuration permits it.
+    /// While a remembered window is spread, the rate of the path is the lower bound, because a controller that
+    /// has measured the handshake alone knows less.
     pub(crate) fn set_rate(&mut self, rate: u64, mss: u32, now: Instant) {
-        self.replace_rate(rate, mss, now).is_named = true;
+        let spread = self.bucket.as_ref().filter(|bucket| bucket.is_spreading(now));
+        let min = spread.map_or(0, |bucket| bucket.spread_rate);
+        self.replace_rate(rate.max(min), mss, now).is_named = true;
     }
 
     fn replace_rate(&mut self, rate: u64, mss: u32, now: Instant) -> &mut Bucket {
@@ -122,7 +128,8 @@ impl Pacer {
         self.segments = UNPACED_SEGMENTS.saturating_sub(at_once / self.mss);
         let bucket = self.bucket_mut();
         bucket.refill(mss_before, now);
-        bucket.rate = Some(rate.clamp(1, 1 << 40));
+        bucket.spread_rate = rate.clamp(1, 1 << 40);
+        bucket.rate = Some(bucket.spread_rate);
         bucket.level = bucket.quantum(mss.max(1)) * BYTE;
         bucket.spread = Some(Spread::Over(rtt));
     }
@@ -153,8 +160,7 @@ impl Pacer {
     /// Returns the bytes that may leave now; `u32::MAX` without pacing.
     pub(crate) fn budget(&self, now: Instant) -> u32 {
         let Some(bucket) = &self.bucket else { return u32::MAX };
-        let over = |spread| matches!(spread, Spread::Until(until) if until <= now);
-        let spread_over = bucket.only_spreads() && bucket.spread.is_some_and(over);
+        let spread_over = bucket.only_spreads() && bucket.spread.is_some() && !bucket.is_spreading(now);
         if bucket.rate.is_none() || spread_over {
             return u32::MAX;
         }
@@ -202,7 +208,24 @@ impl Pacer {
 
 impl Bucket {
     fn new() -> Self {
-        Bucket { config: None, rate: None, level: 0, at: Instant::ZERO, spread: None, is_named: false }
+        Bucket {
+            config: None,
+            rate: None,
+            level: 0,
+            at: Instant::ZERO,
+            spread: None,
+            spread_rate: 0,
+            is_named: false,
+        }
+    }
+
+    /// True while a remembered window is spread.
+    fn is_spreading(&self, now: Instant) -> bool {
+        match self.spread {
+            Some(Spread::Over(_)) => true,
+            Some(Spread::Until(until)) => now < until,
+            None => false,
+        }
     }
 
     /// True if there is no pacing except a spread.
@@ -315,6 +338,21 @@ mod tests {
         assert_eq!(pacer.budget(us(100_000)), 2 * MSS, "a quantum, and not the window");
         pacer.end_spread();
         assert_eq!((pacer.budget(us(100_000)), pacer.rate()), (2 * MSS, Some(1_000_000)));
+    }
+
+    #[test]
+    fn a_controller_that_knows_less_does_not_slow_the_spread() {
+        let mut pacer = Pacer::new(None);
+        pacer.spread(1_000_000, RTT, MSS, 4 * MSS, us(0));
+        pacer.set_rate(200_000, MSS, us(0));
+        assert_eq!(pacer.rate(), Some(1_000_000));
+        pacer.on_sent(MSS, us(0));
+        pacer.set_rate(2_000_000, MSS, us(50_000));
+        assert_eq!(pacer.rate(), Some(2_000_000), "it may be faster");
+        pacer.set_rate(200_000, MSS, us(50_000));
+        assert_eq!(pacer.rate(), Some(1_000_000));
+        pacer.set_rate(200_000, MSS, us(100_000));
+        assert_eq!(pacer.rate(), Some(200_000), "after a round trip it knows more");
     }
 
     #[test]

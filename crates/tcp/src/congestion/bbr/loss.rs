@@ -36,6 +36,8 @@ pub(super) struct LossRound {
     pub(super) is_lossy: bool,
     /// True if a full queue is known to have caused losses of the round.
     pub(super) is_queued: bool,
+    /// True if this round has lost a quarter of a flight, and more than random loss explains.
+    pub(super) is_heavy: bool,
     /// Number of lost ranges that are not adjacent.
     pub(super) runs: u32,
     last_end: Option<SeqNum>,
@@ -126,7 +128,8 @@ impl Bbr {
                 self.bounds.lower_inflight(self.cwnd, times_beta);
             }
         }
-        (self.loss_round.is_lossy, self.loss_round.is_queued) = (false, false);
+        let round = &mut self.loss_round;
+        (round.is_lossy, round.is_queued, round.is_heavy) = (false, false, false);
     }
 
     /// Ends a probe with too much in flight, and keeps the volume at the loss as long-term limit.

@@ -17,6 +17,7 @@
 //! | `probe_rtt` | the drain that measures the round-trip time |
 //! | `bounds` | the long-term and short-term limits |
 //! | `loss` | losses that show congestion, and the response to them |
+//! | `recovery` | the window while lost data is repaired |
 //! | `output` | pacing rate and window |
 
 use super::CongestionController;
@@ -32,6 +33,7 @@ use filters::{Aggregation, MaxBandwidth, MinRtt, Rounds};
 use loss::{Evidence, LossRound};
 use probe_bw::Cycle;
 use probe_rtt::ProbeRtt;
+use recovery::Recovery;
 use startup::FullPipe;
 
 mod bounds;
@@ -40,6 +42,7 @@ mod loss;
 mod output;
 mod probe_bw;
 mod probe_rtt;
+mod recovery;
 mod startup;
 
 /// Smallest window, segments.
@@ -87,8 +90,7 @@ pub(crate) struct Bbr {
     idle_restart: bool,
     /// True if the window limited sending in this round.
     cwnd_limited: bool,
-    /// True from the beginning of recovery to its end, timeouts included.
-    in_episode: bool,
+    recovery: Recovery,
     undo: Option<Undo>,
 }
 
@@ -161,7 +163,7 @@ impl Bbr {
             probe_rtt: ProbeRtt::default(),
             idle_restart: false,
             cwnd_limited: false,
-            in_episode: false,
+            recovery: Recovery::default(),
             undo: None,
         };
         bbr.pace_window_per(Micros::from_millis(1));
@@ -199,7 +201,8 @@ impl Bbr {
     /// Saves the values that a mistaken recovery must restore, once per recovery.
     fn begin_episode(&mut self) {
         self.save_cwnd();
-        if !self.in_episode {
+        if !self.recovery.is_active {
+            self.recovery.is_first = self.is_at_start();
             self.undo = Some(Undo {
                 left: None,
                 bw_shortterm: self.bounds.bw_shortterm,
@@ -207,11 +210,12 @@ impl Bbr {
                 inflight_longterm: self.bounds.inflight_longterm,
             });
         }
-        self.in_episode = true;
+        self.recovery.is_active = true;
+        self.recovery.is_heavy |= self.loss_round.is_heavy;
     }
 
     fn save_cwnd(&mut self) {
-        let held = self.in_episode || self.state == State::ProbeRtt;
+        let held = self.recovery.is_active || self.state == State::ProbeRtt;
         self.prior_cwnd = if held { self.prior_cwnd.max(self.cwnd) } else { self.cwnd };
     }
 
@@ -274,6 +278,8 @@ impl CongestionController for Bbr {
         self.delivered = lost.delivered;
         self.loss_round.record(lost.range, self.delivered);
         self.loss_round.is_queued |= lost.is_queued;
+        self.loss_round.is_heavy |= self.is_loss_heavy(lost.tx_in_flight, lost.lost);
+        self.recovery.is_heavy |= self.recovery.is_active && self.loss_round.is_heavy;
         if lost.is_queued && self.state == State::Startup && !self.full_pipe.reached {
             self.leave_startup_by_loss();
         }
@@ -332,12 +338,16 @@ impl CongestionController for Bbr {
             }
         }
         self.set_pacing_rate(ack.srtt);
+        self.conserve(ack, sample.as_ref());
         self.set_window(ack.left_path());
         self.cwnd_limited &= !self.rounds.start;
     }
 
-    /// Keeps the window: the model responds to losses.
+    /// Keeps the window, since the model responds to losses; only heavy losses at the start of a flow lower it.
     fn on_congestion(&mut self, event: &CongestionEvent) {
+        if event.cause == CongestionCause::Loss && !self.recovery.is_active {
+            self.recovery.begin_first_round(self.delivered);
+        }
         self.begin_episode();
         match event.cause {
             CongestionCause::Loss => {}
@@ -347,8 +357,8 @@ impl CongestionController for Bbr {
     }
 
     fn on_recovery_exit(&mut self, _from: CongestionState) {
-        if self.in_episode {
-            self.in_episode = false;
+        if self.recovery.is_active {
+            self.recovery = Recovery::default();
             self.cwnd = self.cwnd.max(self.prior_cwnd);
         }
     }
@@ -362,7 +372,14 @@ impl CongestionController for Bbr {
             // Otherwise the first adaptation would begin with the window of one segment.
             self.bounds.inflight_shortterm = u64::from(self.cwnd.max(self.prior_cwnd));
         }
+        self.recovery.end_first_round();
         self.cwnd = rto.pipe.saturating_add(self.mss);
+    }
+
+    fn on_reordering_timeout(&mut self, pipe: u32) {
+        if self.recovery.conserves() {
+            self.cwnd = self.cwnd.min(pipe.saturating_add(self.mss));
+        }
     }
 
     /// Restores the window and the limits, and probes again.

@@ -133,8 +133,10 @@ impl Bbr {
     /// Grows the window by `acked` bytes towards the model's target, and limits it.
     pub(super) fn set_window(&mut self, acked: u32) {
         let max_inflight = self.max_inflight();
+        let acked = if self.recovery.conserves() { 0 } else { acked };
         let (cwnd, acked) = (u64::from(self.cwnd), u64::from(acked));
-        let min = MIN_PIPE_SEGMENTS * u64::from(self.mss);
+        let min_segments = if self.recovery.restricts() { 1 } else { MIN_PIPE_SEGMENTS };
+        let min = min_segments * u64::from(self.mss);
         let grown = if self.full_pipe.reached {
             (cwnd + acked).min(max_inflight)
         } else if cwnd < max_inflight || self.delivered < u64::from(self.initial_window) {

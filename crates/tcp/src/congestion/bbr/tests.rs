@@ -107,6 +107,91 @@ fn a_timeout_starts_from_one_segment_and_keeps_the_model() {
     assert_eq!((bbr.cwnd, bbr.bandwidth(), bbr.bounds.inflight_shortterm), (MSS, 1_250_000, 100_000));
 }
 
+/// A flow in Startup with 20 segments in flight, of which `lost` are lost; then an acknowledgement of one.
+fn after_losses(mut bbr: Bbr, lost: u32) -> Bbr {
+    bbr.cwnd = 20 * MSS;
+    bbr.delivered = bbr.delivered.max(u64::from(10 * MSS));
+    lose(&mut bbr, lost);
+    bbr.on_congestion(&event(CongestionCause::Loss));
+    acknowledge(&mut bbr, 1, 19 - lost, 0);
+    bbr
+}
+
+/// `segments` of a flight of 20 are lost in one run.
+fn lose(bbr: &mut Bbr, segments: u32) {
+    bbr.on_lost(&LostPacket {
+        now: Instant::ZERO,
+        range: SeqRange::with_len(SeqNum(1), segments * MSS),
+        tx_in_flight: 20 * MSS,
+        lost: u64::from(segments * MSS),
+        delivered: bbr.delivered,
+        app_limited: false,
+        is_queued: false,
+    });
+}
+
+/// `segments` are acknowledged that were sent when `prior` segments more than the first ten were delivered;
+/// `pipe` remain in flight.
+fn acknowledge(bbr: &mut Bbr, segments: u32, pipe: u32, prior: u32) {
+    let (delivered, prior) = (bbr.delivered + u64::from(segments * MSS), u64::from((10 + prior) * MSS) - 1);
+    let rate = RateSample {
+        prior_delivered: prior,
+        delivered: delivered - prior,
+        lost: 0,
+        tx_in_flight: 20 * MSS,
+        app_limited: true,
+        is_probe: false,
+        rtt: None,
+        rate: None,
+    };
+    let delivery = Some(DeliverySample { delivered, lost: bbr.lost, rate: Some(rate) });
+    let ack = AckSample::acked(Instant::ZERO, segments * MSS);
+    bbr.on_ack(&AckSample { pipe: pipe * MSS, state: CongestionState::Recovery, delivery, ..ack });
+}
+
+#[test]
+fn heavy_losses_at_the_start_conserve_packets_for_a_round_then_double_them() {
+    let mut bbr = after_losses(Bbr::new(&start()), 15);
+    assert_eq!(bbr.cwnd, 5 * MSS, "four in flight, and the one that was acknowledged");
+    acknowledge(&mut bbr, 2, 3, 0);
+    assert_eq!(bbr.cwnd, 5 * MSS);
+    acknowledge(&mut bbr, 2, 3, 2);
+    assert_eq!(bbr.cwnd, 7 * MSS, "the first round is over");
+    bbr.on_recovery_exit(CongestionState::Recovery);
+    assert_eq!(bbr.cwnd, 20 * MSS);
+    acknowledge(&mut bbr, 1, 3, 4);
+    assert_eq!(bbr.cwnd, 21 * MSS);
+}
+
+#[test]
+fn few_losses_and_those_of_a_flow_that_knows_its_path_leave_the_window() {
+    assert_eq!([1, 4].map(|lost| after_losses(Bbr::new(&start()), lost).cwnd), [21 * MSS; 2]);
+    let later = Bbr { delivered: u64::from(64 * MSS), ..Bbr::new(&start()) };
+    let informed = Bbr { state: State::ProbeBw(Phase::Cruise), ..informed() };
+    assert_eq!([later, informed].map(|bbr| after_losses(bbr, 15).cwnd), [21 * MSS; 2]);
+}
+
+#[test]
+fn a_lost_flight_grows_the_window_from_one_segment_after_a_timeout() {
+    let mut bbr = Bbr::new(&start());
+    bbr.cwnd = 20 * MSS;
+    lose(&mut bbr, 20);
+    bbr.on_rto(&RtoEvent { now: Instant::ZERO, pipe: 0, first: true, max_ssthresh: None });
+    bbr.delivered = u64::from(10 * MSS);
+    acknowledge(&mut bbr, 1, 0, 0);
+    assert_eq!(bbr.cwnd, 2 * MSS);
+}
+
+#[test]
+fn losses_that_a_timer_finds_leave_one_segment_beside_those_in_flight() {
+    let mut bbr = Bbr::new(&start());
+    bbr.cwnd = 20 * MSS;
+    lose(&mut bbr, 15);
+    bbr.on_congestion(&event(CongestionCause::Loss));
+    bbr.on_reordering_timeout(5 * MSS);
+    assert_eq!(bbr.cwnd, 6 * MSS);
+}
+
 #[test]
 fn congestion_experienced_takes_15_percent_or_ends_a_probe() {
     let mut bbr = informed();
@@ -572,7 +657,8 @@ proptest! {
                             }),
                         }),
                     });
-                    prop_assert!(bbr.cwnd >= 4 * bbr.mss, "{} of {}", bbr.cwnd, bbr.mss);
+                    let min_segments = if bbr.recovery.restricts() { 1 } else { 4 };
+                    prop_assert!(bbr.cwnd >= min_segments * bbr.mss, "{} of {}", bbr.cwnd, bbr.mss);
                 }
                 Event::Congestion { ecn } => bbr.on_congestion(&event_at(now, ecn)),
                 Event::RecoveryExit => bbr.on_recovery_exit(CongestionState::Recovery),

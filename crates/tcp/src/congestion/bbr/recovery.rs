@@ -1,0 +1,93 @@
+//! The window while lost data is repaired.
+//!
+//! The draft keeps the window in fast recovery, because the pacing rate limits what is sent. At the start of
+//! a flow that rate is no limit: a flow whose first flight has overrun a queue would send all of it again
+//! within a round trip, and many such flows fill the queue with repeated data. So if a flow loses a quarter
+//! of a flight among its first segments, and more than random loss explains (`loss.rs`), its window follows
+//! BBR version 1 until everything is repaired. In the first round an acknowledgement lets as much go as has
+//! left the path, later at most twice as much, and the smallest window is one segment. Random loss has no
+//! such effect, and later the model of the path limits the flow.
+
+use super::super::sample::{AckSample, RateSample};
+use super::{Bbr, State};
+
+/// Segments at the start of a flow whose losses restrict the window: as many as a flow may have in flight on
+/// a path that it has not measured.
+const FIRST_SEGMENTS: u64 = 64;
+/// The share of a flight whose loss restricts the window, as a divisor.
+const HEAVY_LOSS: u64 = 4;
+
+/// A recovery: from a loss or a timeout until everything is repaired that was in flight then.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Recovery {
+    /// True while it lasts.
+    pub(super) is_active: bool,
+    /// True if it began among the first segments of the flow.
+    pub(super) is_first: bool,
+    /// True if it has lost a quarter of a flight, and more than random loss explains.
+    pub(super) is_heavy: bool,
+    /// The first round of a fast recovery ends when data is delivered that was sent after so much was
+    /// delivered.
+    first_round: Option<u64>,
+    /// True until the window has fallen to the bytes in flight.
+    is_new: bool,
+}
+
+impl Recovery {
+    /// Begins the first round of a fast recovery after `delivered` bytes.
+    pub(super) fn begin_first_round(&mut self, delivered: u64) {
+        self.first_round = Some(delivered);
+        self.is_new = true;
+    }
+
+    /// Ends the first round: after a timeout the window grows from one segment.
+    pub(super) fn end_first_round(&mut self) {
+        self.first_round = None;
+        self.is_new = false;
+    }
+
+    /// True while losses restrict the window.
+    pub(super) fn restricts(&self) -> bool {
+        self.is_active && self.is_first && self.is_heavy
+    }
+
+    /// True while no more may leave than has left the path.
+    pub(super) fn conserves(&self) -> bool {
+        self.restricts() && self.first_round.is_some()
+    }
+}
+
+impl Bbr {
+    /// True if the flow is in Startup and has delivered few segments.
+    pub(super) fn is_at_start(&self) -> bool {
+        self.state == State::Startup && self.delivered < FIRST_SEGMENTS * u64::from(self.mss)
+    }
+
+    /// True if `lost` bytes are a quarter of a flight, and more than random loss explains.
+    pub(super) fn is_loss_heavy(&self, tx_in_flight: u32, lost: u64) -> bool {
+        // Little was in flight with the first segment of the flight, which may be lost with later ones.
+        let flight = tx_in_flight.max(self.cwnd);
+        lost * HEAVY_LOSS >= u64::from(flight) && self.is_loss_too_high(flight, lost, 0)
+    }
+
+    /// Lowers the window by the bytes that are newly lost; at the start of the first round, to the bytes in
+    /// flight and those that have left the path.
+    pub(super) fn conserve(&mut self, ack: &AckSample, sample: Option<&RateSample>) {
+        let recovery = &mut self.recovery;
+        let is_new = core::mem::take(&mut recovery.is_new);
+        if !is_new && recovery.first_round.zip(sample).is_some_and(|(begin, s)| s.prior_delivered >= begin) {
+            recovery.first_round = None;
+        }
+        if !recovery.restricts() {
+            return;
+        }
+        let less = self.cwnd.saturating_sub(ack.newly_lost).max(self.mss);
+        let kept = ack.pipe.saturating_add(ack.left_path().max(self.mss));
+        let cwnd = match (recovery.conserves(), is_new) {
+            (true, true) => kept,
+            (true, false) => less.max(kept),
+            (false, _) => less,
+        };
+        self.cwnd = cwnd.min(self.cwnd);
+    }
+}
