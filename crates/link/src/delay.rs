@@ -111,7 +111,7 @@ impl<P> DelayLine<P> {
         stragglers.clear();
     }
 
-    /// Removes the packets in propagation, in no order.
+    /// Removes the packets in propagation and hands them to `to`, in no order.
     pub(crate) fn clear(&mut self, to: &mut impl FnMut(P)) {
         let straggling = self.stragglers.drain();
         self.in_order.drain(..).chain(straggling).for_each(|Travelling { packet, .. }| to(packet));

@@ -140,7 +140,7 @@ impl<P: Parcel> Direction<P> {
         leaving.clear();
     }
 
-    /// Removes the packets in flight.
+    /// Removes the packets in flight and hands them to `to`.
     pub(crate) fn clear(&mut self, to: &mut impl FnMut(P)) {
         self.line.clear(to);
     }

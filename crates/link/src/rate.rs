@@ -264,7 +264,7 @@ mod tests {
 
     #[test]
     fn an_endlessly_busy_link_is_exact() {
-        // No packet length divides 7 Mbit/s evenly: after 700,000 packets not one nanosecond may be missing.
+        // After 700,000 packets not one nanosecond may be missing.
         let mut link = constant(7_000_000);
         let last = (0..700_000).map(|_| link.departure(0, 1001)).last();
         assert_eq!(last, Some(700_000 * 1001 * 8 * 1000 / 7));

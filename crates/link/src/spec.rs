@@ -2,7 +2,7 @@
 //!
 //! The same grammar serves flags, plans, tests and messages. A [`LinkSpec`] prints as canonical text that
 //! parses to the same value. Every key except `rtt` and `seed` has a value for each direction: a plain value
-//! is for both, one after `down:` or `up:` for this direction, and `A/B` sets down and up.
+//! is for both, one after `down:` or `up:` for that direction, and `A/B` sets down and up.
 //!
 //! | key | value |
 //! |---|---|
@@ -138,8 +138,8 @@ impl LinkSpec {
     /// Reads the files of `trace:FILE` with `read`, because this crate has no file access. Call it before
     /// [`Link::new`](crate::Link::new): a trace that is not loaded limits and loses nothing.
     ///
+    /// # Errors
     /// If `read` fails, or the file does not have the format of its trace.
-    /// When `read` fails, or the file is not in the format of its trace.
     pub fn load_traces(
         &mut self,
         read: &mut dyn FnMut(&str) -> Result<String, String>,
@@ -387,7 +387,7 @@ pub struct Reorder {
 }
 
 impl Reorder {
-    /// Default of that delay.
+    /// Default additional delay.
     pub const DEFAULT_BY: Duration = Duration::from_millis(5);
 }
 

@@ -482,7 +482,7 @@ impl LossCount {
         }
     }
 
-    /// Returns the counts without `others`.
+    /// Returns the counts without the losses of `others`.
     pub(crate) fn beside(self, others: LossCount) -> LossCount {
         self.since(LossCount { sent: 0, ..others })
     }

@@ -19,7 +19,7 @@ const MAX_ERROR_V4: usize = 576;
 /// Longest ICMPv6 error, bytes, the minimum IPv6 MTU (RFC 4443 section 2.4).
 const MAX_ERROR_V6: usize = 1280;
 
-/// An ICMP error about a TCP segment that its receiver sent.
+/// An ICMP error about a TCP segment of the host that receives the error.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct IcmpError {
     /// The sender of the error.
@@ -291,8 +291,8 @@ mod tests {
         }
     }
 
-    /// The kernel of the same host sends such an error if a later MTU is too small for the segments of a
-    /// super-packet.
+    /// The kernel of the same host sends such an error if the MTU of the next link is too small for the
+    /// segments of a super-packet.
     #[test]
     fn a_super_packet_that_has_no_length_is_known_by_its_quotation() {
         for (ip, from) in ends() {

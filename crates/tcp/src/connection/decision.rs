@@ -136,7 +136,7 @@ pub(crate) struct Data {
 }
 
 impl Data {
-    /// A range without a FIN, in segments of `segment_size` bytes of payload.
+    /// Returns a range without a FIN, in segments of `segment_size` bytes of payload.
     pub(crate) fn new(range: SeqRange, segment_size: u32, origin: Origin) -> Data {
         Data { range, segment_size, origin, fin: false, mtu_probe: false, twice: false, burst: None }
     }

@@ -63,7 +63,7 @@ pub struct ClientMemory {
     /// Number of dropped SYNs in a row after which a destination and port is avoided; at least 6 if it has
     /// answered SYN data before. 1..=10, default 2.
     pub syn_fail_limit: u8,
-    /// Time for which it is avoided, doubled with each dropped SYN. 1 s..=1 h, default 60 s.
+    /// Time for which such a destination is avoided, doubled with each dropped SYN. 1 s..=1 h, default 60 s.
     pub disable_base: Duration,
     /// Number of answers without the data, within `soft_window`, after which SYNs carry no data. 1..=10,
     /// default 3.

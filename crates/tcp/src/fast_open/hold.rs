@@ -53,7 +53,7 @@ pub(crate) enum HoldVerdict {
     Unknown,
     /// A new connection: the entry has been removed.
     Fresh,
-    /// An old duplicate: drop it, after the answer if there is one.
+    /// An old duplicate: drop it, and send the answer if there is one.
     Duplicate { answer: Option<Held> },
 }
 

@@ -153,8 +153,8 @@ impl Willing {
     /// Returns the byte of a SYN; `None`: no option. All except Corrective in F2 need timestamps.
     pub(crate) fn offer(&self, timestamps: bool) -> Option<u8> {
         if self.f1 && !self.f2 {
-            // The options of F1 cannot distinguish several parities, so the larger code becomes the one with
-            // one.
+            // The options of F1 cannot distinguish several parities, so the XOR replaces the code with
+            // several.
             let larger = self.encoding == ENCODING_REED_SOLOMON;
             let encoding = if larger { ENCODING_XOR } else { self.encoding };
             return timestamps.then_some(CAP_VERSION_F1 | encoding);

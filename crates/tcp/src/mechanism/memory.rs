@@ -32,7 +32,7 @@ const LIMIT: u8 = 2;
 /// happens once in a million.
 const LIMIT_OF_KNOWN: u8 = 6;
 /// Number of times that both options were dropped together although each passes alone, after which their
-/// combination counts as blocked; also for destinations that have passed this option before.
+/// combination counts as blocked; the second number is for destinations that have passed this option before.
 const ROUNDS: u8 = 1;
 const ROUNDS_OF_KNOWN: u8 = 3;
 /// Number of answered SYNs with the option after which a destination counts as one that passes it.

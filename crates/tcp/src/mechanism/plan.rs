@@ -450,7 +450,7 @@ impl Tally {
     }
 
     /// Returns the probabilities of 0, 1, ... losses among `packets` consecutive ones. `most` and more losses
-    /// are one case; `most` is at least 1 and at most the number of parities and one.
+    /// are one case; `most` is at least 1 and at most the number of parities plus one.
     fn lost(&mut self, packets: u32, most: u32) -> [u64; COUNTS] {
         while self.rows.len() <= packets as usize {
             let row = self.next_row();

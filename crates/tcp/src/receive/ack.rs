@@ -315,8 +315,8 @@ impl AckPolicy {
         }
     }
 
-    /// Makes a due acknowledgement leave now, and lengthens the delay because it waited in vain. `rto` is
-    /// this end's retransmission timeout.
+    /// Makes a due acknowledgement leave now, and adapts the delay because it waited in vain. `rto` is this
+    /// end's retransmission timeout.
     pub(crate) fn on_timeout(&mut self, rto: Micros, now: Instant) {
         if self.next_timeout().is_none_or(|deadline| deadline > now) {
             return;

@@ -51,7 +51,7 @@ impl Packets {
         self.memory
     }
 
-    /// Permits to keep payload of `packet` from now on; `None` ends that.
+    /// Permits keeping payload of `packet` from now on; `None` ends that.
     pub(super) fn lend(&mut self, packet: Option<Bytes>) {
         self.lent = packet;
     }

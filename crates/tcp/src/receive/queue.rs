@@ -47,7 +47,7 @@ pub(crate) struct RecvQueue {
     head: usize,
     /// Readable bytes from offset 0.
     readable: usize,
-    /// One past the largest offset with unread bytes that was written.
+    /// One past the largest offset that was written and not read yet.
     extent: usize,
     /// Bytes before offset 0 that were read and are still stored.
     retained: usize,

@@ -192,8 +192,8 @@ impl PathMtu {
     }
 
     /// Processes a router's report that packets above `mtu` do not pass; the caller has checked that it
-    /// quotes a segment in flight. Returns true if the MTU shrank. Values below the minimum of the family are
-    /// ignored, because only an attack or a fault reports them.
+    /// quotes a segment in flight. Returns true if the MTU shrank. Values below the minimum of the family
+    /// count as that minimum, because only an attack or a fault reports them.
     pub(crate) fn on_icmp(&mut self, mtu: u32, now: Instant) -> bool {
         let mtu = mtu.max(self.min.min(self.local));
         if let Some(search) = &mut self.search
@@ -231,8 +231,8 @@ impl PathMtu {
         grows
     }
 
-    /// Records that the retransmission timer fired; `full_sized`: the segment at SND.UNA was so. Returns true
-    /// if the MTU shrank because large packets seem to vanish (RFC 4821 section 7.7; RFC 2923).
+    /// Records that the retransmission timer fired; `full_sized`: the segment at SND.UNA is full-sized.
+    /// Returns true if the MTU shrank because large packets seem to vanish (RFC 4821 section 7.7; RFC 2923).
     pub(crate) fn on_timeout(&mut self, full_sized: bool, now: Instant) -> bool {
         // The data of the probe is sent again in smaller segments in any case.
         self.abandon_probe();

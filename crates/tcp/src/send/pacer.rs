@@ -20,7 +20,7 @@ const BYTE: i64 = 1_000_000;
 /// Pacing of one connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Pacer {
-    /// Number of segments that left, counted only up to the limit of unpaced ones.
+    /// Number of segments that left since the start, or since [`Pacer::restart`] or [`Pacer::spread`] set it.
     segments: u32,
     mss: u32,
     /// Present while something paces: a configuration, a controller with a rate, or a window that is spread.
@@ -59,8 +59,8 @@ impl Pacer {
         Pacer { segments: 0, mss: 536, bucket }
     }
 
-    /// Changes or ends pacing. The current rate applies until the next [`update`](Pacer::update); a minimum
-    /// rate applies at once.
+    /// Changes or ends pacing. The current rate applies until the next [`update`](Pacer::update); a lower
+    /// maximum rate applies at once.
     pub(crate) fn set_config(&mut self, config: Option<PacingConfig>) {
         if config.is_none() && self.bucket.is_none() {
             return;
@@ -101,8 +101,8 @@ impl Pacer {
     }
 
     /// Sets the rate of a congestion controller, bytes per second, as far as the configuration permits it.
-    /// While a remembered window is spread, the rate of the path is the lower bound, because a controller that
-    /// has measured the handshake alone knows less.
+    /// While a remembered window is spread, the remembered rate of the path is the lower bound, because a
+    /// controller that has measured only the handshake knows less.
     pub(crate) fn set_rate(&mut self, rate: u64, mss: u32, now: Instant) {
         let spread = self.bucket.as_ref().filter(|bucket| bucket.is_spreading(now));
         let min = spread.map_or(0, |bucket| bucket.spread_rate);

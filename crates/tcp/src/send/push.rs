@@ -3,7 +3,7 @@
 //!
 //! The length of that packet determines the position of the flags. Linux makes it as long as the data that
 //! the pacing rate sends in 1/1024 s (even if it does not pace), at least two segments, at most half the
-//! congestion window and 64 KB. On short paths it adds up to 64 KB, halved with each step of the round-trip
+//! congestion window and 64 KB. On short paths it adds up to 64 KB, halved with each 512 us of the round-trip
 //! time.
 
 use crate::time::Micros;

@@ -162,8 +162,8 @@ impl Rack {
             let in_order = segment.range.end.le(ack.ack);
             let echoed = ack.echoed_rtt.filter(|_| in_order);
             // RACK.rtt is that of the last segment in this order: first those that SACK reports, then those
-            // below the acknowledgement number (Linux: the same). A segment sent later delivered repaired
-            // data.
+            // below the acknowledgement number (Linux: the same). Repaired data was delivered by a segment
+            // sent later.
             let later = |(was_in_order, end): (bool, SeqNum)| match in_order == was_in_order {
                 true => segment.range.end.gt(end),
                 false => in_order,
@@ -348,7 +348,7 @@ impl Rack {
         (self.min_rtt * self.reo_wnd_mult / 4).min(self.srtt)
     }
 
-    /// True once a segment arrived after a later one.
+    /// True once a segment arrived after one that was sent later.
     pub(crate) fn reordering_seen(&self) -> bool {
         self.reordering_seen
     }

@@ -404,7 +404,7 @@ impl Recovery {
     }
 
     /// Records that all originals reported as repaired have arrived: nothing was lost. Returns true and
-    /// undoes the last reduction if that was its only cause, or if its other cause was a mistake too.
+    /// undoes the last reduction if that report was its only cause, or if its other cause was a mistake too.
     pub(crate) fn undo_masked(&mut self) -> bool {
         self.beside = false;
         let undone = self.masked || self.withheld;

@@ -14,7 +14,7 @@ use crate::config::{EarlyRetransmit, Rfc6675Config};
 use crate::outcome::{AckOutcome, LossCause, Origin};
 use crate::time::{Instant, Micros};
 
-/// With fewer outstanding segments than this and one, three duplicates cannot arrive (RFC 5827).
+/// With at most this number of outstanding segments, three duplicates cannot arrive (RFC 5827).
 const FEW: u32 = 3;
 /// Maximum of the dynamic threshold (Linux at that time: TCP_MAX_REORDERING).
 const MAX_DUP_THRESH: u32 = 127;
@@ -106,7 +106,7 @@ impl Rfc6675 {
         self.er_deadline = None;
     }
 
-    /// True once a segment arrived after a later one.
+    /// True once a segment arrived after one that was sent later.
     pub(crate) fn reordering_seen(&self) -> bool {
         self.reordering_seen
     }

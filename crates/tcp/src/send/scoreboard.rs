@@ -257,7 +257,7 @@ impl Scoreboard {
         !range.is_empty() && self.repair.sacked.covers(range)
     }
 
-    /// True if these blocks report new data.
+    /// True if these blocks report data that no acknowledgement has reported before.
     pub(crate) fn brings_news(&self, blocks: &SackBlocks) -> bool {
         let open = SeqRange::new(self.una, self.nxt);
         let news =

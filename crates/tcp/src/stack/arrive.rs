@@ -125,7 +125,7 @@ impl Stack {
     /// has happened, and may have ended the connection.
     #[inline(always)]
     fn owner_of(&mut self, tuple: &FourTuple, now: Instant) -> Option<Target> {
-        // A connection to itself sends nothing at this point.
+        // A segment whose two ends are equal has no owner.
         if tuple.is_loop() {
             return None;
         }

@@ -178,7 +178,7 @@ pub struct StackStats {
     pub icmp_believed: u64,
     /// Answers of the stack itself that were dropped because too many were waiting.
     pub answers_dropped: u64,
-    /// Probes that were dropped because nobody took them.
+    /// Observations that were dropped because nobody took them.
     pub observations_dropped: u64,
     /// Changes in the lives of connections that were dropped because nobody took them.
     pub lifecycle_dropped: u64,

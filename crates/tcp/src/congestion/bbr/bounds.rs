@@ -52,13 +52,13 @@ impl Bounds {
         (self.bw_shortterm, self.inflight_shortterm) = (UNBOUNDED, UNBOUNDED);
     }
 
-    /// Lowers the short-term rate after a loss round, at most to the delivery rate of the round.
+    /// Lowers the short-term rate after a loss round, but not below the delivery rate of the round.
     pub(super) fn lower_bandwidth(&mut self, max_bw: u64) {
         let from = if self.bw_shortterm == UNBOUNDED { max_bw } else { self.bw_shortterm };
         self.bw_shortterm = times_beta(from).max(self.bw_latest);
     }
 
-    /// Lowers the short-term volume to `share` of itself, at most to the volume that the loss round has
+    /// Lowers the short-term volume to `share` of itself, but not below the volume that the loss round has
     /// delivered.
     pub(super) fn lower_inflight(&mut self, cwnd: u32, share: impl Fn(u64) -> u64) {
         let from =

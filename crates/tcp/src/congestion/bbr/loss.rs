@@ -51,7 +51,7 @@ impl LossRound {
         }
     }
 
-    /// Begins counting the losses of this round. It ends when data sent from now on is delivered.
+    /// Marks the round as lossy. With its first loss, it ends when data sent from now on is delivered.
     pub(super) fn begin(&mut self, delivered: u64) {
         if !self.is_lossy {
             self.ends_at = delivered;

@@ -343,7 +343,8 @@ impl CongestionController for Bbr {
         self.cwnd_limited &= !self.rounds.start;
     }
 
-    /// Keeps the window, since the model responds to losses; only heavy losses at the start of a flow lower it.
+    /// Keeps the window, because the model responds to losses; only heavy losses at the start of a flow lower
+    /// it.
     fn on_congestion(&mut self, event: &CongestionEvent) {
         if event.cause == CongestionCause::Loss && !self.recovery.is_active {
             self.recovery.begin_first_round(self.delivered);

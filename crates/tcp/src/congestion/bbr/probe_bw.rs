@@ -6,7 +6,7 @@ use super::bounds::UNBOUNDED;
 use super::{Bbr, MIN_PIPE_SEGMENTS, Phase, State};
 use crate::time::{Instant, Micros};
 
-/// Rounds after which a probe is due at any time, so that a Reno flow can reach its share.
+/// Rounds after which a probe is due regardless of the time, so that a Reno flow can reach its share.
 const MAX_ROUNDS_BETWEEN_PROBES: u64 = 63;
 /// Shortest time between two probes, and the maximum of the random time added to it.
 const PROBE_WAIT: Micros = Micros::from_millis(2000);

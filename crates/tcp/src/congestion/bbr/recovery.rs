@@ -4,9 +4,9 @@
 //! a flow that rate is no limit: a flow whose first flight has overrun a queue would send all of it again
 //! within a round trip, and many such flows fill the queue with repeated data. So if a flow loses a quarter
 //! of a flight among its first segments, and more than random loss explains (`loss.rs`), its window follows
-//! BBR version 1 until everything is repaired. In the first round an acknowledgement lets as much go as has
-//! left the path, later at most twice as much, and the smallest window is one segment. Random loss has no
-//! such effect, and later the model of the path limits the flow.
+//! BBR version 1 until everything is repaired. In the first round an acknowledgement permits as many bytes as
+//! have left the path, later at most twice as many, and the smallest window is one segment. Random loss has
+//! no such effect, and later the model of the path limits the flow.
 
 use super::super::sample::{AckSample, RateSample};
 use super::{Bbr, State};
@@ -17,7 +17,7 @@ const FIRST_SEGMENTS: u64 = 64;
 /// The share of a flight whose loss restricts the window, as a divisor.
 const HEAVY_LOSS: u64 = 4;
 
-/// A recovery: from a loss or a timeout until everything is repaired that was in flight then.
+/// A recovery: from a loss, a timeout or another reduction until all data in flight then is delivered.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Recovery {
     /// True while it lasts.
@@ -26,7 +26,7 @@ pub(super) struct Recovery {
     pub(super) is_first: bool,
     /// True if it has lost a quarter of a flight, and more than random loss explains.
     pub(super) is_heavy: bool,
-    /// The first round of a fast recovery ends when data is delivered that was sent after so much was
+    /// Bytes delivered when a fast recovery began; its first round ends when data that was sent later is
     /// delivered.
     first_round: Option<u64>,
     /// True until the window has fallen to the bytes in flight.
@@ -65,7 +65,7 @@ impl Bbr {
 
     /// True if `lost` bytes are a quarter of a flight, and more than random loss explains.
     pub(super) fn is_loss_heavy(&self, tx_in_flight: u32, lost: u64) -> bool {
-        // Little was in flight with the first segment of the flight, which may be lost with later ones.
+        // The first segment of a flight leaves with little in flight, but may be lost with later ones.
         let flight = tx_in_flight.max(self.cwnd);
         lost * HEAVY_LOSS >= u64::from(flight) && self.is_loss_too_high(flight, lost, 0)
     }

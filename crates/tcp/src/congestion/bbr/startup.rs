@@ -99,7 +99,7 @@ impl Bbr {
         {
             self.start_down(now);
             if core::mem::take(&mut self.full_pipe.by_delay) {
-                // The queue may be other flows', and the bandwidth larger than seen.
+                // Other flows may have built the queue, and the bandwidth may be larger than measured.
                 self.start_refill();
             }
         }

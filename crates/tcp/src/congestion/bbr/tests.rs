@@ -107,7 +107,7 @@ fn a_timeout_starts_from_one_segment_and_keeps_the_model() {
     assert_eq!((bbr.cwnd, bbr.bandwidth(), bbr.bounds.inflight_shortterm), (MSS, 1_250_000, 100_000));
 }
 
-/// A flow in Startup with 20 segments in flight, of which `lost` are lost; then an acknowledgement of one.
+/// Returns a flow in Startup after the loss of `lost` of 20 segments in flight and an acknowledgement of one.
 fn after_losses(mut bbr: Bbr, lost: u32) -> Bbr {
     bbr.cwnd = 20 * MSS;
     bbr.delivered = bbr.delivered.max(u64::from(10 * MSS));
@@ -117,7 +117,7 @@ fn after_losses(mut bbr: Bbr, lost: u32) -> Bbr {
     bbr
 }
 
-/// `segments` of a flight of 20 are lost in one run.
+/// Loses `segments` of a flight of 20 in one run.
 fn lose(bbr: &mut Bbr, segments: u32) {
     bbr.on_lost(&LostPacket {
         now: Instant::ZERO,
@@ -130,8 +130,8 @@ fn lose(bbr: &mut Bbr, segments: u32) {
     });
 }
 
-/// `segments` are acknowledged that were sent when `prior` segments more than the first ten were delivered;
-/// `pipe` remain in flight.
+/// Acknowledges `segments` that were sent when `prior` segments after the first ten were delivered; `pipe`
+/// remain in flight.
 fn acknowledge(bbr: &mut Bbr, segments: u32, pipe: u32, prior: u32) {
     let (delivered, prior) = (bbr.delivered + u64::from(segments * MSS), u64::from((10 + prior) * MSS) - 1);
     let rate = RateSample {

@@ -29,7 +29,7 @@ use crate::outcome::{Arrived, Origin, Sent};
 use crate::seq_ranges::SeqRange;
 use crate::time::Instant;
 
-/// Number of segments after a SYN: together they are an initial window (RFC 6928).
+/// Number of segments after a SYN: with it they are an initial window (RFC 6928).
 const MAX_FOLLOWING: u8 = 9;
 
 /// Number of SYNs with the parts of one request, including the first.
@@ -129,12 +129,12 @@ impl Connection {
             return false;
         }
         self.take_payload(&Arrived { seq: start, flags: Flags::PSH, ..*segment }, now);
-        // Only after the handshake is complete.
+        // The acknowledgement must wait until the handshake is complete.
         self.rx.on_ack_sent();
         true
     }
 
-    /// Permits to acknowledge the parts, after the handshake is complete.
+    /// Permits acknowledgements of the parts, after the handshake is complete.
     pub(crate) fn acknowledge_parts(&mut self) {
         if self.fast_server_mut().is_some_and(|server| server.release_parts()) {
             self.rx.ack.force();

@@ -466,7 +466,7 @@ impl Connection {
             && self.fast_server().is_some_and(|server| server.allowance().is_some())
     }
 
-    /// IP bytes left, which count against the amplification limit.
+    /// Counts sent IP bytes against the amplification limit.
     pub(crate) fn spend_amplification(&mut self, bytes: usize) {
         if let Some(server) = self.fast_server_mut() {
             server.spend(bytes);

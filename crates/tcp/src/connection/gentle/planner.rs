@@ -45,13 +45,13 @@ pub(crate) struct Planner {
     kinds: LossKinds,
 }
 
-/// A change of what a connection has reserved of its destination's allowance, bytes.
+/// A change of a connection's reservation in the allowance of its destination, bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReservationChange {
-    /// So much of what was reserved `since` is free again.
+    /// Bytes reserved at `since` that are free again.
     pub(crate) released: u32,
     pub(crate) since: Instant,
-    /// So much is reserved from now on.
+    /// Bytes reserved from now on.
     pub(crate) reserved: u32,
 }
 
@@ -188,7 +188,7 @@ impl Connection {
         flight.filter(|flight| self.closed.is_none() && una.lt(flight.range.end))
     }
 
-    /// Returns what changes in the ledger of the destination. `None` without a planner, and mostly.
+    /// Returns a change for the ledger of the destination; usually `None`, and always without a planner.
     pub(crate) fn take_reservation(&mut self, now: Instant) -> Option<ReservationChange> {
         self.gentle.planner.as_ref()?;
         let planned = self.planned_redundancy();

@@ -2,10 +2,10 @@
 //! polynomials over GF(2) modulo x^8 + x^4 + x^3 + x^2 + 1 (0x11d), the polynomial of most
 //! Reed-Solomon codes.
 //!
-//! Many bytes are never multiplied through tables. A sum `c1*D1 + c2*D2 + ...` is computed from the highest
-//! bit of the factors to the lowest: double the sum so far, then add every `D` whose factor has the bit.
-//! Doubling and adding treat all bytes of a block alike, so the compiler turns them into vector instructions,
-//! and a factor of 1 costs one XOR.
+//! Blocks of bytes are never multiplied through tables. A sum `c1*D1 + c2*D2 + ...` is computed from the
+//! highest bit of the factors to the lowest: double the sum so far, then add every `D` whose factor has the
+//! bit. Doubling and adding treat all bytes of a block alike, so the compiler turns them into vector
+//! instructions, and a factor of 1 costs one XOR.
 
 /// The low byte of the field's polynomial.
 const POLYNOMIAL: u8 = 0x1d;

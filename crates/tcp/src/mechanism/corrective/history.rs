@@ -102,7 +102,7 @@ pub(crate) enum Pressure {
 }
 
 impl FecMemory {
-    /// Sets the limit in bytes; 0 means that no history is kept.
+    /// Returns an unused memory of `limit` bytes; 0 means that no history is kept.
     pub(crate) fn new(limit: usize) -> Self {
         FecMemory { limit, used: 0 }
     }
