@@ -168,7 +168,7 @@ impl Stop {
         }
     }
 
-    /// Resolves when the order is given.
+    /// Resolves when the signal arrives.
     pub(crate) async fn ordered(mut self) {
         // The sender lives as long as the runtime; without it no signal can come.
         if self.0.wait_for(|stop| *stop).await.is_err() {

@@ -103,7 +103,7 @@ const WRONG_LOGIN: &str = "wrong user name or password";
 /// Logins from the network of the client have failed too often.
 const TOO_MANY: &str = "too many failed logins";
 
-/// Form of the answer whether the requested connection is open.
+/// Protocol of the answer that reports whether the requested connection is open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Reply {
     Socks5,

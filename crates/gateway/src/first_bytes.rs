@@ -31,7 +31,7 @@ const ENOUGH_MOST: u8 = 96;
 const REACH: u8 = 3;
 /// Number of habits in each half of the table.
 const HALF: usize = 512;
-/// Time within which a server that sends first does so after the opening of the hop. A later server has given
+/// A server that sends first does so within this time after the opening of the hop. A later server has given
 /// up waiting for the client.
 pub(crate) const GREETING: Duration = Duration::from_secs(2);
 

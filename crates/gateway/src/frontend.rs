@@ -72,8 +72,8 @@ pub struct FrontendConfig {
     /// Protocols in which clients name their origin. Trusted proxies apply to all listeners, the other
     /// settings to `listen` only. Default none.
     pub entrance: Entrance,
-    /// Ask each backend four times a second whether it is up. Default off: three failed connections in a row
-    /// set it down.
+    /// Ask each backend four times a second whether it is up. Default off: a backend counts as down after
+    /// three failed connections in a row.
     pub watch: bool,
     /// Destination over the kernel's TCP while no backend is up, `HOST:PORT`, optionally with a PROXY header.
     /// A client that named its origin is connected to that origin; a listener with its own origin has its own
@@ -386,7 +386,7 @@ impl Shared {
         let began = Instant::now();
         loop {
             let is_held = admitted.direct.is_none() && began.elapsed() < current.config.hold;
-            // A request may have reached a backend that is down; then no other backend may get it.
+            // A backend that counts as down may still receive a request, and then no other may get it.
             if !is_held || !current.upstreams.all_down() {
                 let routed = current.route(admitted, client, signal, access).await;
                 if !is_held || !matches!(&routed, Err(unrouted) if unrouted.may_wait) {

@@ -32,7 +32,7 @@ const UP: u8 = 0;
 const DRAINING: u8 = 1;
 /// The backend is up; four bytes follow, big-endian: lost segments per million that it sent here.
 const UP_WITH_LOSS: u8 = 2;
-/// The backend is up; a length of two bytes and as many bytes follow, in a full segment.
+/// The backend is up; a length of two bytes and that many bytes follow, in a full segment.
 const UP_FULL: u8 = 3;
 
 /// The backend follows frontends: the frontend sends its secret, and the answer is `UP` or one of the next
@@ -127,7 +127,7 @@ pub struct PathReport {
     pub loss_in: Option<f64>,
 }
 
-/// What is known about a peer.
+/// The known facts about a peer.
 #[derive(Debug, Default)]
 pub(crate) struct Peer {
     path: Mutex<PathReport>,

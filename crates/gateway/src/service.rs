@@ -74,8 +74,8 @@ pub type AccessObserver = Arc<dyn Fn(&Access) + Send + Sync>;
 /// Limits and reports, common to all sides.
 #[derive(Clone)]
 pub struct ServiceConfig {
-    /// Limit of simultaneous connections; more wait, one of them accepted on each core. 1 or more, default 10
-    /// 000.
+    /// Limit of simultaneous connections; more wait, one of them accepted on each core. At least 1, default
+    /// 10 000.
     pub max_connections: usize,
     /// Time limit for open connections after the signal to stop. Default 30 s.
     pub drain_timeout: Duration,
@@ -121,7 +121,7 @@ impl std::fmt::Debug for ServiceConfig {
     }
 }
 
-/// Phase of a side; its connections receive changes.
+/// Phase of a side; its connections are notified of changes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Phase {
     /// New connections are accepted.

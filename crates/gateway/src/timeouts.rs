@@ -42,8 +42,8 @@ impl Timeout {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Timeouts {
     /// Limit for the bytes before the payload. At the frontend these are PROXY, SOCKS5 or CONNECT, timed from
-    /// the accept. At the backend it is the first message, timed from its first byte, and the limit is at
-    /// least the frontend's time limit for connecting. Zero is not permitted. Default 5 s.
+    /// the accept. At the backend it is the first message, timed from its first byte; until that byte the
+    /// limit is `connect_timeout` if that is longer. Zero is not permitted. Default 5 s.
     pub header: Duration,
     /// Until the first byte in either direction. Default 1 min.
     pub first_byte: Duration,
@@ -75,7 +75,7 @@ pub(crate) struct Activity {
 }
 
 impl Activity {
-    /// Starts with the relay of a connection.
+    /// Starts the clock of a connection whose relay begins.
     pub(crate) fn begin() -> Activity {
         Activity {
             began: Instant::now(),

@@ -356,7 +356,7 @@ mod tests {
         pauses
     }
 
-    /// The wait of the watch for a first answer.
+    /// Patience of the watch; it waits four times as long for a first answer.
     const PATIENCE: Duration = Duration::from_millis(600);
 
     #[test]

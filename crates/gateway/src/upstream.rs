@@ -274,8 +274,8 @@ impl Upstream {
         }
     }
 
-    /// Records the success or failure of a requested connection. Without a watch, three failures in a row set
-    /// it down, and the next success sets it up.
+    /// Records the success or failure of a requested connection. Without a watch, the backend counts as down
+    /// after three failures in a row, and as up after the next success.
     pub(crate) fn outcome(&self, good: bool, watched: bool, log: &Log) {
         self.peer.tell(&self.spec.name, log);
         if good {
@@ -534,8 +534,8 @@ impl Upstream {
         log.line(level, "transport", &fields);
     }
 
-    /// Reports that a connection was refused because nothing listens on the backend's port. A watch then sets
-    /// the backend down, unless it is draining and still serves its connections.
+    /// Reports that a connection was refused because nothing listens on the backend's port. With a watch, the
+    /// backend then counts as down, unless it is draining and still serves its connections.
     pub(crate) fn on_refused(&self) {
         if matches!(self.health(), Health::Up | Health::Unknown) {
             self.refused.notify_waiters();

@@ -16,8 +16,8 @@ use brisk_runtime::{FastOpenOutcome, TcpStream};
 
 /// Number of connections in the pool.
 pub(crate) const KEPT: usize = 4;
-/// Time for which a connection is usable. A backend closes a silent connection after its time limit for
-/// opening, in an earlier release after five seconds.
+/// Time for which a connection is usable. A backend closes a silent connection after its `connect_timeout`
+/// (default 10 s), in an earlier release after five seconds.
 const GOOD: Duration = Duration::from_secs(3);
 /// Number of connections in a row without Fast Open after which the pool replaces it.
 const ENOUGH: u32 = 3;

@@ -21,7 +21,7 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio_rustls::server::TlsStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-/// What the server echoes.
+/// Body of the request, which the server echoes.
 const BODY: &[u8] = &[b'x'; 30_000];
 
 #[tokio::main(flavor = "current_thread")]
@@ -63,7 +63,7 @@ async fn echo(client: &Endpoint, tls: TlsConnector) -> Result<usize, Box<dyn Err
     Ok(response.len())
 }
 
-/// Does the handshakes of TLS next to one another, and hands out connections in the order in which they are
+/// A listener that runs TLS handshakes in parallel and returns connections in the order in which they are
 /// ready.
 struct TlsListener {
     listener: TcpListener,
@@ -102,7 +102,7 @@ impl Listener for TlsListener {
     }
 }
 
-/// A certificate for `server.example`, which the client knows.
+/// Creates a certificate for `server.example`; returns a client that trusts it, and the server.
 fn configs() -> Result<(TlsConnector, TlsAcceptor), Box<dyn Error>> {
     let own = rcgen::generate_simple_self_signed(["server.example".to_owned()])?;
     let key = PrivateKeyDer::try_from(own.signing_key.serialize_der())?;

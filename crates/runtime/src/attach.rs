@@ -145,7 +145,7 @@ impl Frames {
 }
 
 impl AttachConfig {
-    /// Requests `device` with default settings.
+    /// Returns a request for `device` with default settings.
     pub fn new(device: DeviceSpec) -> AttachConfig {
         let local_ports = PacketOptions::default().local_ports;
         AttachConfig {

@@ -402,7 +402,7 @@ impl Driver {
         }
         self.readers.untouched += received;
         self.outgoing.deliver_looped(&mut inner.stack, now);
-        // A timer that was moved forward since then is noticed at the end of this round.
+        // A timer whose deadline has become earlier since then is noticed at the end of this round.
         if self.due.is_some_and(|due| due <= now) {
             inner.stack.on_timeout(now);
         }

@@ -453,9 +453,9 @@ impl Builder {
         self
     }
 
-    /// Calls `observer` with each [`Observation`]: events inside a connection and their reasons, for a trace. The
-    /// rules of [`observe`](Builder::observe) apply. Recording costs time and memory for each segment; events
-    /// that the driver cannot deliver in time are dropped and counted
+    /// Calls `observer` with each [`Observation`]: events inside a connection and their reasons, for a trace.
+    /// The rules of [`observe`](Builder::observe) apply. Recording costs time and memory for each segment;
+    /// events that the driver cannot deliver in time are dropped and counted
     /// ([`StackStats::observations_dropped`](brisk_tcp::stack::StackStats::observations_dropped)).
     #[must_use]
     pub fn trace(

@@ -78,7 +78,7 @@ impl Profile {
         }
     }
 
-    /// Lets its connections begin with all facts that earlier ones learnt about the path, not only the
+    /// True if its connections begin with facts that earlier ones learnt about the path, in addition to the
     /// round-trip time.
     pub fn starts_from_path(&self) -> bool {
         self.tcp.path_start.is_some() || self.tcp.handshake_timers.is_some()

@@ -5,7 +5,8 @@
 //! driver uses the device and the timer. The stack's `max_connections` bounds the state of connections.
 //!
 //! Wakers are code of the program, which may use the endpoint, so they are woken and dropped after the lock
-//! is released ([`Inner::retired`]). They are cloned under the lock; a waker made of an `Arc` counts up.
+//! is released ([`Inner::retired`]). They are cloned under the lock; for a waker made of an
+//! `Arc` that only increments its count.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -112,7 +113,7 @@ pub(crate) enum Ended {
 }
 
 impl Ended {
-    /// The error that every handle then returns.
+    /// Returns the error that every handle then reports.
     pub(crate) fn error(&self) -> io::Error {
         match self {
             Ended::Device(kind, text) => io::Error::new(*kind, text.clone()),
@@ -251,7 +252,7 @@ impl Shared {
         })
     }
 
-    /// Returns true unless it has ended before.
+    /// Records the end of this driver only, and wakes every waiting task; false if it had ended before.
     fn end_alone(&self, ended: Ended) -> bool {
         let mut woken = Vec::new();
         let mut inner = self.lock();

@@ -53,7 +53,7 @@ fn load(link: &str, tcp: &TcpConfig, bytes: u64, every: Duration, count: usize, 
     load_on(link, tcp, bytes, every, count, seed, None)
 }
 
-/// As [`load`]. With `lead` the requests use connections without Fast Open that are opened so long before.
+/// Like [`load`]. With `lead` the requests use connections without Fast Open that were opened `lead` earlier.
 fn load_on(
     link: &str,
     tcp: &TcpConfig,

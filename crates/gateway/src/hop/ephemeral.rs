@@ -71,7 +71,7 @@ struct Held {
 }
 
 impl Ephemerals {
-    /// Pairs serve for `lifetime`, 60 s at most; 0: for one connection each.
+    /// Creates pairs that serve for `lifetime`, 60 s at most; 0: for one connection each.
     pub fn new(lifetime: Duration) -> Ephemerals {
         Ephemerals(Mutex::new(Held { lifetime: lifetime.min(LONGEST_LIFETIME), pair: None }))
     }

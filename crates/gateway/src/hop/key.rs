@@ -139,7 +139,7 @@ pub(super) fn hexadecimal(bytes: &[u8; 32]) -> Zeroizing<String> {
     text
 }
 
-/// Parses 64 hexadecimal digits; the error describes other texts.
+/// Parses 64 hexadecimal digits; the error says what is wrong.
 pub(super) fn digits(text: &str) -> Result<Zeroizing<[u8; 32]>, &'static str> {
     let digits = text.as_bytes();
     if digits.len() != 64 {
@@ -233,7 +233,7 @@ impl KeyRing {
         }
     }
 
-    /// Returns the key for own messages.
+    /// Returns the newest key, with which a frontend seals.
     pub fn newest(&self) -> &HopKey {
         // Never empty, by construction.
         &self.0[0]

@@ -116,7 +116,7 @@ impl Hop {
         }
     }
 
-    /// Returns the labels of the other side's public keys, each once; empty if keys have no owners.
+    /// Returns the labels of the other side's public keys, each once; empty without pairs of keys.
     pub fn labels(&self) -> BTreeSet<Arc<str>> {
         match self {
             Hop::Pairs(keys) => keys.labels(),

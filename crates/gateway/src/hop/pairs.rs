@@ -161,7 +161,7 @@ impl StaticKeys {
         Ok(StaticKeys { own: own.into(), peers: peers.into() })
     }
 
-    /// Returns the pair for own messages.
+    /// Returns the newest pair, which a frontend uses.
     pub(super) fn newest(&self) -> &PrivateKey {
         // Never empty, by construction.
         &self.own[0]

@@ -89,7 +89,8 @@ pub struct RecordSizes {
 }
 
 impl RecordSizes {
-    /// Begins with segments of `segment` payload bytes; the first one already contains `before` bytes.
+    /// Begins a direction with segments of `segment` payload bytes. The first one already contains `before`
+    /// bytes.
     pub fn new(segment: usize, before: usize, now: Instant) -> RecordSizes {
         RecordSizes { segment: segment.max(4 * RECORD_OVERHEAD), since: before, last: now }
     }
@@ -114,8 +115,8 @@ impl RecordSizes {
         self.since = self.since.saturating_add(payload + RECORD_OVERHEAD);
     }
 
-    /// Returns the bytes up to the end of the segment that contains the end of the last record; those of the
-    /// next segment if hardly any are left.
+    /// Returns the bytes up to the end of the segment that contains the end of the last record; up to the end
+    /// of the next segment if hardly any are left.
     fn rest_of_segment(&self) -> usize {
         let rest = self.segment - self.since % self.segment;
         if rest <= 2 * RECORD_OVERHEAD { rest + self.segment } else { rest }

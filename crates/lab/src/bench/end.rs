@@ -221,7 +221,7 @@ async fn accept(listener: Listener) -> io::Result<()> {
     }
 }
 
-/// Runs the client's side of one connection; the client sees and counts failures.
+/// Serves one connection as its head requests; the client sees and counts failures.
 async fn converse(mut stream: Stream) -> io::Result<()> {
     // A request arrives in one read with its head.
     let mut first = [0; 1024];
@@ -269,7 +269,8 @@ async fn converse(mut stream: Stream) -> io::Result<()> {
     }
 }
 
-/// Reads to the end, with brisk's TCP in the packets if `in_place`; returns the number of bytes.
+/// Reads to the end of the stream; returns the number of bytes. With `in_place`, brisk's TCP reads them in
+/// their packets, without a copy.
 async fn receive(stream: &mut Stream, in_place: bool) -> io::Result<u64> {
     let (mut buffer, mut received) = (vec![0; PIECE], 0);
     loop {
@@ -284,7 +285,7 @@ async fn receive(stream: &mut Stream, in_place: bool) -> io::Result<u64> {
     }
 }
 
-/// Sends while the other end accepts data, with brisk's TCP without a copy if `in_place`.
+/// Sends while the other end accepts data. With `in_place`, brisk's TCP sends without a copy.
 async fn send(stream: &mut Stream, in_place: bool) -> io::Result<()> {
     loop {
         match stream {

@@ -53,8 +53,8 @@ impl Head {
     }
 }
 
-/// Ends the process when its standard input ends: the process that started it holds the other end, and so
-/// ends both.
+/// Ends the process when its standard input ends. The process that started it holds the other end, so both
+/// end together.
 pub(super) fn end_with_input() {
     std::thread::spawn(|| {
         let _ = io::stdin().read_to_end(&mut Vec::new());

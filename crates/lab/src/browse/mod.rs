@@ -146,7 +146,7 @@ impl Browse {
         })
     }
 
-    /// Starts the thread of the web server's side.
+    /// Runs the web server's side on the calling thread until it is stopped.
     fn right(
         &self,
         namespace: &str,
