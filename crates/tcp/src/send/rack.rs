@@ -366,7 +366,8 @@ impl Rack {
 }
 
 impl RackVerdict {
-    pub(super) fn add(&mut self, record: &Record) {
+    /// Adds a record; those before it come first.
+    pub(crate) fn add(&mut self, record: &Record) {
         if record.transmissions > 1 {
             self.lost_again = self.lost_again.saturating_add(record.range.len());
         }

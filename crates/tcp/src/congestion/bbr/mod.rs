@@ -389,7 +389,8 @@ impl CongestionController for Bbr {
             return;
         };
         self.cwnd = self.cwnd.max(self.prior_cwnd);
-        self.loss_round.is_lossy = false;
+        (self.loss_round.is_lossy, self.loss_round.is_heavy) = (false, false);
+        self.recovery = Recovery::default();
         self.full_pipe.restart(0);
         self.bounds.bw_shortterm = self.bounds.bw_shortterm.max(undo.bw_shortterm);
         self.bounds.inflight_shortterm = self.bounds.inflight_shortterm.max(undo.inflight_shortterm);

@@ -29,8 +29,10 @@ pub(super) struct Recovery {
     /// Bytes delivered when a fast recovery began; its first round ends when data that was sent later is
     /// delivered.
     first_round: Option<u64>,
-    /// True until the window has fallen to the bytes in flight.
+    /// True until the first acknowledgement.
     is_new: bool,
+    /// True once the window has fallen to the bytes in flight.
+    has_fallen: bool,
 }
 
 impl Recovery {
@@ -74,18 +76,21 @@ impl Bbr {
     /// flight and those that have left the path.
     pub(super) fn conserve(&mut self, ack: &AckSample, sample: Option<&RateSample>) {
         let recovery = &mut self.recovery;
-        let is_new = core::mem::take(&mut recovery.is_new);
-        if !is_new && recovery.first_round.zip(sample).is_some_and(|(begin, s)| s.prior_delivered >= begin) {
+        let is_first_ack = core::mem::take(&mut recovery.is_new);
+        let begin = recovery.first_round.filter(|_| !is_first_ack);
+        if begin.zip(sample).is_some_and(|(begin, sample)| sample.prior_delivered >= begin) {
             recovery.first_round = None;
         }
         if !recovery.restricts() {
             return;
         }
+        // The losses may become heavy with a later acknowledgement than the first.
+        let has_fallen = core::mem::replace(&mut recovery.has_fallen, true);
         let less = self.cwnd.saturating_sub(ack.newly_lost).max(self.mss);
         let kept = ack.pipe.saturating_add(ack.left_path().max(self.mss));
-        let cwnd = match (recovery.conserves(), is_new) {
-            (true, true) => kept,
-            (true, false) => less.max(kept),
+        let cwnd = match (recovery.conserves(), has_fallen) {
+            (true, false) => kept,
+            (true, true) => less.max(kept),
             (false, _) => less,
         };
         self.cwnd = cwnd.min(self.cwnd);

@@ -164,6 +164,26 @@ fn heavy_losses_at_the_start_conserve_packets_for_a_round_then_double_them() {
 }
 
 #[test]
+fn losses_that_become_heavy_with_a_later_acknowledgement_conserve_packets_too() {
+    let mut bbr = after_losses(Bbr::new(&start()), 4);
+    assert_eq!(bbr.cwnd, 21 * MSS);
+    lose(&mut bbr, 11);
+    acknowledge(&mut bbr, 1, 4, 0);
+    assert_eq!(bbr.cwnd, 5 * MSS);
+}
+
+#[test]
+fn a_recovery_that_was_a_mistake_restricts_nothing_later() {
+    let mut bbr = after_losses(Bbr::new(&start()), 15);
+    bbr.on_spurious(Instant::ZERO);
+    assert_eq!(bbr.cwnd, 20 * MSS);
+    lose(&mut bbr, 1);
+    bbr.on_congestion(&event(CongestionCause::Loss));
+    assert!(!bbr.recovery.restricts());
+    assert!(bbr.undo.is_some(), "it can be a mistake too");
+}
+
+#[test]
 fn few_losses_and_those_of_a_flow_that_knows_its_path_leave_the_window() {
     assert_eq!([1, 4].map(|lost| after_losses(Bbr::new(&start()), lost).cwnd), [21 * MSS; 2]);
     let later = Bbr { delivered: u64::from(64 * MSS), ..Bbr::new(&start()) };

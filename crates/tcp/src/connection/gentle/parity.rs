@@ -703,8 +703,7 @@ fn unrepaired_data(board: &Scoreboard, end: SeqNum, at: Instant) -> RackVerdict 
     let mut verdict = RackVerdict::default();
     let within = |record: &&Record| (record.range.start + record.payload()).le(end) && record.sent_at <= at;
     for record in board.in_flight().take_while(|record| record.range.start.lt(end)).filter(within) {
-        verdict.lost.push(record.range);
-        verdict.lost_again += if record.transmissions > 1 { record.range.len() } else { 0 };
+        verdict.add(record);
     }
     verdict
 }
