@@ -52,6 +52,7 @@ pub(super) fn own_value(field: &str, stats: &ConnStats) -> Option<i128> {
             u64::from(matches!(stats.gentle, GentleOutcome::Off(GentleOff::Remembered | GentleOff::OnTrial)))
         }
         "masked_losses" => counters.masked_losses,
+        "segments_lost" => counters.segments_lost,
         "gentle_dropped" => counters.gentle_dropped,
         "gentle_spoofed" => counters.gentle_spoofed,
         "cwnd" => u64::from(stats.cwnd),

@@ -51,7 +51,7 @@ impl Connection {
             }
         }
         self.count_packet(built, packet_len);
-        self.spend_amplification(packet_len);
+        self.count_amplification(packet_len);
     }
 
     /// Makes a change that a decision asked for.

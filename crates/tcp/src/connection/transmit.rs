@@ -341,7 +341,7 @@ impl Connection {
     /// sends each of them twice.
     fn longest_run(&self, mss: u32, budget: &Budget, env: &Env<'_>, now: Instant) -> (u32, bool) {
         if self.urgent.pointer(self.tx.scoreboard.nxt()).is_some()
-            || self.counts_every_byte()
+            || self.is_amplification_limited()
             || self.gentle.plans_copies()
         {
             return (mss, false);

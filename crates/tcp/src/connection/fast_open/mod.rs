@@ -461,13 +461,13 @@ impl Connection {
     }
 
     /// True while the amplification limit is in force: segments leave one by one.
-    pub(crate) fn counts_every_byte(&self) -> bool {
+    pub(crate) fn is_amplification_limited(&self) -> bool {
         self.state == State::SynReceived
             && self.fast_server().is_some_and(|server| server.allowance().is_some())
     }
 
     /// Counts sent IP bytes against the amplification limit.
-    pub(crate) fn spend_amplification(&mut self, bytes: usize) {
+    pub(crate) fn count_amplification(&mut self, bytes: usize) {
         if let Some(server) = self.fast_server_mut() {
             server.spend(bytes);
         }
