@@ -41,7 +41,8 @@ fn all(max_overhead: u32) -> TcpConfig {
 
 fn play(link: &str, bytes: u64, tcp: &TcpConfig, established: bool, n: u64) -> Vec<TransactionResult> {
     let link = LinkSpec::parse(link).unwrap();
-    let exchanges = [Exchange::of(bytes); 200];
+    // A SYN that left twice tells nothing of losses, so a client that sends little else learns slowly.
+    let exchanges = [Exchange::of(bytes); 300];
     let acquaintance = Acquaintance::familiar(&link, 77, tcp, &exchanges).unwrap();
     let spec = TransactionSpec {
         established,
