@@ -522,12 +522,13 @@ impl Connection {
         let (more, more_runs) = self.path.losses.repaired;
         let masked = of.repaired_by_probe.max(of.masked_losses);
         // A SYN or SYN-ACK that was not answered in time was lost, or its answer was. One that was copied says
-        // nothing: an answer does not tell whether both arrived.
+        // nothing: an answer does not tell whether both arrived. The peer's report of a FIN whose copy it used
+        // would come after the end of the connection.
         let copied = u64::from(self.handshake.syn.copy.has_left());
         let unanswered = u64::from(self.handshake.unanswered());
         let handshake = unanswered.saturating_sub(copied);
         LossCount {
-            sent: of.data_segments_out + unanswered + 1 - copied,
+            sent: of.data_segments_out + unanswered + 1 - copied - u64::from(self.tx.fin_copied),
             lost: (of.segments_lost + masked + more)
                 .saturating_sub(of.retransmits_spurious + self.path.losses.refuted)
                 + handshake,
@@ -627,6 +628,9 @@ mod tests {
         assert_eq!((client.losses().sent, client.losses().lost), (1, 0), "both were lost, the next was not");
         client.handshake.syn.timeouts = 2;
         assert_eq!((client.losses().sent, client.losses().lost), (2, 1));
+        client.counters.data_segments_out = 1;
+        client.tx.fin_copied = true;
+        assert_eq!((client.losses().sent, client.losses().lost), (2, 1), "nor does a FIN");
     }
 
     /// A receiver that takes in many segments at a time answers them by one acknowledgement: what it covers

@@ -91,6 +91,8 @@ pub(crate) struct Sender {
     pub(crate) queued_from: Option<Micros>,
     /// Bytes of copies and parity that may still be spent; `None`: there is no limit.
     redundancy_left: Option<u32>,
+    /// Our FIN left twice.
+    pub(crate) fin_copied: bool,
     /// Bytes of copies in flight that count against the congestion window where new data is concerned.
     pub(crate) charged: u32,
     /// Which redundancy obeys the congestion window.
@@ -303,6 +305,7 @@ impl Sender {
             paced: false,
             queued_from: None,
             redundancy_left: config.redundancy_percent.map(|_| 0),
+            fin_copied: false,
             charged: 0,
             charges: Charges {
                 copies: config.mechanisms.proactive.is_some_and(|proactive| proactive.charge_cwnd),
@@ -391,6 +394,11 @@ impl Sender {
     /// True if a FIN is queued and was never sent.
     pub(crate) fn fin_unsent(&self) -> bool {
         self.queue.fin_queued() && self.scoreboard.nxt().le(self.queue.end())
+    }
+
+    /// True if the range has our FIN in it.
+    pub(crate) fn is_fin_in(&self, range: SeqRange) -> bool {
+        self.queue.fin_queued() && range.end.gt(self.queue.end())
     }
 
     /// True once our FIN is acknowledged.
