@@ -1,20 +1,20 @@
-//! Control messages as bytes, in the layout of this machine.
+//! Control messages as bytes, in this machine's layout.
 
 use crate::errno::{Answer, Errno};
 use crate::socket::Control;
 
-/// Header of a control message: a length of 8 bytes, level and type.
+/// Length of a control message's header: a length of 8 bytes, level and type.
 const HEADER: usize = 16;
 
-/// Bytes that a control message with so much data takes.
+/// Returns the bytes that a control message with `len` bytes of data occupies.
 fn space(len: usize) -> usize {
     HEADER + len.next_multiple_of(8)
 }
 
-/// The messages in a control buffer.
+/// Parses the messages in a control buffer.
 ///
 /// # Errors
-/// `EINVAL` if one says that it is longer than the buffer.
+/// `EINVAL` if a message declares a length beyond the end of the buffer.
 pub fn parse(mut rest: &[u8]) -> Answer<Vec<Control>> {
     let invalid = Errno(libc::EINVAL);
     let mut found = Vec::new();
@@ -28,13 +28,13 @@ pub fn parse(mut rest: &[u8]) -> Answer<Vec<Control>> {
     Ok(found)
 }
 
-/// Control messages as bytes; what does not fit `room` bytes is left out, which the flag `MSG_CTRUNC` tells.
+/// Writes control messages as bytes, at most `room` bytes. Returns `MSG_CTRUNC` if some did not fit.
 pub fn write(control: &[Control], room: usize) -> (Vec<u8>, i32) {
     let mut bytes = Vec::new();
     for one in control {
         let left = room - bytes.len();
         if HEADER + one.data.len() > left {
-            // Of the last one as much as fits, header and all (Linux: put_cmsg).
+            // The last message is cut to the available space, header included (Linux: put_cmsg).
             if let Some(fits) = left.checked_sub(HEADER) {
                 bytes.extend(left.to_ne_bytes());
                 bytes.extend(one.level.to_ne_bytes());
