@@ -1,8 +1,8 @@
-//! Values for each connection of a host, found by the connection's place in its stack.
+//! Values for the connections of a host, indexed by the connection's place in its stack.
 
 use brisk_tcp::ConnId;
 
-/// A value for each of some connections of one stack, in the order of their places.
+/// Values for some connections of one stack, in the order of their places.
 #[derive(Debug)]
 pub(crate) struct ByConnection<T> {
     places: Vec<Option<(ConnId, T)>>,
@@ -15,7 +15,7 @@ impl<T> Default for ByConnection<T> {
 }
 
 impl<T> ByConnection<T> {
-    /// Returns to the initial state, in the same storage.
+    /// Removes all values and keeps the memory.
     pub(crate) fn clear(&mut self) {
         self.places.clear();
     }
@@ -43,7 +43,7 @@ impl<T> ByConnection<T> {
         {
             *place = None;
         }
-        // An iteration need not visit the places that only the busiest time needed.
+        // Empty places at the end are removed, so that an iteration does not visit them.
         while self.places.pop_if(|place| place.is_none()).is_some() {}
     }
 
