@@ -5,7 +5,6 @@
 //! path, and knows that it passes data on a SYN. The server knows the path too. The path is that of the
 //! measurement with its middleboxes, but without load and loss. The acquaintance is made once and recalled at
 //! the start of every transaction.
-//! empty and without loss. It is made once and recalled at the start of every transaction.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -87,7 +86,6 @@ impl Acquaintance {
     /// round-trip time, window and loss rate.
     ///
     /// # Errors
-    /// The configuration is out of range.
     /// The configuration is out of range.
     pub fn familiar(
         link: &LinkSpec,
