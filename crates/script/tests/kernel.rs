@@ -1,10 +1,10 @@
-//! The scripts about socket calls are true of the kernel's sockets too: in a network namespace, in real time.
+//! The scripts about socket calls also pass on the kernel's sockets: in a network namespace, in real time.
 
 use std::path::Path;
 
 use brisk_script::{KernelVerdict, Options, run_on_kernel};
 
-/// Real time: a busy machine is late now and then, not always.
+/// Attempts, because a busy machine is sometimes late.
 const TRIES: u32 = 3;
 
 #[test]

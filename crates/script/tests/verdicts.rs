@@ -1,5 +1,4 @@
-//! Every kind of difference from a script is found, and reported with the line, the expectation and the
-//! event.
+//! Every kind of difference from a script is found and reported with the line, the expectation and the event.
 
 use brisk_script::{Options, run, run_traced};
 
@@ -151,7 +150,7 @@ fn the_trace_tells_every_packet_also_of_a_run_that_fails() {
 
 #[test]
 fn any_text_gives_a_verdict_and_no_panic() {
-    // Every prefix of a script, and the script with each line taken out.
+    // Every prefix of a script, and the script without each of its lines.
     let script = format!(
         "--set ecn=on\n`sysctl -q net.ipv4.tcp_sack=0`\n{OPEN}+0 < [ect0] P. 1:11(10) ack 1 win 9 \
          <nop,nop,TS val 1 ecr 2>\n+0 %{{ assert tcpi_state == 1 and 7 // 2 == 3 }}%\n+0 sendmsg(4, \
