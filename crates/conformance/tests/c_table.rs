@@ -1,11 +1,11 @@
-//! The library through its C table, from Rust: each test loads it, drives one world and its clock.
+//! The library through its C table, from Rust: each test loads it and controls one world and its clock.
 #![allow(unsafe_code)]
 
 mod driver;
 
 use driver::{ACK, Driver, FIN, PSH, RST, SYN, Segment};
 
-/// Linux's numbers of what the C library's headers lack.
+/// Linux's numbers that the C library's headers lack.
 const SO_ZEROCOPY: i32 = 60;
 const MSG_ZEROCOPY: i32 = 0x400_0000;
 const TCP_NOTSENT_LOWAT: i32 = 25;
@@ -14,7 +14,7 @@ const TCP_NOTSENT_LOWAT: i32 = 25;
 fn msg_eor_keeps_records_apart_and_other_writes_are_joined() {
     let (driver, fd, _) = established("sysctls=off");
     driver.set_int(fd, libc::SOL_TCP, libc::TCP_NODELAY, 1);
-    // The window is full: what follows waits, and could be joined.
+    // The window is full: further data waits and could be joined.
     assert_eq!(driver.send(fd, &[0; 14_600], 0), 14_600);
     let sent = driver.drain_payload(14_600);
     for (len, flags) in [(400, libc::MSG_EOR), (300, 0), (200, 0)] {
@@ -64,12 +64,12 @@ fn stamps_of_sent_bytes_and_completions_come_through_the_error_queue() {
         });
         told.push((error[4], word(8), word(12), stamp.map(|stamp| (stamp - sent_at) / 1000)));
     }
-    // Sent; acknowledged 50 ms later; the first zero-copy write is done.
+    // Sent; acknowledged 50 ms later; the first zero-copy write is complete.
     assert_eq!(told, [(4, 0, 999, Some(0)), (4, 2, 999, Some(50)), (5, 0, 0, None)]);
     assert_eq!(driver.errno(), libc::EAGAIN);
 }
 
-/// The content of the error queue: origin, code, info, data.
+/// Returns the content of the error queue: origin, code, info, data.
 fn error_queue(driver: &Driver, fd: i32) -> Vec<(u8, u8, u32, u32)> {
     let mut told = Vec::new();
     while let (0, control, _) = driver.recvmsg(fd, 0, libc::MSG_ERRQUEUE) {
@@ -100,7 +100,7 @@ fn a_control_message_asks_for_the_stamps_of_one_write() {
     assert_eq!(driver.send(fd, &[0; 200], 0), 200);
     driver.drain_payload(1000);
     driver.arrive(Segment { seq: 1, ack: 1001, flags: ACK, ..Segment::default() }, &[]);
-    // Handed down, sent; not acknowledged, which nobody asked for. The last byte is number 799.
+    // Queued and sent, but not acknowledged, which was not requested. The last byte has number 799.
     assert_eq!(error_queue(&driver, fd), [(4, 0, 1, 799), (4, 0, 0, 799)]);
 }
 
@@ -131,7 +131,7 @@ fn keys_of_stamps_count_from_what_is_acknowledged_or_from_what_is_written() {
         driver.drain_payload(1100);
         driver.arrive(Segment { seq: 1, ack: 1101, flags: ACK, ..Segment::default() }, &[]);
         assert_eq!(error_queue(&driver, fd), [(4, 0, 2, key)]);
-        // Without a connection there is nothing to count from; and the one flag means nothing alone.
+        // Without a connection there is no offset to count from; OPT_ID_TCP alone is not valid.
         for (fd, flags) in [(listener, stamping), (fd, OPT_ID_TCP)] {
             let refused = driver.try_set_int(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPING, flags);
             assert_eq!((refused, driver.errno()), (-1, libc::EINVAL));
@@ -161,7 +161,7 @@ fn arrivals_are_stamped_where_that_was_asked_for() {
 fn zero_copy_writes_in_a_row_complete_as_one() {
     let (driver, fd, _) = established("sysctls=off");
     driver.set_int(fd, libc::SOL_TCP, libc::TCP_NODELAY, 1);
-    // Without SO_ZEROCOPY the flag means nothing.
+    // Without SO_ZEROCOPY the flag has no effect.
     assert_eq!(driver.send(fd, &[0; 100], MSG_ZEROCOPY), 100);
     driver.set_int(fd, libc::SOL_SOCKET, SO_ZEROCOPY, 1);
     for flags in [MSG_ZEROCOPY, 0, MSG_ZEROCOPY, MSG_ZEROCOPY] {
@@ -362,7 +362,7 @@ fn a_reset_after_the_peers_fin_is_a_broken_pipe() {
 #[test]
 fn fast_open_asks_for_a_cookie_and_uses_it() {
     let driver = Driver::new("sysctls=off");
-    // Without a cookie nothing of the data is taken, and the SYN asks for one.
+    // Without a cookie no data is taken, and the SYN requests a cookie.
     let fd = driver.socket(libc::SOCK_NONBLOCK);
     assert_eq!((driver.send_fast(fd, &[1; 500]), driver.errno()), (-1, libc::EINPROGRESS));
     let syn = driver.receive().expect("a SYN");
@@ -377,7 +377,7 @@ fn fast_open_asks_for_a_cookie_and_uses_it() {
     assert_eq!(driver.close(fd), 0);
     driver.receive();
 
-    // With it the SYN carries what fits, and the call says how much that was.
+    // With a cookie the SYN carries the data that fits, and the call returns its length.
     let fd = driver.socket(libc::SOCK_NONBLOCK);
     assert_eq!(driver.send_fast(fd, &[1; 500]), 500);
     let syn = driver.receive().expect("a SYN");
@@ -385,7 +385,7 @@ fn fast_open_asks_for_a_cookie_and_uses_it() {
     let fd = driver.socket(libc::SOCK_NONBLOCK);
     assert_eq!(driver.send_fast(fd, &[1; 5000]), 1460 - 40);
 
-    // connect() is put off until the first write.
+    // connect() is deferred until the first write.
     let fd = driver.socket(libc::SOCK_NONBLOCK);
     driver.set_int(fd, libc::SOL_TCP, libc::TCP_FASTOPEN_CONNECT, 1);
     assert_eq!(driver.connect(fd), 0);
@@ -442,7 +442,7 @@ fn options_unknown_to_linux_are_refused_with_its_number() {
     assert_eq!((driver.close(fd + 9), driver.errno()), (-1, libc::EBADF));
 }
 
-/// Linux takes the number for one without a sign: all that a listener may have.
+/// Linux reads the number as unsigned, which gives the maximum.
 #[test]
 fn a_negative_backlog_is_the_largest() {
     let mut driver = Driver::new("sysctls=off");
@@ -456,7 +456,7 @@ fn a_negative_backlog_is_the_largest() {
     assert!(accepted.iter().all(|fd| *fd > 0), "{accepted:?}");
 }
 
-/// The answers of Linux 6.18 to the same calls on a socket of its own.
+/// The results of Linux 6.18 for the same calls on its own socket.
 #[test]
 fn numbers_at_the_ends_of_their_ranges_are_given_back_as_linux_does() {
     const TCP_SAVE_SYN: i32 = 27;
@@ -500,7 +500,7 @@ fn numbers_at_the_ends_of_their_ranges_are_given_back_as_linux_does() {
         driver.set_int(fd, libc::SOL_SOCKET, name, value);
         assert_eq!(driver.get_int(fd, libc::SOL_SOCKET, name), got, "option {name}, {value}");
     }
-    // A negative number asks for as much as there is.
+    // A negative number requests the maximum.
     for (name, least) in
         [(libc::SO_RCVLOWAT, 1 << 20), (libc::SO_RCVBUF, 1 << 23), (libc::SO_SNDBUF, 1 << 23)]
     {
@@ -617,7 +617,6 @@ fn tcp_info_counts_segments_as_linux_does() {
     assert!((100_000..101_000).contains(&busy), "busy for {busy} us");
 }
 
-/// A driver with one connection that was accepted.
 /// Linux's numbers of linux/tcp.h.
 const TCP_SAVE_SYN: i32 = 27;
 const TCP_SAVED_SYN: i32 = 28;
@@ -672,7 +671,7 @@ fn an_icmp_error_about_a_syn_waits_in_the_error_queue() {
     assert_eq!((count, flags), (8, libc::MSG_ERRQUEUE), "as much of the SYN as was quoted");
     let (level, kind, error) = &control[0];
     assert_eq!((*level, *kind), (libc::SOL_IP, libc::IP_RECVERR));
-    // EHOSTUNREACH, ICMP, type 3, code 1; who sent it.
+    // EHOSTUNREACH, ICMP, type 3, code 1; the sender of the error.
     assert_eq!(error[..8], [libc::EHOSTUNREACH as u8, 0, 0, 0, 2, 3, 1, 0]);
     assert_eq!(error[20..24], [10, 1, 1, 1]);
     assert_eq!(driver.get_int(fd, libc::SOL_SOCKET, libc::SO_ERROR), 0, "who has read it knows");
