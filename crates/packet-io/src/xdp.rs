@@ -3,7 +3,7 @@
 //! A program at the interface passes the stack's segments to sockets with memory of ours, before the kernel
 //! processes them; the kernel gets all other frames. Packets of the stack leave as frames from the same
 //! memory, by this interface only and without the host's firewall, to the next hop in the kernel's tables
-//! (`ways`). If the driver supports it, frames are not copied at all. Super-packets do not pass whole: this
+//! (`next_hops`). If the driver supports it, frames are not copied at all. Super-packets do not pass whole: this
 //! module cuts and merges them. It is meant for many short transfers on such an interface; `packet:` is
 //! better for bulk.
 //!
@@ -15,7 +15,7 @@
 //! | `socket` | the socket of a queue of the interface, its memory and rings |
 //! | `ring`, `mapping` | a ring, and memory shared with the kernel |
 //! | `merge` | merges consecutive segments |
-//! | `ways` | hardware addresses of next hops |
+//! | `next_hops` | hardware addresses of next hops |
 //! | `errors` | ICMP errors, and the state of the interface |
 //! | `survey` | checks the requirements on an interface |
 //!
@@ -26,11 +26,11 @@ mod device;
 mod errors;
 mod mapping;
 mod merge;
+mod next_hops;
 mod program;
 mod ring;
 mod socket;
 mod survey;
-mod ways;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

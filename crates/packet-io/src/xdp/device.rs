@@ -15,9 +15,9 @@ use tokio::time::Sleep;
 
 use super::errors::Errors;
 use super::merge::Merge;
+use super::next_hops::NextHops;
 use super::program::Running;
 use super::socket::XdpSocket;
-use super::ways::Ways;
 use crate::ethernet;
 use crate::headers::{Headers, TCP_CHECKSUM};
 use crate::interface::Interface;
@@ -65,7 +65,7 @@ pub(super) struct XdpDevice {
     /// Set in one of the devices.
     errors: Option<Errors>,
     merge: Merge,
-    ways: Ways,
+    next_hops: NextHops,
     /// For packets that the kernel must send.
     out: Out,
     guards: Arc<Guards>,
@@ -95,7 +95,7 @@ impl XdpDevice {
         host: Host,
     ) -> Result<XdpDevice, OpenError> {
         let name = host.interface.name();
-        let ways = Ways::of(&host.interface)
+        let next_hops = NextHops::of(&host.interface)
             .map_err(|error| OpenError::xdp(name, "the kernel does not tell its routes", error))?;
         let out =
             Out::open().map_err(|error| OpenError::xdp(name, "a raw socket cannot be opened", error))?;
@@ -105,7 +105,7 @@ impl XdpDevice {
             turn: 0,
             errors: None,
             merge: Merge::new(),
-            ways,
+            next_hops,
             out,
             guards,
             host,
@@ -134,7 +134,7 @@ impl XdpDevice {
     /// Returns the hardware address for a packet; `None`: the kernel sends it.
     fn mac(&mut self, packet: &[u8]) -> Option<[u8; 6]> {
         let (from, to) = ethernet::addresses(packet)?;
-        self.ways.mac(from, to, Instant::now())
+        self.next_hops.mac(from, to, Instant::now())
     }
 
     /// Sends a finished segment, or refuses it; false if there is no room.

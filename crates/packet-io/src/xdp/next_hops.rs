@@ -17,45 +17,45 @@ const KNOWN: Duration = Duration::from_secs(2);
 const UNKNOWN: Duration = Duration::from_millis(2);
 /// Maximum number of cached address pairs; beyond it all are dropped, so that a flood of senders only causes
 /// queries.
-const MAX_WAYS: usize = 16_384;
+const MAX_KNOWN: usize = 16_384;
 
 /// See the [module](self).
 #[derive(Debug)]
-pub(super) struct Ways {
+pub(super) struct NextHops {
     routes: Routes,
     /// Index of the interface.
     interface: u32,
-    known: HashMap<(IpAddr, IpAddr), Way>,
+    known: HashMap<(IpAddr, IpAddr), NextHop>,
 }
 
 /// An answer and its expiry.
 #[derive(Clone, Copy, Debug)]
-struct Way {
+struct NextHop {
     mac: Option<[u8; 6]>,
     until: Instant,
 }
 
-impl Ways {
+impl NextHops {
     /// # Errors
     /// An error of the kernel.
-    pub(super) fn of(interface: &Interface) -> io::Result<Ways> {
-        Ok(Ways { routes: Routes::open()?, interface: interface.index(), known: HashMap::new() })
+    pub(super) fn of(interface: &Interface) -> io::Result<NextHops> {
+        Ok(NextHops { routes: Routes::open()?, interface: interface.index(), known: HashMap::new() })
     }
 
     /// Returns the hardware address for a packet from `from` to `to`; `None`: the kernel must send it.
     pub(super) fn mac(&mut self, from: IpAddr, to: IpAddr, now: Instant) -> Option<[u8; 6]> {
-        if let Some(way) = self.known.get(&(from, to))
-            && now < way.until
+        if let Some(hop) = self.known.get(&(from, to))
+            && now < hop.until
         {
-            return way.mac;
+            return hop.mac;
         }
         // If the address cannot be resolved, the kernel reports that when it sends.
         let mac = self.look_up(from, to).unwrap_or_default();
-        if self.known.len() >= MAX_WAYS {
+        if self.known.len() >= MAX_KNOWN {
             self.known.clear();
         }
         let until = now + if mac.is_some() { KNOWN } else { UNKNOWN };
-        self.known.insert((from, to), Way { mac, until });
+        self.known.insert((from, to), NextHop { mac, until });
         mac
     }
 
