@@ -24,7 +24,7 @@ const EPOCHS: std::ops::RangeInclusive<u64> = 60..=2_592_000;
 /// notification about a file does not report.
 const INTERVAL: Duration = Duration::from_secs(2);
 
-/// The place and the kind of the keys.
+/// The source of the keys and its kind.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct CookieKeyArgs {
     /// The keys of the Fast Open cookies: a file with PRIMARY or PRIMARY,BACKUP; a directory with files of

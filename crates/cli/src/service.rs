@@ -187,7 +187,7 @@ mod tests {
     fn stop_does_not_wait_for_a_name_server() {
         let began = Instant::now();
         let ended = run_on_one_thread(async {
-            // As the host's resolver does, on a thread of its own.
+            // Like the host's resolver, on a thread of its own.
             tokio::task::spawn_blocking(|| std::thread::sleep(Duration::from_secs(20)));
             tokio::task::yield_now().await;
             Ok(())

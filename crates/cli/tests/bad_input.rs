@@ -1,12 +1,12 @@
-//! Every mistake of a user is answered by one line on stderr with the fault and the remedy, nothing on
-//! stdout, and status 2 for an invalid command line, 1 for a failure at work.
+//! Every mistake of a user gets one line on stderr with the error and the remedy, nothing on stdout, and
+//! status 2 for an invalid command line or 1 for a failure.
 
 use std::net::{TcpListener, UdpSocket};
 use std::process::{Command, Output};
 
-/// Status of a command line that cannot be meant.
+/// Status of an invalid command line.
 const USAGE: i32 = 2;
-/// Status of a failure at work.
+/// Status of a failure.
 const FAILED: i32 = 1;
 
 fn brisk(words: &[&str]) -> Command {
@@ -15,7 +15,7 @@ fn brisk(words: &[&str]) -> Command {
     command
 }
 
-/// The command fails with this status and a line that says all of `says`.
+/// Checks that the command fails with this status and a line that has all of `says`.
 fn refused(words: &[&str], status: i32, says: &[&str]) {
     let out = brisk(words).output().expect("the program starts");
     assert_refused(words, &out, status, says);
@@ -135,7 +135,7 @@ fn files_that_are_not_there_are_named() {
     refused(&words, FAILED, &["/nonexistent/copy"]);
 }
 
-/// A mistyped directory is no success.
+/// A mistyped directory is a failure.
 #[test]
 fn where_nothing_is_nothing_has_passed() {
     let place = std::env::temp_dir().join(format!("brisk-nothing-{}", std::process::id()));
@@ -155,7 +155,7 @@ fn a_link_over_which_nothing_comes_is_no_success() {
     assert!(told.contains("no transaction was completed") && told.contains("100%"), "{told}");
 }
 
-/// Cookies are not written over something else.
+/// A file with other content is not overwritten with cookies.
 #[test]
 fn a_file_that_holds_no_cookies_is_left_alone() {
     let file = std::env::temp_dir().join(format!("brisk-no-cookies-{}", std::process::id()));
@@ -194,7 +194,7 @@ fn recordings_that_are_damaged_empty_or_huge_are_one_line() {
     };
     let huge = |name: &str| {
         let path = file(name, b"{");
-        // Two gigabytes of nothing that take no room.
+        // A sparse file of two gigabytes.
         std::fs::File::options()
             .write(true)
             .open(&path)
@@ -292,19 +292,19 @@ fn without_a_key_nothing_is_served_unless_the_user_insists() {
     }
 }
 
-/// The program without any right, or why that cannot be had.
+/// Runs the program without any right; the error is the reason why that is impossible.
 fn unprivileged(words: &[&str]) -> Result<Output, String> {
     let is_root = std::fs::metadata("/proc/self")
         .is_ok_and(|process| std::os::unix::fs::MetadataExt::uid(&process) == 0);
     if !is_root {
         return brisk(words).output().map_err(|error| error.to_string());
     }
-    // The program itself may lie where only root can read it.
+    // The program's directory may be accessible to root only.
     let copy = std::env::temp_dir().join(format!("brisk-bad-input-{}", std::process::id()));
     std::fs::copy(env!("CARGO_BIN_EXE_brisk"), &copy).map_err(|error| error.to_string())?;
     let nobody = ["--reuid", "65534", "--regid", "65534", "--clear-groups", "--bounding-set", "-all"];
     let out = Command::new("setpriv").args(nobody).arg(&copy).args(words).output();
-    // Left for whoever tidies the directory for temporary files.
+    // The system cleans the directory for temporary files.
     let _ = std::fs::remove_file(&copy);
     match out {
         Ok(out) if String::from_utf8_lossy(&out.stderr).starts_with("setpriv:") => {

@@ -1,4 +1,4 @@
-//! The program as a user meets it: results on stdout, one line per failure on stderr, exit status 0, 1 or 2.
+//! The command line: results on stdout, one line per failure on stderr, exit status 0, 1 or 2.
 
 use std::process::{Command, Output, Stdio};
 
@@ -10,7 +10,7 @@ fn stdout(output: &Output) -> &str {
     std::str::from_utf8(&output.stdout).unwrap()
 }
 
-/// The one line of stderr and the exit status of a command that fails.
+/// Returns the line on stderr and the exit status of a command that fails.
 fn failure(arguments: &[&str]) -> (String, i32) {
     let output = brisk(arguments);
     let text = String::from_utf8(output.stderr).unwrap();
@@ -106,7 +106,7 @@ fn a_capture_becomes_an_estimate_and_one_that_is_cut_off_too() {
     let output = brisk(&["whatif", "--pcap", &capture("pcapng"), "-n", "20", "--json"]);
     let json: serde_json::Value = serde_json::from_str(stdout(&output)).unwrap();
     let (capture_, estimate) = (&json["capture"], &json["estimate"]);
-    // SYN at 0 ms, SYN-ACK at 20 and ACK at 40; 5 bytes asked for, 12 answered, one segment sent twice.
+    // SYN at 0 ms, SYN-ACK at 20 and ACK at 40; a request of 5 bytes, a response of 12, one retransmission.
     assert_eq!((capture_["rtt_ms"][1].as_f64(), capture_["down"]["lost"].as_u64()), (Some(40.0), Some(1)));
     assert_eq!(
         (&capture_["exchanges"], capture_["response_bytes"][1].as_f64()),

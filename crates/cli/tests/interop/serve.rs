@@ -12,10 +12,10 @@ use crate::pages::{Pages, assert_same, fetches};
 use crate::process::{Ended, Process, run, text};
 use crate::scale::Scale;
 
-/// Where the stack is, in each family.
+/// The addresses of the stack, in each family.
 const STACK: [&str; 2] = ["10.7.0.2", "[fd07::2]"];
 
-/// `brisk serve` in `namespace`, reachable as [`STACK`] on port 80.
+/// Starts `brisk serve` in `namespace`, reachable at [`STACK`] on port 80.
 pub(crate) fn serve(namespace: &Namespace, pages: &Pages) -> Process {
     serve_with(namespace, pages, &[])
 }
@@ -68,7 +68,7 @@ fn head_tells_the_length_and_sends_no_body() {
     }
 }
 
-/// `curl` for `url` so many times; copy `i` goes to the path that `to` names.
+/// Returns a `curl` command that fetches `url` this many times; copy `i` goes to the path from `to`.
 pub(crate) fn curl_many(
     namespace: &Namespace,
     words: &[&str],
@@ -103,7 +103,7 @@ fn fifty_clients_at_once_each_get_their_file() {
     assert_eq!(ended.status, Some(0), "{}", ended.said);
 }
 
-/// Fifty clients at once over each family; then the server is stopped.
+/// Runs fifty clients at once over each family; then stops the server.
 fn fifty_at_once(namespace: &Namespace, pages: &Pages, server: Process) -> Ended {
     let page = pages.write("page", 300_000);
     for host in STACK {

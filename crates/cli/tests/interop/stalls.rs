@@ -1,4 +1,4 @@
-//! Readers that stop reading and paths that stop carrying: both roles wait, and go on when it goes on.
+//! Readers that stop reading and paths that stop carrying packets: both roles wait, and continue afterwards.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use crate::program::{BRISK, Running, Scratch, run, text};
 
-/// A new key in a file, as the shell makes it.
+/// Creates a key in a file, as `brisk keygen > FILE` does.
 pub(crate) fn key(files: &Scratch, name: &str) -> String {
     let path = files.path(name);
     let command = format!("umask 022; {BRISK} keygen > {path}");
@@ -15,7 +15,7 @@ pub(crate) fn key(files: &Scratch, name: &str) -> String {
     path
 }
 
-/// An origin that sends back what it gets, connection after connection.
+/// Starts an origin that sends received data back, one connection after the other.
 pub(crate) fn echo() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
@@ -120,7 +120,7 @@ fn a_frontend_with_another_key_is_refused_and_both_sides_say_why() {
     assert!(log.matches("event=rejected").count() < 5, "not a line for each: {log}");
 }
 
-/// A pair of keys in files, and its public half in another.
+/// Creates a pair of keys in a file, and its public half in another.
 fn pair(files: &Scratch, name: &str) -> (String, String) {
     let (own, public) = (files.path(name), files.path(&format!("{name}.public")));
     let command =
@@ -276,7 +276,7 @@ fn a_client_of_a_proxy_logs_in_as_a_user_of_the_file() {
     assert!(refused.status.code() == Some(1) && told.contains("chmod 600"), "{told}");
 }
 
-/// A backend before `origin`, and where it listens.
+/// Starts a backend in front of `origin`; returns it with its address.
 fn before(origin: &str, key: &str) -> (Running, String) {
     let mut backend =
         Running::start(&["backend", "--listen", "127.0.0.1:0", "--to", origin, "--key-file", key]);
@@ -284,7 +284,7 @@ fn before(origin: &str, key: &str) -> (Running, String) {
     (backend, peer)
 }
 
-/// The words of a frontend with these peers.
+/// Returns the words of a frontend with these peers.
 fn towards<'a>(key: &'a str, peers: &[&'a str]) -> Vec<&'a str> {
     let peers = peers.iter().flat_map(|peer| ["--peer", *peer]);
     ["frontend", "--listen", "127.0.0.1:0", "--key-file", key].into_iter().chain(peers).collect()
@@ -329,7 +329,7 @@ fn a_backend_that_was_not_found_is_looked_for() {
     let origin = echo().to_string();
     let (backend, peer) = before(&origin, &key);
     let port = peer.rsplit_once(':').expect("a port").1;
-    // A file of hosts of its own, which is changed while it runs.
+    // A separate hosts file, which is changed while the frontend runs.
     let hosts = files.path("hosts");
     std::fs::write(&hosts, "127.0.0.1 localhost\n").expect("a file");
     let inside = |command: &str| {
