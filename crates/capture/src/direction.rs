@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn packet_missed_by_the_capture_is_no_loss() {
+    fn packet_missed_by_the_capture_is_not_a_loss() {
         let mut direction = Direction::default();
         direction.sent(&segment(0, 0, 1000), None);
         direction.sent(&segment(0, 2000, 1000), None);

@@ -115,7 +115,7 @@ fn slice<'a>(frame: &Frame<'a>) -> Option<LaxSlicedPacket<'a>> {
         }
         LINUX_SLL2 => Some(LaxSlicedPacket::from_ether_type(ether_type(0)?, frame.bytes.get(SLL2_HEADER..)?)),
         Linktype::NULL | Linktype::LOOP => LaxSlicedPacket::from_ip(frame.bytes.get(4..)?).ok(),
-        // Raw IP: three systems use three numbers for it.
+        // Raw IP; systems use different numbers for it.
         Linktype(12 | 101 | 228 | 229) => LaxSlicedPacket::from_ip(frame.bytes).ok(),
         _ => None,
     }

@@ -177,7 +177,7 @@ fn check(analysis: &Analysis, what: &str) {
 }
 
 #[test]
-fn every_format_and_link_layer_says_the_same() {
+fn every_format_and_link_layer_gives_the_same_result() {
     for layer in LAYERS {
         for v6 in [false, true] {
             let packets = conversation(v6);
@@ -193,7 +193,7 @@ fn every_format_and_link_layer_says_the_same() {
 }
 
 #[test]
-fn a_file_that_ends_anywhere_keeps_what_was_before() {
+fn file_may_end_anywhere() {
     let packets = conversation(false);
     for file in [pcap(Layer::Ethernet, &packets, true, false, 65_535), pcapng(Layer::Cooked2, &packets)] {
         let mut most = 0;
@@ -215,7 +215,7 @@ fn a_file_that_ends_anywhere_keeps_what_was_before() {
 }
 
 #[test]
-fn a_byte_that_is_wrong_anywhere_is_no_panic() {
+fn wrong_byte_anywhere_causes_no_panic() {
     let packets = conversation(true);
     for file in [pcap(Layer::TwoVlans, &packets, false, false, 65_535), pcapng(Layer::Ethernet, &packets)] {
         for (at, value) in (0..file.len()).step_by(37).zip([0, 0x7f, 0xff].into_iter().cycle()) {
@@ -228,7 +228,7 @@ fn a_byte_that_is_wrong_anywhere_is_no_panic() {
 
 /// A pcapng block has at least 12 bytes; the parser does not check this.
 #[test]
-fn a_block_that_is_shorter_than_a_block_can_be_is_damage() {
+fn block_below_the_minimum_length_is_damage() {
     let whole = pcapng(Layer::Raw, &conversation(false));
     let packets = analyse(&whole[..]).unwrap().packets;
     // Process information, a simple packet, an enhanced packet, and an unknown kind.
@@ -246,7 +246,7 @@ fn a_block_that_is_shorter_than_a_block_can_be_is_damage() {
 }
 
 #[test]
-fn two_gigabytes_of_nothing_are_read_with_little_memory() {
+fn sparse_file_of_two_gigabytes_needs_little_memory() {
     // A sparse file: a header and one packet, then zeros. In pcap format zeros are packets without a byte.
     let path = std::env::temp_dir().join(format!("brisk-sparse-{}", std::process::id()));
     let mut file = std::fs::OpenOptions::new();
@@ -275,7 +275,7 @@ impl<R: Read> Read for Counted<R> {
 }
 
 #[test]
-fn a_capture_of_something_else_is_told() {
+fn capture_without_tcp_is_reported() {
     let mut udp = segment(false, true, SYN, 0, 0, 0);
     udp[9] = 17;
     let file = pcap(Layer::Ethernet, &[(0, udp)], false, false, 65_535);

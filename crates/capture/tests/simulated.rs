@@ -121,7 +121,7 @@ fn reordering_and_duplicates_are_no_loss() {
 }
 
 #[test]
-fn a_capture_that_is_cut_off_or_damaged_keeps_what_was_before() {
+fn packets_before_damage_or_truncation_are_analysed() {
     let (bytes, _) = capture("--rtt 40ms", AT_SERVER, 4, &[Exchange::of(30_000)]);
     let whole = analysed(&bytes);
     assert_eq!(whole.stopped, None);

@@ -259,7 +259,6 @@ fn config(
     })
 }
 
-/// The limits of frontends, by label.
 fn frontend_limits(settings: &Settings) -> BTreeMap<String, FrontendLimits> {
     let of = |limits: &FrontendLimitSettings| {
         let FrontendLimitSettings { label, max_connections, max_rate } = limits.clone();

@@ -122,7 +122,6 @@ pub(crate) fn log(common: &Common) -> Log {
     Log::stderr(log_format(common), if common.quiet { Level::Error } else { Level::Info })
 }
 
-/// Returns the format of log lines.
 pub(crate) fn log_format(common: &Common) -> LogFormat {
     match common.log_format {
         Written::Text => LogFormat::Text,

@@ -72,7 +72,7 @@ fn the_table_fits_a_terminal_of_eighty_columns() {
 }
 
 #[test]
-fn common_flags_come_behind_those_of_a_command() {
+fn help_lists_common_flags_after_those_of_a_command() {
     for (command, own) in [("frontend", "--transparent"), ("backend", "--allow")] {
         let output = brisk(&[command, "--help"]);
         let help = stdout(&output);
@@ -84,7 +84,7 @@ fn common_flags_come_behind_those_of_a_command() {
 }
 
 #[test]
-fn a_wrong_value_is_usage_and_says_what_to_do() {
+fn wrong_value_is_a_usage_error_with_a_remedy() {
     for (arguments, expected) in [
         (["whatif", "--rate", "20mbt"], "'mbt' is not a unit of rate"),
         (["whatif", "--loss", "200%"], "use 0% to 100%"),
@@ -146,7 +146,7 @@ fn flags_beat_the_environment() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_failure() {
+fn closed_output_is_not_a_failure() {
     let mut child = Command::new(env!("CARGO_BIN_EXE_brisk"))
         .args(["whatif", "-n", "200"])
         .stdout(Stdio::piped())

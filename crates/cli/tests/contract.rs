@@ -85,7 +85,7 @@ fn whatif_has_exactly_the_keys_of_the_contract() {
 }
 
 #[test]
-fn the_default_arms_are_those_of_the_contract_as_far_as_they_exist() {
+fn default_arms_are_those_of_the_contract() {
     let names = |words: &[&str]| -> Vec<String> {
         let report: Value = serde_json::from_str(&output(words)).expect("JSON");
         let arms = report["arms"].as_array().expect("a list").iter();

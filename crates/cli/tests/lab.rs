@@ -68,7 +68,7 @@ fn shards_give_the_same_report_as_the_whole_run() {
 }
 
 #[test]
-fn the_report_is_one_file_that_refers_to_nothing_outside() {
+fn report_is_one_self_contained_file() {
     let place = place("report");
     stdout(&lab(&place, &["run", "small.toml", "--quick"]));
     let said = stdout(&lab(&place, &["report", "--markdown", "r.md", "--machine", "two cores"]));
@@ -104,7 +104,7 @@ const REAL: &str = r#"{"name":"small, lossy","link":{"spec":"--rtt 100ms --loss 
 "p99":null},"wire_up":null,"wire_down":null,"cpu_ms":1.5,"share":null,"valid":false,"verdict":"invalid: late"}]}"#;
 
 #[test]
-fn the_report_takes_in_what_was_measured_in_real_time() {
+fn report_includes_results_in_real_time() {
     let place = place("real");
     std::fs::create_dir_all(place.join("only/small")).unwrap();
     std::fs::write(place.join("only/small/plan.toml"), PLAN).unwrap();
@@ -215,7 +215,7 @@ fn every_plan_is_listed_on_a_line_with_its_title() {
 
 /// Ctrl-C during the second cell: the first one is stored, and the same command runs the rest.
 #[test]
-fn an_interrupted_run_goes_on_where_it_ended() {
+fn interrupted_run_continues_where_it_ended() {
     let place = place("interrupted");
     let plan = PLAN.replace("objects = 8", "objects = 60").replace("60000", "400000");
     std::fs::write(place.join("small.toml"), plan).unwrap();

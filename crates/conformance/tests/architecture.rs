@@ -53,7 +53,7 @@ fn architecture_names_only_what_exists() {
 }
 
 #[test]
-fn a_circle_is_found_and_a_parent_is_none() {
+fn circle_is_found_and_a_parent_is_not_one() {
     let graph = |edges: &[(&str, &str)]| {
         let mut graph: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         for (from, to) in edges {

@@ -50,6 +50,6 @@ fn every_slot_answers_as_packetdrill_expects() {
 }
 
 #[test]
-fn with_the_library_preloaded_libc_finds_our_descriptors_too() {
+fn preloaded_symbols_work_on_our_descriptors() {
     run(true);
 }

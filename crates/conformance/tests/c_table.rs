@@ -25,7 +25,7 @@ fn msg_eor_keeps_records_apart_and_other_writes_are_joined() {
 }
 
 #[test]
-fn msg_more_holds_back_what_is_not_a_full_segment() {
+fn msg_more_holds_back_partial_segments() {
     let (driver, fd, _) = established("sysctls=off");
     assert_eq!(driver.send(fd, &[0; 1000], libc::MSG_MORE), 1000);
     assert_eq!(driver.send(fd, &[0; 460], 0), 460);
@@ -33,7 +33,7 @@ fn msg_more_holds_back_what_is_not_a_full_segment() {
 }
 
 #[test]
-fn tcp_inq_tells_what_is_left() {
+fn tcp_inq_reports_the_remaining_bytes() {
     let (driver, fd, _) = established("sysctls=off");
     driver.set_int(fd, libc::SOL_TCP, libc::TCP_INQ, 1);
     driver.arrive(Segment { seq: 1, ack: 1, flags: ACK | PSH, ..Segment::default() }, &[7; 100]);
@@ -89,7 +89,7 @@ const TX_ACK: i32 = 1 << 9;
 const OPT_ID_TCP: i32 = 1 << 16;
 
 #[test]
-fn a_control_message_asks_for_the_stamps_of_one_write() {
+fn control_message_requests_time_stamps_of_one_write() {
     let (driver, fd, _) = established("sysctls=off");
     driver.set_int(fd, libc::SOL_TCP, libc::TCP_NODELAY, 1);
     driver.set_int(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPING, SOFTWARE | OPT_ID);
@@ -120,7 +120,7 @@ fn a_stamp_waits_for_the_last_byte_of_its_write() {
 }
 
 #[test]
-fn keys_of_stamps_count_from_what_is_acknowledged_or_from_what_is_written() {
+fn keys_of_stamps_count_from_acknowledged_or_written_bytes() {
     for (flags, key) in [(0, 1099), (OPT_ID_TCP, 99)] {
         let (driver, fd, listener) = established("sysctls=off");
         driver.set_int(fd, libc::SOL_TCP, libc::TCP_NODELAY, 1);
@@ -140,7 +140,7 @@ fn keys_of_stamps_count_from_what_is_acknowledged_or_from_what_is_written() {
 }
 
 #[test]
-fn arrivals_are_stamped_where_that_was_asked_for() {
+fn arrivals_are_stamped_on_request() {
     const RX_SOFTWARE: i32 = 1 << 3;
     let (driver, fd, _) = established("sysctls=off");
     driver.set_int(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPING, RX_SOFTWARE | SOFTWARE);
@@ -175,7 +175,7 @@ fn zero_copy_writes_in_a_row_complete_as_one() {
 }
 
 #[test]
-fn tcp_inq_and_the_requests_tell_the_end_too() {
+fn tcp_inq_and_ioctl_report_the_end_of_the_stream() {
     const SIOCOUTQNSD: u64 = 0x894B;
     let (driver, fd, listener) = established("sysctls=off");
     driver.set_int(fd, libc::SOL_TCP, libc::TCP_INQ, 1);
@@ -199,7 +199,7 @@ fn tcp_inq_and_the_requests_tell_the_end_too() {
 }
 
 #[test]
-fn epoll_tells_by_level_edge_and_once() {
+fn epoll_reports_by_level_edge_and_one_shot() {
     let (driver, fd, _) = established("sysctls=off");
     let input = libc::EPOLLIN;
     let [level, edge, once] =
@@ -229,7 +229,7 @@ fn epoll_tells_by_level_edge_and_once() {
 }
 
 #[test]
-fn an_edge_for_writing_comes_when_there_is_room_again() {
+fn writable_edge_is_reported_when_there_is_room_again() {
     let (driver, fd, _) = established("sysctls=off");
     driver.set_int(fd, libc::SOL_TCP, TCP_NOTSENT_LOWAT, 5000);
     driver.set_nonblocking(fd);
@@ -314,7 +314,7 @@ fn settings_are_read_when_they_are_used() {
 }
 
 #[test]
-fn notsent_lowat_bounds_what_waits() {
+fn notsent_lowat_bounds_unsent_bytes() {
     let (driver, fd, _) = established("sysctls=off");
     driver.set_int(fd, libc::SOL_TCP, TCP_NOTSENT_LOWAT, 1000);
     driver.set_nonblocking(fd);
@@ -341,7 +341,7 @@ fn linger_zero_resets_and_linger_waits_for_the_acknowledgement() {
 }
 
 #[test]
-fn a_reset_is_told_once_and_a_write_afterwards_is_a_broken_pipe() {
+fn reset_is_reported_once_and_a_later_write_is_a_broken_pipe() {
     let (driver, fd, _) = established("sysctls=off");
     driver.arrive(Segment { seq: 1, flags: 4, ..Segment::default() }, &[]);
     assert_eq!(driver.poll(fd, libc::POLLIN), libc::POLLIN | libc::POLLERR | libc::POLLHUP);
@@ -568,7 +568,7 @@ fn a_reset_after_our_own_fin_is_no_broken_pipe() {
 }
 
 #[test]
-fn an_edge_for_writing_does_not_come_with_what_arrives() {
+fn arrivals_cause_no_writable_edge() {
     let (driver, fd, _) = established("sysctls=off");
     let epfd = driver.watch(fd, libc::EPOLLOUT | libc::EPOLLET);
     assert_eq!(driver.epoll_wait(epfd).len(), 1);
@@ -588,7 +588,7 @@ fn a_reset_completes_zero_copy_writes() {
 }
 
 #[test]
-fn stamps_without_time_and_without_packet_are_told_apart() {
+fn stamps_without_time_and_without_packet_are_distinguished() {
     let (driver, fd, _) = established("sysctls=off");
     driver.set_int(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPING, TX_ACK | OPT_ID);
     assert_eq!(driver.send(fd, &[0; 500], 0), 500);
@@ -622,7 +622,7 @@ const TCP_SAVE_SYN: i32 = 27;
 const TCP_SAVED_SYN: i32 = 28;
 
 #[test]
-fn a_listener_keeps_the_syn_for_who_asks_once() {
+fn saved_syn_is_returned_once() {
     for (save, kept) in [(0, false), (1, true), (2, true)] {
         let driver = Driver::new("sysctls=off");
         let listener = driver.listener(libc::AF_INET, None);
@@ -637,7 +637,7 @@ fn a_listener_keeps_the_syn_for_who_asks_once() {
 }
 
 #[test]
-fn forwarded_segments_are_not_heard() {
+fn segments_below_the_minimum_ttl_are_dropped() {
     let (driver, fd, _) = established("sysctls=off");
     driver.set_nonblocking(fd);
     driver.set_int(fd, libc::SOL_IP, libc::IP_MINTTL, 65);

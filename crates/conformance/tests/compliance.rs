@@ -270,7 +270,7 @@ fn page(record: &Record) -> String {
 }
 
 #[test]
-fn the_page_says_what_the_record_says() {
+fn page_has_the_content_of_the_record() {
     let path = crates().parent().unwrap().join("docs/compliance.md");
     let expected = page(&record());
     if std::env::var_os("BRISK_WRITE").is_some() {

@@ -33,7 +33,7 @@ fn few_pages_open_a_sentence_with_a_headless_clause() {
 }
 
 #[test]
-fn words_with_a_plainer_one_do_not_return() {
+fn replaced_words_do_not_occur() {
     let mut lines = comments();
     lines.extend(pages());
     for (word, plain) in WORDS {

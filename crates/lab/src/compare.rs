@@ -432,7 +432,7 @@ mod tests {
 
     /// A transaction leaves only memory to the next one, whatever its profile.
     #[test]
-    fn an_arm_does_not_notice_what_was_simulated_before_it() {
+    fn earlier_simulations_do_not_change_an_arm() {
         let text = ["tcp", "tcp+tfo", "tcp2012", "reactive", "corrective", "proactive", "all"].join(";");
         let rich = "fast_open,corrective=f1;corrective=rs4,proactive=short;tcp,path=on,memory=on";
         let arms = Profile::parse_list(&format!("{text};{rich}")).unwrap();
@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stopped_comparison_reports_what_is_done() {
+    fn stopped_comparison_reports_completed_transactions() {
         let stop = AtomicBool::new(false);
         let done = AtomicU64::new(0);
         let progress = |n| {

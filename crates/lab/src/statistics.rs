@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_has_no_mean_and_no_quantile() {
+    fn empty_sample_has_no_mean_and_no_quantile() {
         let nothing = Sample::new(vec![f64::NAN]);
         assert!(nothing.is_empty() && nothing.mean().is_nan() && nothing.quantile(0.5).is_nan());
         assert!(nothing.intervals([Statistic::Mean], &rng(1))[0][0].is_nan());

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_packet_may_be_kept_and_its_buffer_comes_back() {
+    fn long_packet_may_be_kept_and_its_buffer_is_reused() {
         let mut buffers = Buffers::of(100);
         let first = buffers.current().as_ptr();
         buffers.current()[..3].copy_from_slice(b"abc");
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_packet_is_only_shown() {
+    fn short_packet_is_passed_without_its_buffer() {
         let mut buffers = Buffers::of(100);
         let first = buffers.current().as_ptr();
         for bytes in [0..49, 10..59] {
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_watched_than_may_be() {
+    fn number_of_watched_buffers_is_limited() {
         let mut buffers = Buffers::of(100);
         let mut kept = Vec::new();
         for _ in 0..3 * WATCHED {

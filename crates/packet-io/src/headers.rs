@@ -88,7 +88,7 @@ mod tests {
     use crate::testing::Tcp;
 
     #[test]
-    fn the_shape_of_both_families_is_found() {
+    fn headers_of_both_families_are_parsed() {
         let packet = Tcp { options: vec![1; 12], ..Tcp::v4() }.packet();
         assert_eq!(Headers::of(&packet), Some(Headers { v6: false, ip_len: 20, tcp_len: 32 }));
         let packet = Tcp::v6().packet();
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_cut_short_or_not_tcp_has_no_shape() {
+    fn truncated_and_other_packets_have_no_headers() {
         for packet in [Tcp::v4().packet(), Tcp::v6().packet()] {
             for len in 0..packet.len() {
                 assert_eq!(Headers::of(&packet[..len]), None);

@@ -477,7 +477,7 @@ mod tests {
     use crate::privileges::has_sys_admin;
 
     #[test]
-    fn loopback_tells_its_mtu_without_any_right() {
+    fn mtu_of_loopback_is_read_without_privileges() {
         assert!(Interface::named("lo").unwrap().mtu().unwrap() >= 1500);
     }
 

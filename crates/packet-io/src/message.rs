@@ -45,7 +45,6 @@ impl<'a> Message<'a> {
         Message { to, data: IoSlice::new(data), control: Vec::new() }
     }
 
-    /// Adds a control message.
     pub(crate) fn add_control(&mut self, level: i32, kind: i32, value: &[u8]) {
         let len = size_of::<usize>() + 2 * size_of::<i32>() + value.len();
         self.control.extend(len.to_ne_bytes());
@@ -139,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn control_messages_stand_where_the_system_looks_for_them() {
+    fn control_messages_have_the_layout_of_the_system() {
         let mut message =
             Message::new("127.0.0.1:9".parse::<std::net::SocketAddr>().unwrap().into(), b"data");
         for value in [&[1, 2][..], &[3, 4, 5, 6], &[7; 20]] {

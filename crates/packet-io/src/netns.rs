@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closure_runs_inside_and_the_caller_stays_where_it_was() {
+    fn closure_runs_inside_and_the_caller_keeps_its_namespace() {
         if !has_sys_admin() {
             println!("skipped: needs CAP_SYS_ADMIN to create a network namespace");
             return;

@@ -202,7 +202,6 @@ pub(crate) fn without_padding(packet: &[u8]) -> &[u8] {
     packet.get(..length).unwrap_or(packet)
 }
 
-/// Returns the source port of a TCP packet.
 pub(crate) fn source_port(packet: &[u8]) -> Option<u16> {
     let headers = Headers::of(packet)?;
     let bytes = packet.get(headers.ip_len..)?.first_chunk::<2>()?;

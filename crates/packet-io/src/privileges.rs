@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refused_tun_names_the_capability_and_three_ways_out() {
+    fn refused_tun_names_the_capability_and_three_remedies() {
         let error = OpenError::tun("brisk0", "TUNSETIFF", io::Error::from_raw_os_error(libc::EPERM));
         assert_eq!(
             error.to_string(),

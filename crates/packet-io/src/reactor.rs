@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn waiting_writer_needs_no_new_descriptor_and_hears_of_room() {
+    async fn waiting_writer_is_woken_without_a_new_descriptor() {
         let (near, far) = UnixDatagram::pair().unwrap();
         near.set_nonblocking(true).unwrap();
         far.set_nonblocking(true).unwrap();

@@ -135,7 +135,6 @@ impl Routes {
     }
 }
 
-/// Completes a request about the neighbour at `hop`.
 fn about_neighbour(request: Request, hop: Hop, flags: u8) -> Request {
     let (family, octets) = encode(hop.address);
     // struct ndmsg: family, padding, interface, state, flags, type.

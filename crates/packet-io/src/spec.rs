@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_says_what_is_wrong_and_what_to_write() {
+    fn error_names_the_mistake_and_the_remedy() {
         assert_eq!(
             error("eth0"),
             "device 'eth0' lacks a kind; write tun:NAME, packet:IFACE, xdp:IFACE or udp:ADDR:PORT"

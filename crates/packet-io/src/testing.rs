@@ -101,7 +101,6 @@ impl Tcp {
         }
     }
 
-    /// Parses a packet.
     pub(crate) fn parse(packet: &[u8]) -> Tcp {
         let headers = Headers::of(packet).expect("a TCP packet");
         let tcp = &packet[headers.ip_len..];
@@ -130,7 +129,6 @@ impl Tcp {
     }
 }
 
-/// True if the TCP checksum of a packet is right.
 pub(crate) fn checksum_is_right(packet: &[u8]) -> bool {
     let headers = Headers::of(packet).expect("a TCP packet");
     fold(sum(&packet[headers.ip_len..]) + u64::from(headers.pseudo_sum(packet))) == 0xFFFF

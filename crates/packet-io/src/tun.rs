@@ -507,7 +507,6 @@ fn read_packet(fd: BorrowedFd<'_>, vnet: bool, buffer: &mut [u8]) -> io::Result<
     }
 }
 
-/// Writes a finished packet.
 fn write_finished(fd: BorrowedFd<'_>, vnet: bool, packet: &[u8]) -> io::Result<()> {
     if vnet {
         rustix::io::writev(fd, &[IoSlice::new(&VnetHeader::default().bytes()), IoSlice::new(packet)])?;
@@ -706,7 +705,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_device_hands_over_finished_packets() {
+    fn device_without_offload_passes_finished_packets() {
         with_device(false, async |mut device| {
             assert_eq!((device.mtu(), device.offload()), (1400, false));
             let connecting = std::thread::spawn({
@@ -927,7 +926,7 @@ mod tests {
     /// An interface that is down refuses all packets. The replacement for the kernel has room only for the
     /// last of four pieces.
     #[test]
-    fn a_packet_in_pieces_counts_once_whatever_becomes_of_them() {
+    fn packet_in_pieces_is_counted_once_with_any_result() {
         with_device(true, async |_| {
             let options = TunOptions { beyond_64k: false, ..TunOptions::default() };
             let tx = TxMeta { segment_size: Some(1_300), partial_checksum: true, twice: false };
@@ -991,7 +990,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_that_the_kernel_refuses_is_a_loss_and_no_failure() {
+    fn packet_refused_by_the_kernel_is_a_loss_and_no_error() {
         with_device(true, async |mut device| {
             device.send(&[0x00; 40], TxMeta::default()).unwrap();
             assert_eq!(device.counters().send_refused, 1);
@@ -1009,7 +1008,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_owner_is_told_that_the_device_is_busy() {
+    fn second_owner_gets_a_busy_error() {
         with_device(false, async |device| {
             let error = TunDevice::open(device.name(), TunOptions::default()).unwrap_err();
             assert!(error.to_string().contains("another process holds this device"), "{error}");

@@ -555,7 +555,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_segment_reaches_a_peer_and_its_answer_comes_back() {
+    async fn segment_reaches_a_peer_and_the_answer_returns() {
         for bind in ["127.0.0.1:0", "[::1]:0"] {
             let (mut a, mut b) = pair(bind);
             let request = Tcp {
@@ -582,7 +582,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn super_packets_pass_both_ways_as_super_packets() {
+    async fn super_packets_pass_whole_in_both_directions() {
         for bind in ["127.0.0.1:0", "[::1]:0"] {
             let (mut a, mut b) = pair(bind);
             assert!(a.capabilities().tso);

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_is_told_and_nobody_waits() {
+    fn full_queue_returns_would_block() {
         let Some(uring) = open() else { return };
         let (near, mut far) = UnixStream::pair().unwrap();
         let big = vec![7; 1 << 20];

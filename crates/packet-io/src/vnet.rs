@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_packet_is_to_be_verified() {
+    fn plain_packet_must_be_verified() {
         let meta = VnetHeader::parse(&[0; 10]).rx_meta();
         assert_eq!(meta, RxMeta { checksum: ChecksumState::Verify, segment_size: None });
     }

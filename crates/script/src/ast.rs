@@ -117,7 +117,6 @@ pub(crate) struct TcpPacket {
 pub(crate) struct IcmpPacket {
     pub(crate) prefix: Prefix,
     pub(crate) kind: IcmpKind,
-    /// The quoted sequence number.
     pub(crate) quoted_seq: u32,
     /// Payload bytes of the quoted segment.
     pub(crate) quoted_len: u32,

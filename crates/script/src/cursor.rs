@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_says_what_was_there() {
+    fn error_shows_the_actual_text() {
         let mut cursor = Cursor::new("a.pkt", "\n  junk here");
         assert_eq!(cursor.error("a time").to_string(), "a.pkt:2: expected a time, found `junk here`");
     }

@@ -32,7 +32,6 @@ pub(crate) struct Settings {
     pub(crate) local_ip: IpAddr,
     /// Programs use IPv6 sockets for IPv4: `--ip_version=ipv4-mapped-ipv6`.
     pub(crate) mapped: bool,
-    /// Address of the remote host.
     pub(crate) remote_ip: IpAddr,
     /// Port of `bind(3, ..., ...)`.
     pub(crate) bind_port: u16,

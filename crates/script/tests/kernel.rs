@@ -8,7 +8,7 @@ use brisk_script::{KernelVerdict, Options, run_on_kernel};
 const TRIES: u32 = 3;
 
 #[test]
-fn the_kernels_sockets_do_what_the_scripts_about_sockets_say() {
+fn scripts_about_sockets_pass_on_the_kernels_sockets() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/sockets");
     let mut files: Vec<_> = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();

@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_was_simulated_before_a_page_and_neighbours_do_not_notice() {
+    fn earlier_simulations_do_not_change_pages_and_neighbours() {
         let link = LinkSpec::parse(LINKS[0]).unwrap();
         let page = Page::new(
             "one",

@@ -36,7 +36,6 @@ impl<T> ByConnection<T> {
         self.places.get_mut(id.place())?.as_mut().filter(|(of, _)| *of == id).map(|(_, value)| value)
     }
 
-    /// Removes the value of a connection.
     pub(crate) fn remove(&mut self, id: ConnId) {
         if let Some(place) = self.places.get_mut(id.place())
             && place.as_ref().is_some_and(|(of, _)| *of == id)
@@ -62,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_is_found_by_the_name_and_not_by_the_place() {
+    fn value_is_found_by_connection_and_not_by_place() {
         let local = StackConfig { addresses: vec![[10, 0, 0, 1].into()], ..StackConfig::default() };
         let mut stack = Stack::new(local, 1).unwrap();
         let remote: SocketAddr = "10.0.0.2:80".parse().unwrap();

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn short_fetches_take_what_they_ask_for_and_leave_the_rest() {
+    fn short_fetches_complete_and_leave_the_other_rate_to_bulk() {
         let link = LinkSpec::parse("--rtt 40ms --rate 10mbit --queue 50kB").unwrap();
         let short = Some(Exchange { pause: Duration::from_millis(500), ..Exchange::of(10_000) });
         let result = run(&NeighbourSpec { short, ..spec(&link) }, 1, &mut Arena::default()).unwrap();

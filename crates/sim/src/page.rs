@@ -370,7 +370,6 @@ pub fn acquaintance(link: &LinkSpec, page: &Page) -> Result<Acquaintance, Transa
     Ok(Acquaintance::of_client(world.stack(client), world.now()))
 }
 
-/// Returns the addresses of the hosts of a page.
 fn addresses(page: &Page) -> impl Iterator<Item = IpAddr> {
     // There are at most MAX_HOSTS addresses, so the second octet does not change.
     let address = |index: usize| IpAddr::V4(Ipv4Addr::from_bits(FIRST_SERVER.to_bits() + index as u32));
@@ -447,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_that_queue_behind_each_other_do_not_take_that_for_a_loss() {
+    fn queueing_among_connections_of_a_page_is_not_taken_for_loss() {
         // Thirty SYNs with a request, each 14 ms on the uplink, to three hosts with a round-trip time of 20
         // ms.
         let link = LinkSpec::parse("--rtt 20ms --rate 4mbit/256kbit --queue 128kB").unwrap();
@@ -467,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn computations_differ_from_load_to_load_as_far_as_is_asked_for() {
+    fn computations_vary_between_loads_by_the_given_spread() {
         let page = Page::new("script", vec![download(0, 1_000, vec![]), compute(100, vec![Wait::End(0)])]);
         let page = page.unwrap();
         let link = LinkSpec::parse("--rtt 100ms").unwrap();

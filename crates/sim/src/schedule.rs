@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_comes_out_before_its_time_and_the_end_of_time_is_one() {
+    fn sources_are_woken_at_their_time_and_not_earlier() {
         let mut schedule = Schedule::default();
         let [a, b] = [schedule.add(), schedule.add()];
         schedule.arm(a, Some(END));

@@ -452,7 +452,6 @@ fn number_of(address: IpAddr) -> Address {
     }
 }
 
-/// Returns the destination address of an IP packet.
 fn destination(packet: &[u8]) -> Option<Address> {
     match packet.first()? >> 4 {
         4 => Some(number_of(<[u8; 4]>::try_from(packet.get(16..20)?).ok()?.into())),

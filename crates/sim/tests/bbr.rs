@@ -101,7 +101,7 @@ fn random_loss_of_2_percent_leaves_85_percent_of_the_rate() {
 }
 
 #[test]
-fn random_loss_costs_little_more_than_what_is_lost() {
+fn random_loss_costs_little_more_than_the_lost_bytes() {
     // Share of the rate that the loss leaves: nine tenths up to 2 % (S6), and more than the plan's 70 % at 3
     // % and 50 % at 5 % (S7); the headers' share of 3.5 % is subtracted.
     for (rtt, loss, floor) in
@@ -202,7 +202,7 @@ fn beside_cubic(mbit: u32, buffer: f64, seconds: u64, seed: u64) -> Vec<f64> {
 }
 
 #[test]
-fn a_cubic_flow_beside_bbr_is_not_starved_nor_starves_it() {
+fn cubic_and_bbr_flows_do_not_starve_each_other() {
     // S9: bounds of BBR's share for each buffer.
     for (buffer, low, high) in [(0.5, 0.40, 0.66), (1.0, 0.35, 0.62), (8.0, 0.05, 0.55)] {
         let shares = beside_cubic(20, buffer, 60, 1);

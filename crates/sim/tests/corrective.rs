@@ -49,7 +49,7 @@ fn seconds(result: &LoadResult) -> f64 {
 /// Many connections share a slow link without random loss: parity costs the time of its bytes and no more.
 /// Plain TCP needs that time on a link that is slower by the parity's share.
 #[test]
-fn without_loss_a_page_comes_later_by_the_bytes_of_parity_alone() {
+fn without_loss_parity_delays_a_page_only_by_its_bytes() {
     let page = small_page();
     println!("| link | bytes | plain | corrective | plain, slower by the bytes |");
     for (rate, rest) in [
@@ -185,7 +185,7 @@ fn beside_plain_tcp(tcp: &TcpConfig, runs: u64, duration: u64) -> (f64, f64) {
 }
 
 #[test]
-fn beside_a_flow_without_parity_the_bottleneck_is_shared() {
+fn bottleneck_is_shared_with_a_flow_without_parity() {
     let (share, _) = beside_plain_tcp(&corrective(), 1, 20);
     assert!((0.38..=0.62).contains(&share), "{share}");
 }

@@ -66,7 +66,7 @@ impl Hosts {
 
 /// S27: a response of 20 segments every 200 ms next to a bulk transfer, 10 Mbit/s, 40 ms.
 #[test]
-fn answers_overtake_bulk_which_keeps_what_they_leave() {
+fn responses_overtake_bulk_which_uses_the_remaining_rate() {
     for seed in 0..3 {
         let mut hosts = Hosts::new("--rtt 40ms --rate 10mbit --queue 50kB", seed);
         hosts.bulk(hosts.b, shared(), 0, 40_000);

@@ -69,8 +69,8 @@ fn cell(results: &[TransactionResult], rtt: Duration) -> Cell {
 }
 
 #[test]
-#[ignore = "prints figures: cargo test --release -p brisk-sim --test planner the_bar -- --ignored --nocapture"]
-fn the_bar() {
+#[ignore = "prints figures: cargo test --release -p brisk-sim --test planner figures -- --ignored --nocapture"]
+fn figures() {
     let rtt = Duration::from_millis(100);
     let cells = [
         (30_000, 25, "0%"),
@@ -122,8 +122,8 @@ fn redundancy_pays_within_its_allowance() {
     }
 }
 
-/// The project's target with fewer runs: except for one response in fifty, 30 kB at 2 % loss take 1.5 round
-/// trips for a quarter more bytes, and 2 kB at 5 % take 1.4.
+/// The project's target with fewer runs: except for one response in fifty, 30 kB at 2 % loss take at most 1.5
+/// round trips for a quarter more bytes, and 2 kB at 5 % at most 1.4.
 #[test]
 fn the_tail_is_short_within_the_allowance() {
     let rtt = Duration::from_millis(100);

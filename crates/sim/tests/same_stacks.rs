@@ -90,8 +90,8 @@ fn play(link: &str, bytes: u64, tcp: &TcpConfig, each: usize, seed: u64) -> Cell
 }
 
 #[test]
-#[ignore = "prints figures: cargo test --release -p brisk-sim --test same_stacks the_bar -- --ignored --nocapture"]
-fn the_bar() {
+#[ignore = "prints figures: cargo test --release -p brisk-sim --test same_stacks figures -- --ignored --nocapture"]
+fn figures() {
     let cells = [
         (30_000, 25, "0%"),
         (30_000, 25, "2%"),

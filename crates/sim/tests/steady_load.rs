@@ -150,7 +150,7 @@ fn figures() {
 }
 
 #[test]
-fn a_response_of_100_kb_takes_one_round_trip_on_a_path_that_loses() {
+fn response_of_100_kb_takes_one_round_trip_on_a_lossy_path() {
     let link = "--rtt 100ms --rate 20mbit --queue 200p --loss 2%";
     let load = loads(link, &gateway(25), 100_000, Duration::from_millis(100), 100, 4);
     assert!(load.at(0.5) <= 150.0 && load.at(0.95) <= 160.0, "{:?}", load.times);

@@ -74,7 +74,7 @@ fn a_kept_connection_answers_as_fast_with_bbr_as_with_cubic() {
 }
 
 #[test]
-fn the_rate_adds_what_the_bytes_take() {
+fn the_rate_adds_the_serialisation_time() {
     // 5000 bytes of payload in 4 segments with 52 bytes of headers: 5208 bytes at 1 Mbit/s, and before them
     // the SYN (60), the SYN-ACK (60) and the request (152).
     let result = run("--rtt 200ms --rate 1mbit", 5_000, false, 1);

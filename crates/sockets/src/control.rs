@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn control_messages_go_both_ways_and_say_when_they_do_not_fit() {
+    fn control_messages_are_parsed_and_written_and_truncation_is_reported() {
         let one = Control { level: libc::SOL_TCP, kind: libc::TCP_INQ, data: vec![1, 2, 3, 4] };
         let two = Control { level: libc::SOL_SOCKET, kind: libc::SCM_TIMESTAMPING, data: vec![7; 48] };
         let (bytes, flags) = write(&[one.clone(), two.clone()], 256);

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn level_tells_as_long_as_it_holds_and_edge_tells_a_change() {
+    fn level_triggers_while_ready_and_edge_triggers_on_change() {
         let at = |arrivals, changes| Happened { arrivals, changes };
         assert_eq!(pending_events(&watch(IN), IN, at(1, 0)), Some(IN));
         let reported = |events| Watch { reported: Some((IN | OUT, at(1, 0))), ..watch(events) };

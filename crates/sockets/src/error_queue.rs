@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_count_from_where_they_were_asked_for() {
+    fn keys_count_from_the_offset_at_which_they_were_enabled() {
         let mut queue = ErrorQueue::default();
         queue.set_flags(TX_ACK | SOFTWARE | OPT_ID, Some(Offsets { acknowledged: 1000, written: 1200 }));
         queue.on_write(1500, None, false);

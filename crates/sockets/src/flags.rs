@@ -89,13 +89,13 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_nobody_knows_is_refused_with_those_that_there_are() {
+    fn unknown_key_is_refused_with_the_known_ones() {
         assert!(SoFlags::parse("colour=red").unwrap_err().contains("initial_window"));
         assert!(SoFlags::parse("initial_window=four").unwrap_err().contains("initial_window"));
     }
 
     #[test]
-    fn the_pairs_go_over_the_settings_of_the_namespace() {
+    fn pairs_override_the_settings_of_the_namespace() {
         let mut settings = Settings::default();
         settings.sysctl("tcp_congestion_control", "cubic").unwrap();
         SoFlags::parse("congestion=reno").unwrap().apply(&mut settings).unwrap();

@@ -1,4 +1,4 @@
-//! The simulated host: the stack, its clock, the packets that left it, and the descriptors.
+//! The host: the stack, its clock, the packets that left it, and the descriptors.
 
 mod arrivals;
 
@@ -63,7 +63,7 @@ pub(crate) struct OnDevice {
     pub(crate) seed: Seed,
 }
 
-/// The simulated host: the stack, its clock, the packets that left it, and the descriptors.
+/// The host: the stack, its clock, the packets that left it, and the descriptors.
 #[derive(Debug)]
 pub struct Host {
     source: Source,
@@ -408,7 +408,6 @@ impl Host {
         }
     }
 
-    /// Returns a socket, the stack and the settings.
     pub(crate) fn parts(&mut self, fd: i32) -> Answer<(&mut Socket, &mut Stack, &Settings)> {
         let stack = self.stack.as_mut().ok_or(Errno(libc::EBADF))?;
         match self.table.get_mut(&fd) {

@@ -211,7 +211,6 @@ fn apply_keepalive(socket: &mut Socket, stack: &mut Stack) {
     }
 }
 
-/// Returns the connection of a socket, if it has one.
 fn open_conn<'a>(socket: &Socket, stack: &'a mut Stack) -> Option<ConnMut<'a>> {
     socket.conn().and_then(|id| stack.conn_mut(id))
 }
@@ -506,7 +505,7 @@ fn set_ipv6(socket: &mut Socket, stack: &mut Stack, name: i32, value: &[u8]) -> 
 pub(crate) fn get(host: &mut Host, fd: i32, level: i32, name: i32, len: usize) -> Answer<Vec<u8>> {
     let now = host.now;
     let (socket, stack, _) = host.parts(fd)?;
-    // The SYN is returned once; a buffer that is too small leaves it stored.
+    // The SYN is returned once; a buffer that is too small is an error and keeps it.
     let larger = |syn: &Vec<u8>| syn.len() > len;
     if (level, name) == (libc::SOL_TCP, TCP_SAVED_SYN) && socket.saved_syn.as_ref().is_some_and(larger) {
         return Err(Errno(libc::EINVAL));

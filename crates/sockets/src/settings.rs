@@ -495,7 +495,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_documented_key_is_known_and_refuses_nonsense_with_what_it_takes() {
+    fn every_documented_key_refuses_invalid_values_with_the_valid_ones() {
         for (key, takes) in keys() {
             let refused = Settings::default().set(key, "nonsense").unwrap_err();
             assert!(refused.contains(takes) && refused.starts_with(key), "{refused}");

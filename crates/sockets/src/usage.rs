@@ -23,7 +23,6 @@ enum Waits {
 /// Arrivals with an ECN codepoint, whether both ends agreed on ECN or not.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Marks {
-    /// Packets with CE.
     pub(crate) ce_packets: u32,
     /// Payload bytes of packets with each codepoint.
     pub(crate) ect1_bytes: u32,

@@ -30,7 +30,6 @@ struct Shared {
     quiet: bool,
 }
 
-/// One transaction.
 #[derive(Default)]
 struct Transaction {
     connected: Duration,

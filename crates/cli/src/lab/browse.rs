@@ -147,7 +147,6 @@ fn made() -> Result<Vec<Outline>, Failure> {
     Ok(outlines)
 }
 
-/// Converts a label into a file name.
 fn file_name(label: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || c == '-' || c == '.' { c } else { '-' };
     format!("{}.png", label.chars().map(plain).collect::<String>())

@@ -43,7 +43,7 @@ fn measure(names: &[&str]) {
 }
 
 #[test]
-fn a_row_that_does_not_exist_is_refused_with_those_that_do() {
+fn unknown_row_is_refused_with_the_known_ones() {
     let out = Command::new(env!("CARGO_BIN_EXE_brisk")).args(["bench", "--rows", "rr2"]).output().unwrap();
     let said = String::from_utf8_lossy(&out.stderr);
     assert!(!out.status.success() && said.contains("rr2") && said.contains("rr64-tfo"), "{said}");
@@ -51,7 +51,7 @@ fn a_row_that_does_not_exist_is_refused_with_those_that_do() {
 
 #[cfg(not(feature = "peers"))]
 #[test]
-fn a_row_that_is_not_built_in_is_refused_with_the_way_to_have_it() {
+fn row_that_is_not_built_in_is_refused_with_the_remedy() {
     let brisk = Command::new(env!("CARGO_BIN_EXE_brisk")).args(["bench", "--rows", "smoltcp-rr1"]).output();
     let out = brisk.unwrap();
     let said = String::from_utf8_lossy(&out.stderr);

@@ -28,7 +28,7 @@ fn curl(host: &Namespace, words: &[&str]) -> Command {
 }
 
 #[test]
-fn kernel_clients_reach_the_origin_beside_the_kernels_services() {
+fn kernel_clients_reach_the_origin_next_to_the_kernels_services() {
     require!("nginx", "curl", "sysctl");
     let ((near, far), pages) = (ethernet(), Pages::new());
     allow(&near);
@@ -117,7 +117,7 @@ fn open_connection_ends_in_order_after_the_order_to_stop() {
 }
 
 #[test]
-fn reason_why_an_edge_cannot_start_says_what_to_do() {
+fn failed_start_of_an_edge_is_reported_with_the_remedy() {
     require!("nginx");
     let ((_near, far), pages) = (ethernet(), Pages::new());
     let _nginx = nginx::serve(&far, &pages);

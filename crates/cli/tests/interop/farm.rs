@@ -95,7 +95,7 @@ impl Farm {
 }
 
 #[test]
-fn the_key_of_a_mixed_farm_is_exchanged_without_losing_a_fast_open() {
+fn key_rotation_of_a_mixed_farm_loses_no_fast_open() {
     require!("nginx", "curl", "sysctl");
     let mut farm = Farm::new();
     assert!(!farm.visit(Server::Kernel), "the first asks for a cookie");

@@ -52,7 +52,7 @@ impl Pair {
 }
 
 #[test]
-fn curl_gets_from_nginx_through_the_pair_what_nginx_has() {
+fn curl_fetches_files_of_nginx_unchanged_through_the_pair() {
     require!("nginx", "curl");
     let (link, pages, scale) = (Link::start(LOSSY), Pages::new(), Scale::chosen());
     let (short, bulk) = (pages.write("short", 30_000), pages.write("bulk", scale.gateway_bulk));

@@ -67,7 +67,7 @@ fn get_repeats_over_fresh_connections_and_counts_each() {
 }
 
 #[test]
-fn a_refusal_of_the_kernel_is_told_at_once() {
+fn refusal_of_the_kernel_is_reported_at_once() {
     require!();
     let namespace = Namespace::new();
     for host in KERNEL {
@@ -135,7 +135,7 @@ fn data_after_our_half_close_still_arrives() {
 }
 
 #[test]
-fn an_abort_is_a_reset_to_the_kernel_and_the_other_way_round() {
+fn aborts_are_resets_in_both_directions() {
     require!();
     let namespace = Namespace::new();
     with_endpoint(&namespace, async |endpoint| {

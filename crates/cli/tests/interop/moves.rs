@@ -183,7 +183,7 @@ fn backend_that_moves_is_found_by_its_name() {
 }
 
 #[test]
-fn backend_is_asked_at_each_address_of_its_name() {
+fn backend_is_tried_at_each_address_of_its_name() {
     require!();
     let cable = Cable::new();
     add(&cable.far, "10.88.0.8");

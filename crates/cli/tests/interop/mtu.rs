@@ -26,7 +26,7 @@ fn fetch_within(limit: Duration, link: &Link) {
 }
 
 #[test]
-fn mtu_named_by_a_router_is_heeded() {
+fn mtu_reported_by_a_router_is_used() {
     require!("curl");
     let link = Link::start(NARROW);
     // Less than three timeouts: the sender learned the MTU from the error, not from losses.
@@ -35,7 +35,7 @@ fn mtu_named_by_a_router_is_heeded() {
 }
 
 #[test]
-fn a_black_hole_is_found_without_being_told() {
+fn black_hole_is_found_without_an_icmp_error() {
     require!("curl", "nft");
     let link = Link::start(NARROW);
     run(link.far.command("nft").arg(SILENCE));

@@ -71,7 +71,6 @@ impl Namespace {
             .expect("the device is in the table")
     }
 
-    /// Routes `network` through `gateway`.
     pub(crate) fn route(&self, network: &str, gateway: IpAddr) {
         self.ip(&["route", "add", network, "via", &gateway.to_string()]);
     }

@@ -81,7 +81,7 @@ fn transport(namespace: &Namespace) -> String {
 }
 
 #[test]
-fn the_hop_goes_the_first_way_that_the_path_carries_and_comes_back() {
+fn hop_uses_the_first_working_transport_and_returns_to_udp() {
     require!("nginx", "curl", "nft");
     let (link, pages) = (Link::start(CLEAN), Pages::new());
     let page = pages.write("page", 300_000);
@@ -205,7 +205,7 @@ fn kernel_redirects_frames_on_ethernet_and_keeps_its_own() {
 /// Long files over an interface that takes packets of any length, over one that has them cut into 1,500
 /// bytes, and with losses; and to a client that does not read for a while.
 #[test]
-fn long_files_arrive_unchanged_whatever_becomes_of_packets() {
+fn long_files_arrive_unchanged_with_any_segmentation_and_loss() {
     require!("curl", "ethtool", "nft");
     let ((near, far), pages) = (ethernet(), Pages::new());
     let page = pages.write("page", 50_000_000);

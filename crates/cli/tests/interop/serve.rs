@@ -57,7 +57,7 @@ fn curl_gets_small_and_large_files_unchanged() {
 }
 
 #[test]
-fn head_tells_the_length_and_sends_no_body() {
+fn head_has_the_length_and_no_body() {
     require!("curl");
     let (namespace, _pages, _server) = stage();
     for host in STACK {
@@ -161,7 +161,7 @@ fn a_second_server_does_not_take_the_device_of_the_first() {
 }
 
 #[test]
-fn connections_one_after_the_other_leave_nothing_behind() {
+fn consecutive_connections_leave_no_state() {
     require!();
     let (namespace, _pages, server) = stage();
     for i in 0..Scale::chosen().sequential {
@@ -181,7 +181,7 @@ fn connections_one_after_the_other_leave_nothing_behind() {
 }
 
 #[test]
-fn a_client_that_has_said_all_still_gets_the_whole_answer() {
+fn client_that_has_closed_its_side_gets_the_whole_answer() {
     require!();
     let (namespace, pages, _server) = stage();
     let page = pages.write("page", 1_000_000);
@@ -197,7 +197,7 @@ fn a_client_that_has_said_all_still_gets_the_whole_answer() {
 }
 
 #[test]
-fn a_port_that_nobody_listens_on_refuses() {
+fn port_without_listener_refuses() {
     require!();
     let (namespace, _pages, _server) = stage();
     for host in STACK {
@@ -207,7 +207,7 @@ fn a_port_that_nobody_listens_on_refuses() {
 }
 
 #[test]
-fn clients_that_reset_in_mid_transfer_harm_nobody_else() {
+fn resets_in_mid_transfer_do_not_affect_other_clients() {
     require!("curl");
     let (namespace, pages, _server) = stage();
     let bulk = pages.write("bulk", 3_000_000);
@@ -224,7 +224,7 @@ fn clients_that_reset_in_mid_transfer_harm_nobody_else() {
 }
 
 #[test]
-fn without_its_device_the_program_ends_and_says_why() {
+fn removed_device_ends_the_program_with_a_reason() {
     require!();
     let (namespace, _pages, server) = stage();
     namespace.ip(&["link", "delete", "brisk1"]);

@@ -38,7 +38,7 @@ struct Sent {
 }
 
 #[test]
-fn nginx_gets_from_us_what_plain_tcp_sends() {
+fn nginx_receives_the_segments_of_plain_tcp() {
     require!("nginx", "dumpcap", "tshark");
     let (namespace, pages) = (Namespace::new(), Pages::new());
     let page = std::fs::read(pages.write("page", BODY as u64)).expect("the page");
@@ -58,7 +58,7 @@ fn nginx_gets_from_us_what_plain_tcp_sends() {
 }
 
 #[test]
-fn curl_gets_from_us_what_plain_tcp_sends() {
+fn curl_receives_the_segments_of_plain_tcp() {
     require!("curl", "dumpcap", "tshark");
     let (namespace, pages) = (Namespace::new(), Pages::new());
     let page = std::fs::read(pages.write("page", BODY as u64)).expect("the page");

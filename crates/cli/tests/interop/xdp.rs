@@ -132,7 +132,7 @@ fn fetch_over_af_xdp_finds_its_neighbour_despite_the_kernel() {
 }
 
 #[test]
-fn mtu_named_by_a_router_is_heeded_over_af_xdp() {
+fn mtu_reported_by_a_router_is_used_over_af_xdp() {
     require!("curl");
     let ((router, far), client, pages) = (ethernet(), Namespace::new(), Pages::new());
     require_xdp!(&far);
@@ -168,7 +168,7 @@ fn mtu_named_by_a_router_is_heeded_over_af_xdp() {
 }
 
 #[test]
-fn doctor_says_what_is_in_the_way_of_af_xdp() {
+fn doctor_reports_the_obstacles_of_af_xdp() {
     require!();
     let ((_near, far), pages) = (ethernet(), Pages::new());
     require_xdp!(&far);

@@ -45,7 +45,7 @@ pub(crate) fn through(address: &str, request: Vec<u8>) -> Vec<u8> {
 }
 
 #[test]
-fn a_pair_over_udp_carries_any_bytes_and_stops_when_told() {
+fn pair_over_udp_carries_any_bytes_and_stops_on_sigterm() {
     let files = Scratch::with_files();
     let key = key(&files, "key");
     let origin = echo().to_string();
@@ -71,7 +71,7 @@ fn a_pair_over_udp_carries_any_bytes_and_stops_when_told() {
 }
 
 #[test]
-fn a_frontend_without_its_backend_resets_the_client_and_says_why() {
+fn frontend_without_backend_resets_the_client_and_logs_the_reason() {
     let limit = ["--connect-timeout", "300ms", "--plain"];
     let words = [&["frontend", "--listen", "127.0.0.1:0", "--peer", "127.0.0.1:9"], &limit[..]].concat();
     let mut frontend = Running::start(&words);
@@ -97,7 +97,7 @@ fn keygen_makes_a_file_for_its_owner_alone_and_a_different_key_each_time() {
 }
 
 #[test]
-fn a_frontend_with_another_key_is_refused_and_both_sides_say_why() {
+fn frontend_with_another_key_is_refused_and_both_sides_log_it() {
     let files = Scratch::with_files();
     let (one, other) = (key(&files, "one"), key(&files, "other"));
     let origin = echo().to_string();
@@ -133,7 +133,7 @@ fn pair(files: &Scratch, name: &str) -> (String, String) {
 }
 
 #[test]
-fn a_frontend_with_a_pair_of_keys_is_let_in_until_its_line_is_taken_out() {
+fn frontend_with_a_key_pair_is_admitted_until_its_key_is_removed() {
     let files = Scratch::with_files();
     let [(front, front_public), (back, back_public)] = ["front", "back"].map(|name| pair(&files, name));
     let (_, other_public) = pair(&files, "other");
@@ -180,7 +180,7 @@ fn a_frontend_with_a_pair_of_keys_is_let_in_until_its_line_is_taken_out() {
 }
 
 #[test]
-fn a_frontend_is_held_to_its_limits_and_sees_them_change_by_reload() {
+fn reload_changes_the_limits_of_a_frontend() {
     let files = Scratch::with_files();
     let [(front, front_public), (back, back_public)] = ["front", "back"].map(|name| pair(&files, name));
     let (listed, file) = (files.path("frontends"), files.path("backend.toml"));
@@ -291,7 +291,7 @@ fn towards<'a>(key: &'a str, peers: &[&'a str]) -> Vec<&'a str> {
 }
 
 #[test]
-fn a_backend_that_nobody_knows_is_down_and_stops_nobody() {
+fn backend_with_an_unknown_name_is_down_and_others_work() {
     let files = Scratch::with_files();
     let key = key(&files, "key");
     let origin = echo().to_string();
@@ -323,7 +323,7 @@ fn a_backend_that_nobody_knows_is_down_and_stops_nobody() {
 }
 
 #[test]
-fn a_backend_that_was_not_found_is_looked_for() {
+fn backend_that_was_not_found_is_looked_up_again() {
     let files = Scratch::with_files();
     let key = key(&files, "key");
     let origin = echo().to_string();

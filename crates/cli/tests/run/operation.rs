@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use crate::gateway::{echo, key, through};
 use crate::program::{BRISK, Running, Scratch, run, text};
 
-/// Returns a port that is free now.
 fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port").port()
 }
@@ -58,7 +57,7 @@ impl Configured {
 }
 
 #[test]
-fn a_pair_from_files_is_checked_started_looked_at_and_reloaded() {
+fn pair_from_files_is_checked_started_inspected_and_reloaded() {
     let Configured { files, backend, mut frontend, address, admin } = Configured::start();
     for file in ["f.toml", "b.toml"] {
         let checked = run(&["check", "-c", &files.path(file)]);
@@ -187,7 +186,7 @@ fn check_names_limits_of_a_label_that_no_key_has() {
 }
 
 #[test]
-fn a_reload_says_what_needs_a_restart_and_refuses_what_could_not_start() {
+fn reload_reports_needed_restarts_and_refuses_invalid_files() {
     let Configured { files, mut backend, mut frontend, address, admin } = Configured::start();
     let good = std::fs::read_to_string(files.path("f.toml")).expect("the file");
     let write = |text: String| std::fs::write(files.path("f.toml"), text).expect("a file");
@@ -224,7 +223,7 @@ fn a_reload_says_what_needs_a_restart_and_refuses_what_could_not_start() {
 }
 
 #[test]
-fn a_key_that_is_exchanged_is_read_without_a_signal() {
+fn replaced_key_is_read_without_a_signal() {
     let Configured { files, mut backend, mut frontend, address, .. } = Configured::start();
     let new = key(&files, "new");
     // Kubernetes replaces a mounted secret in the same way: atomically, under the same name.
@@ -342,7 +341,7 @@ fn listeners_are_checked_named_and_changed_by_a_reload() {
 }
 
 #[test]
-fn a_backend_that_is_killed_is_gone_around_and_comes_back() {
+fn killed_backend_is_bypassed_until_it_returns() {
     let Configured { files, backend, mut frontend, address, admin: _admin } = Configured::start();
     frontend.until("health=up");
     assert_eq!(through(&address, b"hello".to_vec()), b"hello");
@@ -366,7 +365,7 @@ fn a_backend_that_is_killed_is_gone_around_and_comes_back() {
 }
 
 #[test]
-fn the_doctor_says_what_works_and_what_does_not() {
+fn doctor_reports_usable_and_unusable_mechanisms() {
     let Configured { files, backend, frontend, .. } = Configured::start();
     let f = std::fs::read_to_string(files.path("f.toml")).expect("the file");
     let peer = f.split("peer = '").nth(1).and_then(|rest| rest.split('\'').next()).expect("a peer");
@@ -491,7 +490,7 @@ fn q_leaves_top() {
 }
 
 #[test]
-fn a_reload_says_what_changed_and_every_report_follows() {
+fn reload_logs_the_changes_and_every_report_shows_them() {
     let Configured { files, backend, mut frontend, admin, .. } = Configured::start();
     let good = std::fs::read_to_string(files.path("f.toml")).expect("the file");
     let changed = good.replace("[hop]\n", "[hop]\nmax_overhead = '10%'\n");
@@ -584,7 +583,7 @@ fn a_key_is_changed_under_traffic_without_a_failure() {
 }
 
 #[test]
-fn systemd_is_told_and_hands_over_the_listener() {
+fn systemd_is_notified_and_passes_the_listener() {
     let files = Scratch::with_files();
     let notify = files.path("notify");
     let told = std::os::unix::net::UnixDatagram::bind(&notify).expect("a socket");

@@ -5,7 +5,7 @@ use crate::program::{Running, Scratch};
 use crate::tun::in_namespace;
 
 #[test]
-fn no_thread_of_a_gateway_keeps_what_it_does_not_need() {
+fn no_thread_of_a_gateway_keeps_unneeded_rights() {
     let files = Scratch::with_files();
     let key = key(&files, "key");
     let origin = echo().to_string();

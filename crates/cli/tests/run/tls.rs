@@ -180,7 +180,7 @@ fn no_tls_client_fails_through_a_reload_and_a_restart() {
 }
 
 #[test]
-fn handed_sockets_that_no_listener_has_are_named() {
+fn passed_sockets_without_a_listener_are_reported() {
     let files = Scratch::with_files();
     let config = files.path("frontend.toml");
     std::fs::write(&config, "[hop]\nplain = true\n[[backends]]\npeer = '127.0.0.1:9'\n").expect("a file");

@@ -542,7 +542,8 @@ pub(super) unsafe extern "C" fn splice(
         (false, true) => splice_in(world, from, to, len, flags),
         (true, true) => Err(Errno(libc::EINVAL)),
         (false, false) => {
-            // packetdrill passes pointers to zero for no offset. SAFETY: see the module, here and below.
+            // packetdrill passes pointers to zero for no offset.
+            // SAFETY: see the module, here and below.
             let none = |at: *mut loff_t| {
                 if unsafe { at.as_ref() }.is_none_or(|at| *at == 0) { std::ptr::null_mut() } else { at }
             };

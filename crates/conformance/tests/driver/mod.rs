@@ -320,7 +320,6 @@ impl Driver {
         call!(self, 14, (i32, *const c_void, usize, i32) -> isize, fd, data.as_ptr().cast(), data.len(), flags)
     }
 
-    /// sendmsg() with one control message.
     pub(crate) fn sendmsg(&self, fd: i32, data: &[u8], flags: i32, control: &ControlMessage) -> isize {
         let mut message = (16 + control.2.len()).to_ne_bytes().to_vec();
         message.extend(control.0.to_ne_bytes());

@@ -91,7 +91,7 @@ fn a_socket_that_does_not_block_is_polled() {
 }
 
 #[test]
-fn poll_ends_with_its_time() {
+fn poll_ends_with_its_timeout() {
     over_v4(&[], async |mut bench| {
         let (fd, _) = bench.accepted().await;
         let started = Instant::now();
@@ -163,7 +163,7 @@ fn options_travel_as_numbers_times_and_bytes() {
 }
 
 #[test]
-fn a_wait_ends_with_the_time_that_its_socket_has() {
+fn blocked_call_ends_with_the_timeout_of_its_socket() {
     over_v4(&[], async |mut bench| {
         let (fd, _) = bench.accepted().await;
         let time = OptionValue::Time(Timeval { seconds: 0, microseconds: 200_000 });
@@ -175,7 +175,7 @@ fn a_wait_ends_with_the_time_that_its_socket_has() {
 }
 
 #[test]
-fn a_call_that_its_client_gives_up_takes_nothing() {
+fn cancelled_call_takes_no_data() {
     over_v4(&[], async |mut bench| {
         let (fd, mut end) = bench.accepted().await;
         let given_up = tokio::time::timeout(Duration::from_millis(100), bench.dut.recv(fd, 10, 0)).await;

@@ -95,7 +95,6 @@ impl Dut {
         self.try_socket(domain, libc::SOCK_STREAM, libc::IPPROTO_TCP).await.unwrap()
     }
 
-    /// Returns a socket that listens at a port of `ip`.
     pub(crate) async fn listener(&self, ip: IpAddr, backlog: i32) -> (i32, SocketAddr) {
         let (fd, own) = self.bound(ip).await;
         self.returned("Listen", ListenRequest { sockfd: fd, backlog }).await.unwrap();

@@ -33,7 +33,7 @@ fn a_fin_is_sent_again_until_it_is_acknowledged() {
 }
 
 #[test]
-fn close_wait_answers_what_is_not_acceptable_and_still_sends() {
+fn close_wait_answers_unacceptable_segments_and_still_sends() {
     over_v4(&[], async |mut bench| {
         let (fd, mut end) = bench.accepted().await;
         bench.peer.say(&mut end, FIN | ACK, &[]);
@@ -102,7 +102,7 @@ fn a_reset_ends_time_wait_as_the_settings_say() {
 }
 
 #[test]
-fn fin_wait_2_ends_with_its_time() {
+fn fin_wait_2_ends_with_its_timeout() {
     over_v4(&[], async |mut bench| {
         let (fd, mut end) = bench.accepted().await;
         bench.dut.set_int(fd, libc::SOL_TCP, libc::TCP_LINGER2, 1).await;
@@ -115,7 +115,7 @@ fn fin_wait_2_ends_with_its_time() {
 }
 
 #[test]
-fn closing_a_listener_resets_whom_nobody_accepted() {
+fn closing_a_listener_resets_connections_not_accepted() {
     over_both(&[], async |mut bench| {
         let (listener, at) = bench.dut.listener(bench.dut_ip(), 5).await;
         let own = bench.peer_addr();

@@ -134,7 +134,7 @@ fn more_than_the_backlog_must_wait() {
 }
 
 #[test]
-fn a_network_that_says_it_cannot_be_reached_ends_connect() {
+fn network_unreachable_error_ends_connect() {
     over_v4(&[], async |mut bench| {
         for (code, errno) in [(0, libc::ENETUNREACH), (1, libc::EHOSTUNREACH), (3, libc::ECONNREFUSED)] {
             let own = bench.peer_addr();
@@ -149,7 +149,7 @@ fn a_network_that_says_it_cannot_be_reached_ends_connect() {
 }
 
 #[test]
-fn an_icmp_error_does_not_end_a_connection_that_stands() {
+fn icmp_error_does_not_end_an_established_connection() {
     over_v4(&[], async |mut bench| {
         let (fd, mut end) = bench.connected().await;
         bench.dut.send(fd, b"first", 0).await.unwrap();

@@ -41,7 +41,6 @@ pub(crate) struct Segment {
 }
 
 impl Segment {
-    /// Returns the data of the option `kind`.
     pub(crate) fn option(&self, kind: u8) -> Option<Vec<u8>> {
         let mut rest = self.options.as_slice();
         while let [found, tail @ ..] = rest {

@@ -56,7 +56,7 @@ fn an_ack_of_what_was_never_sent_is_answered_and_its_data_not_taken() {
 }
 
 #[test]
-fn data_out_of_order_waits_is_told_by_sack_and_delivered_in_order() {
+fn data_out_of_order_is_reported_by_sack_and_delivered_in_order() {
     over_both(&[], async |mut bench| {
         let (fd, mut end) = bench.accepted_with(&[2, 4, 5, 180, 1, 1, 4, 2]).await;
         let first = end.segment(PSH | ACK, b"first ");

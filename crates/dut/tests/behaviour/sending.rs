@@ -24,7 +24,7 @@ async fn gaps(bench: &mut Bench, seq: u32, count: usize) -> Vec<Duration> {
 }
 
 #[test]
-fn unacknowledged_data_is_sent_again_ever_later() {
+fn unacknowledged_data_is_retransmitted_at_growing_intervals() {
     over_both(&[], async |mut bench| {
         let (fd, end) = bench.accepted().await;
         bench.dut.send(fd, b"lost", 0).await.unwrap();
@@ -103,7 +103,7 @@ fn a_window_that_shrinks_is_respected() {
 }
 
 #[test]
-fn the_user_timeout_ends_what_nobody_acknowledges() {
+fn user_timeout_ends_a_connection_without_acknowledgements() {
     over_v4(&[], async |mut bench| {
         let (fd, end) = bench.accepted().await;
         bench.dut.set_int(fd, libc::SOL_TCP, libc::TCP_USER_TIMEOUT, 1000).await;
@@ -237,7 +237,7 @@ fn a_retransmission_that_is_lost_is_sent_again() {
 }
 
 #[test]
-fn a_cork_holds_what_is_less_than_a_segment() {
+fn cork_holds_less_than_a_segment() {
     over_v4(&[], async |mut bench| {
         let (fd, mut end) = bench.accepted().await;
         bench.dut.set_int(fd, libc::SOL_TCP, libc::TCP_CORK, 1).await;
@@ -266,7 +266,7 @@ fn the_mss_of_the_peer_and_of_the_program_bound_segments() {
 }
 
 #[test]
-fn tcp_info_tells_what_is_on_its_way() {
+fn tcp_info_counts_data_in_flight() {
     over_v4(&[], async |mut bench| {
         let (fd, mut end) = bench.accepted_with(WITH_SACK).await;
         warm_up(&mut bench, fd, &mut end).await;
@@ -288,7 +288,7 @@ fn tcp_info_tells_what_is_on_its_way() {
 }
 
 #[test]
-fn keepalive_asks_a_silent_peer_and_gives_it_up() {
+fn keepalive_probes_a_silent_peer_and_gives_up() {
     over_v4(&[], async |mut bench| {
         let (fd, end) = bench.accepted().await;
         for (name, value) in [(libc::TCP_KEEPIDLE, 1), (libc::TCP_KEEPINTVL, 1), (libc::TCP_KEEPCNT, 2)] {

@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_price_is_told_as_a_multiple() {
+    fn cost_ratio_is_shown_as_a_multiple() {
         let row = report("proactive", &[(1.0, 2.5)]);
         assert_eq!((row.cpu.median, row.met, row.ratio_of), (2.5, Some(false), "candidate/baseline"));
         let text = BenchReport { rounds: 1, seconds: 1.0, cores: 1, rows: vec![row] }.to_text();

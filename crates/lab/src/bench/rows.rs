@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_survives_the_command_line() {
+    fn end_is_parsed_as_written() {
         for row in rows().into_iter().chain(of_peers()) {
             let servers = row.candidate.servers(row.work).into_iter().map(|(end, ..)| end);
             for end in servers.chain(row.candidate.clients(row.work)) {

@@ -66,7 +66,6 @@ impl HopTally {
     }
 }
 
-/// Returns the address of a host of the page.
 pub(super) fn host_address(host: usize) -> Ipv4Addr {
     let [high, low] = (host as u16 + 1).to_be_bytes();
     Ipv4Addr::new(HOSTS[0], HOSTS[1], high, low)

@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_are_found_on_the_arms_port_and_nothing_else_is() {
+    fn only_the_hosts_of_the_page_are_resolved_to_the_arms_port() {
         assert_eq!(
             rules(2, 8002),
             "MAP h0.test 10.71.0.1:8002,MAP h1.test 10.71.0.2:8002,MAP * ~NOTFOUND,EXCLUDE 127.0.0.1"

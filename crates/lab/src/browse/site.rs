@@ -18,7 +18,6 @@ pub(super) struct Answer {
     pub(super) location: Option<String>,
     /// Length of the whole head, bytes.
     pub(super) head: u32,
-    /// The body.
     pub(super) body: Vec<u8>,
 }
 
@@ -249,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_skeleton_becomes_files_of_its_sizes_that_bring_each_other() {
+    fn skeleton_becomes_files_of_its_sizes_that_load_each_other() {
         let line = r#"{"label":"a<b","res":[
             [0,"html",-1,"nav",0,300,200,9000,200,0,50],
             [0,"css",0,"parser",10,null,100,500,200,0,50],
@@ -277,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_script_computes_before_it_brings() {
+    fn script_computes_before_it_loads_objects() {
         let object = |kind, parent, ms| Object {
             host: 0,
             kind,

@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_read_whatever_stands_in_the_request() {
+    fn sizes_are_read_with_any_text_in_the_request() {
         let log = read(
             &b"10.0.0.7 - - [12/Mar/2026:10:00:00 +0000] \"GET /a HTTP/1.1\" 200 5120 \"-\" \"curl/8\"\n\
             10.0.0.7 - - [x] \"GET /\\\"b\\\" 999 1 HTTP/1.1\" 200 300\n\

@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn doubt_about_the_loss_widens_the_interval() {
+    fn uncertain_loss_widens_the_interval() {
         let unsure = estimate(["none", "none", "20%"], 5);
         let [low, high] = unsure.gains[1].mean_ci95;
         // Without loss the gain is exactly half; with loss, timeouts add to both.
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_syn_costs_a_second_only_if_nobody_knows_the_path() {
+    fn lost_syn_costs_a_second_only_on_an_unknown_path() {
         let estimate = estimate(["up:list:1"; 3], 5);
         let [_, alone, known, ..] = &estimate.gains[..] else { panic!("{:?}", estimate.gains) };
         assert!(alone.mean_ms.iter().all(|ms| *ms > 1_000.0), "{alone:?}");

@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_origin_gives_as_many_bytes_as_it_is_asked_for() {
+    async fn origin_sends_the_requested_number_of_bytes() {
         let origin = Origin::bind().await.unwrap();
         let address = origin.local_addr().unwrap();
         tokio::spawn(origin.run());

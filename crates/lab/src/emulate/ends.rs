@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn text_without_an_end_says_how_to_write_one() {
+    fn invalid_end_is_refused_with_an_example() {
         for text in ["b0", "udp:1.2.3.4:5", "tun:", "tun:b0@"] {
             let error = text.parse::<EndSpec>().unwrap_err().to_string();
             assert!(error.contains("tun:NAME@NAMESPACE"), "{error}");

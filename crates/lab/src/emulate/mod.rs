@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_cross_both_ways_after_their_delay_and_losses_are_counted() {
+    fn packets_cross_in_both_directions_after_their_delay() {
         let (client, a) = pair();
         let (server, b) = pair();
         let spec = LinkSpec::parse("--rtt 40ms --loss up:list:2").unwrap();

@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_has_what_was_asked_for() {
+    fn page_has_the_requested_objects_hosts_and_bytes() {
         let page = recipe().page().unwrap();
         assert_eq!((page.objects(), page.hosts()), (200, 20));
         assert!(page.bytes().abs_diff(2_000_000) < 20_000, "{}", page.bytes());
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_have_the_median_and_the_percentile_asked_for() {
+    fn sizes_have_the_given_median_and_percentile() {
         let mut rng = brisk_link::seeds::rng(1, "test");
         let sample = crate::statistics::Sample::new(
             (0..20_000).map(|_| log_normal(4_000.0, 50_000.0, &mut rng)).collect(),

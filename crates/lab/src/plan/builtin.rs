@@ -48,7 +48,7 @@ mod tests {
     use crate::plan::{Expectation, Plan};
 
     #[test]
-    fn every_plan_can_be_meant_and_expects_something() {
+    fn every_plan_is_valid_and_has_expectations() {
         for (name, text) in PLANS {
             let plan = Plan::parse(name, text).unwrap_or_else(|error| panic!("{error}"));
             assert!(plan.cells.iter().any(|cell| !cell.expectations.is_empty()), "{name} expects nothing");

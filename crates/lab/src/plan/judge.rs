@@ -361,7 +361,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn chance_may_explain_what_is_just_outside() {
+    fn chance_may_explain_a_figure_just_outside() {
         assert_eq!(verdict(5.0, [4.0, 6.0], [5.0, 7.0]), Verdict::Within);
         assert_eq!(verdict(4.9, [4.0, 6.0], [5.0, 7.0]), Verdict::Unsure);
         assert_eq!(verdict(4.0, [3.0, 4.9], [5.0, 7.0]), Verdict::Outside);

@@ -317,7 +317,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_metric_reads_what_it_writes() {
+    fn every_metric_is_parsed_as_written() {
         let of_time = STATISTICS
             .iter()
             .flat_map(|(name, _)| ["ms", "rtts", "gain", "rto"].map(|kind| format!("{kind}.{name}")));
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_are_told_by_their_cost_and_their_place() {
+    fn losses_are_measured_by_cost_and_position() {
         let row = |ms: u64, lost_at: u64, timeouts, recoveries| Row {
             completion_us: Some(ms * 1000),
             dropped: u64::from(lost_at.count_ones()),

@@ -297,7 +297,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_load_asks_as_often_as_it_is_told_and_counts_what_fails() {
+    fn load_makes_n_requests_and_counts_failures() {
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let _origin = Origin::start(port).unwrap();
         let asked = Asked { to: port, bytes: 50_000, fast_open: false };

@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn jumps_lead_where_they_led_though_parts_are_longer() {
+    fn translated_jumps_keep_their_targets() {
         let program = [step(LDB, 0), skip_unless(0x45, 2), step(RET, 7), step(RET, 8), step(RET, 9)];
         // If w0 == 0x45, control continues after the second jump, which skips two returns of two
         // instructions.

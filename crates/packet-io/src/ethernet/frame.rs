@@ -62,7 +62,6 @@ pub(super) enum Kind {
     Tell,
 }
 
-/// Parses a frame.
 pub(super) fn parse(frame: &[u8]) -> Payload<'_> {
     let (Some(kind), Some(body)) = (frame.get(12..HEADER), frame.get(HEADER..)) else {
         return Payload::Other;
@@ -280,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_and_its_answer_survive_their_bytes_in_both_families() {
+    fn query_and_answer_are_parsed_as_written_in_both_families() {
         for (own, other) in [("10.1.0.2", "10.1.0.1"), ("fd00::2", "fd00::ab:cdef")] {
             let (own, other): (IpAddr, IpAddr) = (own.parse().unwrap(), other.parse().unwrap());
             let question = message(&ask(OURS, own, other).unwrap());
@@ -293,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn questions_go_to_everybody_or_to_the_group_of_the_target() {
+    fn queries_are_broadcast_or_sent_to_the_multicast_group() {
         let arp = ask(OURS, "10.1.0.2".parse().unwrap(), "10.1.0.1".parse().unwrap()).unwrap();
         assert_eq!((&arp[..6], arp.len()), (&BROADCAST[..], 42));
         let target: IpAddr = "fd00::12ab:cdef".parse().unwrap();
@@ -305,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_for_duplicates_is_answered_before_everybody() {
+    fn duplicate_address_probe_is_answered_to_all_nodes() {
         let target: IpAddr = "fd00::7".parse().unwrap();
         let mac = Some(THEIRS);
         let question = Message { kind: Kind::Ask, sender: Ipv6Addr::UNSPECIFIED.into(), mac: None, target };

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_address_is_asked_for_once_a_second_and_its_packets_wait() {
+    fn unknown_address_is_queried_once_a_second_and_packets_wait() {
         let (mut neighbours, start) = (Neighbours::default(), Instant::now());
         let mut asked = 0;
         for millis in (0..3000).step_by(100) {
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_fills_the_table_and_nobody_is_remembered_for_telling() {
+    fn table_is_bounded_and_advertisements_add_no_entry() {
         let (mut neighbours, start) = (Neighbours::default(), Instant::now());
         neighbours.learn(address(0), MAC, false, start);
         assert_eq!(neighbours.known.len(), 0);

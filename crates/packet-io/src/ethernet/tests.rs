@@ -113,7 +113,7 @@ async fn talks_to(device: &mut EthernetDevice, family: usize, to: &str) {
 }
 
 #[test]
-fn neighbours_and_what_lies_behind_a_gateway_are_found() {
+fn neighbours_and_hosts_behind_a_gateway_are_reached() {
     on_a_cable(async |mut device| {
         for family in 0..2 {
             talks_to(&mut device, family, KERNEL[family]).await;
@@ -124,7 +124,7 @@ fn neighbours_and_what_lies_behind_a_gateway_are_found() {
 }
 
 #[test]
-fn the_kernel_finds_us() {
+fn kernel_resolves_our_address() {
     on_a_cable(async |mut device| {
         for family in 0..2 {
             let to = (OURS[family].parse::<IpAddr>().unwrap(), 80).into();
@@ -163,7 +163,7 @@ fn packets_without_route_are_counted_and_silent_neighbours_hold_few() {
 }
 
 #[test]
-fn an_address_of_the_kernels_is_refused_with_what_to_do() {
+fn address_of_the_kernel_is_refused_with_the_remedy() {
     on_a_cable(async |_| {
         let taken = OwnAddress { address: KERNEL[0].parse().unwrap(), prefix: 24 };
         let taken = EthernetOptions { addresses: vec![taken], gateways: Vec::new() };

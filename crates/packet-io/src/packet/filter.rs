@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_of_icmp_pass_and_nothing_else_does() {
+    fn only_icmp_errors_pass_besides_segments() {
         let with = |template: Tcp, at: usize, protocol: u8, kind: u8| {
             let mut frame = to(80, template);
             let ip = if frame[14] >> 4 == 4 { 20 } else { 40 };
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_is_what_the_kernel_takes() {
+    fn kernel_accepts_the_program() {
         let any = Wanted { link: 0, ..Wanted::default() };
         let whole = Wanted { link: 14, served: Some(80), own: Some(&(1000..=1009)), addresses: &[] };
         assert!(program(whole).len() < 64, "{}", program(whole).len());

@@ -65,7 +65,6 @@ impl OneFamily {
     }
 }
 
-/// Returns the destination address of an IP packet.
 fn destination(packet: &[u8]) -> Option<IpAddr> {
     match packet.first()? >> 4 {
         4 => Some(Ipv4Addr::from(*packet.get(16..)?.first_chunk::<4>()?).into()),

@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_kernel_knows_no_writes_that_do_not_wait_there_is_no_batch() {
+    fn no_batch_without_io_uring() {
         let Some(mut batch) = Batch::open() else { return println!("skipped: no io_uring here") };
         let name = std::fs::File::options().write(true).open("/proc/self/comm").unwrap();
         let packets = stream(&Tcp::v4(), 1);

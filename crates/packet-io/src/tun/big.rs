@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_of_the_host_and_no_other_takes_them_whole() {
+    fn long_packets_pass_whole_only_to_addresses_of_the_host() {
         if !has_sys_admin() {
             println!("skipped: needs CAP_SYS_ADMIN to create a network namespace");
             return;

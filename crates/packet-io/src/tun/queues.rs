@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_brings_each_connection_to_its_own_queue() {
+    fn kernel_steers_each_connection_to_its_queue() {
         if !has_sys_admin() || !has_net_admin() {
             println!("skipped: a TUN in a network namespace needs CAP_SYS_ADMIN and CAP_NET_ADMIN");
             return;

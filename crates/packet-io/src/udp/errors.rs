@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn port_that_nobody_has_is_reported_with_the_sequence_number() {
+    async fn unused_port_is_reported_with_the_sequence_number() {
         for (bind, host) in
             [("127.0.0.1:0", "127.0.0.1"), ("[::1]:0", "::1"), ("[::]:0", "127.0.0.1"), ("[::]:0", "::1")]
         {
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn pending_error_does_not_lose_what_is_sent_to_others() {
+    async fn pending_error_loses_no_datagram_to_other_peers() {
         let (mut near, mut far) = (device("127.0.0.1:0"), device("127.0.0.1:0"));
         let gone = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let (nobody, peer) = (inner_address(gone.local_addr().unwrap()), inner_address(far.local_addr()));

@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn payload_that_lies_elsewhere_gives_the_same_datagrams() {
+    fn separate_payload_gives_the_same_datagrams() {
         let packet = Tcp { payload: pattern(3500), ..Tcp::v6() }.packet();
         let (head, payload) = packet.split_at(packet.len() - 3500);
         let whole = pieces(&packet, Some(1000));
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_datagram_there_is_passes_whole() {
+    fn datagram_of_maximum_length_passes_whole() {
         let tcp = Tcp { options: vec![1; 40], payload: pattern(65_507 - HEADER_LEN - 40), ..Tcp::v6() };
         let mut assembly = received(&pieces(&tcp.packet(), None).concat(), &tcp);
         assembly.finish(|packet, _, _| assert!(Tcp::parse(packet).payload == tcp.payload));

@@ -260,14 +260,14 @@ mod tests {
     }
 
     #[test]
-    fn an_ipv6_peer_that_was_named_is_found_by_every_device() {
+    fn named_ipv6_peer_is_found_by_every_device() {
         let outer: SocketAddr = "[2001:db8::7]:7413".parse().unwrap();
         let inner = v6(inner_address(outer));
         assert_eq!(Peers::new().route(inner).map(|route| route.outer), Some(outer));
     }
 
     #[test]
-    fn an_ipv6_peer_that_was_heard_is_found_by_that_device_only() {
+    fn heard_ipv6_peer_is_found_only_by_its_device() {
         let outer = canonical("[2001:db8::8]:1".parse().unwrap());
         let from = Some("2001:db8::1".parse().unwrap());
         let mut peers = Peers::new();
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn moved_peer_keeps_its_name_and_its_old_place_gets_another() {
+    fn moved_peer_keeps_its_address_and_the_old_one_gets_another() {
         for address in ["192.0.2.1", "[2001:db8::1]"] {
             let [first, second, third] =
                 [1, 2, 3].map(|port| canonical(format!("{address}:{port}").parse().unwrap()));
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_forgets_whoever_was_silent_longest() {
+    fn table_drops_the_peer_that_was_idle_longest() {
         let mut recent = Recent::new(2);
         let key = |i: u16| Ipv6Addr::from([i; 8]);
         for i in 0..4 {

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn each_connection_of_a_peer_comes_to_its_own_socket() {
+    async fn kernel_steers_each_connection_to_its_socket() {
         assert_eq!(steered("127.0.0.1:0", "127.0.0.1:0").await, (90, 3));
         assert_eq!(steered("[::]:0", "127.0.0.1:0").await, (90, 3));
     }

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_takes_no_control_messages_in_this_way_is_asked_once() {
+    fn kernel_without_control_messages_in_io_uring_is_tried_once() {
         let Some(together) = Together::open() else { return println!("skipped: no io_uring here") };
         let mut device = device("127.0.0.1:0");
         // Port 0 makes the message invalid.

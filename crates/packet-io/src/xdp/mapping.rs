@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_reaches_beyond_the_end() {
+    fn no_value_exceeds_the_mapping() {
         let mapping = Mapping::anonymous(4096).unwrap();
         assert!(mapping.at::<u32>(4092).is_some());
         assert!(mapping.at::<u32>(4093).is_none() && mapping.at::<u32>(4094).is_none());

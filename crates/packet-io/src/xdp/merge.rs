@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn segments_that_differ_in_more_than_place_stay_apart() {
+    fn segments_with_other_differences_are_not_merged() {
         for template in [Tcp::v4(), Tcp::v6()] {
             let same = |change: &dyn Fn(&mut Tcp)| {
                 let first = Tcp { payload: pattern(1000), ..template.clone() };
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_segment_and_a_short_one_come_alone_and_in_their_order() {
+    fn damaged_and_short_segments_pass_alone_and_in_order() {
         let mut packets = run(&Tcp::v4(), &[1000; 5]);
         let last = packets[2].len() - 1;
         packets[2][last] ^= 1;

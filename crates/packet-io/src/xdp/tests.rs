@@ -178,7 +178,7 @@ async fn connects(device: &mut dyn Device, far: &Namespace, family: usize, port:
 }
 
 #[test]
-fn both_roles_work_in_both_families_and_both_modes_beside_the_kernel() {
+fn both_roles_work_next_to_the_kernel_in_both_families_and_modes() {
     on_a_cable(async |far| {
         for native in [true, false] {
             let Some(Opened { mut queues, local_ports, path }) = opened(XdpOptions { native, ..small() })
@@ -245,7 +245,7 @@ fn received(name: &str) -> u64 {
 }
 
 #[test]
-fn existing_settings_stay_and_misfits_are_refused_with_a_remedy() {
+fn unusable_interfaces_are_refused_unchanged_with_a_remedy() {
     on_a_cable(async |_far| {
         let Some(first) = opened(small()) else { return };
         let found = survey("eth0").unwrap();
@@ -303,7 +303,7 @@ fn removed_interface_is_reported_and_one_switched_off_is_not() {
 }
 
 #[test]
-fn an_unfinished_checksum_is_believed_only_where_it_may_be() {
+fn unfinished_checksum_is_trusted_only_if_permitted() {
     for template in [Tcp::v4(), Tcp::v6()] {
         let packet = Tcp { payload: pattern(99), ..template };
         let (open, finished) = (packet.with_partial_checksum(), packet.packet());

@@ -9,7 +9,6 @@ pub(crate) fn byte(offset: u64) -> u8 {
     offset.wrapping_mul(7).wrapping_add(3) as u8
 }
 
-/// Returns `len` bytes from `offset` on.
 pub(crate) fn bytes(offset: u64, len: usize) -> Vec<u8> {
     (offset..).take(len).map(byte).collect()
 }
@@ -96,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn the_option_says_what_is_covered() {
+    fn parity_option_gives_the_covered_range() {
         let bytes = [0x10, 0, 0x0b, 0xb8, 0, 0x03, 0xe8, 1, 0x35, 0x94, 0x94];
         let expected = Some(Parity { start: 1, enc_len: 3000 });
         assert_eq!(Parity::of_bytes(&bytes, 0xffff_fc19), expected);

@@ -107,7 +107,6 @@ fn read_recorded() -> BTreeMap<String, u64> {
     text.lines().filter_map(line).collect()
 }
 
-/// Returns the cost of one run of a case.
 fn cost(case: &Case) -> u64 {
     let (once, twice) = (count(case.name, case.times), count(case.name, 2 * case.times));
     (twice - once) / case.times / case.of

@@ -214,7 +214,6 @@ impl Pair {
         self.server.release(server, self.now);
     }
 
-    /// Sends `bytes` to the client.
     pub(crate) fn carry(&mut self, client: ConnId, server: ConnId, bytes: usize) {
         let chunk = [3; 65_536];
         let (mut unwritten, mut unread) = (bytes, bytes);

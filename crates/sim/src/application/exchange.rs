@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_reads_what_the_client_asked_for() {
+    fn server_decodes_the_request_of_the_client() {
         let asked = Exchange { think: Duration::from_millis(7), ..Exchange::of(30_000) };
         let mut request = Vec::new();
         asked.encode(&mut request);

@@ -128,7 +128,6 @@ pub(crate) struct SocketOptions {
     pub(crate) defer_accept: u8,
     /// A write before the handshake is complete is queued and does not block: RFC 9293, not Linux.
     pub(crate) queues_in_handshake: bool,
-    /// TCP_SAVE_SYN.
     pub(crate) save_syn: bool,
     /// All other options as bytes: level, name, value.
     pub(crate) kept: Vec<(i32, i32, Vec<u8>)>,
@@ -164,7 +163,6 @@ impl Socket {
         Socket::fresh(family, settings.tcp.clone(), options)
     }
 
-    /// Returns a fresh socket.
     fn fresh(family: Family, tcp: TcpConfig, options: SocketOptions) -> Socket {
         Socket {
             family,

@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn the_clock_moves_by_sleeping_and_by_being_asked() {
+    fn usleep_and_gettimeofday_advance_the_clock() {
         let world = world();
         let start = world.time_of_day();
         assert_eq!(world.time_of_day(), start + 1);
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_that_waits_sees_the_time_at_which_its_wait_was_over() {
+    fn blocked_caller_returns_at_the_time_of_its_timeout() {
         let world = world();
         let start = world.time_of_day();
         let other = Arc::clone(&world);
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn the_clock_moves_for_any_thread_that_asks() {
+    fn gettimeofday_advances_the_clock_on_any_thread() {
         let world = world();
         let start = world.time_of_day();
         let other = Arc::clone(&world);
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn the_driver_does_not_hang_where_nothing_can_happen() {
+    fn driver_gets_an_error_if_no_event_can_come() {
         assert_eq!(world().wait(None, |_| Ok(None::<()>)), Err(Errno(libc::EDEADLK)));
         assert_eq!(world().next_packet(), None);
     }

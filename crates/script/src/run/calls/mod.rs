@@ -75,7 +75,6 @@ impl Calls {
         self.caller.slot()
     }
 
-    /// Begins a call.
     pub(super) fn begin(&mut self, call: &Call, scene: &mut Scene<'_>) -> Result<(), Misuse> {
         let arguments = Arguments { call };
         let request = self.request(arguments, scene)?;
