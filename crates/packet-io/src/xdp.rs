@@ -3,8 +3,8 @@
 //! A program at the interface passes the stack's segments to sockets with memory of ours, before the kernel
 //! processes them; the kernel gets all other frames. Packets of the stack leave as frames from the same
 //! memory, by this interface only and without the host's firewall, to the next hop in the kernel's tables
-//! (`next_hops`). If the driver supports it, frames are not copied at all. Super-packets do not pass whole: this
-//! module cuts and merges them. It is meant for many short transfers on such an interface; `packet:` is
+//! (`next_hops`). If the driver supports it, frames are not copied at all. Super-packets do not pass whole:
+//! this module cuts and merges them. It is meant for many short transfers on such an interface; `packet:` is
 //! better for bulk.
 //!
 //! | file | content |
