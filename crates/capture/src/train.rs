@@ -135,7 +135,7 @@ impl Train {
             if !old && self.open.len() < MAX_OPEN {
                 break;
             }
-            self.settle();
+            self.settle_oldest();
         }
         self.open.push_back(mark);
         self.first + self.open.len() as u64 - 1
@@ -175,7 +175,7 @@ impl Train {
         self.open.len()
     }
 
-    fn settle(&mut self) {
+    fn settle_oldest(&mut self) {
         let Some(mark) = self.open.pop_front() else { return };
         self.first += 1;
         let after_lost = self.last.is_some_and(|(at, lost)| lost && mark.at.saturating_sub(at) <= BURST_GAP);
@@ -189,7 +189,7 @@ impl Train {
     /// Counts all open packets and returns the sums.
     pub fn finish(mut self) -> Losses {
         while !self.open.is_empty() {
-            self.settle();
+            self.settle_oldest();
         }
         self.settled
     }

@@ -32,7 +32,7 @@ fn serve(listener: &TcpListener, bytes: usize) {
 }
 
 /// Returns the time to connect, and the time of the request and the response.
-fn ask(server: SocketAddr, bytes: usize) -> (Duration, Duration) {
+fn time_request(server: SocketAddr, bytes: usize) -> (Duration, Duration) {
     let began = Instant::now();
     let mut stream = TcpStream::connect(server).unwrap();
     let connected = began.elapsed();
@@ -68,7 +68,7 @@ fn kernel_tcp_meets_the_delay_and_the_rate_between_two_namespaces() {
         let inside_b = Namespace::open(&between.b).unwrap();
         let listener = inside_b.run(|| TcpListener::bind(server).unwrap()).unwrap();
         scope.spawn(move || serve(&listener, bytes));
-        let took = Namespace::open(&between.a).unwrap().run(|| ask(server.into(), bytes)).unwrap();
+        let took = Namespace::open(&between.a).unwrap().run(|| time_request(server.into(), bytes)).unwrap();
         stop.store(true, Ordering::Relaxed);
         (link.join().unwrap(), took)
     });

@@ -78,7 +78,7 @@ impl Routes {
             .bytes(&header)
             .attribute(RTA_DST, &to_octets)
             .attribute(RTA_SRC, &from_octets);
-        Ok(hop_in(self.ask(question)?, to))
+        Ok(hop_in(self.request(question)?, to))
     }
 
     /// True if `to` is an address of this host.
@@ -89,7 +89,7 @@ impl Routes {
         let (family, octets) = encode(to);
         let header = [family, 8 * octets.len() as u8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
         let question = Request::question(RTM_GETROUTE).bytes(&header).attribute(RTA_DST, &octets);
-        Ok(self.ask(question)?.get(7) == Some(&RTN_LOCAL))
+        Ok(self.request(question)?.get(7) == Some(&RTN_LOCAL))
     }
 
     /// Returns the neighbour at `hop`; `None` if the kernel has not resolved it.
@@ -98,7 +98,7 @@ impl Routes {
     /// An error of the kernel.
     pub(crate) fn neighbour(&mut self, hop: Hop) -> io::Result<Option<Neighbour>> {
         let question = about_neighbour(Request::question(RTM_GETNEIGH), hop, 0);
-        match self.ask(question) {
+        match self.request(question) {
             Ok(answer) => Ok(neighbour_in(answer)),
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
             Err(error) => Err(error),
@@ -110,11 +110,11 @@ impl Routes {
     /// # Errors
     /// CAP_NET_ADMIN is missing.
     pub(crate) fn confirm(&mut self, hop: Hop) -> io::Result<()> {
-        self.ask(about_neighbour(Request::new(RTM_NEWNEIGH, 0), hop, NTF_USE)).map(drop)
+        self.request(about_neighbour(Request::new(RTM_NEWNEIGH, 0), hop, NTF_USE)).map(drop)
     }
 
     /// Sends a request and returns the kernel's answer: empty for an acknowledgement.
-    fn ask(&mut self, request: Request) -> io::Result<&[u8]> {
+    fn request(&mut self, request: Request) -> io::Result<&[u8]> {
         self.number = self.number.wrapping_add(1);
         rustix::net::send(&self.socket, &request.numbered(self.number), SendFlags::empty())?;
         loop {

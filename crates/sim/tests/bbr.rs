@@ -192,7 +192,7 @@ fn two_bbr_flows_share() {
 }
 
 /// Returns the shares of the rate of a BBR and a CUBIC flow at 40 ms; `buffer` in bandwidth-delay products.
-fn beside_cubic(mbit: u32, buffer: f64, seconds: u64, seed: u64) -> Vec<f64> {
+fn shares_with_cubic(mbit: u32, buffer: f64, seconds: u64, seed: u64) -> Vec<f64> {
     let bytes = (f64::from(mbit) * 5_000.0 * buffer) as u64;
     let link = format!("--rtt 40ms --rate {mbit}mbit --queue {bytes}");
     let end = at(seconds * 1000);
@@ -205,7 +205,7 @@ fn beside_cubic(mbit: u32, buffer: f64, seconds: u64, seed: u64) -> Vec<f64> {
 fn cubic_and_bbr_flows_do_not_starve_each_other() {
     // S9: bounds of BBR's share for each buffer.
     for (buffer, low, high) in [(0.5, 0.40, 0.66), (1.0, 0.35, 0.62), (8.0, 0.05, 0.55)] {
-        let shares = beside_cubic(20, buffer, 60, 1);
+        let shares = shares_with_cubic(20, buffer, 60, 1);
         let (sum, share) = (shares[0] + shares[1], shares[0] / (shares[0] + shares[1]));
         assert!((low..=high).contains(&share) && sum > 0.85, "buffer {buffer}: {shares:?}");
     }
@@ -235,7 +235,10 @@ fn figures() {
     }
     for buffer in [0.5, 1.0, 2.0, 8.0] {
         for mbit in [20, 50] {
-            println!("beside CUBIC, {mbit} Mbit/s, {buffer} BDP: {:.3?}", beside_cubic(mbit, buffer, 120, 1));
+            println!(
+                "beside CUBIC, {mbit} Mbit/s, {buffer} BDP: {:.3?}",
+                shares_with_cubic(mbit, buffer, 120, 1)
+            );
         }
     }
 }

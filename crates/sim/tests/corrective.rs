@@ -170,7 +170,7 @@ fn a_repaired_loss_reduces_the_window_as_often_as_one_that_is_not() {
 
 /// Runs the flow under test first or second, with several differences in time. Returns its share of the
 /// delivered bytes, and the share of packets that the bottleneck dropped.
-fn beside_plain_tcp(tcp: &TcpConfig, runs: u64, duration: u64) -> (f64, f64) {
+fn share_with_plain_tcp(tcp: &TcpConfig, runs: u64, duration: u64) -> (f64, f64) {
     let link = "--rtt 40ms --rate 10mbit --queue 50kB";
     let (mut own, mut all, mut dropped, mut offered) = (0, 0, 0, 0);
     for (seed, first) in (0..runs).flat_map(|seed| [(seed, true), (seed, false)]) {
@@ -186,7 +186,7 @@ fn beside_plain_tcp(tcp: &TcpConfig, runs: u64, duration: u64) -> (f64, f64) {
 
 #[test]
 fn bottleneck_is_shared_with_a_flow_without_parity() {
-    let (share, _) = beside_plain_tcp(&corrective(), 1, 20);
+    let (share, _) = share_with_plain_tcp(&corrective(), 1, 20);
     assert!((0.38..=0.62).contains(&share), "{share}");
 }
 
@@ -199,7 +199,7 @@ fn parity_does_not_make_the_bottleneck_drop_more() {
         Some(CorrectiveConfig { into_queue: true, ..CorrectiveConfig::default() });
     println!("| beside plain TCP | share | dropped |");
     let run = |name: &str, tcp: &TcpConfig| {
-        let (share, dropped) = beside_plain_tcp(tcp, 4, 60);
+        let (share, dropped) = share_with_plain_tcp(tcp, 4, 60);
         println!("| {name} | {share:.3} | {:.4} % |", 100.0 * dropped);
         (share, dropped)
     };

@@ -192,7 +192,7 @@ const MEANS: Means = Means { parity: Some(Parity::ReedSolomon), copies: true };
 
 /// Simulates every form that `tried` accepts. Returns how many round trips the planner's choice is slower
 /// than the best form within each allowance (percent of the flight).
-fn beside_the_best(
+fn slower_than_the_best(
     question: &Question,
     allowances: &[u32],
     n: u64,
@@ -251,7 +251,7 @@ fn no_other_plan_is_much_better() {
         Protection::Copies { pause, .. } => !pause,
     };
     for question in questions {
-        for (percent, distance) in beside_the_best(&question, &[25, 100], 40, few) {
+        for (percent, distance) in slower_than_the_best(&question, &[25, 100], 40, few) {
             assert!(distance <= DISTANCE, "{question:?}, {percent} %: {distance:.3} round trips");
         }
     }
@@ -266,7 +266,7 @@ fn against_every_plan() {
             for per_million in [5_000, 20_000, 50_000] {
                 for burst_milli in [1_000, 3_000] {
                     let question = Question { bytes, rtt_ms, per_million, burst_milli };
-                    for (_, distance) in beside_the_best(&question, &[5, 25, 100], 200, |_| true) {
+                    for (_, distance) in slower_than_the_best(&question, &[5, 25, 100], 200, |_| true) {
                         asked += 1;
                         beyond += u32::from(distance > DISTANCE);
                         worst = worst.max(distance);

@@ -26,7 +26,7 @@ fn proactive(scope: CopyScope) -> TcpConfig {
 }
 
 /// Returns the Mbit/s of a flow with `ours` and of a plain CUBIC flow that share 10 Mbit/s for two minutes.
-fn beside_cubic(ours: &TcpConfig, seed: u64) -> (f64, f64) {
+fn rates_with_cubic(ours: &TcpConfig, seed: u64) -> (f64, f64) {
     let link = LinkSpec::parse("--rtt 50ms --rate 10mbit --queue 60p").unwrap();
     let mut world = World::new(&link, seed);
     let a =
@@ -64,7 +64,7 @@ fn a_cubic_flow_keeps_its_share() {
         ("proactive=all", proactive(CopyScope::All), false),
     ];
     for (name, tcp, judged) in arms {
-        let runs: Vec<(f64, f64)> = (1..=2).map(|seed| beside_cubic(&tcp, seed)).collect();
+        let runs: Vec<(f64, f64)> = (1..=2).map(|seed| rates_with_cubic(&tcp, seed)).collect();
         let mean = |of: fn(&(f64, f64)) -> f64| runs.iter().map(of).sum::<f64>() / runs.len() as f64;
         let (ours, reference) = (mean(|run| run.0), mean(|run| run.1));
         println!("| {name} | {ours:.2} | {reference:.2} | {:.0} % |", 10.0 * reference);

@@ -205,7 +205,7 @@ pub fn send(world: &impl World, fd: i32, data: &[u8], options: SendOptions) -> A
     };
     if sending.done > 0 || data.is_empty() {
         world.call(|host| {
-            host.socket(fd)?.note_written(&sending);
+            host.socket(fd)?.record_write(&sending);
             Ok(())
         })?;
         if sending.done > 0 {

@@ -152,6 +152,6 @@ impl Sockets {
 impl Drop for HangUp {
     fn drop(&mut self) {
         self.caller.gone.store(true, Ordering::Relaxed);
-        self.caller.world.tell();
+        self.caller.world.wake_callers();
     }
 }

@@ -58,7 +58,7 @@ pub(crate) fn bytes(socket: &mut Socket, stack: &Stack, now: Instant) -> Vec<u8>
     let conn = socket.conn();
     match conn.and_then(|id| Some((stack.conn_stats(id)?, stack.conn_info(id)?))) {
         Some((stats, info)) => {
-            socket.usage.note_time(now);
+            socket.usage.add_time(now);
             of_connection(socket, &stats, &info, now)
         }
         None => of_none(socket),

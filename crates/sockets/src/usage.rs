@@ -73,8 +73,8 @@ impl Usage {
     }
 
     /// Updates the record after an action of the stack. `data`: the packet that arrived has payload.
-    pub(crate) fn on_look(&mut self, stats: &ConnStats, info: &ConnInfo, data: bool, now: Instant) {
-        self.note_time(now);
+    pub(crate) fn update(&mut self, stats: &ConnStats, info: &ConnInfo, data: bool, now: Instant) {
+        self.add_time(now);
         // A SYN or SYN-ACK alone does not make a connection busy.
         let handshake = u32::from(matches!(stats.state, State::SynSent | State::SynReceived));
         self.waits = if info.unacked <= handshake && info.unsent == 0 {
@@ -100,7 +100,7 @@ impl Usage {
     }
 
     /// Adds the time since the last update.
-    pub(crate) fn note_time(&mut self, now: Instant) {
+    pub(crate) fn add_time(&mut self, now: Instant) {
         let passed = now.saturating_since(self.since);
         self.since = now;
         match self.waits {

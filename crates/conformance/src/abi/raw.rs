@@ -49,7 +49,7 @@ pub(super) fn fill_pipe(pipe: c_int, bytes: &[u8]) -> Answer<isize> {
 }
 
 /// Returns the content of a pipe, at most `most` bytes, without removing it.
-pub(super) fn look_into_pipe(pipe: c_int, most: usize) -> Answer<Vec<u8>> {
+pub(super) fn peek_pipe(pipe: c_int, most: usize) -> Answer<Vec<u8>> {
     let mut ends = [0; 2];
     // SAFETY, here and below: as in `fill_pipe`.
     answer(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) }.into())?;

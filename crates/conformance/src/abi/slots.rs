@@ -581,7 +581,7 @@ fn splice_out(world: &VirtualWorld, from: c_int, to: c_int, len: usize, flags: c
 /// Removes only the bytes that the socket takes; the rest stays in the pipe.
 fn splice_in(world: &VirtualWorld, from: c_int, to: c_int, len: usize, flags: c_uint) -> Answer<isize> {
     await_pipe(world, from, libc::POLLIN, flags)?;
-    let bytes = raw::look_into_pipe(from, len.min(SPLICE_STEP))?;
+    let bytes = raw::peek_pipe(from, len.min(SPLICE_STEP))?;
     if bytes.is_empty() {
         return Ok(0);
     }

@@ -225,7 +225,7 @@ fn row(
 
 /// Returns all rows that this build can measure, in the order of the table.
 pub fn rows() -> Vec<Row> {
-    let mut rows = [beside_the_kernel(), between_hosts(), of_mechanisms_and_cores()].concat();
+    let mut rows = [of_brisk_servers(), between_hosts(), of_mechanisms_and_cores()].concat();
     if cfg!(feature = "peers") {
         rows.append(&mut of_peers());
     }
@@ -239,7 +239,7 @@ pub fn missing(name: &str) -> Option<&'static str> {
 }
 
 /// Returns the rows with brisk's server on a TUN device, and on the address of the host.
-fn beside_the_kernel() -> Vec<Row> {
+fn of_brisk_servers() -> Vec<Row> {
     use Goal::{AtLeast, None};
     let tun = [PLAIN, Setup::Tun { fast_open: false }];
     let fast = [FAST, Setup::Tun { fast_open: true }];

@@ -159,7 +159,7 @@ impl Load {
             let ask_in_turn = || async {
                 let mut load = Load::default();
                 while begun.fetch_add(1, Ordering::Relaxed) < n && !stop.load(Ordering::Relaxed) {
-                    load.ask(asked).await;
+                    load.fetch_one(asked).await;
                 }
                 load
             };
@@ -177,7 +177,7 @@ impl Load {
         })
     }
 
-    async fn ask(&mut self, asked: &Asked) {
+    async fn fetch_one(&mut self, asked: &Asked) {
         let began = Instant::now();
         let failure = match tokio::time::timeout(LONGEST, fetch(asked, &|_| true)).await {
             Ok(Ok(bytes)) if bytes == asked.bytes => {

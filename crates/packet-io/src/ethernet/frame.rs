@@ -58,8 +58,8 @@ pub(super) struct Message {
 /// Query or answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
-    Ask,
-    Tell,
+    Query,
+    Answer,
 }
 
 pub(super) fn parse(frame: &[u8]) -> Payload<'_> {
@@ -94,15 +94,15 @@ fn parse_arp(body: &[u8]) -> Option<Message> {
         return None;
     }
     let kind = match body[7] {
-        ARP_REQUEST => Kind::Ask,
-        ARP_REPLY => Kind::Tell,
+        ARP_REQUEST => Kind::Query,
+        ARP_REPLY => Kind::Answer,
         _ => return None,
     };
     let v4 = |at: usize| Some(IpAddr::V4(Ipv4Addr::from(*body.get(at..at + 4)?.first_chunk::<4>()?)));
     let mac = body.get(8..14)?.first_chunk().copied().filter(is_unicast);
     let (sender, told) = (v4(14)?, v4(24)?);
     // A reply is about its sender.
-    let target = if kind == Kind::Tell { sender } else { told };
+    let target = if kind == Kind::Answer { sender } else { told };
     Some(Message { kind, sender, mac, target })
 }
 
@@ -111,8 +111,8 @@ fn parse_arp(body: &[u8]) -> Option<Message> {
 fn discovery(packet: &[u8]) -> Option<Option<Message>> {
     let icmp = packet.get(IPV6_HEADER..)?;
     let kind = match (packet.get(6)?, icmp.first()?) {
-        (&ICMPV6, &SOLICITATION) => Kind::Ask,
-        (&ICMPV6, &ADVERTISEMENT) => Kind::Tell,
+        (&ICMPV6, &SOLICITATION) => Kind::Query,
+        (&ICMPV6, &ADVERTISEMENT) => Kind::Answer,
         _ => return None,
     };
     Some(checked_discovery(kind, packet, icmp))
@@ -126,7 +126,7 @@ fn checked_discovery(kind: Kind, packet: &[u8], icmp: &[u8]) -> Option<Message> 
     if !untouched || target.is_multicast() || icmp_checksum(packet, icmp) != 0 {
         return None;
     }
-    let wanted = if kind == Kind::Ask { OPTION_SOURCE } else { OPTION_TARGET };
+    let wanted = if kind == Kind::Query { OPTION_SOURCE } else { OPTION_TARGET };
     let mac = hardware_option(icmp.get(24..)?, wanted)?;
     Some(Message { kind, sender: sender.into(), mac, target: target.into() })
 }
@@ -171,7 +171,7 @@ fn header(to: Mac, from: Mac, kind: u16, frame: &mut Vec<u8>) {
 
 /// Returns the frame in which `from`, at `mac`, queries the hardware address of `target`. `None` if the two
 /// addresses are of different families.
-pub(super) fn ask(mac: Mac, from: IpAddr, target: IpAddr) -> Option<Vec<u8>> {
+pub(super) fn query(mac: Mac, from: IpAddr, target: IpAddr) -> Option<Vec<u8>> {
     match (from, target) {
         (IpAddr::V4(from), IpAddr::V4(target)) => {
             Some(arp(BROADCAST, ARP_REQUEST, (mac, from), ([0; 6], target)))
@@ -185,7 +185,7 @@ pub(super) fn ask(mac: Mac, from: IpAddr, target: IpAddr) -> Option<Vec<u8>> {
 }
 
 /// Returns the frame that answers `question`: its target is at `mac`.
-pub(super) fn tell(mac: Mac, question: &Message) -> Option<Vec<u8>> {
+pub(super) fn answer(mac: Mac, question: &Message) -> Option<Vec<u8>> {
     match (question.sender, question.target) {
         (IpAddr::V4(asker), IpAddr::V4(target)) => {
             let to = question.mac?;
@@ -282,46 +282,49 @@ mod tests {
     fn query_and_answer_are_parsed_as_written_in_both_families() {
         for (own, other) in [("10.1.0.2", "10.1.0.1"), ("fd00::2", "fd00::ab:cdef")] {
             let (own, other): (IpAddr, IpAddr) = (own.parse().unwrap(), other.parse().unwrap());
-            let question = message(&ask(OURS, own, other).unwrap());
-            assert_eq!(question, Message { kind: Kind::Ask, sender: own, mac: Some(OURS), target: other });
-            let frame = tell(THEIRS, &question).unwrap();
+            let question = message(&query(OURS, own, other).unwrap());
+            assert_eq!(question, Message { kind: Kind::Query, sender: own, mac: Some(OURS), target: other });
+            let frame = answer(THEIRS, &question).unwrap();
             assert_eq!(frame[..6], OURS);
             let answer = message(&frame);
-            assert_eq!(answer, Message { kind: Kind::Tell, sender: other, mac: Some(THEIRS), target: other });
+            assert_eq!(
+                answer,
+                Message { kind: Kind::Answer, sender: other, mac: Some(THEIRS), target: other }
+            );
         }
     }
 
     #[test]
     fn queries_are_broadcast_or_sent_to_the_multicast_group() {
-        let arp = ask(OURS, "10.1.0.2".parse().unwrap(), "10.1.0.1".parse().unwrap()).unwrap();
+        let arp = query(OURS, "10.1.0.2".parse().unwrap(), "10.1.0.1".parse().unwrap()).unwrap();
         assert_eq!((&arp[..6], arp.len()), (&BROADCAST[..], 42));
         let target: IpAddr = "fd00::12ab:cdef".parse().unwrap();
-        let solicitation = ask(OURS, "fd00::2".parse().unwrap(), target).unwrap();
+        let solicitation = query(OURS, "fd00::2".parse().unwrap(), target).unwrap();
         assert_eq!(solicitation[..6], [0x33, 0x33, 0xFF, 0xAB, 0xCD, 0xEF]);
         assert_eq!(solicitation[38..54], "ff02::1:ffab:cdef".parse::<Ipv6Addr>().unwrap().octets());
         assert_eq!(group_of(target), Some([0x33, 0x33, 0xFF, 0xAB, 0xCD, 0xEF]));
-        assert_eq!(ask(OURS, "10.1.0.2".parse().unwrap(), target), None);
+        assert_eq!(query(OURS, "10.1.0.2".parse().unwrap(), target), None);
     }
 
     #[test]
     fn duplicate_address_probe_is_answered_to_all_nodes() {
         let target: IpAddr = "fd00::7".parse().unwrap();
         let mac = Some(THEIRS);
-        let question = Message { kind: Kind::Ask, sender: Ipv6Addr::UNSPECIFIED.into(), mac: None, target };
-        let frame = tell(OURS, &question).unwrap();
+        let question = Message { kind: Kind::Query, sender: Ipv6Addr::UNSPECIFIED.into(), mac: None, target };
+        let frame = answer(OURS, &question).unwrap();
         assert_eq!(frame[..6], [0x33, 0x33, 0, 0, 0, 1]);
         assert_eq!(frame[38..54], "ff02::1".parse::<Ipv6Addr>().unwrap().octets());
         // The flag S would mean an answer to a solicitation with a sender address.
         assert_eq!(frame[58], OVERRIDE);
         let known = Message { sender: "fd00::9".parse().unwrap(), mac, ..question };
-        assert_eq!(tell(OURS, &known).unwrap()[58], SOLICITED | OVERRIDE);
+        assert_eq!(answer(OURS, &known).unwrap()[58], SOLICITED | OVERRIDE);
         let silent = Message { mac: None, ..known };
-        assert_eq!(tell(OURS, &silent), None);
+        assert_eq!(answer(OURS, &silent), None);
     }
 
     #[test]
     fn forwarded_or_damaged_message_is_ignored() {
-        let good = ask(OURS, "fd00::2".parse().unwrap(), "fd00::1".parse().unwrap()).unwrap();
+        let good = query(OURS, "fd00::2".parse().unwrap(), "fd00::1".parse().unwrap()).unwrap();
         for at in [HEADER + 7, HEADER + 41, HEADER + 42, HEADER + 50, HEADER + 65] {
             let mut bad = good.clone();
             bad[at] ^= 1;
@@ -330,7 +333,7 @@ mod tests {
         for len in 0..good.len() {
             assert!(!matches!(parse(&good[..len]), Payload::Neighbour(_)), "{len} bytes");
         }
-        let arp = ask(OURS, "10.1.0.2".parse().unwrap(), "10.1.0.1".parse().unwrap()).unwrap();
+        let arp = query(OURS, "10.1.0.2".parse().unwrap(), "10.1.0.1".parse().unwrap()).unwrap();
         for at in HEADER..HEADER + 7 {
             let mut bad = arp.clone();
             bad[at] ^= 0x80;

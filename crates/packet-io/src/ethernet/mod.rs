@@ -137,7 +137,7 @@ impl EthernetDevice {
             None => self.counters.send_refused += u64::from(self.neighbours.hold(hop, packet)),
         }
         if verdict.ask
-            && let Some(question) = frame::ask(self.mac, source, hop)
+            && let Some(question) = frame::query(self.mac, source, hop)
         {
             self.queue(question);
         }
@@ -147,8 +147,8 @@ impl EthernetDevice {
     /// Processes a query or an advertisement of a neighbour.
     fn on_message(&mut self, message: &Message) {
         let now = Instant::now();
-        let asks_us = message.kind == Kind::Ask && self.is_ours(message.target);
-        let about = if message.kind == Kind::Ask { message.sender } else { message.target };
+        let asks_us = message.kind == Kind::Query && self.is_ours(message.target);
+        let about = if message.kind == Kind::Query { message.sender } else { message.target };
         if let Some(mac) = message.mac.filter(|_| !about.is_unspecified() && !self.is_ours(about)) {
             for packet in self.neighbours.learn(about, mac, asks_us, now) {
                 let mut bytes = Vec::with_capacity(frame::HEADER + packet.len());
@@ -156,7 +156,7 @@ impl EthernetDevice {
                 self.queue(bytes);
             }
         }
-        if asks_us && let Some(answer) = frame::tell(self.mac, message) {
+        if asks_us && let Some(answer) = frame::answer(self.mac, message) {
             self.queue(answer);
         }
     }

@@ -207,13 +207,13 @@ impl Runner<'_> {
     fn step(&mut self, to: i64, inclusive: bool, line: u32) -> Result<bool, ScriptError> {
         let before = self.backend.sent().len();
         let stepped = self.backend.step(to, inclusive).or_else(|error| self.fail(line, error))?;
-        self.note_sent(before);
-        self.settle()?;
+        self.record_sent(before);
+        self.finish_blocked_call()?;
         Ok(stepped)
     }
 
     /// Checks, after an event, whether the blocked call has returned.
-    fn settle(&mut self) -> Result<(), ScriptError> {
+    fn finish_blocked_call(&mut self) -> Result<(), ScriptError> {
         let Some(blocked) = self.blocked.take() else { return Ok(()) };
         let line = blocked.line;
         match self.finish_call(line, &blocked.call, true)? {
@@ -229,7 +229,7 @@ impl Runner<'_> {
                     return self
                         .fail(line, format!("{} returns at {now} instead of {until}", blocked.call.name));
                 }
-                self.judge(line, &blocked.call, returned)
+                self.check_result(line, &blocked.call, returned)
             }
         }
     }
@@ -244,14 +244,14 @@ impl Runner<'_> {
         let before = self.backend.sent().len();
         let awaited = self.backend.await_call(self.calls.slot(), may_sleep);
         awaited.or_else(|error| self.fail(line, error))?;
-        self.note_sent(before);
+        self.record_sent(before);
         let start_of_day = self.backend.start_of_day();
         let mut scene = Scene { flows: &mut self.flows, settings: &self.settings, start_of_day };
         let returned = self.calls.finish(call, &mut scene);
         returned.or_else(|error| self.fail(line, error))
     }
 
-    fn note_sent(&mut self, before: usize) {
+    fn record_sent(&mut self, before: usize) {
         for sent in self.backend.sent().iter().skip(before) {
             let line = match self.flows.of_tuple(sent.local(), sent.remote()) {
                 Some(flow) => {
@@ -299,8 +299,8 @@ impl Runner<'_> {
         let before = self.backend.sent().len();
         let arrived = bytes.and_then(|bytes| self.backend.arrive(&bytes));
         arrived.or_else(|error| self.fail(line, error))?;
-        self.note_sent(before);
-        self.settle()
+        self.record_sent(before);
+        self.finish_blocked_call()
     }
 
     fn begin_call(&mut self, event: &Event, call: &Call, due: Due) -> Result<(), ScriptError> {
@@ -326,12 +326,12 @@ impl Runner<'_> {
                 .fail(event.line, format!("{} blocks; write when it returns, as in `0.1...0.3`", call.name)),
             Some(_) if may_block && due.to - due.from > self.settings.tolerance => self
                 .fail(event.line, format!("{} returns at once instead of at {}", call.name, seconds(due.to))),
-            Some(returned) => self.judge(event.line, call, returned),
+            Some(returned) => self.check_result(event.line, call, returned),
         }
     }
 
     /// Compares the result of a call with the script.
-    fn judge(&mut self, line: u32, call: &Call, returned: Return) -> Result<(), ScriptError> {
+    fn check_result(&mut self, line: u32, call: &Call, returned: Return) -> Result<(), ScriptError> {
         let actual = match returned {
             Return::Value(value) => value.to_string(),
             Return::Errno(number) => format!("-1 {}", names::errno(number)),

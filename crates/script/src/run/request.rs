@@ -202,7 +202,7 @@ impl Caller {
     }
 
     /// Makes a call that never blocks.
-    pub(super) fn ask(&self, request: Request) -> Answer<Reply> {
+    pub(super) fn call_at_once(&self, request: Request) -> Answer<Reply> {
         self.system.call(request)
     }
 }

@@ -160,7 +160,7 @@ impl Browser {
             }
         }
         if any {
-            self.judge(now);
+            self.note_end(now);
         }
         any
     }
@@ -229,13 +229,13 @@ impl Browser {
                     connection.fetches = None;
                 }
                 self.fetch(server, host);
-                self.judge(host.now);
+                self.note_end(host.now);
             }
             self.advance(host);
         }
     }
 
-    fn judge(&mut self, now: Instant) {
+    fn note_end(&mut self, now: Instant) {
         if self.finished == self.progress.len() {
             self.ended.get_or_insert(now);
         }

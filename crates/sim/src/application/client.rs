@@ -128,7 +128,7 @@ impl Client {
     fn proceed(&mut self, host: &mut HostView<'_>) {
         let Some(exchange) = self.plan.exchanges.get(self.next).copied() else {
             self.phase = Phase::Done;
-            self.let_go(host);
+            self.release(host);
             return;
         };
         if exchange.pause > Duration::ZERO {
@@ -250,7 +250,7 @@ impl Client {
         }
         self.next += 1;
         if self.plan.connections == Connections::Fresh {
-            self.let_go(host);
+            self.release(host);
         }
         self.proceed(host);
     }
@@ -273,11 +273,11 @@ impl Client {
             }),
         }
         self.next += 1;
-        self.let_go(host);
+        self.release(host);
         self.proceed(host);
     }
 
-    fn let_go(&mut self, host: &mut HostView<'_>) {
+    fn release(&mut self, host: &mut HostView<'_>) {
         if let Some(id) = self.connection.take() {
             host.release(id);
         }
@@ -310,11 +310,11 @@ impl Application for Client {
                 self.read(host);
                 if self.connection == Some(id) {
                     match self.phase {
-                        Phase::Pausing(_) => self.let_go(host),
+                        Phase::Pausing(_) => self.release(host),
                         Phase::Opening | Phase::Greeted { .. } | Phase::Asking { .. } => {
                             self.fail(Failed::Closed(reason), host);
                         }
-                        Phase::Done => self.let_go(host),
+                        Phase::Done => self.release(host),
                     }
                 }
             }

@@ -53,7 +53,7 @@ impl Idle {
         self.ended_early
     }
 
-    fn let_go(&mut self, host: &mut HostView<'_>) {
+    fn release(&mut self, host: &mut HostView<'_>) {
         self.over = true;
         if let Some(id) = self.connection.take() {
             host.release(id);
@@ -77,7 +77,7 @@ impl Application for Idle {
             Event::Connected(_) => self.connected = Some(host.now),
             Event::Closed(_, reason) => {
                 self.ended_early = Some(reason);
-                self.let_go(host);
+                self.release(host);
             }
             _ => {}
         }
@@ -88,7 +88,7 @@ impl Application for Idle {
     }
 
     fn on_wake(&mut self, host: &mut HostView<'_>) {
-        self.let_go(host);
+        self.release(host);
     }
 
     fn is_done(&self) -> bool {

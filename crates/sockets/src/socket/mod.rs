@@ -258,7 +258,7 @@ impl Socket {
     pub(crate) fn update(&mut self, stack: &Stack, data: bool, now: Instant, time_of_day: Duration) {
         let Some(id) = self.conn() else { return };
         let (Some(stats), Some(info)) = (stack.conn_stats(id), stack.conn_info(id)) else { return };
-        self.usage.on_look(&stats, &info, data, now);
+        self.usage.update(&stats, &info, data, now);
         self.sent = advanced(self.sent, info.nxt_offset);
         self.acknowledged = advanced(self.acknowledged, info.una_offset);
         self.errors.on_progress(self.sent, self.acknowledged, time_of_day);

@@ -230,7 +230,7 @@ impl Socket {
         if !settings.like_linux {
             let config = self.connect_config(plain(remote), true, settings);
             let (id, taken) = stack.connect_with_data(plain(remote), data, &config, now)?;
-            self.note_opened(id);
+            self.become_connection(id);
             self.connecting = true;
             self.written = taken as u64;
             return Ok(taken);
@@ -261,11 +261,11 @@ impl Socket {
         now: Instant,
     ) -> Answer<ConnId> {
         let id = stack.connect(plain(remote), &self.connect_config(plain(remote), fast, settings), now)?;
-        self.note_opened(id);
+        self.become_connection(id);
         Ok(id)
     }
 
-    fn note_opened(&mut self, id: ConnId) {
+    fn become_connection(&mut self, id: ConnId) {
         self.role = Role::Connection(id);
         self.active = true;
         self.error = None;

@@ -71,7 +71,7 @@ impl Socket {
     }
 
     /// Records the last byte of a write for time stamps and completions.
-    pub(crate) fn note_written(&mut self, sending: &Sending<'_>) {
+    pub(crate) fn record_write(&mut self, sending: &Sending<'_>) {
         let zerocopy =
             self.options.zerocopy && sending.flags & libc::MSG_ZEROCOPY != 0 && !sending.data.is_empty();
         self.errors.on_write(self.written, sending.stamping, zerocopy);

@@ -68,7 +68,7 @@ impl RealWorld {
     }
 
     /// Wakes all blocked callers, which try again.
-    pub(crate) fn tell(&self) {
+    pub(crate) fn wake_callers(&self) {
         // The lock prevents a lost wake-up between a caller's attempt and its sleep.
         let _inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         self.changed.notify_all();
@@ -82,7 +82,7 @@ impl RealWorld {
                 Ok(due) => due,
                 Err(error) => {
                     self.lock().ended = true;
-                    self.tell();
+                    self.wake_callers();
                     return error;
                 }
             };

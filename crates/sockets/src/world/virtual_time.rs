@@ -87,7 +87,7 @@ impl Inner {
     }
 
     /// True if the calling thread, `me`, may advance the clock.
-    fn is_settled(&mut self, me: ThreadId) -> bool {
+    fn may_advance(&mut self, me: ThreadId) -> bool {
         self.returning.retain(|caller| !caller.is_over());
         self.returning.iter().all(|caller| caller.thread == me)
             && self.sleepers.iter().all(|sleeper| !sleeper.must_try)
@@ -133,8 +133,8 @@ impl VirtualWorld {
         // No event will ever come: return an error instead of blocking without end.
         let next = next.ok_or(Errno(libc::EDEADLK))?;
         inner.host.reach(next);
-        self.tell(&mut inner);
-        Ok(self.settle(inner))
+        self.wake_sleepers(&mut inner);
+        Ok(self.await_callers(inner))
     }
 
     fn sleep<'a>(&'a self, mut inner: Locked<'a>, sleeper: Sleeper) -> Locked<'a> {
@@ -150,7 +150,7 @@ impl VirtualWorld {
     }
 
     /// Makes all sleepers try again.
-    fn tell(&self, inner: &mut Inner) {
+    fn wake_sleepers(&self, inner: &mut Inner) {
         if inner.sleepers.is_empty() {
             return;
         }
@@ -159,10 +159,10 @@ impl VirtualWorld {
     }
 
     /// Waits until all sleepers have tried and all woken callers have returned.
-    fn settle<'a>(&'a self, mut inner: Locked<'a>) -> Locked<'a> {
+    fn await_callers<'a>(&'a self, mut inner: Locked<'a>) -> Locked<'a> {
         let me = thread::current().id();
         let started = RealInstant::now();
-        while !inner.is_settled(me) {
+        while !inner.may_advance(me) {
             let left = PATIENCE.saturating_sub(started.elapsed());
             if left.is_zero() {
                 inner.returning.clear();
@@ -177,11 +177,11 @@ impl VirtualWorld {
 
     /// Advances the clock to `to`, timer by timer.
     fn pass<'a>(&'a self, inner: Locked<'a>, to: Instant) -> Locked<'a> {
-        let mut inner = self.settle(inner);
+        let mut inner = self.await_callers(inner);
         while let Some(next) = inner.next_wake().filter(|next| *next <= to) {
             inner.host.reach(next);
-            self.tell(&mut inner);
-            inner = self.settle(inner);
+            self.wake_sleepers(&mut inner);
+            inner = self.await_callers(inner);
             // A sleeper that has not tried again after its timeout must not stop the clock.
             if inner.next_wake().is_some_and(|again| again <= inner.host.now)
                 && inner.host.next_timeout() != inner.next_wake()
@@ -220,7 +220,7 @@ impl VirtualWorld {
     /// Advances the clock from timer to timer until a packet leaves. Returns the packet and its time of day;
     /// `None` if no packet is expected.
     pub fn next_packet(&self) -> Option<(u64, Vec<u8>)> {
-        let mut inner = self.settle(self.lock());
+        let mut inner = self.await_callers(self.lock());
         let horizon = inner.host.now + HORIZON;
         for _ in 0..MAX_TIMERS {
             if inner.host.has_packet() {
@@ -239,7 +239,7 @@ impl World for VirtualWorld {
         let mut inner = self.lock();
         let answer = call(&mut inner.host);
         inner.host.drain();
-        self.tell(&mut inner);
+        self.wake_sleepers(&mut inner);
         answer
     }
 
@@ -259,7 +259,7 @@ impl World for VirtualWorld {
             if inner.ended {
                 return Err(Errno(libc::EINTR));
             }
-            self.tell(&mut inner);
+            self.wake_sleepers(&mut inner);
             let over = until.is_some_and(|until| until <= inner.host.now);
             if over || !matches!(answer, Ok(None)) {
                 if slept && me != inner.driver {

@@ -167,7 +167,7 @@ impl Calls {
         let fd = self.fd(arguments, 0)?;
         let room = 1;
         let state = Request::GetOption { fd, level: libc::SOL_TCP, name: libc::TCP_INFO, room };
-        if self.caller.ask(state).is_ok_and(|info| info.bytes.first() != Some(&TCP_CLOSE)) {
+        if self.caller.call_at_once(state).is_ok_and(|info| info.bytes.first() != Some(&TCP_CLOSE)) {
             return Ok(());
         }
         let local = self.own_address(fd);
@@ -181,7 +181,7 @@ impl Calls {
 
     /// Returns the address of a socket, as in packets.
     fn own_address(&self, fd: i32) -> Option<SocketAddr> {
-        let addr = self.caller.ask(Request::Name { fd }).ok()?.addr?;
+        let addr = self.caller.call_at_once(Request::Name { fd }).ok()?.addr?;
         Some(SocketAddr::new(addr.ip().to_canonical(), addr.port()))
     }
 

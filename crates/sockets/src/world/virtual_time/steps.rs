@@ -44,7 +44,7 @@ impl VirtualWorld {
     /// # Errors
     /// One line about a stack that does not become idle.
     pub fn step(&self, to: Duration, inclusive: bool) -> Result<bool, String> {
-        let mut inner = self.settle(self.lock());
+        let mut inner = self.await_callers(self.lock());
         let end = START + to;
         let due = inner.next_wake().filter(|due| *due < end || (inclusive && *due == end));
         let Some(due) = due else { return Ok(false) };
@@ -53,8 +53,8 @@ impl VirtualWorld {
             inner.host.reach(due);
         }
         let failed = inner.host.runs_away();
-        self.tell(&mut inner);
-        drop(self.settle(inner));
+        self.wake_sleepers(&mut inner);
+        drop(self.await_callers(inner));
         if failed { Err(RUNS_AWAY.to_owned()) } else { Ok(true) }
     }
 
@@ -73,8 +73,8 @@ impl VirtualWorld {
         // The stack exists before the first socket here.
         let _ = inner.host.arrive(packet, Rx::default());
         let failed = inner.host.sends_without_end();
-        self.tell(&mut inner);
-        drop(self.settle(inner));
+        self.wake_sleepers(&mut inner);
+        drop(self.await_callers(inner));
         if failed { Err(RUNS_AWAY.to_owned()) } else { Ok(()) }
     }
 
@@ -110,6 +110,6 @@ impl VirtualWorld {
     pub fn hang_up(&self) {
         let mut inner = self.lock();
         inner.ended = true;
-        self.tell(&mut inner);
+        self.wake_sleepers(&mut inner);
     }
 }
