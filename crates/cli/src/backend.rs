@@ -131,7 +131,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
     })
 }
 
-/// Listens. If another program has the port in the kernel's TCP, the backend does without that transport,
+/// Listens. If another program has the port in the kernel's TCP, the backend starts without that transport,
 /// which is only a fallback.
 fn bind(config: BackendConfig, endpoint: &brisk_runtime::Endpoint, log: &Log) -> Result<Backend, Failure> {
     let Some(kernel) = config.kernel_listen.filter(|_| config.packet.is_none()) else {
@@ -259,7 +259,6 @@ fn config(
     })
 }
 
-/// The limits of frontends, by label.
 fn frontend_limits(settings: &Settings) -> BTreeMap<String, FrontendLimits> {
     let of = |limits: &FrontendLimitSettings| {
         let FrontendLimitSettings { label, max_connections, max_rate } = limits.clone();

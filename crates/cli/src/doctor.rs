@@ -49,9 +49,9 @@ pub(crate) fn run(args: &Args, common: &Common) -> Result<(), Failure> {
     }
     service::run(async move {
         let address = address_of(&args.peer).await?;
-        let Stacks { endpoint, packet, ways } =
+        let Stacks { endpoint, packet, devices } =
             Stacks::open(&settings.hop, any_udp(address), &service::one_core()?)?;
-        let spec = ways.backend(&args.peer, address, &settings.hop)?;
+        let spec = devices.backend(&args.peer, address, &settings.hop)?;
         let examination = Examination {
             endpoint: endpoint.clone(),
             packet,
@@ -85,19 +85,20 @@ pub(crate) fn run(args: &Args, common: &Common) -> Result<(), Failure> {
     })
 }
 
-/// The flags of a link like the measured path.
+/// Returns the flags of a link like the measured path.
 fn link_flags(Measured { rtt, loss }: &Measured) -> String {
     format!("--rtt {}us --loss {:.2}%", rtt.as_micros().max(1), 100.0 * loss)
 }
 
-/// The command that simulates a response over such a path, with our TCP alone and with the mechanisms in use.
+/// Returns the command that simulates a response over such a path, with our TCP alone and with the mechanisms
+/// in use.
 fn whatif(measured: &Measured, hop: &HopSettings) -> Result<String, Failure> {
     let (link, allowance) = (link_flags(measured), hop_args::max_overhead(hop));
     let name = hop_args::profile(hop)?.name;
     Ok(format!("brisk whatif {link} --flow 30kB --arms \"tcp; {name}\" --max-overhead {allowance}"))
 }
 
-/// A line without a finding.
+/// Formats a line without a finding.
 fn entry(name: &str, text: &str) -> String {
     format!("    {name:<16} {text}\n")
 }

@@ -180,14 +180,14 @@ fn as_opened(read: Settings, started: &Settings) -> Settings {
     Settings { listeners, edge, hop: HopSettings { mechanisms, ..read.hop }, ..read }
 }
 
-/// Where clients connect.
+/// Returns the addresses at which clients connect.
 fn places(settings: &Settings) -> Vec<SocketAddr> {
     let others = settings.listeners.iter().flat_map(|listener| listener.listen.addresses());
     settings.edge.listen.into_iter().chain(others).collect()
 }
 
-/// Opens the device. On `tun:` one stack serves all places; otherwise each place has a stack, and its port is
-/// hidden from the kernel.
+/// Opens the device. On `tun:` one stack serves all addresses; otherwise each address has a stack, and its
+/// port is hidden from the kernel.
 fn open(settings: &Settings, cores: &Cores) -> Result<Vec<(SocketAddr, Endpoint)>, Failure> {
     let attach = attach(&settings.hop)?;
     let is_shared = matches!(attach.device, DeviceSpec::Tun { .. });
@@ -207,7 +207,7 @@ fn open(settings: &Settings, cores: &Cores) -> Result<Vec<(SocketAddr, Endpoint)
     Ok(opened)
 }
 
-/// The device and its addresses.
+/// Returns the device with its addresses.
 fn attach(hop: &HopSettings) -> Result<AttachConfig, Failure> {
     let wrong = |why: &str| Failure::usage(why).about("hop.device");
     let Some(device) = &hop.device else {
@@ -269,7 +269,7 @@ fn check_origins(edge: &EdgeSettings, listeners: &[ListenerSettings]) -> Result<
     }
 }
 
-/// The mechanisms towards the clients.
+/// Returns the mechanisms towards the clients.
 fn profile(hop: &HopSettings) -> Result<Profile, Failure> {
     Profile::parse(hop.mechanisms.as_deref().unwrap_or(DEFAULT_MECHANISMS))
         .map_err(|error| Failure::usage(format!("mechanisms: {error}")).about("hop.mechanisms"))
@@ -300,7 +300,7 @@ fn configured(settings: &Settings, log: &Log, metrics: &Arc<Metrics>) -> Result<
     })
 }
 
-/// The state of each mechanism that needs nothing at the client.
+/// Returns the state of each mechanism that needs nothing at the client.
 fn states(hop: &HopSettings, tcp: &TcpConfig, fast_open: bool) -> Vec<MechanismState> {
     let source = if hop.mechanisms.is_some() { "by configuration" } else { "default" };
     let path = |state: MechanismState| match state.name {

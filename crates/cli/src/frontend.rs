@@ -138,7 +138,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
         let settings = with_listen(settings, handed);
         let addresses = look_up(&settings, &Addresses::default(), &log).await?;
         let device = device(&settings, &addresses);
-        let Stacks { endpoint, packet, ways: attached } = Stacks::open(&settings.hop, device, &cores)?;
+        let Stacks { endpoint, packet, devices: attached } = Stacks::open(&settings.hop, device, &cores)?;
         let addresses = addresses.only(|address| attached.reach(address));
         let metrics = Arc::<Metrics>::default();
         let usual = configured(&settings, &addresses, &attached, &log, &metrics)?;
@@ -226,7 +226,7 @@ struct Reloadable {
     users: Mutex<Option<Users>>,
     /// The current settings, with the addresses of their backends.
     now: tokio::sync::Mutex<(Settings, Addresses)>,
-    attached: Ways,
+    attached: Devices,
     control: FrontendControl,
     log: Log,
     metrics: Arc<Metrics>,
@@ -260,7 +260,7 @@ impl Reloadable {
         }
     }
 
-    /// The backends that do not answer.
+    /// Returns the backends that do not answer.
     fn down(&self) -> Vec<String> {
         let upstreams = self.control.upstreams();
         let down = upstreams.iter().filter(|upstream| upstream.health() == Health::Down);
@@ -341,13 +341,13 @@ fn users_changed(before: Option<&Users>, now: Option<&Users>) -> Option<Change> 
     (before != now).then_some(change)
 }
 
-/// The value is valid even after a panic, because it is only ever replaced.
+/// Locks the mutex. The value is valid even after a panic, because it is only ever replaced.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The devices of a frontend, and the addresses that they reach.
-pub(crate) struct Ways {
+pub(crate) struct Devices {
     pub(crate) usual: Attached,
     /// The packet socket, in addition to TCP in UDP.
     pub(crate) packet: Option<Attached>,
@@ -358,7 +358,7 @@ pub(crate) struct Stacks {
     pub(crate) endpoint: Endpoint,
     /// The stacks on the packet socket.
     pub(crate) packet: Option<Endpoint>,
-    pub(crate) ways: Ways,
+    pub(crate) devices: Devices,
 }
 
 impl Stacks {
@@ -372,11 +372,11 @@ impl Stacks {
             AttachConfig { local_ports: hop_args::LOCAL_PORTS, queues, ..attach }.open()?;
         let endpoint = builder.cores(cores).build()?;
         let (packet, attached) = hop_args::packet_endpoint(beside)?.unzip();
-        Ok(Stacks { endpoint, packet, ways: Ways { usual, packet: attached } })
+        Ok(Stacks { endpoint, packet, devices: Devices { usual, packet: attached } })
     }
 }
 
-impl Ways {
+impl Devices {
     /// True if the usual device reaches an address.
     pub(crate) fn reach(&self, address: SocketAddr) -> bool {
         self.usual.destination(address).is_ok()
@@ -538,7 +538,7 @@ fn direct(frontend: &FrontendSettings) -> Result<Option<Direct>, Failure> {
 pub(crate) fn configured(
     settings: &Settings,
     addresses: &Addresses,
-    attached: &Ways,
+    attached: &Devices,
     log: &Log,
     metrics: &Arc<Metrics>,
 ) -> Result<FrontendConfig, Failure> {
@@ -601,7 +601,7 @@ async fn look_up(settings: &Settings, known: &Addresses, log: &Log) -> Result<Ad
     Ok(addresses)
 }
 
-/// The device if none is named: a UDP socket of the address family of the backends, or of both families.
+/// Returns the default device: a UDP socket of the address family of the backends, or of both families.
 pub(crate) fn device(settings: &Settings, addresses: &Addresses) -> DeviceSpec {
     let named: Vec<String> = names(&settings.peers).collect();
     let known: Vec<SocketAddr> = addresses.all().collect();
@@ -619,7 +619,7 @@ pub(crate) fn device(settings: &Settings, addresses: &Addresses) -> DeviceSpec {
     udp(has(true), stays_here)
 }
 
-/// A UDP socket on any port that reaches `peer`; it is on loopback only if the peer is.
+/// Returns a UDP socket on any port that reaches `peer`; it is on loopback only if the peer is.
 pub(crate) fn any_udp(peer: SocketAddr) -> DeviceSpec {
     udp(peer.is_ipv4(), peer.ip().is_loopback())
 }

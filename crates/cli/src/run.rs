@@ -116,10 +116,10 @@ async fn serve(
     addresses.first(&settings.peers)?;
     let usual = device(&settings, &addresses);
     let cores = service::gateway_cores(&settings.limits)?;
-    let Stacks { endpoint, packet, ways } = Stacks::open(&settings.hop, usual, &cores)?;
-    let addresses = addresses.only(|address| ways.reach(address));
+    let Stacks { endpoint, packet, devices } = Stacks::open(&settings.hop, usual, &cores)?;
+    let addresses = addresses.only(|address| devices.reach(address));
     let metrics = Arc::<Metrics>::default();
-    let usual = configured(&settings, &addresses, &ways, &log, &metrics)?;
+    let usual = configured(&settings, &addresses, &devices, &log, &metrics)?;
     let service = ServiceConfig { cores: cores.handles().to_vec(), ..usual.service };
     let config = FrontendConfig { packet, service, ..usual };
     let listener = std::net::TcpListener::from(listener);

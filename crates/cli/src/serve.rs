@@ -278,7 +278,8 @@ mod tests {
 
     use super::*;
 
-    /// A server of synthetic files, a connection that has requested one of them, and the task that serves it.
+    /// Returns a server of synthetic files, a connection that has requested one of them, and the task that
+    /// serves it.
     async fn asked() -> (Endpoint, TcpStream, tokio::task::JoinHandle<()>) {
         let link = LinkSpec::parse("--rtt 2ms").expect("a link");
         let (near, far) = memory::network(&link, 1).expect("two endpoints");

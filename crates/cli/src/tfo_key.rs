@@ -85,7 +85,7 @@ fn held(path: &Path) -> Result<Option<String>, Failure> {
     Ok(Some(line))
 }
 
-/// Sixteen random bytes in the form of Linux.
+/// Returns sixteen random bytes in Linux's format.
 fn fresh_key() -> Result<String, Failure> {
     let mut words = [[0; 4]; 4];
     let drawn = File::open("/dev/urandom")

@@ -1,4 +1,4 @@
-//! The program as a user meets it: results on stdout, one line per failure on stderr, exit status 0, 1 or 2.
+//! The command line: results on stdout, one line per failure on stderr, exit status 0, 1 or 2.
 
 use std::process::{Command, Output, Stdio};
 
@@ -10,7 +10,7 @@ fn stdout(output: &Output) -> &str {
     std::str::from_utf8(&output.stdout).unwrap()
 }
 
-/// The one line of stderr and the exit status of a command that fails.
+/// Returns the line on stderr and the exit status of a command that fails.
 fn failure(arguments: &[&str]) -> (String, i32) {
     let output = brisk(arguments);
     let text = String::from_utf8(output.stderr).unwrap();
@@ -72,7 +72,7 @@ fn the_table_fits_a_terminal_of_eighty_columns() {
 }
 
 #[test]
-fn common_flags_come_behind_those_of_a_command() {
+fn help_lists_common_flags_after_those_of_a_command() {
     for (command, own) in [("frontend", "--transparent"), ("backend", "--allow")] {
         let output = brisk(&[command, "--help"]);
         let help = stdout(&output);
@@ -84,7 +84,7 @@ fn common_flags_come_behind_those_of_a_command() {
 }
 
 #[test]
-fn a_wrong_value_is_usage_and_says_what_to_do() {
+fn wrong_value_is_a_usage_error_with_a_remedy() {
     for (arguments, expected) in [
         (["whatif", "--rate", "20mbt"], "'mbt' is not a unit of rate"),
         (["whatif", "--loss", "200%"], "use 0% to 100%"),
@@ -106,7 +106,7 @@ fn a_capture_becomes_an_estimate_and_one_that_is_cut_off_too() {
     let output = brisk(&["whatif", "--pcap", &capture("pcapng"), "-n", "20", "--json"]);
     let json: serde_json::Value = serde_json::from_str(stdout(&output)).unwrap();
     let (capture_, estimate) = (&json["capture"], &json["estimate"]);
-    // SYN at 0 ms, SYN-ACK at 20 and ACK at 40; 5 bytes asked for, 12 answered, one segment sent twice.
+    // SYN at 0 ms, SYN-ACK at 20 and ACK at 40; a request of 5 bytes, a response of 12, one retransmission.
     assert_eq!((capture_["rtt_ms"][1].as_f64(), capture_["down"]["lost"].as_u64()), (Some(40.0), Some(1)));
     assert_eq!(
         (&capture_["exchanges"], capture_["response_bytes"][1].as_f64()),
@@ -146,7 +146,7 @@ fn flags_beat_the_environment() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_failure() {
+fn closed_output_is_not_a_failure() {
     let mut child = Command::new(env!("CARGO_BIN_EXE_brisk"))
         .args(["whatif", "-n", "200"])
         .stdout(Stdio::piped())
