@@ -38,6 +38,7 @@ mod link_args;
 mod manual;
 mod operation;
 mod output;
+mod private_file;
 mod rules;
 mod run;
 #[cfg(feature = "lab")]

@@ -34,6 +34,7 @@ pub mod scenario;
 pub mod side;
 pub mod sizes;
 pub mod statistics;
+mod text_table;
 
 /// A digest of bytes (SipHash-2-4 under a fixed key): tells two builds apart, protects against nothing.
 pub fn digest(bytes: &[u8]) -> u64 {
