@@ -13,8 +13,8 @@ use brisk_gateway::log::{Level, Log, Value};
 use brisk_runtime::fast_open::MasterSecret;
 use brisk_runtime::{Endpoint, KeySource};
 
-use crate::duration::parse_duration;
 use crate::failure::Failure;
+use brisk_gateway::settings::parse_duration;
 use place::Place;
 
 /// Shortest and longest epoch of derived keys.

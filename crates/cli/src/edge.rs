@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex};
 use brisk_gateway::access::Role;
 use brisk_gateway::edge::client_tcp;
 use brisk_gateway::log::Log;
-use brisk_gateway::settings::{EdgeSettings, HopSettings, ListenerSettings, listen_address, name_and_port};
+use brisk_gateway::settings::{EDGE_MECHANISMS, EdgeSettings, HopSettings, ListenerSettings};
 use brisk_gateway::{
-    Edge, EdgeConfig, EdgeControl, Facts, Hop, Listen, MechanismState, Metrics, NamedOrigin, OriginName,
-    ProxyVersion, ServiceConfig, Settings,
+    Edge, EdgeConfig, EdgeControl, Facts, Hop, Listen, MechanismState, Metrics, OriginName, ServiceConfig,
+    Settings,
 };
 use brisk_runtime::attach::{AttachConfig, Queues};
 use brisk_runtime::profile::Profile;
@@ -20,6 +20,7 @@ use crate::Common;
 use crate::confine::confine;
 use crate::cookie_keys::CookieKeyArgs;
 use crate::failure::Failure;
+use crate::flags::OfEdge;
 use crate::frontend::{check_listeners, listener, listeners, lock, started};
 use crate::hop_args::{self, RoleArgs};
 use crate::operation::{Opened, Operation, Reloaded, Side};
@@ -32,8 +33,6 @@ Examples:
   sudo brisk edge --listener :443=web --listener :25=mail --origin web=10.0.0.5:443 --origin mail=10.0.0.6:25 --device packet:eth0
   sudo brisk edge -c /etc/brisk/edge.toml";
 
-/// The mechanisms that need nothing at the client.
-const DEFAULT_MECHANISMS: &str = "fast_open,path,congestion=bbr";
 /// Maximum number of ports: on `packet:` each has a stack of its own.
 const MAX_PORTS: usize = 16;
 /// Number of clients whose paths are remembered.
@@ -43,50 +42,19 @@ const PATHS: usize = 16_384;
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Where clients connect: ADDR:PORT of this host, or :PORT for every address of the device
-    #[arg(long, value_name = "ADDR:PORT", env = "BRISK_LISTEN", value_parser = listen_address)]
-    listen: Option<SocketAddr>,
     /// Another place where clients connect, and the name of its origin: ADDR:PORT=NAME; repeatable
     #[arg(long, value_name = "ADDR:PORT=NAME", env = "BRISK_LISTENER", value_parser = listener, value_delimiter = ',')]
     listener: Vec<ListenerSettings>,
-    /// The origin: HOST:PORT
-    #[arg(long, value_name = "HOST:PORT", env = "BRISK_TO", value_parser = name_and_port)]
-    to: Option<String>,
-    /// An origin with a name, for --listener and routes: NAME=HOST:PORT; repeatable
-    #[arg(long, value_name = "NAME=HOST:PORT", env = "BRISK_ORIGIN", value_delimiter = ',')]
-    origin: Vec<NamedOrigin>,
-    /// Tell the origin the client's address in a PROXY header: v1 or v2
-    #[arg(long, value_name = "VERSION", env = "BRISK_SEND_PROXY", value_parser = hop_args::proxy_version)]
-    send_proxy: Option<ProxyVersion>,
-    /// Device towards the clients: packet:IFACE, xdp:IFACE or tun:NAME
-    #[arg(long, value_name = "DEVICE", env = "BRISK_DEVICE", help_heading = "Device")]
-    device: Option<String>,
-    /// Mechanisms towards the clients, separated by commas [default: fast_open,path,congestion=bbr]
-    #[arg(long, value_name = "LIST", env = "BRISK_MECHANISMS")]
-    mechanisms: Option<String>,
     #[command(flatten)]
     cookie_keys: CookieKeyArgs,
     #[command(flatten)]
-    role: RoleArgs,
+    role: RoleArgs<OfEdge>,
 }
 
 impl Args {
-    /// The flags of this role.
-    fn own(&self) -> Settings {
-        let edge = EdgeSettings {
-            listen: self.listen,
-            to: self.to.clone(),
-            origins: (!self.origin.is_empty()).then(|| self.origin.iter().cloned().collect()),
-            send_proxy: self.send_proxy,
-        };
-        let (device, mechanisms) = (self.device.clone(), self.mechanisms.clone());
-        let hop = HopSettings { device, mechanisms, ..HopSettings::default() };
-        Settings { edge, hop, listeners: self.listener.clone(), ..Settings::default() }
-    }
-
     /// Returns the settings of file and flags if an edge can start with them.
     fn settings(&self) -> Result<Settings, Failure> {
-        self.role.checked(self.own(), check)
+        self.role.checked(Settings { listeners: self.listener.clone(), ..Settings::default() }, check)
     }
 }
 
@@ -271,7 +239,7 @@ fn check_origins(edge: &EdgeSettings, listeners: &[ListenerSettings]) -> Result<
 
 /// Returns the mechanisms towards the clients.
 fn profile(hop: &HopSettings) -> Result<Profile, Failure> {
-    Profile::parse(hop.mechanisms.as_deref().unwrap_or(DEFAULT_MECHANISMS))
+    Profile::parse(hop.mechanisms.as_deref().unwrap_or(EDGE_MECHANISMS))
         .map_err(|error| Failure::usage(format!("mechanisms: {error}")).about("hop.mechanisms"))
 }
 

@@ -4,17 +4,17 @@ use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use brisk_gateway::access::Role;
 use brisk_gateway::log::{Level, Log, Value};
 use brisk_gateway::settings::{
     Change, Fallback, FrontendSettings, HopSettings, ListenerSettings, PeerSettings, RouteSettings,
-    listen_address, name_and_port,
+    name_and_port,
 };
 use brisk_gateway::{
     BackendSpec, Direct, Entrance, Facts, Frontend, FrontendConfig, FrontendControl, Health, Hop, Listen,
-    Listener, MechanismState, Metrics, Network, ProxyVersion, Route, ServiceConfig, Settings, Users,
+    Listener, MechanismState, Metrics, Route, ServiceConfig, Settings, Users,
 };
 use brisk_runtime::attach::{AttachConfig, Attached, Queues};
 use brisk_runtime::{Cores, DeviceSpec, Endpoint, FastOpenConnect};
@@ -22,9 +22,9 @@ use brisk_runtime::{Cores, DeviceSpec, Endpoint, FastOpenConnect};
 use crate::Common;
 use crate::addresses::{AGAIN, Addresses, HOLD, PAUSE, RENEWAL, is_address, names};
 use crate::confine::{Confined, confine};
-use crate::duration::parse_duration;
 use crate::failure::Failure;
-use crate::hop_args::{self, SharedArgs};
+use crate::flags::{Flags, OfFrontend, OfPair};
+use crate::hop_args::{self, RoleArgs};
 use crate::operation::{Opened, Operation, Reloaded, Side};
 use crate::service;
 use crate::systemd;
@@ -46,9 +46,6 @@ const DATA_AFTER_SYN: u8 = 9;
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Where clients connect: ADDR:PORT, or :PORT for every address
-    #[arg(long, value_name = "ADDR:PORT", env = "BRISK_LISTEN", value_parser = listen_address)]
-    listen: Option<SocketAddr>,
     /// Another place where clients connect, and the name of their origin: ADDR:PORT=NAME,
     /// ADDR:FIRST-LAST=NAME; repeatable
     #[arg(long, value_name = "ADDR:PORT=NAME", env = "BRISK_LISTENER", value_parser = listener, value_delimiter = ',')]
@@ -60,55 +57,19 @@ pub(crate) struct Args {
     /// hop
     #[arg(long, value_name = "HOST:PORT", env = "BRISK_DIRECT", value_parser = name_and_port)]
     direct: Option<String>,
-    /// The PROXY header that the origin of --direct expects: v1 or v2
-    #[arg(long, value_name = "VERSION", env = "BRISK_SEND_PROXY", value_parser = hop_args::proxy_version)]
-    send_proxy: Option<ProxyVersion>,
-    /// Require and trust a PROXY header from these networks: 10.0.0.0/8; repeatable
-    #[arg(long, value_name = "NETWORK", env = "BRISK_PROXY_FROM", value_delimiter = ',')]
-    proxy_from: Vec<Network>,
-    /// Accept SOCKS5 clients, which name the origin; the backend must --allow it
-    #[arg(long, env = "BRISK_SOCKS5")]
-    socks5: bool,
-    /// Accept clients of an HTTP proxy (CONNECT, requests for http:// addresses); the backend must --allow
-    /// the origin
-    #[arg(long, env = "BRISK_CONNECT")]
-    connect: bool,
-    /// File with the users of --socks5 and --connect: one NAME:PASSWORD a line, readable by its owner alone
-    #[arg(long, value_name = "FILE", env = "BRISK_USERS_FILE", conflicts_with = "transparent")]
-    users_file: Option<PathBuf>,
-    /// Accept clients that a firewall rule redirects here (see brisk rules); the backend must --allow the
-    /// origin
-    #[arg(long, env = "BRISK_TRANSPARENT")]
-    transparent: bool,
-    /// Time to wait for a client's first bytes, so that the hop's SYN carries them, while it is unknown which
-    /// side sends first [default: 5ms]
-    #[arg(long, value_name = "TIME", value_parser = parse_duration, env = "BRISK_FIRST_BYTES_WAIT")]
-    first_bytes_wait: Option<Duration>,
-    /// Upper limit of that wait if clients are known to send first (the wait is then a round trip or more);
-    /// 0: always --first-bytes-wait [default: 2s]
-    #[arg(long, value_name = "TIME", value_parser = parse_duration, env = "BRISK_FIRST_BYTES_LIMIT")]
-    first_bytes_limit: Option<Duration>,
     #[command(flatten)]
-    shared: SharedArgs,
+    own: Flags<OfFrontend>,
+    #[command(flatten)]
+    role: RoleArgs<OfPair>,
 }
 
 impl Args {
     /// The flags of this side.
     fn own(&self) -> Settings {
-        let given = |flag: bool| flag.then_some(true);
-        let frontend = FrontendSettings {
-            listen: self.listen,
-            first_bytes_wait: self.first_bytes_wait,
-            first_bytes_limit: self.first_bytes_limit,
-            proxy_from: (!self.proxy_from.is_empty()).then(|| self.proxy_from.clone()),
-            socks5: given(self.socks5),
-            connect: given(self.connect),
-            users_file: self.users_file.clone(),
-            transparent: given(self.transparent),
-            watch: None,
+        let direct = FrontendSettings {
             fallback: self.direct.is_some().then_some(Fallback::Direct),
             origin: self.direct.clone(),
-            send_proxy: self.send_proxy,
+            ..FrontendSettings::default()
         };
         let peer = |(n, peer): (usize, &String)| PeerSettings {
             peer: peer.clone(),
@@ -116,12 +77,14 @@ impl Args {
             weight: 1,
         };
         let peers = self.peer.iter().enumerate().map(peer).collect();
-        Settings { frontend, peers, listeners: self.listener.clone(), ..Settings::default() }
+        let listed =
+            Settings { frontend: direct, peers, listeners: self.listener.clone(), ..Settings::default() };
+        self.own.settings.clone().over(listed)
     }
 
     /// Returns the settings of file and flags if a frontend can start with them.
     fn settings(&self) -> Result<Settings, Failure> {
-        self.shared.checked(self.own(), check)
+        self.role.checked(self.own(), check)
     }
 }
 
@@ -522,15 +485,15 @@ fn users(frontend: &FrontendSettings) -> Result<Option<Users>, Failure> {
 }
 
 fn direct(frontend: &FrontendSettings) -> Result<Option<Direct>, Failure> {
-    match (frontend.fallback, &frontend.origin) {
-        (Some(Fallback::Direct), Some(origin)) => {
+    match (frontend.fallback(), &frontend.origin) {
+        (Fallback::Direct, Some(origin)) => {
             Ok(Some(Direct { origin: origin.clone(), send_proxy: frontend.send_proxy }))
         }
-        (Some(Fallback::Direct), None) => Err(Failure::usage(
+        (Fallback::Direct, None) => Err(Failure::usage(
             "fallback = \"direct\" needs frontend.origin, the origin's address as seen from here",
         )
         .about("frontend.fallback")),
-        (Some(Fallback::None) | None, _) => Ok(None),
+        (Fallback::None, _) => Ok(None),
     }
 }
 
@@ -563,20 +526,20 @@ pub(crate) fn configured(
     Ok(FrontendConfig {
         listen: settings.frontend.listen,
         listeners: listeners(&settings.listeners),
-        ephemeral_lifetime: settings.hop.ephemeral_lifetime.unwrap_or(usual.ephemeral_lifetime),
+        ephemeral_lifetime: settings.hop.ephemeral_lifetime(),
         tcp,
         fast_open: usual.fast_open.and_then(opens),
-        first_bytes_wait: frontend.first_bytes_wait.unwrap_or(usual.first_bytes_wait),
-        first_bytes_limit: frontend.first_bytes_limit.unwrap_or(usual.first_bytes_limit),
+        first_bytes_wait: frontend.first_bytes_wait(),
+        first_bytes_limit: frontend.first_bytes_limit(),
         entrance: Entrance {
             proxy_from: frontend.proxy_from.clone().unwrap_or_default(),
-            socks5: frontend.socks5.unwrap_or(false),
-            connect: frontend.connect.unwrap_or(false),
+            socks5: frontend.socks5(),
+            connect: frontend.connect(),
             users: users(frontend)?,
-            transparent: frontend.transparent.unwrap_or(false),
+            transparent: frontend.transparent(),
             ..Entrance::default()
         },
-        watch: frontend.watch.unwrap_or(true),
+        watch: frontend.watch(),
         direct: direct(frontend)?,
         hold: if names(&settings.peers).all(|name| is_address(&name)) { usual.hold } else { HOLD },
         service: hop_args::service(&settings.limits, log, metrics),

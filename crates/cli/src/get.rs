@@ -16,10 +16,10 @@ use serde::Serialize;
 
 use crate::Common;
 use crate::device_args::DeviceArgs;
-use crate::duration::parse_duration;
 use crate::failure::Failure;
 use crate::fast_open_cache::Cache;
 use crate::{output, service};
+use brisk_gateway::settings::parse_duration;
 
 const EXAMPLES: &str = "\
 Examples:

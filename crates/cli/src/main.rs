@@ -20,12 +20,12 @@ mod cookie_keys;
 mod demo;
 mod device_args;
 mod doctor;
-mod duration;
 mod edge;
 #[cfg(feature = "lab")]
 mod emulate;
 mod failure;
 mod fast_open_cache;
+mod flags;
 mod frontend;
 mod get;
 mod hop_args;
@@ -38,6 +38,7 @@ mod link_args;
 mod manual;
 mod operation;
 mod output;
+mod private_file;
 mod rules;
 mod run;
 #[cfg(feature = "lab")]

@@ -32,8 +32,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::addresses::Addresses;
 use crate::confine::confine;
 use crate::failure::Failure;
+use crate::flags::OfPair;
 use crate::frontend::{Stacks, configured, device};
-use crate::hop_args::{self, SharedArgs};
+use crate::hop_args::{self, RoleArgs};
 use crate::{Common, service};
 
 const EXAMPLES: &str = "\
@@ -54,7 +55,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "HOST:PORT", env = "BRISK_PEER", value_parser = name_and_port, value_delimiter = ',')]
     peer: Vec<String>,
     #[command(flatten)]
-    shared: SharedArgs,
+    role: RoleArgs<OfPair>,
     /// For the program itself: the socket of the process outside
     #[arg(long, hide = true)]
     inside: Option<PathBuf>,
@@ -99,7 +100,7 @@ fn settings(args: &Args) -> Result<Settings, Failure> {
         ..FrontendSettings::default()
     };
     let peers = args.peer.iter().map(peer).collect();
-    let settings = args.shared.over_file(Settings { frontend, peers, ..Settings::default() })?;
+    let settings = args.role.over_file(Settings { frontend, peers, ..Settings::default() })?;
     // The listeners of a file belong to another frontend.
     Ok(Settings { listeners: Vec::new(), ..settings })
 }

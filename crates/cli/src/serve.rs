@@ -26,10 +26,10 @@ use tokio::task::JoinSet;
 use crate::Common;
 use crate::cookie_keys::CookieKeyArgs;
 use crate::device_args::DeviceArgs;
-use crate::duration::parse_duration;
 use crate::failure::Failure;
 use crate::serve::files::Files;
 use crate::service::{self, Stop};
+use brisk_gateway::settings::parse_duration;
 
 const EXAMPLES: &str = "\
 Examples:

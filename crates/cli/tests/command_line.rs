@@ -2,6 +2,8 @@
 
 use std::process::{Command, Output, Stdio};
 
+use brisk_gateway::settings::{Key, all_keys};
+
 fn brisk(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_brisk")).args(arguments).output().unwrap()
 }
@@ -69,6 +71,36 @@ fn the_table_fits_a_terminal_of_eighty_columns() {
     let output = brisk(&["whatif", "--rtt", "300ms", "--loss", "10%", "--flow", "100kB", "-n", "50"]);
     let text = stdout(&output);
     assert!(text.contains("tcp") && text.lines().all(|line| line.chars().count() <= 80), "{text}");
+}
+
+#[test]
+fn help_has_the_flag_of_each_key_with_meaning_and_default() {
+    for command in ["frontend", "backend", "edge"] {
+        let output = brisk(&[command, "--help"]);
+        let help = stdout(&output).split_whitespace().collect::<Vec<_>>().join(" ");
+        let is_of_role = |key: &&Key| match key.section {
+            "hop" => command != "edge" || key.edge,
+            section => [command, "limits", "admin"].contains(&section),
+        };
+        let mut flags = 0;
+        for key in all_keys().filter(is_of_role) {
+            let Some(flag) = key.flag else { continue };
+            let of_edge = key.edge_default.filter(|_| command == "edge").map(str::to_owned);
+            let default =
+                of_edge.or_else(key.default).unwrap_or_else(|| key.unset.to_owned()).replace('"', "");
+            let meaning = key.flag_help.unwrap_or(key.help);
+            let meaning = match key.word.is_empty() || default.is_empty() {
+                true => meaning.to_owned(),
+                false => format!("{meaning} [default: {default}]"),
+            };
+            let variable = format!("[env: BRISK_{}=]", flag.to_uppercase().replace('-', "_"));
+            for wanted in [format!("--{flag}"), meaning, variable] {
+                assert!(help.contains(&wanted), "{command} --help has no '{wanted}':\n{help}");
+            }
+            flags += 1;
+        }
+        assert!(flags > 15, "{command}: {flags}");
+    }
 }
 
 #[test]

@@ -9,6 +9,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::settings::LimitSettings;
+
 /// Step that a connection did not complete in time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Timeout {
@@ -43,24 +45,30 @@ impl Timeout {
 pub struct Timeouts {
     /// Limit for the bytes before the payload. At the frontend these are PROXY, SOCKS5 or CONNECT, timed from
     /// the accept. At the backend it is the first message, timed from its first byte; until that byte the
-    /// limit is `connect_timeout` if that is longer. Zero is not permitted. Default 5 s.
+    /// limit is `connect_timeout` if that is longer. Zero is not permitted.
     pub header: Duration,
-    /// Until the first byte in either direction. Default 1 min.
+    /// Until the first byte in either direction.
     pub first_byte: Duration,
-    /// Between bytes in either direction. Default 1 h.
+    /// Between bytes in either direction.
     pub idle: Duration,
-    /// Between bytes of the end that continues after the other has finished. Default 5 min.
+    /// Between bytes of the end that continues after the other has finished.
     pub half_closed: Duration,
+}
+
+impl Timeouts {
+    pub(crate) fn of(limits: &LimitSettings) -> Timeouts {
+        Timeouts {
+            header: limits.header_timeout(),
+            first_byte: limits.first_byte_timeout(),
+            idle: limits.idle_timeout(),
+            half_closed: limits.half_closed_timeout(),
+        }
+    }
 }
 
 impl Default for Timeouts {
     fn default() -> Timeouts {
-        Timeouts {
-            header: Duration::from_secs(5),
-            first_byte: Duration::from_secs(60),
-            idle: Duration::from_secs(3600),
-            half_closed: Duration::from_secs(300),
-        }
+        Timeouts::of(&LimitSettings::default())
     }
 }
 

@@ -34,6 +34,7 @@ pub mod scenario;
 pub mod side;
 pub mod sizes;
 pub mod statistics;
+mod text_table;
 
 /// Returns a digest of bytes (SipHash-2-4 with a fixed key), which distinguishes builds but is not secure.
 pub fn digest(bytes: &[u8]) -> u64 {

@@ -12,10 +12,10 @@ use brisk_lab::real::contestant::{Contestant, OneOrMore};
 use brisk_lab::real::report::RealReport;
 
 use crate::Common;
-use crate::duration::parse_duration;
 use crate::failure::Failure;
 use crate::interrupt;
 use crate::output::{print, print_line};
+use brisk_gateway::settings::parse_duration;
 
 /// The flags of `lab run` for real time.
 #[derive(Debug, clap::Args)]

@@ -1,12 +1,13 @@
 //! Page-load times and first paints of real loads, with confidence intervals.
 
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
 
 use super::{ArmLoads, Browse};
 use crate::compare::LinkReport;
 use crate::emulate::Outcome;
 use crate::statistics::{Interval, Sample, below};
+use crate::text_table;
 
 /// Number of bootstrap resamples for one figure.
 const RESAMPLES: usize = 2000;
@@ -173,15 +174,7 @@ impl PageReport {
         table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
         table.set_header(["arm", "n", "load ms", "gain %", "first paint ms", "gain %", "conns", "SYN"]);
         table.add_rows(arms.iter().map(ArmReport::row));
-        for column in table.column_iter_mut() {
-            column.set_padding((0, 1));
-            if column.index > 0 {
-                column.set_cell_alignment(CellAlignment::Right);
-            }
-        }
-        for line in table.lines() {
-            text.push_str(&format!("{}\n", line.trim_end()));
-        }
+        text += &text_table::lines(table, 1..);
         text.push_str("Below each figure: its 95 % interval. SYN: percent of the hop's connections whose first bytes came with it.\n");
         for arm in arms {
             if (arm.requests - *objects as f64).abs() > 0.05 {

@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicBool;
 use brisk_link::LinkSpec;
 use brisk_runtime::profile::Profile;
 use brisk_sim::transaction::TransactionError;
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
 
 use crate::captured::traffic::Group;
@@ -19,6 +19,7 @@ use crate::plan::metric::Metric;
 use crate::row::Row;
 use crate::scenario::Scenario;
 use crate::statistics::{Interval, Statistic};
+use crate::text_table;
 
 /// Mechanisms: name, arm without, arm with, and whether a user can switch it on. The kernel's Fast Open knows
 /// the cookie but not the path, so a lost SYN costs it a second, as without Fast Open. Ours knows the
@@ -242,13 +243,7 @@ impl Estimate {
                 format!("{:+.1} %", gain.bytes),
             ]);
         }
-        for column in table.column_iter_mut() {
-            column.set_padding((0, 1));
-            if column.index > 1 {
-                column.set_cell_alignment(CellAlignment::Right);
-            }
-        }
-        let mut text: String = table.lines().map(|line| format!("{}\n", line.trim_end())).collect();
+        let mut text = text_table::lines(table, 2..);
         text += "\nChange of the completion time, negative is faster; below it the 95 % interval,\n";
         text += "which holds that of the loss rate too.\n\n";
         text + &match &self.recommended {

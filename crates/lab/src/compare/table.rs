@@ -1,9 +1,10 @@
 //! A comparison as a table: one row per arm, with the interval of each figure below it.
 
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use comfy_table::{ContentArrangement, Table, presets};
 
 use super::{ArmReport, Report};
 use crate::statistics::Interval;
+use crate::text_table;
 
 /// Columns of the terminal.
 const WIDTH: u16 = 80;
@@ -38,16 +39,7 @@ pub(super) fn text(report: &Report) -> String {
     let on_a_line = rows("..");
     // The table would break a long interval anywhere, and half a number looks like a number.
     table.add_rows(if width(&on_a_line) <= usize::from(WIDTH) { on_a_line } else { rows("..\n") });
-    for column in table.column_iter_mut() {
-        column.set_padding((0, 1));
-        if column.index > 0 {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    for line in table.lines() {
-        text.push_str(line.trim_end());
-        text.push('\n');
-    }
+    text += &text_table::lines(table, 1..);
     text.push_str("\nBelow each time: its 95 % confidence interval. wire: IP bytes / payload bytes.\n");
     text.push_str("hit: share of transactions that lost a packet. timeouts: per transaction.\n");
     for arm in report.arms.iter().filter(|arm| arm.completed < arm.n) {

@@ -2,7 +2,7 @@
 //! in the expected range.
 
 use brisk_link::seeds::ChaCha8Rng;
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use comfy_table::{ContentArrangement, Table, presets};
 use rayon::prelude::*;
 use serde::Serialize;
 
@@ -14,6 +14,7 @@ use crate::plan::{Cell, Claim, Expectation, Plan};
 use crate::real::report::RealReport;
 use crate::row::Row;
 use crate::statistics::{Interval, below, resampler};
+use crate::text_table;
 
 /// Number of bootstrap resamples for one figure.
 const RESAMPLES: usize = 300;
@@ -271,14 +272,8 @@ impl PlanReport {
         for cell in &self.cells {
             table.add_rows(cell.expected.iter().map(|finding| finding.row(&cell.cell)));
         }
-        for column in table.column_iter_mut() {
-            column.set_padding((0, 1));
-            if (3..7).contains(&column.index) {
-                column.set_cell_alignment(CellAlignment::Right);
-            }
-        }
-        for line in table.lines() {
-            text.push_str(&format!("  {}\n", line.trim_end()));
+        for line in text_table::lines(table, 3..7).lines() {
+            text.push_str(&format!("  {line}\n"));
         }
         text
     }
@@ -389,6 +384,26 @@ mod tests {
         assert_eq!(verdict(None), Verdict::Outside);
         assert_eq!(verdict(Some(200)), Verdict::Unsure);
         assert_eq!(verdict(Some(4_000)), Verdict::Outside);
+    }
+
+    #[test]
+    fn figure_that_moves_by_one_percent_leaves_a_range_of_half_a_percent() {
+        let rows = |us: u64| vec![Row { completion_us: Some(us), ..Row::default() }; 200];
+        let base = rows(100_000);
+        let verdict = |arm: &[Row], text: &str| {
+            let expectation: Expectation = toml::from_str(&format!("arm = 'tcp'\n{text}\n")).unwrap();
+            let finding = find(&expectation, Rows { arm, base: &base, rtt_us: 50_000.0 }, Some(200), 1);
+            (finding.brisk, finding.verdict)
+        };
+        for (range, figure) in [
+            ("metric = 'ms.p50'\npaper = 80\nrange = [79.6, 80.4]", [80.0, 80.8, 79.2]),
+            ("metric = 'rtts.p99'\npaper = 1.6\nrange = [1.592, 1.608]", [1.6, 1.616, 1.584]),
+            ("metric = 'gain.mean'\npaper = -20\nrange = [-20.1, -19.9]", [-20.0, -19.2, -20.8]),
+        ] {
+            assert_eq!(verdict(&rows(80_000), range), (figure[0], Verdict::Within), "{range}");
+            assert_eq!(verdict(&rows(80_800), range), (figure[1], Verdict::Outside), "{range}");
+            assert_eq!(verdict(&rows(79_200), range), (figure[2], Verdict::Outside), "{range}");
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use comfy_table::{ContentArrangement, Table, presets};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::contestant::Contestant;
@@ -11,6 +11,7 @@ use crate::compare::LinkReport;
 use crate::emulate::Outcome;
 use crate::plan::metric::Metric;
 use crate::statistics::{Interval, Sample, Statistic};
+use crate::text_table;
 
 /// The results of all contestants.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -190,15 +191,7 @@ impl RealReport {
             "share",
         ]);
         table.add_rows(contestants.iter().map(ContestantReport::row));
-        for column in table.column_iter_mut() {
-            column.set_padding((0, 1));
-            if column.index > 0 {
-                column.set_cell_alignment(CellAlignment::Right);
-            }
-        }
-        for line in table.lines() {
-            text.push_str(&format!("{}\n", line.trim_end()));
-        }
+        text += &text_table::lines(table, 1..);
         text.push_str(
             "Times in ms. up, down: IP bytes that each side sent / payload bytes. CPU: ms a request, of the contestant's\n\
              processes. share: percent of its bulk flow beside one of the kernel's CUBIC.\n",
