@@ -4,8 +4,7 @@ use brisk_wire::{Flags, TcpHeader};
 
 use crate::congestion::sample::Transmission;
 use crate::connection::Connection;
-use crate::connection::control::Control;
-use crate::connection::decision::{Change, Choice, Data};
+use crate::connection::decision::{Change, Choice, Control, Data};
 use crate::connection::gentle::SentSegment;
 use crate::connection::segment::{Built, Segment};
 use crate::connection::state::State;

@@ -4,10 +4,9 @@
 use brisk_wire::Flags;
 
 use crate::congestion::sample::{AckSample, CongestionCause, CongestionEvent};
-use crate::connection::Connection;
-use crate::connection::control::Events;
 use crate::connection::sender::Sender;
 use crate::connection::state::Input;
+use crate::connection::{Connection, Events};
 use crate::event::{Observation, UndoCause};
 use crate::mechanism::signal::RepairReport;
 use crate::outcome::{
