@@ -142,7 +142,7 @@ struct Barrage {
     lasting: bool,
     /// True if its application reads.
     reads: bool,
-    /// Values that must not change while the driven TIME-WAIT exists, and its end.
+    /// Number of reused TIME-WAITs, constant while the driven one exists, and the end of that one.
     reused: u64,
     expires: Instant,
     next_port: u16,

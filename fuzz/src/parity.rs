@@ -177,7 +177,7 @@ fn honest(decisions: &mut Decisions<'_>, layout: &Layout, receiver: &Receiver) -
     Segment { seq, flags: Flags::ACK, option, payload }
 }
 
-/// Changes it like a middlebox or an attacker.
+/// Changes a segment like a middlebox or an attacker.
 fn change(decisions: &mut Decisions<'_>, segment: &mut Segment) {
     match decisions.below(6) {
         0 => segment.payload.truncate(usize::from(decisions.short())),

@@ -1,4 +1,4 @@
-//! A stack with checks after each call of invariants that always hold.
+//! A stack whose invariants are checked after each call.
 //!
 //! - The buffers hold no more than the configuration allows, and there are no more connections.
 //! - Transmissions and events end while time stands still.

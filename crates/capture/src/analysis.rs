@@ -23,7 +23,7 @@ const MAX_OPEN: usize = 2_000_000;
 const MAX_KEPT: usize = 100_000;
 /// Maximum number of sources whose IP identifications are watched.
 const MAX_SOURCES: usize = 65_536;
-/// If one part of the path has a smaller share of the round-trip time, the capture point is at its end.
+/// If one part of the path has a smaller share of the round-trip time, the capture was made at that end.
 const AT_THE_END: f64 = 0.15;
 
 /// Where the capture was made.
@@ -36,7 +36,7 @@ pub enum Side {
     Server,
     /// Between them.
     Between,
-    /// Unknown: the capture has no complete handshake.
+    /// Unknown: the capture has no complete handshake without a repeated SYN or SYN-ACK.
     Unknown,
 }
 

@@ -62,7 +62,7 @@ pub struct Direction {
 /// Losses of a direction, seen from the capture point.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Seen {
-    /// Lost data segments beyond the capture point.
+    /// Losses beyond the capture point, of data segments.
     pub beyond: Losses,
     /// Losses before it: of all packets if the sender counts them in the IP header, otherwise of data
     /// segments.
@@ -223,7 +223,7 @@ impl Direction {
             0 => known.regular += 1,
             1.. if ahead as u16 <= MAX_MISSING => {
                 known.regular += 1;
-                // If no sequence number is missing, the end of the previous burst was lost.
+                // After a pause without a missing sequence number, the end of the previous burst was lost.
                 let before = self.by_identification.last_at().unwrap_or(at);
                 let tail = start <= next && at.saturating_sub(before) > BURST_GAP;
                 let when = if tail { before } else { at };

@@ -6,7 +6,7 @@
 //! | [`reader`] | pcap and pcapng, block by block: memory does not grow with the file |
 //! | [`segment`] | the fields of a packet that are used here; headers suffice, payload may be cut off |
 //! | [`train`] | packets of one direction in the order of sending, each marked as lost or not |
-//! | [`direction`] | one direction of a connection: retransmissions, and packets lost before the capture point |
+//! | [`direction`] | one direction of a connection: retransmissions, and losses before the capture point |
 //! | [`connection`] | a connection: handshake, round-trip time, exchanges |
 //! | [`analysis`] | all connections of a capture together |
 //!

@@ -49,7 +49,7 @@ pub struct Frame<'a> {
     pub original: u32,
 }
 
-/// The extent that was read.
+/// How much of a file was read.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Reading {
     /// Packets read.

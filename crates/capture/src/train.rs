@@ -156,7 +156,7 @@ impl Train {
         }
     }
 
-    /// Processes a DSACK of these bytes: the packet that was last marked as lost had arrived.
+    /// Processes a DSACK of these bytes: the last of the lost packets that carried them had arrived.
     pub fn had_arrived(&mut self, start: u64, end: u64) {
         let overlaps = |mark: &&mut Mark| mark.lost && mark.start < end && start < mark.end;
         if let Some(mark) = self.open.iter_mut().rev().find(overlaps) {

@@ -136,7 +136,7 @@ fn files_that_are_not_there_are_named() {
 }
 
 #[test]
-fn directory_without_scripts_is_a_failure() {
+fn empty_directory_is_a_failure() {
     let place = std::env::temp_dir().join(format!("brisk-nothing-{}", std::process::id()));
     std::fs::create_dir_all(&place).expect("a directory");
     let at = place.display().to_string();
@@ -302,7 +302,7 @@ fn unprivileged(words: &[&str]) -> Result<Output, String> {
     std::fs::copy(env!("CARGO_BIN_EXE_brisk"), &copy).map_err(|error| error.to_string())?;
     let nobody = ["--reuid", "65534", "--regid", "65534", "--clear-groups", "--bounding-set", "-all"];
     let out = Command::new("setpriv").args(nobody).arg(&copy).args(words).output();
-    // The system cleans the directory for temporary files.
+    // If this fails, the system cleans the directory for temporary files.
     let _ = std::fs::remove_file(&copy);
     match out {
         Ok(out) if String::from_utf8_lossy(&out.stderr).starts_with("setpriv:") => {

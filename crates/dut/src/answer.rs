@@ -10,7 +10,7 @@ use crate::messages::*;
 /// Sizes of a C `int` and of a `struct timeval`, bytes.
 const INT: usize = 4;
 const TIMEVAL: usize = 16;
-/// Maximum number of bytes in one call; gRPC's limit for a message is lower.
+/// Maximum number of bytes that a call requests; gRPC's default limit for a message is lower.
 const MAX_BYTES: i32 = 64 << 20;
 
 type Answer<T> = Result<T, Errno>;

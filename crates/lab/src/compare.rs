@@ -33,7 +33,7 @@ pub struct Comparison {
     pub request: u32,
     /// Bytes of the responses.
     pub sizes: Sizes,
-    /// The text of the sizes, for the report.
+    /// The sizes as requested, for the report.
     pub sizes_text: String,
     /// A page that each transaction loads, instead of one response. Default `None`.
     pub page: Option<Page>,
@@ -95,7 +95,7 @@ impl LinkReport {
 /// The transfer.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Workload {
-    /// Text of the response size.
+    /// The response size, as requested.
     pub flow: String,
     /// Bytes of each request.
     pub request_bytes: u32,
@@ -108,7 +108,7 @@ pub struct Workload {
 /// The result of one arm. Times are those of completed transactions.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct ArmReport {
-    /// Text of the arm.
+    /// The arm, as requested.
     pub name: String,
     /// Transactions run.
     pub n: u64,

@@ -198,7 +198,8 @@ fn crossings(captured: &[Captured]) -> Vec<Crossing> {
             break;
         }
     }
-    // Without a later arrival from the same side, a packet was still in transit at the end of the capture.
+    // A packet that did not arrive was still in transit at the end of the capture, unless a later one of the
+    // same side arrived.
     let arrived = |server: bool| {
         let of = |crossing: &&Crossing| crossing.from_server == server && crossing.arrived.is_some();
         found.iter().filter(of).map(|crossing| crossing.sent).max()
@@ -263,8 +264,8 @@ fn is_parity(segment: &Segment<'_>) -> bool {
     matches!(option, Some(Gentle::EncF1 { .. } | Gentle::EncF2 { .. } | Gentle::EncRs { .. }))
 }
 
-/// Reads the packets of a capture that this program wrote: little-endian, with times in microseconds. Ends at
-/// the first other block.
+/// Reads the packets of a capture that this program wrote: little-endian, with times in microseconds. Skips
+/// other blocks, and ends at the first invalid one.
 fn read(capture: &[u8]) -> Vec<Captured> {
     const ENHANCED_PACKET: u32 = 6;
     let word = |at: usize| Some(u32::from_le_bytes(capture.get(at..at + 4)?.try_into().ok()?));

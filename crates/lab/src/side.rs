@@ -58,8 +58,8 @@ pub enum Listener {
 }
 
 impl Side {
-    /// Listens. With Fast Open at most `queue` connections may be unacknowledged (the kernel has a sysctl to
-    /// enable it).
+    /// Listens. With Fast Open, our TCP may leave at most `queue` connections unacknowledged; for the kernel,
+    /// a sysctl enables Fast Open.
     ///
     /// # Errors
     /// Those of `bind` and `listen`.

@@ -1,4 +1,4 @@
-//! The demonstration, in real time. It has its own test program, so that no other test runs at the same time.
+//! The demonstration, in real time. It has its own test program, so that only its tests run at the same time.
 
 use std::time::Duration;
 

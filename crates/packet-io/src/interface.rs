@@ -242,8 +242,8 @@ impl Interface {
     }
 }
 
-/// Waits until Linux has added the local route of an IPv6 address, shortly after the address. Packets that
-/// arrive before that are lost.
+/// Waits until Linux has added the local route of an IPv6 address, which it does shortly after it has added
+/// the address. Packets that arrive before that are lost.
 fn wait_until_local(address: IpAddr) {
     const ATTEMPTS: u32 = 500;
     const PAUSE: Duration = Duration::from_millis(1);

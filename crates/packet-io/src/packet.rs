@@ -98,8 +98,8 @@ pub struct Opened {
     pub redirected: bool,
 }
 
-/// Opens `count` queues for the stack on `addresses`, which the host must have on `interface`: with
-/// redirection if the system permits it, otherwise with packet sockets.
+/// Opens `count` queues for the stack on `addresses`, which the host must have and which are reached over
+/// `interface`: with redirection if the system permits it, otherwise with packet sockets.
 ///
 /// # Errors
 /// Those of [`PacketDevice::open`].
@@ -177,7 +177,7 @@ impl PacketDevice {
         self.guards.ports()
     }
 
-    /// Sends segments that wait while the socket has room.
+    /// Sends waiting segments as long as the socket has room.
     fn drain(&mut self) -> io::Result<()> {
         while let Some(segment) = self.backlog.front() {
             match self.out.send(segment) {

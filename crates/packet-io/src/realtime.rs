@@ -3,8 +3,8 @@
 //! A plain `ppoll` returns 20 to 50 microseconds late, and milliseconds late on a busy machine. [`Waiter`]
 //! sleeps in `ppoll` until shortly before the due time and then polls in a busy loop; with a real-time
 //! priority ([`request_fifo`]) and a timer slack of a nanosecond the median lateness is below a microsecond.
-//! The kernel stops a real-time thread that uses more than 95 % of a second for tens of milliseconds, so the
-//! time in the busy loop is limited.
+//! If a real-time thread uses more than 95 % of a second, the kernel stops it for tens of milliseconds. So
+//! the time in the busy loop is limited.
 
 use std::io;
 use std::num::NonZeroU64;

@@ -42,7 +42,7 @@ pub fn use_local_ports(fd: BorrowedFd<'_>, ports: RangeInclusive<u16>) -> io::Re
 /// Permits a socket to be bound to an address that this host does not have (`IP_TRANSPARENT`).
 ///
 /// # Errors
-/// CAP_NET_RAW and CAP_NET_ADMIN are missing.
+/// Both CAP_NET_RAW and CAP_NET_ADMIN are missing.
 pub fn allow_foreign_address(fd: BorrowedFd<'_>, ipv6: bool) -> io::Result<()> {
     let (level, name) = match ipv6 {
         true => (libc::SOL_IPV6, libc::IPV6_TRANSPARENT),
@@ -51,7 +51,7 @@ pub fn allow_foreign_address(fd: BorrowedFd<'_>, ipv6: bool) -> io::Result<()> {
     set(fd, level, name, &1i32.to_ne_bytes())
 }
 
-/// Returns the number of a request such as SIOCINQ.
+/// Makes a request such as SIOCINQ and returns the resulting number.
 pub fn request(fd: BorrowedFd<'_>, request: u64) -> io::Result<i32> {
     let mut number: libc::c_int = 0;
     // SAFETY: requests of sockets with a number as the result write one int.

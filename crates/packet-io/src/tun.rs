@@ -307,7 +307,7 @@ impl TunDevice {
         Ok(())
     }
 
-    /// Passes a packet with an open checksum to the kernel without copying its payload.
+    /// Passes a packet with an open checksum to the kernel, with its payload in separate memory.
     fn write_gathered(
         &self,
         headers: Headers,

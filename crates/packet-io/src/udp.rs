@@ -199,7 +199,7 @@ enum Step {
     /// Nothing was sent, because an error about an earlier datagram was reported; try again.
     AfterError,
     Refused(usize),
-    /// The chain is complete.
+    /// Nothing is left to send.
     Done,
 }
 

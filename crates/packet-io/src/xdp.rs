@@ -129,7 +129,7 @@ impl Path {
 }
 
 /// Opens `count` queues, or as many as the interface has, for the stack on `addresses`, which the host must
-/// have on `interface`.
+/// have and which are reached over `interface`.
 ///
 /// # Errors
 /// No such interface, or not an Ethernet; an MTU above [`MAX_MTU`]; no addresses, or more than 16; a missing

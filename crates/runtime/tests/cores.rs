@@ -315,7 +315,7 @@ async fn stacks_share_knowledge_of_a_server() {
     assert!(client.export_fast_open_cache().contains("10.0.0.2"));
 }
 
-/// Ranges of the source port and the flags in an IPv4 packet with a TCP segment.
+/// Positions of the source port and the flags in an IPv4 packet with a TCP segment.
 const SOURCE_PORT: std::ops::Range<usize> = 20..22;
 const FLAGS: usize = 33;
 const SYN: u8 = 2;

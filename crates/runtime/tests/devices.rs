@@ -164,7 +164,8 @@ async fn a_reader_gets_its_turn_before_the_window_is_full() {
 }
 
 /// One packet answers a request: an acknowledgement before the server runs would be a second one. The clock
-/// stands still while a task can run, so the server's turn must be limited.
+/// is paused, so it stands still while a task can run: otherwise the server's turn, which is limited in time,
+/// could end on a busy machine before the server answers.
 #[tokio::test(start_paused = true)]
 async fn an_acknowledgement_leaves_with_the_answer() {
     let (a, b) = MemoryDevice::pair_with(MemoryOptions::default());
@@ -257,7 +258,7 @@ async fn a_main_task_that_waits_sleeps() {
     assert!(polls < 1000, "{polls} polls in 300 ms");
 }
 
-/// Returns `device`, which fails when `fail` is set, and counts the driver's calls.
+/// Returns `device`, which fails when `fail` is set; `looks` counts how often the driver receives from it.
 fn failing(device: MemoryDevice, fail: tokio::sync::watch::Receiver<bool>, looks: Arc<AtomicU32>) -> Watched {
     let on_look = move || {
         looks.fetch_add(1, Ordering::Relaxed);

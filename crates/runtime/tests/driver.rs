@@ -74,7 +74,7 @@ async fn answers(thinking: Duration) -> Vec<Sent> {
     sent.lock().unwrap().clone()
 }
 
-/// A device that gathers, and refuses every third of the packets that are sent together.
+/// A device that gathers, and does not take every third of the packets that are sent together.
 struct Choosy {
     inner: MemoryDevice,
     offered: usize,

@@ -88,7 +88,7 @@ pub(crate) struct Prefix {
     pub(crate) bad_checksum: bool,
 }
 
-/// The ECN field of a packet to send or expect.
+/// The ECN field of an arriving or an expected packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum EcnBits {
     /// This value.

@@ -35,7 +35,7 @@ impl<'a> Cursor<'a> {
         1 + self.text.bytes().take(self.at).filter(|byte| *byte == b'\n').count() as u32
     }
 
-    /// Returns an error at the next token that names the `expected` one.
+    /// Returns an error at the next token; the message names the `expected` one.
     pub(crate) fn error(&mut self, expected: impl std::fmt::Display) -> ScriptError {
         self.skip_blank();
         let found: String = self.rest().lines().next().unwrap_or("").chars().take(40).collect();

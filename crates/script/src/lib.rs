@@ -73,7 +73,7 @@ pub fn run(name: &str, text: &str, options: &Options) -> Result<Report, ScriptEr
     run_traced(name, text, options, &mut |_| {})
 }
 
-/// Like [`run`], but passes every line of the trace on when it happens, also in a run that fails.
+/// Like [`run`], but passes on every line of the trace when it happens, also in a run that fails.
 ///
 /// # Errors
 /// Those of [`run`].
@@ -106,7 +106,7 @@ pub enum KernelVerdict {
 /// needs the right to create one.
 ///
 /// # Errors
-/// Those of [`run`], with the behaviour of the kernel.
+/// Those of [`run`], with the kernel in place of the stack.
 pub fn run_on_kernel(
     name: &str,
     text: &str,

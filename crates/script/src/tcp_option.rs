@@ -183,7 +183,7 @@ impl fmt::Display for TcpOption {
     }
 }
 
-/// Formats a sequence number slightly below the initial one as a negative number.
+/// Returns a sequence number for display: one slightly below the initial one as a negative number.
 pub(crate) fn near(seq: u32) -> i64 {
     const LITTLE: u32 = 1 << 24;
     if seq > u32::MAX - LITTLE { i64::from(seq as i32) } else { i64::from(seq) }

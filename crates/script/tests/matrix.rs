@@ -41,7 +41,7 @@ fn cell(state: &str, event: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("scripts/matrix/{state}-{event}.pkt"))
 }
 
-/// Returns the last packet of a script's trace, which is the answer if it follows the event.
+/// Returns the kind of the first packet that was sent after the event (the last arrival), or `-`.
 fn answer(trace: &[String]) -> &'static str {
     let event = trace.iter().rposition(|line| line.contains(" < "));
     let sent = trace.iter().skip(event.map_or(0, |at| at + 1)).find_map(|line| line.split_once(" > "));

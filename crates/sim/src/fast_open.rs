@@ -2,9 +2,9 @@
 //!
 //! Fast Open saves time from the second connection on. An [`Acquaintance`] is the state that two earlier
 //! connections over the same path leave: the client has the server's cookie, knows the properties of the
-//! path, and knows that it passes data on a SYN. The server knows the path too. The path is that of the
-//! measurement with its middleboxes, but without load and loss. The acquaintance is made once and recalled at
-//! the start of every transaction.
+//! path, and knows whether the path passes data on a SYN. The server knows the path too. The path is that of
+//! the measurement with its middleboxes, but without load and loss. The acquaintance is made once and
+//! recalled at the start of every transaction.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -23,7 +23,7 @@ use crate::world::{Side, World};
 
 /// The Fast Open key of every simulated server: a cookie stays valid in other worlds.
 const KEY: [u8; 16] = *b"brisk simulation";
-/// Maximum time of the acquaintance's transactions: longer than the stack takes to give up a connection.
+/// Maximum time per transaction of the acquaintance: longer than the stack takes to give up a connection.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Returns the Fast Open configuration of a simulated server.
@@ -146,7 +146,7 @@ fn remember(stack: &mut Stack, paths: Option<&str>) {
     debug_assert!(recalled.is_ok(), "as it was written");
 }
 
-/// Returns a plan of consecutive transactions: the first gets the cookie, the second uses it.
+/// Returns a plan of consecutive transactions: the first gets the cookie, the second tries it.
 fn visit(server: SocketAddr, tcp: &TcpConfig, exchanges: &[Exchange]) -> ClientPlan {
     ClientPlan {
         server,
@@ -161,7 +161,8 @@ fn visit(server: SocketAddr, tcp: &TcpConfig, exchanges: &[Exchange]) -> ClientP
     }
 }
 
-/// Returns the path without losses. A browser that loads a page over it learns the length of its queue.
+/// Returns the path without losses and other random effects. A browser that loads a page over it learns the
+/// length of its queue.
 pub(crate) fn lossless(link: &LinkSpec) -> LinkSpec {
     let lossless = |direction: &DirectionSpec| DirectionSpec {
         rate: direction.rate.clone(),
@@ -179,7 +180,7 @@ fn quiet_direction(direction: &DirectionSpec) -> DirectionSpec {
     }
 }
 
-/// Returns the path with its delay and middleboxes, without loss, rate or queue.
+/// Returns the path with only its delay and middleboxes: nothing on it depends on chance or load.
 fn quiet(link: &LinkSpec) -> LinkSpec {
     LinkSpec { down: quiet_direction(&link.down), up: quiet_direction(&link.up), seed: link.seed }
 }

@@ -117,7 +117,7 @@ fn bulk(world: &mut World, hosts: [HostId; 2], address: IpAddr, tcp: &TcpConfig)
     world.add_app(hosts[0], Instant::ZERO, Sink::new(SocketAddr::new(address, PORT), listen))
 }
 
-/// Adds a server and its clients.
+/// Adds a server. Returns its clients, as many as are taken from the iterator.
 fn fetches(
     world: &mut World,
     server: HostId,

@@ -82,7 +82,7 @@ pub struct TransactionResult {
     pub completion: Option<Duration>,
     /// Time from the beginning to the first byte of the response.
     pub first_byte: Option<Duration>,
-    /// Segments that both ends retransmitted, SYN and SYN-ACK included.
+    /// Retransmitted segments of both ends, SYN and SYN-ACK included.
     pub retransmits: u64,
     /// Retransmission timeouts of both ends, those of the handshake included.
     pub timeouts: u64,
@@ -90,12 +90,12 @@ pub struct TransactionResult {
     pub handshake_timeouts: u64,
     /// Fast recoveries of both ends.
     pub recoveries: u64,
-    /// Window reductions that both ends undid.
+    /// Undone window reductions of both ends.
     pub undos: u64,
     /// Losses that probes repaired before loss detection saw them, and for which the window was reduced, at
     /// both ends.
     pub masked_losses: u64,
-    /// Data segments and acknowledgements that both ends sent.
+    /// Data segments and acknowledgements sent, of both ends.
     pub segments: u64,
     /// Tail loss probes of both ends.
     pub probes: u64,

@@ -168,8 +168,8 @@ fn a_repaired_loss_reduces_the_window_as_often_as_one_that_is_not() {
     assert!((with / without - 1.0).abs() < 0.02, "{without} a loss without, {with} with parity");
 }
 
-/// Runs the flow under test first or second, with several differences in time. Returns its share of the
-/// delivered bytes, and the share of packets that the bottleneck dropped.
+/// Runs the flow under test first or second, with several intervals between the starts. Returns its share of
+/// the delivered bytes, and the share of packets that the bottleneck dropped.
 fn share_with_plain_tcp(tcp: &TcpConfig, runs: u64, duration: u64) -> (f64, f64) {
     let link = "--rtt 40ms --rate 10mbit --queue 50kB";
     let (mut own, mut all, mut dropped, mut offered) = (0, 0, 0, 0);

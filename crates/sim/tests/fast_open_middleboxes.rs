@@ -1,5 +1,5 @@
 //! Fast Open behind devices that block it: the extra time of each transaction compared with plain TCP over
-//! the same path, and the reported outcome. A client makes four consecutive transactions with one server. The
+//! the same path, and the reported outcome. A client makes five consecutive transactions with one server. The
 //! first only gets the cookie, so the second is the first with data on its SYN.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

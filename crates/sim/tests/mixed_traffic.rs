@@ -93,7 +93,7 @@ impl Sum {
     }
 }
 
-/// Runs one transaction on an open connection, as most transactions in the paper.
+/// Runs one transaction on an open connection, like most transactions of the paper.
 fn run(mix: &Mix, tcp: &TcpConfig, index: u64) -> TransactionResult {
     let path = PATHS[spread(index.wrapping_mul(3) + 1, PATHS.len() as u64) as usize];
     let link = LinkSpec::parse(&format!("{path} {LOSS}")).unwrap();

@@ -107,8 +107,9 @@ fn without_loss_there_is_no_redundancy() {
     }
 }
 
-/// With loss the planner improves the mean and the tail, for a quarter more bytes. This includes a single
-/// response at 5 %: on an idle path the allowance counts a megabyte (`steady_load` tests busy paths).
+/// With loss the planner improves the mean and the tail, for a quarter more bytes. A single response may have
+/// these bytes with an allowance of 5 % too: on an idle path the allowance counts a megabyte (`steady_load`
+/// tests busy paths).
 #[test]
 fn redundancy_pays_within_its_allowance() {
     let rtt = Duration::from_millis(100);

@@ -203,7 +203,7 @@ fn bulk_loses_what_short_flows_add() {
     let (alone, plain) = (of(None), of(Some(&TcpConfig::default())));
     println!("alone: {alone}\nplain: {plain}");
     let link = runs * seconds * 10_000_000 / 8;
-    // A response has two segments, the handshake and the FIN; retransmissions are included.
+    // 2 kB in two segments, the handshake and the FIN, with retransmissions.
     let added = runs * 50 * seconds * (2_000 + 6 * 60);
     for percent in [5, 25, 100] {
         let planned = of(Some(&TcpConfig::planned(percent)));

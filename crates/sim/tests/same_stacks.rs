@@ -116,7 +116,7 @@ fn figures() {
     }
 }
 
-/// The memory of both ends meets the target for 30 kB at 2 % loss.
+/// With the memory of both ends, responses meet the target for 30 kB at 2 % loss.
 #[test]
 fn the_tail_stays_short_while_the_memory_of_the_path_grows() {
     let cell = play("--rtt 100ms --loss 2%", 30_000, &all(25), 36, 1);

@@ -133,7 +133,7 @@ pub fn receive(world: &impl World, fd: i32, len: usize, flags: i32) -> Answer<Re
     let wants_all = flags & libc::MSG_WAITALL != 0 && flags & (libc::MSG_PEEK | libc::MSG_ERRQUEUE) == 0;
     let low_water = world.call(|host| Ok(host.socket(fd)?.options.receive_low_water))?;
     let target = if wants_all { len } else { low_water.min(len).max(1) };
-    // MSG_PEEK and MSG_ERRQUEUE return the available data at once.
+    // MSG_PEEK and MSG_ERRQUEUE return the available data and do not wait for more.
     let waits = limit != Some(Duration::ZERO) && flags & (libc::MSG_PEEK | libc::MSG_ERRQUEUE) == 0;
     let mut so_far: Option<Received> = None;
     let received = world.wait(limit, |host| {

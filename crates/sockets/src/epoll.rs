@@ -22,7 +22,7 @@ const WITH_EXCLUSIVE: Flags =
 /// ready events are the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Happened {
-    /// Arrivals of data, which wake readers.
+    /// Arrivals of data and of connections to accept, which wake readers.
     pub(crate) arrivals: u64,
     /// Errors and closed directions, which wake every watcher.
     pub(crate) changes: u64,

@@ -221,7 +221,7 @@ impl ErrorQueue {
 }
 
 impl Watched {
-    /// Makes a time stamp; the time is zero unless the program has asked for it.
+    /// Makes the entry of a time stamp; it has the time only if the program has asked for it.
     fn stamp(&self, which: u32, now: Duration) -> Entry {
         let error = ExtendedError {
             errno: libc::ENOMSG as u32,

@@ -24,7 +24,7 @@ use crate::tcp_info;
 
 /// First descriptor of this library; kernels use smaller numbers.
 pub const FIRST_FD: i32 = 1 << 24;
-/// Initial time of the clock. It is not zero, so that a time of zero is never "long ago".
+/// Initial time of the clock: not zero, so that nothing is "long ago" by accident.
 pub(crate) const START: Instant = Instant::from_millis(1_000_000);
 /// Time of day at clock time zero, seconds since 1970.
 const EPOCH_SECS: u64 = 1_700_000_000;

@@ -66,7 +66,7 @@ impl Difference {
     }
 }
 
-/// Returns by how much the kernel got an event late, at most; `None` if it ran another script.
+/// Returns the maximum delay of an event in the kernel's run; `None` if the kernel ran another script.
 pub fn lateness(ours: &Record, kernel: &Record) -> Option<i64> {
     let same = ours.steps.len() == kernel.steps.len()
         && ours.steps.iter().zip(&kernel.steps).all(|(ours, kernel)| ours.event == kernel.event);

@@ -796,7 +796,7 @@ struct Arrived {
 }
 
 impl Arrived {
-    /// Parses `< P. 1:11(10) ack 1 win 1024 <nop,nop,TS val 7 ecr 8>`
+    /// Parses `< P. 1:11(10) ack 1 win 1024 <nop,nop,TS val 7 ecr 8>`.
     fn read(event: &str) -> Option<Arrived> {
         let text = event.strip_prefix("< ")?;
         let after =

@@ -485,7 +485,7 @@ impl Generator {
         })
     }
 
-    /// Moves all events to this time or later.
+    /// Moves the events before this time to it, in order and with the minimum spacing.
     fn postpone(&mut self, to: i64) {
         let early: Vec<_> = self.pending.range(..(to, 0)).map(|(key, _)| *key).collect();
         let moved: Vec<Pending> = early.iter().filter_map(|key| self.pending.remove(key)).collect();
@@ -594,7 +594,7 @@ impl Generator {
                 self.duplicate = Some((from, from + self.draws.between(1, 3) * self.size));
                 self.segment(at, "", ".", self.seq, 0, self.next)
             }
-            // The next acknowledgement reports it: Linux accepts a window only from a segment that
+            // The next acknowledgement reports it: Linux accepts a smaller window from a segment that
             // acknowledges data.
             Stray::WindowShrinks => {
                 self.window = self.draws.between(1, 3_000);

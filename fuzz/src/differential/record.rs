@@ -108,7 +108,7 @@ fn read_value(text: &str) -> Option<(String, Option<i64>)> {
     Some((name.trim_start_matches("tcpi_").to_owned(), value.parse().ok()))
 }
 
-/// Parses `[ect0] P. 1:11(10) ack 1 win 1024 <nop,nop,TS val 7 ecr 8>`
+/// Parses `[ect0] P. 1:11(10) ack 1 win 1024 <nop,nop,TS val 7 ecr 8>`.
 fn read_packet(at: i64, text: &str, line: &str) -> Option<Packet> {
     let (ecn, text) = match text.strip_prefix('[') {
         Some(prefixed) => prefixed.split_once("] ")?,

@@ -145,7 +145,8 @@ impl Shared {
     }
 }
 
-/// Formats Fast Open, retransmissions, timeouts, probes, received parity segments, and repaired losses.
+/// Formats the outcome of Fast Open, and the numbers of retransmissions, timeouts, probes, received parity
+/// segments, and losses that parity repaired.
 fn of_ours(stream: &Stream) -> String {
     let mut text = String::new();
     if let Some(stats) = stream.stats() {

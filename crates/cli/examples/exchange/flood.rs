@@ -16,7 +16,7 @@ use brisk_wire::{
 pub(crate) enum Kind {
     /// SYNs with data and random cookies from random addresses.
     Forged,
-    /// SYNs with data and one valid cookie from its own address.
+    /// SYNs with data and one valid cookie, from the address to which the cookie belongs.
     Stolen,
     /// Like `Stolen`, each followed by a reset.
     StolenAndReset,
@@ -89,7 +89,7 @@ impl Attacker {
         Ok(Attacker { tun, own, to: flood.to, draw: 12_345, packet: Vec::new() })
     }
 
-    /// Returns 64 random bits, which need not be good.
+    /// Returns 64 pseudo-random bits of low quality.
     fn draw(&mut self) -> u64 {
         self.draw = self.draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         self.draw ^ (self.draw >> 29)

@@ -74,7 +74,7 @@ impl Farm {
         counters(&self.client)["Active"] > before
     }
 
-    /// Connects to both servers in turn, each after itself and after the other.
+    /// Checks that connections use Fast Open: to both servers in turn, each after itself and after the other.
     fn is_fast(&mut self, when: &str) {
         for server in [Server::Kernel, Server::Brisk, Server::Brisk, Server::Kernel, Server::Kernel] {
             assert!(self.visit(server), "{when}: no Fast Open with {server:?}");

@@ -1,4 +1,5 @@
-//! The gateway pair while addresses change: of the frontend's host, of a backend, and in several families.
+//! The gateway pair while the address of the frontend's host or of a backend changes, and with backends of
+//! both families.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -107,8 +108,8 @@ fn get(namespace: &Namespace, address: &str) -> std::io::Result<String> {
 struct Hosts(PathBuf);
 
 impl Hosts {
-    /// Creates the file before a program is started in `namespace`. The error is the reason why that is
-    /// impossible.
+    /// Creates the file, which must exist before a program is started in `namespace`. The error is the reason
+    /// why that is impossible.
     fn of(namespace: &Namespace, addresses: &[&str]) -> std::io::Result<Hosts> {
         let directory = PathBuf::from("/etc/netns").join(namespace.name());
         std::fs::create_dir_all(&directory)?;

@@ -55,7 +55,7 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // The system cleans the directory for temporary files.
+        // If this fails, the system cleans the directory for temporary files.
         let _ = std::fs::remove_dir_all(&self.directory);
     }
 }
@@ -82,8 +82,8 @@ pub(crate) fn assert_same(copy: &Path, original: &Path) {
     assert_eq!(first_difference(&mut reader, original, true), None, "{} is no copy", copy.display());
 }
 
-/// Returns where `body` first differs from the file `expected`; with `ends`, also if only one of them has
-/// ended.
+/// Returns where `body` first differs from the file `expected`; bytes after the whole file are a difference
+/// only with `ends`.
 fn first_difference(body: &mut impl Read, expected: &Path, ends: bool) -> Option<String> {
     let mut original = File::open(expected).expect("the original is there");
     let (mut ours, mut theirs) = (vec![0; 1 << 16], vec![0; 1 << 16]);

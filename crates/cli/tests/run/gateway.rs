@@ -15,7 +15,7 @@ pub(crate) fn key(files: &Scratch, name: &str) -> String {
     path
 }
 
-/// Starts an origin that sends received data back, one connection after the other.
+/// Starts an origin that sends received data back on every connection.
 pub(crate) fn echo() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");

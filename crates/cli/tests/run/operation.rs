@@ -237,8 +237,7 @@ fn replaced_key_is_read_without_a_signal() {
     assert_eq!(backend.stop().0, Some(0));
 }
 
-/// Returns the answer to one byte through a frontend, which begins with the origin's name; empty if the
-/// frontend refuses.
+/// Returns the answer to one byte through a frontend: the origin's name; empty if the connection is refused.
 fn whose(address: &str) -> String {
     let Ok(mut client) = TcpStream::connect(address) else { return String::new() };
     let mut answer = String::new();
@@ -246,7 +245,7 @@ fn whose(address: &str) -> String {
     exchanged.map_or_else(|_| String::new(), |_| answer)
 }
 
-/// Starts an origin that answers every message with its name.
+/// Starts an origin that answers the first data of every connection with its name.
 fn named(name: &'static str) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address").to_string();
@@ -314,7 +313,7 @@ fn listeners_are_checked_named_and_changed_by_a_reload() {
         assert_eq!(answer, name);
     }
 
-    // A port of another program leaves everything unchanged.
+    // If another program uses the port of a listener, everything stays unchanged.
     let held = TcpListener::bind("127.0.0.1:0").expect("a port");
     let taken = held.local_addr().expect("an address").to_string();
     write(&[listener(&b, "api"), listener(&taken, "web")]);
@@ -352,7 +351,7 @@ fn killed_backend_is_bypassed_until_it_returns() {
     assert!(died.elapsed() < Duration::from_secs(3), "{:?}", died.elapsed());
     assert_eq!(through(&address, b"straight".to_vec()), b"straight");
     assert!(frontend.until("bytes_up=8").contains("route=direct:"));
-    // The backend restarts at the same address, by flags that override the file.
+    // The backend restarts at the same address, with a flag that overrides the file.
     let peer = std::fs::read_to_string(files.path("f.toml")).expect("the file");
     let peer =
         peer.split("peer = '").nth(1).and_then(|rest| rest.split('\'').next()).expect("a peer").to_owned();

@@ -33,7 +33,7 @@ fn is_ours(fd: c_int) -> bool {
     fd >= FIRST_FD
 }
 
-/// Makes a call and sets `errno`; catches a panic, which must not reach C.
+/// Makes a call and sets `errno` if it fails; catches a panic, which must not reach C.
 pub(super) fn run_in(
     world: Option<&VirtualWorld>,
     call: impl FnOnce(&VirtualWorld) -> Answer<isize>,

@@ -134,7 +134,7 @@ fn more_than_the_backlog_must_wait() {
 }
 
 #[test]
-fn network_unreachable_error_ends_connect() {
+fn icmp_unreachable_error_ends_connect() {
     over_v4(&[], async |mut bench| {
         for (code, errno) in [(0, libc::ENETUNREACH), (1, libc::EHOSTUNREACH), (3, libc::ECONNREFUSED)] {
             let own = bench.peer_addr();

@@ -156,7 +156,7 @@ impl End {
         self.ack = segment.end();
     }
 
-    /// Returns the stream offset of `segment` at the device under test.
+    /// Returns the offset of `segment` in the stream of the device under test.
     pub(crate) fn offset(&self, segment: &Segment) -> u32 {
         segment.seq.wrapping_sub(self.isn).wrapping_sub(1)
     }

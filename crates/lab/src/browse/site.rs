@@ -1,9 +1,9 @@
 //! A page as files, with which a browser loads an outline again.
 //!
 //! Documents contain the objects that their parser found, in order and evenly distributed, with leading style
-//! sheets and scripts in the head. Scripts compute and then load the objects that they had loaded. Other
-//! objects load their children when they have arrived. Objects are padded to their size; they are longer only
-//! if their content requires it.
+//! sheets and scripts in the head. Scripts compute and then load the objects that they loaded in the
+//! recording. The children of other objects are loaded when their parent has arrived. Objects are padded to
+//! their size; they are longer only if their content requires it.
 
 use std::fmt::Write;
 
@@ -66,7 +66,7 @@ struct Tree<'a> {
 }
 
 impl Tree<'_> {
-    /// Returns the objects that an object loads: its children, and those of the target of its redirect.
+    /// Returns the objects that an object loads: its children, and those of objects that redirect to it.
     fn children(&self, index: usize) -> Vec<usize> {
         let objects = &self.outline.objects;
         let mut parents = vec![index];
@@ -157,8 +157,8 @@ impl Tree<'_> {
         format!("[{}]", children.iter().map(item).collect::<Vec<_>>().join(","))
     }
 
-    /// Returns the script with which a container loads children once the object has arrived; documents and
-    /// scripts load theirs themselves.
+    /// Returns the argument of `k` with which the container of the object loads its children once it has
+    /// arrived; documents and scripts load theirs themselves.
     fn after(&self, index: usize) -> Option<String> {
         let children = self.children(self.final_target(index));
         let itself = matches!(self.kind(index), Kind::Document | Kind::Script);
@@ -202,7 +202,7 @@ fn spread(pieces: &[String], size: usize) -> Vec<u8> {
     let mut body = Vec::with_capacity(size.max(contained));
     for (nth, piece) in pieces.iter().enumerate() {
         body.extend_from_slice(piece.as_bytes());
-        // Number of bytes due at this piece, if a comment can reach it.
+        // Length of the body that is due after this piece, if a comment can reach it.
         let due = contained_until(pieces, nth) + filler * (nth + 1) / pieces.len();
         if let Some(missing) = due.checked_sub(body.len() + "<!---->".len()) {
             body.extend_from_slice(b"<!--");

@@ -64,9 +64,9 @@ pub struct Estimate {
     pub seed: u64,
     /// One gain per mechanism.
     pub gains: Vec<Gain>,
-    /// Maximum of additional bytes for the recommendation, percent.
+    /// Limit of the additional bytes for the recommendation, percent.
     pub max_overhead: u32,
-    /// The recommended arm; null if no arm surely helps.
+    /// The recommended arm; null if no arm is certain to help.
     pub recommended: Option<String>,
 }
 
@@ -207,7 +207,7 @@ fn gain(
     }
 }
 
-/// Returns the arm with the largest gain among those that surely gain and stay within the limit of bytes.
+/// Returns the arm with the largest gain among those with a certain gain that stay within the limit of bytes.
 fn recommended(gains: &[Gain], max_overhead: u32) -> Option<String> {
     let to_switch_on = |gain: &&Gain| {
         let listed = MECHANISMS.iter().any(|(name, _, _, on)| *on && *name == gain.mechanism);

@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::sizes::Sizes;
 use crate::statistics::{Interval, Sample};
 
-/// From this ratio of round-trip times on (90th percentile / 10th), exchanges are simulated in groups.
+/// Above this ratio of round-trip times (90th percentile / 10th), exchanges are simulated in groups.
 const SPREAD: f64 = 1.3;
 /// Number of groups of similar round-trip times.
 const GROUPS: usize = 3;
@@ -49,9 +49,9 @@ pub enum Case {
 pub struct Traffic {
     /// The exchanges.
     pub groups: Vec<Group>,
-    /// Losses from the servers.
+    /// Losses of packets from the servers.
     pub down: Losses,
-    /// Losses from the clients.
+    /// Losses of packets from the clients.
     pub up: Losses,
 }
 
@@ -68,9 +68,9 @@ pub struct Facts {
     pub side: Side,
     /// 10th, 50th and 90th percentile of the round-trip time.
     pub rtt_ms: [f64; 3],
-    /// Losses from the servers.
+    /// Losses of packets from the servers.
     pub down: LossFacts,
-    /// Losses from the clients.
+    /// Losses of packets from the clients.
     pub up: LossFacts,
     /// 10th, 50th and 90th percentile of the response sizes.
     pub response_bytes: [f64; 3],

@@ -59,7 +59,7 @@ impl Comparison {
     }
 
     /// Returns the initial knowledge of an arm; `None` if it has none. The planner needs the loss rate of the
-    /// path, and an arm with a path start needs its window: both get it from many transactions like those
+    /// path, and an arm with a path start needs its capacity: both get it from many transactions like those
     /// that are compared, over the same path.
     fn acquaint(&self, arm: &Profile, path: &LinkSpec) -> Result<Option<Acquaintance>, TransactionError> {
         let acquaintance = match (arm.memory, arm.fast_open) {

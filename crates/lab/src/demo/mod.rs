@@ -43,7 +43,7 @@ pub struct Demo {
     pub arms: Vec<Profile>,
     /// Bytes of each response.
     pub flow: u64,
-    /// The text of the size.
+    /// The size, as requested.
     pub flow_text: String,
     /// Requests per second to each arm.
     pub per_second: f64,

@@ -22,7 +22,7 @@ struct Record {
 pub struct Capture {
     records: Sender<Record>,
     writer: JoinHandle<io::Result<()>>,
-    /// Offset of the link's clock from the time of day, and the start of that clock.
+    /// The start of the capture on the monotonic clock, and as time of day.
     epoch: (Clock, Duration),
 }
 

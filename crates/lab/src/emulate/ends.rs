@@ -251,7 +251,7 @@ impl End for UdpEnd {
                 self.peer = Some(from);
                 Ok(())
             }
-            // A peer that is not running answers earlier datagrams with an ICMP error.
+            // If the peer is not running, its host answers earlier datagrams with an ICMP error.
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
                 Err(io::ErrorKind::WouldBlock.into())
             }

@@ -38,7 +38,7 @@ impl Lateness {
         self.0.saturating_record(u64::try_from(late.as_nanos()).unwrap_or(LONGEST));
     }
 
-    /// Removes all packets.
+    /// Resets the distribution.
     pub fn clear(&mut self) {
         self.0.reset();
     }

@@ -76,7 +76,7 @@ impl Recipe {
         let made = self.make();
         let by_parser = made.iter().filter(|object| object.parent == Some(0)).count();
         let mut activities: Vec<Activity> = Vec::new();
-        // The activity in which each object's computation ends, and the last such activity.
+        // The activity in which each object's computation ends, and the last computation.
         let mut computed: Vec<usize> = Vec::new();
         let mut last: Option<usize> = None;
         let mut seen = 0;

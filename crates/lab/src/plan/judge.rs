@@ -341,7 +341,7 @@ impl Verdict {
     }
 }
 
-/// Formats a figure with its significant digits.
+/// Formats a figure; a larger one has fewer decimals.
 pub(crate) fn short(value: f64) -> String {
     match value.abs() {
         _ if value.is_nan() => "-".to_owned(),

@@ -5,7 +5,7 @@
 //! DIR/PLAN/CELL/0-tcp.csv          one row for each transaction
 //! DIR/PLAN/CELL/0-tcp.svg          a diagram of the first one, if the plan requests it
 //! DIR/PLAN/CELL.real.json          results of contestants in real time
-//! DIR/PLAN/plan.toml               the plan of these, without a run in virtual time
+//! DIR/PLAN/plan.toml               the plan of these, in case nothing was run in virtual time
 //! ```
 //!
 //! A file appears when it is complete, so a run can be interrupted and resumed. Transaction `i` of a seed is
@@ -22,7 +22,7 @@ use crate::plan::{Cell, Plan};
 use crate::real::report::RealReport;
 use crate::row::Row;
 
-/// Shard `index` of `of`: the transactions with the remainder `index - 1`.
+/// Shard `index` of `of`: the transactions whose number divided by `of` leaves the remainder `index - 1`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Shard {
     /// Index from 1 to `of`.

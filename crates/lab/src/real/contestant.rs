@@ -32,7 +32,7 @@ pub struct Kernel {
     pub fast_open: bool,
 }
 
-/// A contestant in a plan's cell: a command on the load's side, or a name with commands on both sides.
+/// A contestant in a plan's cell: a command on the load's side, or a name with commands on one or both sides.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(untagged)]
 pub enum Named {
@@ -42,7 +42,7 @@ pub enum Named {
     Pair(Pair),
 }
 
-/// A name with commands on both sides.
+/// A name with commands on one or both sides.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pair {
@@ -68,7 +68,7 @@ impl OneOrMore {
     /// Returns the contestants, over the kernel's CUBIC.
     ///
     /// # Errors
-    /// A command without `{listen}`.
+    /// A command without `{listen}` or `{port}`.
     pub fn contestants(&self) -> Result<Vec<Contestant>, String> {
         let named = match self {
             OneOrMore::One(one) => std::slice::from_ref(one),

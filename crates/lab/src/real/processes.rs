@@ -67,7 +67,7 @@ impl Drop for Processes {
     fn drop(&mut self) {
         for child in &mut self.children {
             let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-            // A command that has ended cannot be killed.
+            // A command that has ended needs no signal.
             let _ = pid.map(|pid| kill_process(pid, Signal::TERM));
         }
         for child in &mut self.children {

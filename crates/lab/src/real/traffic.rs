@@ -204,7 +204,7 @@ impl Load {
         let own = Asked { bytes: BULK, ..asked.clone() };
         let other = Asked { to: reference, bytes: BULK, fast_open: false };
         let flow = |asked: Asked| async move {
-            // A flow that ends early has transferred the bytes so far, perhaps none.
+            // A flow that fails or does not end in time counts as no bytes.
             let limit = takes + Duration::from_millis(500);
             tokio::time::timeout(limit, fetch(&asked, &go_on)).await.ok().and_then(Result::ok).unwrap_or(0)
         };

@@ -21,7 +21,7 @@ pub(crate) enum Kind {
     SocketFilter = 1,
     /// Decides about a frame that enters or leaves an interface.
     SchedCls = 3,
-    /// Decides about a frame before the kernel allocates a buffer for it.
+    /// Decides about a frame before the kernel processes it.
     Xdp = 6,
 }
 
@@ -246,8 +246,8 @@ fn translated(
     Some(start.into_iter().chain(parts.into_iter().flatten()).collect())
 }
 
-/// Loads `size` bytes of a frame at offset `k` from `base` into the accumulator. Frames that end before pass
-/// to the kernel.
+/// Loads `size` bytes of a frame at offset `k` from `base` into the accumulator. Frames that end earlier
+/// pass to the kernel.
 fn in_place(size: u32, base: u8, k: u32) -> Vec<Instruction> {
     let (bytes, bits) = match size {
         libc::BPF_B => (1, None),

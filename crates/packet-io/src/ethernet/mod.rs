@@ -120,7 +120,7 @@ impl EthernetDevice {
         self.options.gateways.iter().copied().find(|gateway| gateway.is_ipv4() == destination.is_ipv4())
     }
 
-    /// Sends a finished packet, keeps it until the next hop is resolved, or drops it without a next hop.
+    /// Sends a finished packet, keeps it until the next hop is resolved, or drops it if there is no next hop.
     fn send_one(&mut self, packet: &[u8]) -> io::Result<()> {
         let Some((source, hop)) = addresses(packet).and_then(|(from, to)| Some((from, self.next_hop(to)?)))
         else {

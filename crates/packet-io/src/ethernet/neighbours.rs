@@ -12,7 +12,7 @@ use super::frame::Mac;
 
 /// Minimum interval between two queries for the same address.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
-/// How long an answer is valid (REACHABLE_TIME of RFC 4861 section 10).
+/// How long an answer is used without another query (REACHABLE_TIME of RFC 4861 section 10).
 const REACHABLE: Duration = Duration::from_secs(30);
 /// Maximum number of addresses; beyond it the one heard longest ago is dropped.
 const MAX_NEIGHBOURS: usize = 1024;
@@ -72,7 +72,8 @@ impl Neighbours {
     }
 
     /// Records that `address` is at `mac`. A new neighbour is added only with `insert` (for senders of
-    /// queries, RFC 826, but not of advertisements, RFC 4861 section 7.2.5). Returns the packets that waited.
+    /// queries about our addresses, RFC 826, but not of answers, RFC 4861 section 7.2.5). Returns the packets
+    /// that waited.
     pub(super) fn learn(
         &mut self,
         address: IpAddr,

@@ -32,7 +32,7 @@ struct Start {
 }
 
 impl Batch {
-    /// Returns `None` if the system has no `io_uring`.
+    /// Returns `None` if `io_uring` is missing or not permitted.
     pub(super) fn open() -> Option<Batch> {
         let start = Start { bytes: [0; VnetHeader::LEN + Headers::MAX], len: 0 };
         Uring::open().ok().map(|uring| Batch { uring, starts: vec![start; MAX] })
@@ -49,7 +49,7 @@ impl Batch {
     }
 
     /// Writes described packets in one call, and marks those that were written. Returns itself for the next
-    /// call; `None` if `io_uring` does not work.
+    /// call; `None` if `io_uring` cannot write here.
     fn write(self, fd: BorrowedFd<'_>, packets: &mut [Gathered<'_>]) -> Option<Batch> {
         let Batch { uring, starts } = self;
         let described = packets.iter().zip(&starts).enumerate().filter(|(_, (packet, _))| !packet.taken);
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn no_batch_without_io_uring() {
+    fn batch_ends_without_nonblocking_writes() {
         let Some(mut batch) = Batch::open() else { return println!("skipped: no io_uring here") };
         let name = std::fs::File::options().write(true).open("/proc/self/comm").unwrap();
         let packets = stream(&Tcp::v4(), 1);

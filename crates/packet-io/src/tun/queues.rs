@@ -24,7 +24,7 @@ impl TunDevice {
     /// same as [`open`](TunDevice::open); more need a device that was created for several.
     ///
     /// The kernel gives queues of such a device to every process that asks, so a second process would take
-    /// flows from the first. Therefore the device counts as busy if another process has a queue.
+    /// flows from the first. Therefore the device counts as busy if one of its queues is already open.
     ///
     /// # Errors
     /// Those of [`open`](TunDevice::open).
@@ -72,7 +72,7 @@ impl TunDevice {
     }
 }
 
-/// True if another process keeps a queue of the interface: then the interface has a carrier during all
+/// True if a queue of the interface is open and stays open: then the interface has a carrier during all
 /// `retries`.
 fn is_held(name: &str, retries: u32) -> bool {
     let held = || Interface::named(name).and_then(|interface| interface.has_carrier()).unwrap_or(false);

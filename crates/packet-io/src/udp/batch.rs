@@ -86,7 +86,7 @@ impl Batches {
     }
 
     /// Returns the chain for a datagram: the youngest to its peer, because with any other, datagrams would
-    /// overtake each other; a new one if that is full or does not fit.
+    /// overtake each other; a new one if the youngest cannot take it.
     fn chain_for(&mut self, route: Route, ecn: u8, len: usize, max_datagrams: usize) -> &mut Batch {
         let youngest = self.queue.iter().rposition(|batch| batch.route.outer == route.outer);
         let takes = |at: &usize| self.queue[*at].takes(route.outer, ecn, len, max_datagrams);

@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn moved_peer_keeps_its_address_and_the_old_one_gets_another() {
+    fn moved_peer_keeps_its_inner_address_and_another_peer_gets_a_new_one() {
         for address in ["192.0.2.1", "[2001:db8::1]"] {
             let [first, second, third] =
                 [1, 2, 3].map(|port| canonical(format!("{address}:{port}").parse().unwrap()));

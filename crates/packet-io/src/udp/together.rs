@@ -1,9 +1,10 @@
 //! Passes several chains of datagrams to the kernel in one call.
 //!
 //! If both ends run on one core, the first chain wakes the receiver, which preempts us when our call ends:
-//! with a call per chain, after each (docs/notes/performance-bulk.md, "In UDP"). `sendmmsg(2)` does not help,
-//! because the kernel yields between two messages. Without `io_uring`, chains are sent one by one. So are
-//! chains that the kernel refuses here, which reports the reason in the usual way.
+//! with a call per chain this happens after each of them (docs/notes/performance-bulk.md, "In UDP").
+//! `sendmmsg(2)` does not help, because the kernel yields between two messages. Without `io_uring`, chains
+//! are sent one by one. So are chains that the kernel refuses here, which reports the reason in the usual
+//! way.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -26,13 +27,13 @@ pub(super) struct Together {
 }
 
 impl Together {
-    /// Returns `None` if the system has no `io_uring`.
+    /// Returns `None` if `io_uring` is missing or not permitted.
     pub(super) fn open() -> Option<Together> {
         Uring::open().ok().map(|uring| Together { uring, is_proven: false })
     }
 
     /// Sends chains, and advances those that were sent. Returns their number, and itself for the next call;
-    /// `None` if `io_uring` does not work.
+    /// `None` if `io_uring` cannot send here.
     fn send(self, fd: BorrowedFd<'_>, v6: bool, chains: &mut [&mut Batch]) -> (usize, Option<Together>) {
         let mut went = [false; MAX];
         let (mut is_proven, mut is_invalid) = (self.is_proven, false);
@@ -87,8 +88,8 @@ fn memory(len: usize) -> usize {
 
 impl UdpDevice {
     /// Sends waiting chains in one call, all but the youngest `keep`, as many as surely find room: the kernel
-    /// tries all of them, so after two failures the second chain could be sent before the first. Returns true
-    /// if some were sent.
+    /// tries all of them, so after a chain that finds no room a later one could still be sent before it.
+    /// Returns true if some were sent.
     pub(super) fn transmit_together(&mut self, keep: usize) -> bool {
         let count = self.batches.len().saturating_sub(keep).min(MAX);
         if count < 2 || self.together.is_none() || self.state.max_gso_segments() == 1 {
@@ -154,7 +155,8 @@ mod tests {
         assert!(bytes == pattern(2500).repeat(3));
     }
 
-    /// A server sends three chains in one call to each of two clients, from each of `addresses`.
+    /// A server sends three chains to each of its clients, all in one call. For each of `addresses` there are
+    /// two clients, which get their chains from that address.
     async fn are_sent_together(bind: &str, addresses: &[&str]) {
         for is_possible in [true, false] {
             let mut server = device(bind);
@@ -287,7 +289,7 @@ mod tests {
         });
     }
 
-    /// The host keeps the address, but a routing rule makes it unreachable from there, as on a host with two
+    /// The host keeps the address, but by a routing rule no peer is reachable from it, as on a host with two
     /// providers of which one fails.
     #[test]
     fn packets_leave_where_no_host_is_reached_from_the_old_address() {
@@ -329,7 +331,7 @@ mod tests {
                 };
                 device.send(&packet.with_partial_checksum(), tx).unwrap();
             }
-            // 150 kB have room for three chains, and surely for two.
+            // 150 kB are enough for three chains, and surely for two.
             assert_eq!(device.transmit_together(0), is_possible);
             assert_eq!(device.batches.len(), if is_possible { 2 } else { 4 });
             assert!(!device.transmit_together(0));

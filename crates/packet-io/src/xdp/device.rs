@@ -116,7 +116,8 @@ impl XdpDevice {
         })
     }
 
-    /// Ignores ENETDOWN of an existing interface, which may come up again. Other errors are returned.
+    /// Ignores ENETDOWN while the interface exists, because it may come up again. Returns other errors, and
+    /// `NotFound` if the interface has gone.
     fn unless_gone(&self, error: io::Error) -> io::Result<()> {
         let Host { interface, .. } = &self.host;
         match Interface::named(interface.name()) {

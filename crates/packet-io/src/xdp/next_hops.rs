@@ -64,7 +64,7 @@ impl NextHops {
             return Ok(None);
         };
         let Some(neighbour) = self.routes.neighbour(hop)? else { return Ok(None) };
-        // Frames that leave here do not show the kernel that the neighbour is in use. Without the right to
+        // Frames that leave here do not show the kernel that the neighbour is in use. If we lack the right to
         // confirm the neighbour, the kernel sends the packet.
         if neighbour.is_stale {
             self.routes.confirm(hop)?;

@@ -23,7 +23,7 @@ const BATCH: usize = 10_000;
 /// Maximum number of connections, TIME-WAITs included, of an endpoint: a few leaked ones exhaust it.
 const MAX_CONNECTIONS: usize = 5 * TASKS;
 
-/// Returns two endpoints, and the number of calls of their drivers.
+/// Returns two endpoints, and how often their drivers together have called the device to receive.
 fn network() -> (Endpoint, Endpoint, Arc<AtomicUsize>) {
     let (a, b) = memory::devices(&LinkSpec::parse("--rtt 2ms").unwrap(), 1);
     let rounds = Arc::new(AtomicUsize::new(0));

@@ -9,7 +9,7 @@ use super::heap;
 use super::{Duration, LIMIT, assert_nothing_left, builders, server_address};
 
 const CONNECTIONS: usize = 10_000;
-/// Heap memory of both ends of an idle connection, with the streams, bytes.
+/// Limit of the heap memory of both ends of an idle connection, with the streams, bytes.
 const BYTES_PER_CONNECTION: usize = 7_000;
 
 /// Both ends of all connections, the client's first, in any order.

@@ -52,13 +52,13 @@ impl<'a> Arguments<'a> {
         self.call.arguments.get(index)
     }
 
-    /// Returns its value; `None` for `...`.
+    /// Returns its value; `None` for `...` and for a missing argument.
     pub(super) fn value(self, index: usize) -> Result<Option<i64>, Misuse> {
         let found = self.at(index).map_or(Ok(None), value_of);
         found.map_err(|error| format!("{}: argument {}: {error}", self.call.name, index + 1))
     }
 
-    /// Returns its value; 0 for `...`.
+    /// Returns its value; 0 for `...` and for a missing argument.
     pub(super) fn int(self, index: usize) -> Result<i32, Misuse> {
         self.value(index).map(|value| value.unwrap_or(0) as i32)
     }

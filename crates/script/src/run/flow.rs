@@ -100,7 +100,7 @@ impl Flow {
         known.map_or_else(|| script.wrapping_add(self.stamp_offset()), |(_, live)| *live)
     }
 
-    /// Converts a live time stamp to a script with one clock for all segments.
+    /// Converts a live time stamp to the value in a script with one clock for all segments.
     pub(crate) fn stamp_to_script(&self, live: u32) -> u32 {
         live.wrapping_sub(self.stamp_offset())
     }

@@ -113,7 +113,7 @@ fn with(set: fn(&mut TcpConfig)) -> Pair {
     Pair::new(&tcp, false)
 }
 
-/// TCP with Corrective and Proactive, which a connection uses only if both ends offer them.
+/// Returns TCP with Corrective and Proactive, which a connection uses only if both ends have them.
 fn with_both() -> TcpConfig {
     let mut tcp = TcpConfig::default();
     tcp.mechanisms.corrective = Some(CorrectiveConfig::default());

@@ -4,9 +4,9 @@
 //! divided by the number of additional runs is the cost of one run, without set-up and program start. The
 //! counts are those of the program and the C library on valgrind's processor, so other work on the machine
 //! does not change them, and they differ by less than a percent between machines. `recorded.txt` has the
-//! recorded counts. A case that exceeds its record by more than `TOLERANCE` fails the bench, and CI with it.
-//! A case that exceeds its limit relative to another case (`LIMITS`) also fails. `-- --record` writes the
-//! file again.
+//! counts of the last change that moved them. A case that exceeds its record by more than `TOLERANCE` fails
+//! the bench, and CI with it. A case that exceeds its limit relative to another case (`LIMITS`) fails it,
+//! whatever is recorded. `-- --record` writes the file again.
 //!
 //! Instructions are not time: a cache miss counts as much as an addition.
 

@@ -19,7 +19,7 @@ const AT_ONCE: u64 = 16;
 /// Number of connections, each with one parity group.
 const GROUPS: u64 = 100;
 const ROUND_TRIP: Duration = Duration::from_millis(10);
-/// In a flight with losses, every segment with a number that this divides is lost.
+/// In a flight with losses, one segment in this many is lost.
 const LOST_EACH: usize = 10;
 
 pub(crate) const CASES: [Case; 9] = [

@@ -75,8 +75,8 @@ impl HostView<'_> {
         Ok(&self.scratch[..len])
     }
 
-    /// True if there is nothing to read and the peer has not closed. This check costs less than a read
-    /// without result, which applications make after every read.
+    /// True if there is nothing to read and the peer has not closed. Applications read until nothing is left,
+    /// and this check costs less than a read without result.
     fn has_nothing_new(&self, id: ConnId) -> bool {
         let is_open = matches!(
             self.stack.state(id),

@@ -42,7 +42,7 @@ pub(crate) fn wait(host: &mut Host, epfd: i32, most: usize) -> Answer<Vec<(Flags
     Ok(reported)
 }
 
-/// True if epoll_wait() would return an event. It makes a watched epoll descriptor readable.
+/// True if epoll_wait() would return an event, which makes the epoll descriptor itself readable.
 pub(crate) fn any(host: &mut Host, epfd: i32) -> bool {
     let Ok(watches) = host.epoll(epfd).map(|epoll| epoll.watches.clone()) else { return false };
     watches.into_iter().any(|(fd, watch)| {

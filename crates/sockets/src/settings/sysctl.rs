@@ -62,7 +62,7 @@ impl Settings {
             }
             "tcp_base_mss" => self.tcp.base_mss = number(key, value)?,
             "tcp_shrink_window" => self.tcp.window.may_shrink = value != "0",
-            // The first bit of tcp_recovery switches RACK on; without it duplicate ACKs are counted.
+            // The first bit of tcp_recovery switches RACK on; without it segments are counted (RFC 6675).
             "tcp_recovery" if number::<u32>(key, value)? & 1 == 0 => {
                 self.tcp.loss_detection = LossDetection::Rfc6675(Rfc6675Config::default());
             }

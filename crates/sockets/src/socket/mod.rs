@@ -78,7 +78,7 @@ pub(crate) struct Socket {
     pub(crate) options: SocketOptions,
     /// Bytes that the program has written and the stack has taken.
     pub(crate) written: u64,
-    /// Number of directions that shutdown() has closed.
+    /// Number of calls of shutdown() that closed a direction.
     shutdowns: u64,
     /// FD_CLOEXEC: stored without effect.
     pub(crate) closes_on_exec: bool,

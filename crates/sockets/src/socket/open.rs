@@ -158,7 +158,7 @@ impl Socket {
         self.over && !self.connected
     }
 
-    /// Returns the error of the failed attempt if it was not reported; otherwise makes the socket fresh.
+    /// Makes the socket fresh. Returns the error of the failed attempt if it was not reported.
     pub(crate) fn restart(&mut self, stack: &mut Stack, now: Instant) -> Answer<()> {
         let reported = self.take_error();
         self.disconnect(stack, now);

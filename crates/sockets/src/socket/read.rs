@@ -26,7 +26,7 @@ pub struct Received {
     pub control: Vec<Control>,
     /// `msg_flags`.
     pub flags: i32,
-    /// The sender of an ICMP error.
+    /// For an ICMP error: the destination of the quoted segment.
     pub from: Option<SocketAddr>,
 }
 

@@ -59,7 +59,7 @@ struct Put {
 /// Where a program of the kind [`Kind::Xdp`] runs (`XDP_FLAGS_*` of linux/if_link.h).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum XdpMode {
-    /// In the kernel, on any interface, after the frame was copied into a kernel buffer.
+    /// In the kernel, on any interface, once the kernel has its own buffer for the frame.
     Generic = 1 << 1,
     /// In the interface's driver.
     Native = 1 << 2,

@@ -76,7 +76,7 @@ impl Kernel {
         }
     }
 
-    /// Records a packet. Ignores all but TCP (neighbour discovery, multicast reports).
+    /// Records a TCP packet. Ignores others (neighbour discovery, multicast reports) and returns false.
     fn record(&mut self, packet: &[u8]) -> bool {
         let Ok(sent) = Sent::read(self.now(), packet, &OptionProfile::default()) else { return false };
         self.sent.push_back(sent);

@@ -17,7 +17,7 @@ pub(crate) struct World {
     pub(crate) device: TunDevice,
 }
 
-/// Settings of the namespace for every script, where Linux's defaults differ from ours.
+/// Settings of the namespace for every script; our other defaults are those of Linux.
 const COMMON: &[(&str, &str)] = &[
     // Twice our buffer: Linux counts its own records too, and advertises half.
     ("tcp_rmem", "4096 262144 6291456"),
