@@ -109,7 +109,7 @@ impl ServiceConfig {
             max_connections: limits.max_connections() as usize,
             drain_timeout: limits.drain_timeout(),
             connect_timeout: limits.connect_timeout(),
-            timeouts: Timeouts::of(limits),
+            timeouts: limits.timeouts(),
             log: Log::stderr(crate::log::LogFormat::Text, Level::Info),
             metrics: Arc::default(),
             on_access: None,

@@ -9,8 +9,6 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::settings::LimitSettings;
-
 /// Step that a connection did not complete in time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Timeout {
@@ -53,23 +51,6 @@ pub struct Timeouts {
     pub idle: Duration,
     /// Between bytes of the end that continues after the other has finished.
     pub half_closed: Duration,
-}
-
-impl Timeouts {
-    pub(crate) fn of(limits: &LimitSettings) -> Timeouts {
-        Timeouts {
-            header: limits.header_timeout(),
-            first_byte: limits.first_byte_timeout(),
-            idle: limits.idle_timeout(),
-            half_closed: limits.half_closed_timeout(),
-        }
-    }
-}
-
-impl Default for Timeouts {
-    fn default() -> Timeouts {
-        Timeouts::of(&LimitSettings::default())
-    }
 }
 
 /// Time of the last activity of a connection, updated by both directions.

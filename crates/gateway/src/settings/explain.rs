@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::key;
+use super::keys;
 use super::kinds::{Kind, Time};
 use super::places::Places;
 
@@ -10,7 +10,7 @@ use super::places::Places;
 pub(super) fn permitted_values(path: &str) -> String {
     match path {
         "frontends" | "backends" | "listener" => format!("[[{path}]] above each one, and its keys below"),
-        _ => match key::at(path).or_else(|| key::all().find(|key| key.name == path)) {
+        _ => match keys::at(path).or_else(|| keys::all().find(|key| key.name == path)) {
             Some(key) => key.permitted(),
             None => SECTIONS.to_owned(),
         },
@@ -55,7 +55,7 @@ fn wrong_value(at: &Range<usize>, text: &str) -> Option<String> {
     let path = places.of_value(at.start)?;
     let key = path.rsplit('.').next()?;
     let written = places.written(text, path)?;
-    if key::at(path).is_some_and(|key| key.word == Time::WORD) && written.parse::<u64>().is_ok() {
+    if keys::at(path).is_some_and(|key| key.word == Time::WORD) && written.parse::<u64>().is_ok() {
         return Some(format!("{key} = {written}: add the unit, for instance \"{written}s\""));
     }
     match written.starts_with('[') && !written.ends_with(']') || written.starts_with(&format!("[{key}")) {

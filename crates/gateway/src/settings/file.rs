@@ -5,7 +5,8 @@ use std::path::Path;
 
 use super::Settings;
 use super::explain::{explained, permitted_values};
-use super::key::{self, Key};
+use super::key::Key;
+use super::keys;
 use super::places::{Places, line_at};
 
 /// Error in a configuration.
@@ -72,7 +73,7 @@ impl Settings {
 /// Returns the first key whose value is out of its range.
 fn out_of_range(settings: &Settings) -> Option<String> {
     let Settings { peers, frontends, .. } = settings;
-    let of_section = key::all().find(|key| (key.is_out_of_range)(settings)).map(Key::path);
+    let of_section = keys::all().find(|key| (key.is_out_of_range)(settings)).map(Key::path);
     let weight = || peers.iter().position(|peer| !(1..=1000).contains(&peer.weight));
     let is_repeated = |n: &usize| frontends[..*n].iter().any(|before| before.label == frontends[*n].label);
     let repeated = || (0..frontends.len()).find(is_repeated);

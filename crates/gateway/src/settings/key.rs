@@ -10,7 +10,6 @@ use serde::Deserializer;
 use serde::de::{DeserializeSeed, Error, Visitor};
 
 use super::Settings;
-use super::keys::{ALL, TABLES};
 use super::kinds::Kind;
 
 /// A key.
@@ -108,19 +107,6 @@ impl Key {
             None => Ok(()),
         }
     }
-}
-
-/// Returns the keys of the sections and of the tables that may occur several times.
-pub fn all() -> impl Iterator<Item = &'static Key> {
-    ALL.iter().chain(&TABLES).copied().flatten()
-}
-
-/// Returns the key at `path`, for instance `hop.mtu` or `backends.0.weight`.
-pub(super) fn at(path: &str) -> Option<&'static Key> {
-    let names: Vec<&str> = path.split('.').filter(|name| name.parse::<usize>().is_err()).collect();
-    let (name, section) = names.split_last()?;
-    let section = section.join(".");
-    all().find(|key| key.section == section && key.name == *name)
 }
 
 /// Reads a value of a kind.

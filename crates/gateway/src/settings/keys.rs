@@ -427,3 +427,16 @@ pub(super) static TABLES: [&[Key]; 1] = [&[
 
 /// The keys of the sections.
 pub(super) static ALL: [&[Key]; 6] = [FRONTEND, BACKEND, EDGE, HOP, LIMITS, ADMIN];
+
+/// Returns the keys of the sections and of the tables that may occur several times.
+pub fn all() -> impl Iterator<Item = &'static Key> {
+    ALL.iter().chain(&TABLES).copied().flatten()
+}
+
+/// Returns the key at `path`, for instance `hop.mtu` or `backends.0.weight`.
+pub(super) fn at(path: &str) -> Option<&'static Key> {
+    let names: Vec<&str> = path.split('.').filter(|name| name.parse::<usize>().is_err()).collect();
+    let (name, section) = names.split_last()?;
+    let section = section.join(".");
+    all().find(|key| key.section == section && key.name == *name)
+}

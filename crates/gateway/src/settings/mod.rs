@@ -26,6 +26,7 @@ use crate::origins::OriginName;
 use crate::proxy::ProxyVersion;
 use crate::routes::ServerName;
 use crate::throttle::BitRate;
+use crate::timeouts::Timeouts;
 
 mod explain;
 mod file;
@@ -39,11 +40,11 @@ mod written;
 pub use crate::origins::name_and_port;
 pub use file::SettingsError;
 pub use ignored::Ignored;
-pub use key::{Key, all as all_keys};
+pub use key::Key;
 use keys::ALL;
 pub use keys::{
     AdminSettings, BackendSettings, EDGE_MECHANISMS, EdgeSettings, FrontendSettings, HopSettings,
-    LimitSettings,
+    LimitSettings, all as all_keys,
 };
 pub use kinds::{listen_address, parse_duration};
 pub use places::Places;
@@ -212,6 +213,23 @@ pub struct Change {
     pub before: String,
     /// The value now.
     pub after: String,
+}
+
+impl LimitSettings {
+    pub(crate) fn timeouts(&self) -> Timeouts {
+        Timeouts {
+            header: self.header_timeout(),
+            first_byte: self.first_byte_timeout(),
+            idle: self.idle_timeout(),
+            half_closed: self.half_closed_timeout(),
+        }
+    }
+}
+
+impl Default for Timeouts {
+    fn default() -> Timeouts {
+        LimitSettings::default().timeouts()
+    }
 }
 
 #[cfg(test)]
