@@ -90,7 +90,7 @@ impl Connection {
         if let Some(losses) = losses {
             self.watch_flight(&ack, losses, now);
         }
-        self.judge_size(&loss, now);
+        self.doubt_size(&loss);
         self.note_probes(&ack);
         if let Some(reactive) = &mut self.reactive {
             reactive.on_ack(&ack, &self.tx, now);
