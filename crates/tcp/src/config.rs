@@ -279,7 +279,8 @@ pub enum MtuProbing {
     #[default]
     OnBlackHole,
     /// Like `OnBlackHole`, but a path that has not delivered a large packet yet is suspected at the first
-    /// timeout, or when only a small segment of a whole flight arrives. Then data is sent in segments of 1024
+    /// timeout, or when only a small segment of a whole flight arrives, unless large packets of other
+    /// connections arrive meanwhile. Then data is sent in segments of 1024
     /// bytes, and the previous size is tried again a round trip later, so that a path which only had many
     /// losses returns to it.
     Early,

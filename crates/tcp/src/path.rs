@@ -46,6 +46,8 @@ const RTT_LIFETIME: Duration = Duration::from_secs(600);
 const WINDOW_LIFETIME: Duration = Duration::from_secs(600);
 /// Half-life of a loss.
 const LOSS_HALF_LIFE: Duration = Duration::from_secs(600);
+/// Interval at which a connection and its stack report that large packets arrive.
+pub(crate) const LARGE_PACKET_INTERVAL: Duration = Duration::from_millis(50);
 /// Limit of segments in the loss estimate; above it all counts are halved.
 const LOSS_SEGMENTS: u64 = 1 << 14;
 /// Unit of the counts, as a fraction of a segment, so that halving a single loss does not lose it.
@@ -166,6 +168,15 @@ pub struct NarrowPath {
     pub high: u16,
 }
 
+/// A packet that has arrived and is larger than those that are sent into a black hole.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct LargePacket {
+    /// Bytes of IP packet.
+    pub(crate) size: u16,
+    /// Time when it left.
+    pub(crate) sent_at: Instant,
+}
+
 /// The ends of a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Ends {
@@ -243,6 +254,18 @@ impl<T: Copy> Aging<T> {
     }
 }
 
+impl Aging<NarrowPath> {
+    /// Returns what remains of a report that is valid for `lifetime`, after the arrival of a packet.
+    fn revised(mut self, packet: LargePacket, lifetime: Duration) -> Option<Aging<NarrowPath>> {
+        let was_reported_later = packet.sent_at + lifetime < self.until;
+        if was_reported_later {
+            return Some(self);
+        }
+        self.fact.low = self.fact.low.max(packet.size);
+        (self.fact.low < self.fact.high).then_some(self)
+    }
+}
+
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct Path {
     rtt: Option<Aging<PathRtt>>,
@@ -252,6 +275,7 @@ struct Path {
     losses: Losses,
     mss: Option<u16>,
     mtu: Option<Aging<NarrowPath>>,
+    large: Option<LargePacket>,
     handshake_failures: u8,
 }
 
@@ -334,6 +358,24 @@ impl PathMemory {
             Some(HandshakeResult::Completed) => 0,
             None => path.handshake_failures,
         };
+    }
+
+    /// Records that a large packet arrived, and revises a smaller MTU that was reported before it left.
+    /// Returns true if the last such record is old.
+    pub(crate) fn on_large_packet(&mut self, ends: Ends, packet: LargePacket) -> bool {
+        let PathMemory { config, paths, .. } = self;
+        let Some((_, path)) = paths.touch_or_insert(ends, Path::default) else { return false };
+        let is_new = path.large.is_none_or(|last| last.sent_at + LARGE_PACKET_INTERVAL <= packet.sent_at);
+        if is_new {
+            path.large = Some(packet);
+            path.mtu = path.mtu.and_then(|mtu| mtu.revised(packet, config.mtu_lifetime));
+        }
+        is_new
+    }
+
+    /// Returns the newest large packet that is known to have arrived.
+    pub(crate) fn large_packet(&self, ends: &Ends) -> Option<LargePacket> {
+        self.paths.peek(ends)?.large
     }
 
     /// Grants a connection the window that its path carries, if possible; see [`Volume::grant`]. If a host
@@ -521,6 +563,32 @@ mod tests {
         assert_eq!(memory.facts(&elsewhere, at(1)), PathFacts::default());
         memory.flush();
         assert_eq!(memory.iter(at(1)).count(), 0);
+    }
+
+    #[test]
+    fn large_packet_that_arrived_revises_a_smaller_mtu_reported_before_it_left() {
+        let narrow = MtuReport::Narrow(NarrowPath { low: 1064, high: 1400 });
+        let after = |size, sent_at| {
+            let mut memory = memory(1);
+            memory.on_report(ends(1), &PathReport { mtu: narrow, ..PathReport::default() }, at(10));
+            memory.on_large_packet(ends(1), LargePacket { size, sent_at });
+            memory.facts(&ends(1), at(11)).mtu.map(|mtu| (mtu.low, mtu.high))
+        };
+        assert_eq!(after(1500, at(9)), Some((1064, 1400)), "it left earlier");
+        assert_eq!(after(1200, at(10)), Some((1200, 1400)), "larger ones may not pass");
+        assert_eq!(after(1400, at(10)), None, "no size is known not to pass");
+    }
+
+    #[test]
+    fn large_packets_are_recorded_at_intervals() {
+        let mut memory = memory(1);
+        let mut record = |millis| {
+            let sent_at = Instant::from_millis(millis);
+            memory.on_large_packet(ends(1), LargePacket { size: 1500, sent_at })
+        };
+        assert_eq!([100, 149, 150, 120].map(&mut record), [true, false, true, false]);
+        let newest = memory.large_packet(&ends(1)).map(|packet| packet.sent_at);
+        assert_eq!(newest, Some(Instant::from_millis(150)));
     }
 
     #[test]

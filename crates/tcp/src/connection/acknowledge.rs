@@ -101,7 +101,7 @@ impl Connection {
         if let Some(losses) = losses {
             self.watch_flight(&ack, losses, now);
         }
-        self.judge_size(&loss, now);
+        self.doubt_size(&loss);
 
         // 6. The probe timer restarts, and the mechanisms conclude what the reports of repairs have shown.
         self.note_probes(&ack);

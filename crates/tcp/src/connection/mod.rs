@@ -466,7 +466,7 @@ impl Connection {
             repair_memory: self.repair_memory(),
             has_drained_storage: self.has_drained_storage(),
             has_gentle_report: self.may_have_gentle_news(),
-            has_path_report: self.owes_path_report(now) || self.owes_flight_report(),
+            has_path_report: self.owes_path_report(now) || self.owes_flight_report() || self.asks_path(),
             wants_one_time_cookie: self.wants_one_time_cookie(),
             asks_to_join: self.asks_to_join(),
             is_over: self.closed.is_some() && self.is_done(),

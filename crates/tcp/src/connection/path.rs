@@ -28,8 +28,8 @@ use crate::mechanism::plan::PARITIES_MAX;
 use crate::on_demand::{Initial, OnDemand};
 use crate::outcome::{AckOutcome, Arrived, CongestionState, Delivered};
 use crate::path::{
-    HandshakeResult, LossCount, MtuReport, PathFacts, PathReport, PathRtt, PathVolume, REPORT_INTERVAL,
-    StartRequest,
+    HandshakeResult, LargePacket, LossCount, MtuReport, PathFacts, PathReport, PathRtt, PathVolume,
+    REPORT_INTERVAL, StartRequest,
 };
 use crate::send::rtt::RttEstimator;
 use crate::seq_ranges::SeqRange;
@@ -65,6 +65,9 @@ pub(crate) struct OnPath {
     tells_at: Option<Instant>,
     told: LossCount,
     told_mtu: MtuReport,
+    /// A large packet that has arrived, for the memory of the path, and when the next one is to be reported.
+    pub(super) large: Option<LargePacket>,
+    pub(super) large_due: Instant,
     /// The answer of the handshake came after its timer had fired, and not because something was lost.
     seems_longer: bool,
     /// The end has been told.

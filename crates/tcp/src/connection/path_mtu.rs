@@ -6,12 +6,18 @@
 //! base have left several times and none has arrived. The tail loss probe then leaves small enough to arrive,
 //! and its acknowledgement or the first timeout confirms the suspicion. On a lossy path with room for large
 //! segments a mistake costs a round trip with smaller ones: the earlier size is tried again at once.
+//!
+//! A full queue drops whole flights as well. It drops packets of every size and lets some pass, so a
+//! connection is not suspicious while large packets of any connection of the path arrive that left when its
+//! own did, or later. The stack knows of them: each connection reports the arrival of large packets to the
+//! memory of the path, and asks that memory before it suspects the size.
 
 use alloc::vec::Vec;
 
 use crate::connection::decision::Choice;
 use crate::connection::{Connection, State};
-use crate::outcome::{AckOutcome, CongestionState, LossCause, LossOutcome, Origin};
+use crate::outcome::{AckOutcome, CongestionState, Delivered, LossCause, LossOutcome, Origin};
+use crate::path::{LARGE_PACKET_INTERVAL, LargePacket};
 use crate::send::budget::Budget;
 use crate::time::Instant;
 
@@ -31,8 +37,9 @@ impl Connection {
         }
     }
 
-    /// The retransmission timer fired.
-    pub(crate) fn judge_size_at_timeout(&mut self, full_sized: bool, now: Instant) {
+    /// The retransmission timer fired; `full_sized`: time when the segment at SND.UNA left last, if it is
+    /// full-sized.
+    pub(crate) fn judge_size_at_timeout(&mut self, full_sized: Option<Instant>, now: Instant) {
         let suspect = self.tx.suspects_size(UNANSWERED_AT_TIMEOUT);
         let vanished = self.tx.mtu.on_timeout(full_sized, now);
         if suspect {
@@ -43,9 +50,37 @@ impl Connection {
         }
     }
 
-    /// Suspects the segment size if losses were found and only small segments have arrived.
-    pub(crate) fn judge_size(&mut self, loss: &LossOutcome, now: Instant) {
-        if loss.newly_lost == 0 || !self.tx.suspects_size(UNANSWERED) {
+    /// Doubts the segment size if losses were found and only small segments have arrived.
+    pub(crate) fn doubt_size(&mut self, loss: &LossOutcome) {
+        if loss.newly_lost > 0 && self.tx.suspects_size(UNANSWERED) {
+            self.tx.mtu.doubt();
+        }
+    }
+
+    /// True if the connection has to report the arrival of a large packet, or doubts the segment size.
+    #[inline]
+    pub(crate) fn asks_path(&self) -> bool {
+        self.path.large.is_some() || self.tx.mtu.is_in_doubt()
+    }
+
+    /// True if the retransmission timer is due. It judges the segment size by the arrivals of others, too.
+    pub(crate) fn is_size_at_stake(&self, now: Instant) -> bool {
+        self.tx.mtu.is_probing()
+            && !self.is_opening()
+            && !self.tx.scoreboard.is_empty()
+            && self.tx.rto.deadline().is_some_and(|due| due <= now)
+    }
+
+    /// Returns the arrival of a large packet, once.
+    pub(crate) fn take_large_arrival(&mut self) -> Option<LargePacket> {
+        self.path.large.take()
+    }
+
+    /// Suspects the segment size if it is in doubt and no large packet of another connection has arrived;
+    /// `arrived`: the newest that has.
+    pub(crate) fn judge_size(&mut self, arrived: Option<LargePacket>, now: Instant) {
+        self.tx.mtu.on_arrival(arrived);
+        if !self.tx.mtu.take_doubt() || !self.tx.suspects_size(UNANSWERED) {
             return;
         }
         self.tx.mtu.suspect(now);
@@ -58,12 +93,27 @@ impl Connection {
 
     /// Large segments that arrive clear the path.
     pub(crate) fn note_large(&mut self, ack: &AckOutcome) {
-        if !self.tx.mtu.awaits_large() {
+        let is_due = self.tx.mtu.is_probing() && self.path.large_due <= ack.at;
+        if !is_due && !self.tx.mtu.awaits_large() {
             return;
         }
         let options = self.tx.option_len();
-        let is_large = ack.delivered.iter().any(|segment| self.tx.mtu.is_large(segment.range.len(), options));
-        if is_large && self.tx.mtu.on_large_arrived() {
+        let is_large = |segment: &&Delivered| self.tx.mtu.is_large(segment.range.len(), options);
+        if is_due {
+            // An answer to a retransmission may be that to the original.
+            let is_full = |segment: &&Delivered| {
+                !segment.retransmitted && segment.range.len() >= self.tx.mss() && is_large(segment)
+            };
+            if let Some(last) = ack.delivered.iter().rfind(is_full) {
+                let size = self.tx.mtu.packet(last.range.len(), options);
+                self.path.large = Some(LargePacket { size, sent_at: last.sent_at });
+                self.path.large_due = ack.at + LARGE_PACKET_INTERVAL;
+            }
+        }
+        if self.tx.mtu.awaits_large()
+            && ack.delivered.iter().any(|segment| is_large(&segment))
+            && self.tx.mtu.on_large_arrived()
+        {
             self.adopt_mss();
         }
     }

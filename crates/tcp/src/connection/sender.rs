@@ -725,20 +725,21 @@ impl Sender {
     }
 
     /// True if large segments have left `least` times, none of those outstanding has arrived, and the path
-    /// has not let any through before.
+    /// has not let any through: none of this connection before, and none of others since then.
     pub(crate) fn suspects_size(&self, least: u32) -> bool {
         if !self.mtu.may_suspect() {
             return false;
         }
         let options = self.option_len;
-        let mut unanswered = 0_u32;
+        let (mut unanswered, mut newest) = (0_u32, Instant::ZERO);
         for record in self.scoreboard.records().filter(|r| self.mtu.is_large(r.payload(), options)) {
             if record.sacked {
                 return false;
             }
             unanswered = unanswered.saturating_add(record.transmissions);
+            newest = newest.max(record.sent_at);
         }
-        unanswered >= least
+        unanswered >= least && !self.mtu.is_cleared(newest)
     }
 
     /// Frees what an idle sender does not need.

@@ -182,8 +182,8 @@ impl Connection {
         self.ecn.on_reduced();
         self.back_off();
         self.tx.rto.arm(now, self.tx.rtt.rto_base());
-        let full_sized = self.tx.scoreboard.head().is_some_and(|head| head.range.len() >= self.tx.mss());
-        self.judge_size_at_timeout(full_sized, now);
+        let head = self.tx.scoreboard.head().filter(|head| head.range.len() >= self.tx.mss());
+        self.judge_size_at_timeout(head.map(|head| head.sent_at), now);
         self.observe(Observation::Timeout { rto: self.tx.timeout().into() });
         self.report_recovery();
     }

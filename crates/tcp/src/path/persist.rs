@@ -109,7 +109,7 @@ fn read_path(words: &mut Words<'_>, clock: &Clock, now: Instant) -> Option<Path>
             doubtful_rtt = words.read_time(clock)?.map(|until| Aging { fact, until });
         }
     }
-    Some(Path { rtt, doubtful_rtt, least_rtt, volume, losses, mss, mtu, handshake_failures })
+    Some(Path { rtt, doubtful_rtt, least_rtt, volume, losses, mss, mtu, large: None, handshake_failures })
 }
 
 fn write_rtt(rtt: &Aging<PathRtt>, now: Instant) -> String {

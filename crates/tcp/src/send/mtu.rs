@@ -6,7 +6,7 @@ use alloc::boxed::Box;
 use brisk_wire::SeqNum;
 
 use crate::config::MtuProbing;
-use crate::path::{MtuReport, NarrowPath};
+use crate::path::{LargePacket, MtuReport, NarrowPath};
 use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant};
 
@@ -27,6 +27,9 @@ const RAISE_AFTER: Duration = Duration::from_secs(600);
 const PROBE_CWND: u32 = 11;
 /// Number of segments that directly follow a probe, so that its loss is detected without a timeout.
 const SEGMENTS_BEHIND_PROBE: u32 = 4;
+/// The arrival of a large packet clears packets that left at most this much later. Connections report
+/// arrivals twice in this time.
+const CLEARS_FOR: Duration = Duration::from_millis(100);
 
 /// The largest packet that a path carries, as far as known.
 #[derive(Clone, Debug)]
@@ -52,6 +55,11 @@ pub(crate) struct PathMtu {
     stale_at: Option<Instant>,
     /// A segment larger than the base has arrived since the last timeout.
     large_arrived: bool,
+    /// The stack must decide whether the size is suspected: it knows what other connections of the path have
+    /// delivered.
+    is_in_doubt: bool,
+    /// The newest large packet of any connection of the path that is known to have arrived.
+    arrived: Option<LargePacket>,
 }
 
 /// Packetization-layer search (RFC 4821 section 7).
@@ -104,6 +112,8 @@ impl PathMtu {
             narrow: false,
             stale_at: None,
             large_arrived: false,
+            is_in_doubt: false,
+            arrived: None,
         };
         if probing == MtuProbing::Always {
             path.begin_search(Instant::ZERO);
@@ -186,6 +196,11 @@ impl PathMtu {
         self.mtu < before
     }
 
+    /// Returns the size of the packet with this payload, bytes.
+    pub(crate) fn packet(&self, payload: u32, options: u32) -> u16 {
+        u16::try_from(payload + options + self.headers).unwrap_or(u16::MAX)
+    }
+
     /// Returns the payload of a packet of `mtu` bytes.
     pub(crate) fn payload(&self, mtu: u32, options: u32) -> u32 {
         mtu.saturating_sub(self.headers + options).max(1)
@@ -231,13 +246,18 @@ impl PathMtu {
         grows
     }
 
-    /// Records that the retransmission timer fired; `full_sized`: the segment at SND.UNA is full-sized.
-    /// Returns true if the MTU shrank because large packets seem to vanish (RFC 4821 section 7.7; RFC 2923).
-    pub(crate) fn on_timeout(&mut self, full_sized: bool, now: Instant) -> bool {
+    /// Records that the retransmission timer fired; `full_sized`: time when the segment at SND.UNA left last,
+    /// if it is full-sized. Returns true if the MTU shrank because large packets seem to vanish (RFC 4821
+    /// section 7.7; RFC 2923).
+    pub(crate) fn on_timeout(&mut self, full_sized: Option<Instant>, now: Instant) -> bool {
         // The data of the probe is sent again in smaller segments in any case.
         self.abandon_probe();
         self.large_arrived = false;
-        if self.probing == MtuProbing::Off || !full_sized {
+        let Some(sent_at) = full_sized.filter(|_| self.probing != MtuProbing::Off) else {
+            return false;
+        };
+        if self.is_cleared(sent_at) {
+            self.timeouts = 0;
             return false;
         }
         self.timeouts += 1;
@@ -275,6 +295,40 @@ impl PathMtu {
             && self.search.is_none()
             && !self.large_arrived
             && self.base() < self.mtu
+    }
+
+    /// Records the newest large packet of any connection of the path that has arrived.
+    pub(crate) fn on_arrival(&mut self, packet: Option<LargePacket>) {
+        self.arrived = packet.or(self.arrived);
+    }
+
+    /// True if a packet of the current size has arrived that left about when a lost one left, `sent_at`, or
+    /// later: the path carries the size, and dropped the other one for want of room.
+    pub(crate) fn is_cleared(&self, sent_at: Instant) -> bool {
+        self.arrived.is_some_and(|packet| {
+            u32::from(packet.size) >= self.mtu && packet.sent_at + CLEARS_FOR >= sent_at
+        })
+    }
+
+    /// True if connections search for a smaller size without a report of a router.
+    pub(crate) fn is_probing(&self) -> bool {
+        self.probing != MtuProbing::Off
+    }
+
+    /// Requests the stack's decision about the size.
+    pub(crate) fn doubt(&mut self) {
+        self.is_in_doubt = true;
+    }
+
+    /// True if the stack must decide about the size.
+    #[inline]
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        self.is_in_doubt
+    }
+
+    /// Returns and ends the request for the stack's decision.
+    pub(crate) fn take_doubt(&mut self) -> bool {
+        core::mem::take(&mut self.is_in_doubt)
     }
 
     /// Sends smaller segments until the current size has been tried again, because large segments seem to
@@ -508,14 +562,27 @@ mod tests {
     #[test]
     fn three_timeouts_of_full_sized_segments_suggest_a_black_hole() {
         let mut path = PathMtu::new(1500, false, MtuProbing::OnBlackHole, BASE_MSS);
-        assert!(!path.on_timeout(true, at(1)) && !path.on_timeout(false, at(1)));
-        assert!(!path.on_timeout(true, at(2)) && path.on_timeout(true, at(3)));
+        assert!(!path.on_timeout(Some(at(1)), at(1)) && !path.on_timeout(None, at(1)));
+        assert!(!path.on_timeout(Some(at(2)), at(2)) && path.on_timeout(Some(at(3)), at(3)));
         assert_eq!(path.mss(0), 1024);
-        assert!(!path.on_timeout(true, at(4)) && !path.on_timeout(true, at(5)));
-        assert!(path.on_timeout(true, at(6)), "still nothing gets through");
+        assert!(!path.on_timeout(Some(at(4)), at(4)) && !path.on_timeout(Some(at(5)), at(5)));
+        assert!(path.on_timeout(Some(at(6)), at(6)), "still nothing gets through");
         assert_eq!(path.mss(0), 536);
-        assert!((7..100).all(|second| !path.on_timeout(true, at(second))));
+        assert!((7..100).all(|second| !path.on_timeout(Some(at(second)), at(second))));
         assert_eq!(path.mss(0), 536, "every IPv4 path takes 576 bytes");
+    }
+
+    #[test]
+    fn timeouts_count_only_while_no_large_packet_of_others_arrives() {
+        let mut path = PathMtu::new(1500, false, MtuProbing::OnBlackHole, BASE_MSS);
+        let arrived = |size, second| Some(LargePacket { size, sent_at: at(second) });
+        for second in 1..10 {
+            path.on_arrival(arrived(1500, second));
+            assert!(!path.on_timeout(Some(at(second)), at(second + 1)));
+        }
+        assert!(!path.on_timeout(Some(at(10)), at(11)) && !path.on_timeout(Some(at(11)), at(12)));
+        path.on_arrival(arrived(1400, 12));
+        assert!(path.on_timeout(Some(at(12)), at(13)), "a smaller one proves nothing");
     }
 
     #[test]
@@ -523,7 +590,7 @@ mod tests {
         let mut first = PathMtu::new(1500, false, MtuProbing::OnBlackHole, BASE_MSS);
         assert_eq!(first.report(), MtuReport::Silent);
         (1..=3).for_each(|second| {
-            first.on_timeout(true, at(second));
+            first.on_timeout(Some(at(second)), at(second));
         });
         let found = NarrowPath { low: 1064, high: 1500 };
         assert_eq!(first.report(), MtuReport::Narrow(found));
@@ -556,7 +623,7 @@ mod tests {
     fn a_black_hole_does_not_lower_ipv6_below_its_minimum() {
         let mut path = PathMtu::new(1500, true, MtuProbing::OnBlackHole, BASE_MSS);
         for second in 0..100 {
-            path.on_timeout(true, at(second));
+            path.on_timeout(Some(at(second)), at(second));
         }
         assert_eq!(path.mtu(), 1280);
     }
@@ -579,11 +646,11 @@ mod tests {
     fn progress_between_timeouts_speaks_against_a_black_hole() {
         let mut path = PathMtu::new(1500, false, MtuProbing::OnBlackHole, BASE_MSS);
         for second in 0..10 {
-            assert!(!path.on_timeout(true, at(second)));
+            assert!(!path.on_timeout(Some(at(second)), at(second)));
             path.on_progress();
         }
         let mut off = PathMtu::new(1500, false, MtuProbing::Off, BASE_MSS);
-        assert!((0..10).all(|second| !off.on_timeout(true, at(second))));
+        assert!((0..10).all(|second| !off.on_timeout(Some(at(second)), at(second))));
     }
 
     #[test]

@@ -77,7 +77,8 @@ impl Stack {
         connection.start_from(known, now);
     }
 
-    /// A timer of a connection is due: while it opens, it hears what others have measured since it began.
+    /// A timer of a connection is due: it hears what others have measured since it began while it opens, and
+    /// what they have delivered later.
     pub(super) fn refresh_path(&mut self, id: ConnId, now: Instant) {
         let Some(slot) = self.slots.at_mut(id) else { return };
         if slot.connection.is_opening()
@@ -85,6 +86,10 @@ impl Stack {
         {
             slot.connection.on_longer_path(rtt);
             slot.half_open = None;
+        }
+        if slot.connection.is_size_at_stake(now) {
+            let arrived = self.paths.large_packet(&ends(&slot.connection.tuple()));
+            slot.connection.judge_size(arrived, now);
         }
     }
 
@@ -95,20 +100,25 @@ impl Stack {
         let Some(slot) = self.slots.at_mut(id) else { return };
         let connection = &mut *slot.connection;
         let report = connection.take_path_report(now);
+        let to = ends(&connection.tuple());
+        let large = connection.take_large_arrival();
+        let is_large_new = large.is_some_and(|packet| self.paths.on_large_packet(to, packet));
+        connection.judge_size(self.paths.large_packet(&to), now);
         if let Some(member) = &slot.member {
             self.controllers.end_look(member, connection);
         }
+        if let Some(packet) = large.filter(|_| is_large_new) {
+            self.share.tell(|| Learnt::LargePacket(to, packet));
+        }
         // The report stays in place: it is large.
         if let Some(report) = &report {
-            let ends = ends(&connection.tuple());
-            self.paths.on_report(ends, report, now);
-            self.share.tell(|| Learnt::Path(ends, Box::new(*report)));
+            self.paths.on_report(to, report, now);
+            self.share.tell(|| Learnt::Path(to, Box::new(*report)));
         }
         if let Some(flight) = connection.take_flight_report() {
-            let ends = ends(&connection.tuple());
             let report = PathReport { flight: Some(flight), ..PathReport::default() };
-            self.paths.on_report(ends, &report, now);
-            self.share.tell(|| Learnt::Path(ends, Box::new(report)));
+            self.paths.on_report(to, &report, now);
+            self.share.tell(|| Learnt::Path(to, Box::new(report)));
         }
     }
 }

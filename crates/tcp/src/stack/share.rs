@@ -16,7 +16,7 @@ use crate::fast_open::client::{Asker, Report};
 use crate::fast_open::replay::ReplayMemory;
 use crate::four_tuple::FourTuple;
 use crate::mechanism::memory::{Destination, Opened};
-use crate::path::{Ends, PathReport};
+use crate::path::{Ends, LargePacket, PathReport};
 use crate::time::Instant;
 
 /// Lessons that wait for the driver; of more than that the oldest are forgotten, which costs nobody a packet.
@@ -34,6 +34,8 @@ pub struct Lesson(Learnt);
 pub(super) enum Learnt {
     /// Of the path.
     Path(Ends, Box<PathReport>),
+    /// That the path carries large packets.
+    LargePacket(Ends, LargePacket),
     /// Of the server's Fast Open.
     FastOpen(Asker, Report),
     /// Of what became of the option of Corrective and Proactive on a SYN.
@@ -92,6 +94,7 @@ impl Stack {
     pub fn on_lesson(&mut self, Lesson(learnt): &Lesson, now: Instant) {
         match learnt {
             Learnt::Path(ends, report) => self.paths.on_report(*ends, report, now),
+            Learnt::LargePacket(ends, packet) => drop(self.paths.on_large_packet(*ends, *packet)),
             Learnt::FastOpen(asker, report) => self.fast_open.on_report(asker, report, now),
             // What Fast Open learns from it comes as a lesson of its own.
             Learnt::Opened(to, opened) => drop(self.gentle_memory.on_opened(*to, opened, now)),

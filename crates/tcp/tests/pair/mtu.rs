@@ -58,6 +58,19 @@ fn a_path_that_became_narrow_costs_less_than_a_second() {
     }
 }
 
+/// Large packets that arrived before the change say nothing about the path after it.
+#[test]
+fn a_path_that_became_narrow_after_large_packets_costs_less_than_a_second() {
+    for (bytes, limit) in [(2_000, 1000), (10_000, 1000), (30_000, 1000)] {
+        let mut world = known(early());
+        fetch(&mut world, 30_000);
+        narrow(&mut world);
+        let took = fetch(&mut world, bytes);
+        assert!(took < limit, "{bytes}: {took} ms");
+        assert!(mtu(world.facts(B)).is_some_and(|low| low < 1240), "{:?}", world.facts(B));
+    }
+}
+
 #[test]
 fn without_the_suspicion_it_takes_three_timeouts() {
     let mut world = known(TcpConfig { mtu_probing: MtuProbing::OnBlackHole, ..early() });
