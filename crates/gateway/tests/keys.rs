@@ -1,6 +1,6 @@
-//! Each key of the configuration is declared once: the page of the handbook, the examples and the behaviour of
-//! a gateway follow from the declaration. `BRISK_WRITE=1 cargo test -p brisk-gateway --test keys` writes page
-//! and examples.
+//! Each key of the configuration is declared once: the page of the handbook, the examples and the behaviour
+//! of a gateway follow from the declaration. `BRISK_WRITE=1 cargo test -p brisk-gateway --test keys` writes
+//! page and examples.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

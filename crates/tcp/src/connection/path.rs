@@ -524,9 +524,9 @@ impl Connection {
         let of = &self.counters;
         let (more, more_runs) = self.path.losses.repaired;
         let masked = of.repaired_by_probe.max(of.masked_losses);
-        // A SYN or SYN-ACK that was not answered in time was lost, or its answer was. One that was copied says
-        // nothing: an answer does not tell whether both arrived. The peer's report of a FIN whose copy it used
-        // would come after the end of the connection.
+        // A SYN or SYN-ACK that was not answered in time was lost, or its answer was. One that was copied
+        // says nothing: an answer does not tell whether both arrived. The peer's report of a FIN whose copy
+        // it used would come after the end of the connection.
         let copied = u64::from(self.handshake.syn.copy.has_left());
         let unanswered = u64::from(self.handshake.unanswered());
         let handshake = unanswered.saturating_sub(copied);

@@ -346,7 +346,7 @@ impl CongestionController for Bbr {
     /// Keeps the window, because the model responds to losses; only heavy losses at the start of a flow lower
     /// it.
     fn on_congestion(&mut self, event: &CongestionEvent) {
-        if event.cause == CongestionCause::Loss && !self.recovery.is_active {
+        if !self.recovery.is_active {
             self.recovery.begin_first_round(self.delivered);
         }
         self.begin_episode();
@@ -378,6 +378,7 @@ impl CongestionController for Bbr {
     }
 
     fn on_reordering_timeout(&mut self, pipe: u32) {
+        self.recovery.restart_first_round_by_timer(self.delivered);
         if self.recovery.conserves() {
             self.cwnd = self.cwnd.min(pipe.saturating_add(self.mss));
         }

@@ -26,7 +26,7 @@ pub(super) struct Recovery {
     pub(super) is_first: bool,
     /// True if it has lost a quarter of a flight, and more than random loss explains.
     pub(super) is_heavy: bool,
-    /// Bytes delivered when a fast recovery began; its first round ends when data that was sent later is
+    /// Bytes delivered when the recovery began; its first round ends when data that was sent later is
     /// delivered.
     first_round: Option<u64>,
     /// True until the first acknowledgement.
@@ -36,10 +36,19 @@ pub(super) struct Recovery {
 }
 
 impl Recovery {
-    /// Begins the first round of a fast recovery after `delivered` bytes.
+    /// Begins the first round of a recovery after `delivered` bytes.
     pub(super) fn begin_first_round(&mut self, delivered: u64) {
         self.first_round = Some(delivered);
         self.is_new = true;
+    }
+
+    /// Begins the first round again if a timer began the recovery. Data that left since the last
+    /// acknowledgement has the same count of delivered bytes as data that leaves now, so only data that
+    /// leaves after the next acknowledgement ends the round.
+    pub(super) fn restart_first_round_by_timer(&mut self, delivered: u64) {
+        if core::mem::take(&mut self.is_new) {
+            self.first_round = Some(delivered + 1);
+        }
     }
 
     /// Ends the first round: after a timeout the window grows from one segment.

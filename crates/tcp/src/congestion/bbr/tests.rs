@@ -212,6 +212,35 @@ fn losses_that_a_timer_finds_leave_one_segment_beside_those_in_flight() {
     assert_eq!(bbr.cwnd, 6 * MSS);
 }
 
+/// The timer fires between acknowledgements: data sent after the last one is not sent after the losses.
+#[test]
+fn first_round_that_a_timer_begins_outlasts_the_flight_in_which_losses_happened() {
+    let mut bbr = Bbr::new(&start());
+    (bbr.cwnd, bbr.delivered) = (20 * MSS, u64::from(10 * MSS) - 1);
+    lose(&mut bbr, 15);
+    bbr.on_congestion(&event(CongestionCause::Loss));
+    bbr.on_reordering_timeout(5 * MSS);
+    for pipe in [5, 5, 5] {
+        acknowledge(&mut bbr, 1, pipe, 0);
+        assert_eq!(bbr.cwnd, 6 * MSS, "five in flight, and the one that was acknowledged");
+    }
+    acknowledge(&mut bbr, 2, 4, 1);
+    assert_eq!(bbr.cwnd, 8 * MSS, "the first round is over");
+}
+
+#[test]
+fn heavy_losses_in_the_round_after_a_mark_conserve_packets_too() {
+    let mut bbr = Bbr::new(&start());
+    (bbr.cwnd, bbr.delivered) = (20 * MSS, u64::from(10 * MSS));
+    bbr.on_congestion(&event(CongestionCause::Ecn));
+    acknowledge(&mut bbr, 1, 19, 0);
+    lose(&mut bbr, 15);
+    acknowledge(&mut bbr, 2, 2, 0);
+    assert_eq!(bbr.cwnd, 4 * MSS, "two in flight, and the two that were acknowledged");
+    acknowledge(&mut bbr, 2, 2, 0);
+    assert_eq!(bbr.cwnd, 4 * MSS);
+}
+
 #[test]
 fn congestion_experienced_takes_15_percent_or_ends_a_probe() {
     let mut bbr = informed();
