@@ -221,7 +221,7 @@ impl Connection {
         if let Some((rtt, least)) = watch.recent.min().zip(least) {
             round.waited_at_loss = round.waited_at_loss.max(Duration::from(rtt).saturating_sub(least));
         }
-        if let Some(rtt) = self.tx.rtt.latest() {
+        if let Some(rtt) = watch.recent.min_of_latest_two() {
             round.times.on_loss(rtt);
         }
         let beyond = round.range.start + standard;

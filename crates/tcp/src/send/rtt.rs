@@ -230,6 +230,13 @@ impl RecentRtts {
     pub(crate) fn min(&self) -> Option<Micros> {
         self.samples.iter().flatten().min().copied()
     }
+
+    /// Returns the smaller of the latest two: a delayed acknowledgement makes one of them long.
+    pub(crate) fn min_of_latest_two(&self) -> Option<Micros> {
+        let [last, before] =
+            [1, 2].map(|back| self.samples[self.next.wrapping_sub(back) % self.samples.len()]);
+        Some(last?.min(before?))
+    }
 }
 
 #[cfg(test)]
@@ -244,6 +251,17 @@ mod tests {
 
     fn at(millis: u64) -> Instant {
         Instant::from_millis(millis)
+    }
+
+    #[test]
+    fn one_delayed_acknowledgement_does_not_lengthen_the_latest_two() {
+        let mut recent = RecentRtts::default();
+        let mut push = |millis| {
+            recent.push(ms(millis));
+            recent.min_of_latest_two()
+        };
+        let seen = [100, 140, 120, 120, 101, 140].map(&mut push);
+        assert_eq!(seen, [None, Some(ms(100)), Some(ms(120)), Some(ms(120)), Some(ms(101)), Some(ms(101))]);
     }
 
     #[test]
