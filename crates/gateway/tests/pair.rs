@@ -213,7 +213,8 @@ async fn metrics_of_a_frontend_give_loss_and_round_trip_time_of_the_link() {
         }
         let [smoothed, min] =
             ["smoothed", "min"].map(|kind| path("rtt_seconds", &format!("kind=\"{kind}\"")));
-        assert!((0.1..0.102).contains(&min) && (min..0.11).contains(&smoothed), "{min} to {smoothed} s");
+        // A delayed acknowledgement takes 40 ms more.
+        assert!((0.1..0.102).contains(&min) && (min..0.141).contains(&smoothed), "{min} to {smoothed} s");
         let attempts =
             |result: &str| series(&text, &format!("brisk_tfo_attempts_total{{result=\"{result}\"}}"));
         assert!(attempts("used") > 300.0 && attempts("syn-lost") > 9.0, "{mechanisms}:\n{text}");
