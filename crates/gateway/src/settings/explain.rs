@@ -37,7 +37,7 @@ pub(super) fn permitted_values(key: &str) -> &'static str {
         "send_proxy" => "\"v1\" or \"v2\"",
         "fallback" => "\"none\" or \"direct\"",
         "gateway" => "an address, for instance \"10.7.0.1\"",
-        "addr" => "a list of addresses, for instance [\"10.7.0.2/24\"]",
+        "addr" | "client_addr" => "a list of addresses, for instance [\"10.7.0.2/24\"]",
         "proxy_from" => "a list of networks, for instance [\"10.0.0.0/8\"]",
         "origins" => "names and addresses, for instance { web = \"10.0.0.5:80\" }",
         "allow" => "a list of rules, for instance [\"origin.example:443\"]",
@@ -45,8 +45,10 @@ pub(super) fn permitted_values(key: &str) -> &'static str {
             "a path in quotes, for instance \"/etc/brisk/key\""
         }
         "device" => "\"packet:IFACE\", \"xdp:IFACE\", \"tun:NAME\" or \"udp:ADDR:PORT\"",
+        "client_device" => "\"packet:IFACE\", \"xdp:IFACE\" or \"tun:NAME\"",
         "packet" => "the name of an interface in quotes, for instance \"eth0\"",
         "max_overhead" => "a share in quotes, for instance \"25%\"",
+        "client_mechanisms" => "a list in quotes, for instance \"fast_open,path,congestion=bbr\"",
         "mechanisms" => "a list in quotes, for instance \"all\" or \"fast_open,corrective\"",
         "label" => "the label of a public key in quotes, each once, for instance \"edge Rome\"",
         "max_rate" => "bits per second in quotes, for instance \"50mbit\"",

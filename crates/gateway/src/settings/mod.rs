@@ -76,6 +76,13 @@ pub struct FrontendSettings {
     /// Listening address.
     #[serde(deserialize_with = "values::listen")]
     pub listen: Option<SocketAddr>,
+    /// Device for brisk's TCP towards the clients: `packet:IFACE`, `xdp:IFACE` or `tun:NAME`; default the
+    /// kernel's TCP.
+    pub client_device: Option<String>,
+    /// Addresses of the stack on a `tun:` device for clients.
+    pub client_addr: Option<Vec<String>>,
+    /// The mechanisms towards the clients on that device, a list separated by commas.
+    pub client_mechanisms: Option<String>,
     /// Time to wait for a client's first bytes while it is unknown which side sends first; 0 to 1 s, default
     /// 5 ms.
     #[serde(deserialize_with = "values::duration")]
@@ -320,6 +327,9 @@ macro_rules! lay {
 
 lay!(FrontendSettings {
     listen,
+    client_device,
+    client_addr,
+    client_mechanisms,
     first_bytes_wait,
     first_bytes_limit,
     proxy_from,
