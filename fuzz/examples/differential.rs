@@ -1,18 +1,19 @@
-//! Plays random scripts to the stack and to the kernel and reports every difference that no entry of the list explains.
+//! Runs random scripts against the stack and the kernel, and reports every difference that the list does not
+//! explain.
 //!
 //! ```text
-//! differential --kind sender|receiver --seed N --count M   play M scripts; default one
-//!              --jobs N                                    so many at a time; default 12
-//!              --minimise                                  drop events while a difference stays, and print the script
-//!              --ignore CLASS                              pass over differences of a class, such as tcpi_rto; repeatable
-//!              --equal                                     list the seeds in which both did the same
-//! differential --kind sender|receiver --seed N --show      print a script and what both did, up to the difference
-//! differential FILE                                        the same for a script of one's own
+//! differential --kind sender|receiver --seed N --count M   run M scripts; default one
+//!              --jobs N                                    number of concurrent scripts; default 12
+//!              --minimise                                  drop events while a difference remains, and print the script
+//!              --ignore CLASS                              ignore differences of a class, such as tcpi_rto; repeatable
+//!              --equal                                     list the seeds for which both did the same
+//! differential --kind sender|receiver --seed N --show      print a script and both results, up to the difference
+//! differential FILE                                        the same for a script in a file
 //! differential --list                                      print the explanations
 //! ```
 //!
-//! It needs root, for network namespaces. Exit status: 0 if every difference is explained, 1 if not, 2 if the kernel
-//! cannot be asked or the arguments are wrong.
+//! It needs root, for network namespaces. Exit status: 0 if every difference is explained, 1 if not, 2 if the
+//! kernel cannot be used or the arguments are wrong.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -102,13 +103,13 @@ fn main() {
     std::process::exit(run(&arguments));
 }
 
-/// Prints a script, what both did, and the verdict.
+/// Prints a script, both results, and the verdict.
 fn show(text: &str, ignored: &[String]) {
     println!("{text}");
     match judge(text, ignored) {
         Verdict::Differs(found) => {
             let (difference, ours, kernel) = *found;
-            // The values behind it as well.
+            // The values of the next event are printed too.
             print!("{}", side_by_side(&ours, &kernel, difference.step + 1, usize::MAX));
             println!("{}: ours {}, kernel {}", difference.class(), difference.ours, difference.kernel);
         }
@@ -164,7 +165,7 @@ fn shown_values(name: &str, values: &[(String, Option<i64>)]) -> String {
 
 #[derive(Default)]
 struct Tally {
-    /// Seeds of scripts in which both did the same.
+    /// Seeds of scripts for which both did the same.
     equal: Vec<u64>,
     explained: BTreeMap<&'static str, u64>,
     with_explanation: u64,
@@ -189,7 +190,7 @@ fn run(arguments: &Arguments) -> i32 {
                     }
                     let seed = arguments.seed + n;
                     let script = {
-                        // One at a time: the others keep the kernel's time.
+                        // One at a time, because others would disturb the kernel's timing.
                         let _one = generating.lock().unwrap_or_else(PoisonError::into_inner);
                         generate(arguments.kind, seed)
                     };

@@ -1,7 +1,7 @@
 //! Runs one target over files: `cargo run --manifest-path fuzz/Cargo.toml --example replay connection FILE...`
 //!
-//! With `--minimise` before the files, each that fails is made as small as cutting and zeroing get it
-//! and printed in hexadecimal. `BRISK_FUZZ_TRACE=1` prints the packets of the targets with stacks.
+//! With `--minimise` before the files, each failing input is reduced by cutting and zeroing and printed in
+//! hexadecimal. `BRISK_FUZZ_TRACE=1` prints the packets of the targets with stacks.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 
@@ -37,7 +37,7 @@ fn fails(target: Target, bytes: &[u8]) -> bool {
     catch_unwind(AssertUnwindSafe(|| (target.run)(bytes))).is_err()
 }
 
-/// Cuts pieces and zeroes bytes while the target goes on failing.
+/// Cuts pieces and zeroes bytes while the target still fails.
 fn smallest(target: Target, mut bytes: Vec<u8>) -> Vec<u8> {
     let hook = take_hook();
     set_hook(Box::new(|_| ()));

@@ -1,12 +1,12 @@
-//! The acceptance of robustness: a million segments at a connection in every state.
+//! The acceptance test of robustness: a million segments to a connection in every state.
 //!
-//! A stack is driven into a state and segments are thrown at it, forged by somebody who sees the
-//! traffic ([`forge`]): right, changed in a few fields, with nothing right but the ports, damaged, in
-//! and out of the window, and ICMP errors. Now and then time passes and the application reads, writes
-//! or accepts. When a segment has moved the connection out of its state, which many rightly do, it is
-//! broken off and the next one is driven there; half of them are spared what would end them, so that
-//! they grow old. [`Watched`] holds the bounds after every segment;
-//! every now and then everything is let go, and then nothing may be left.
+//! A connection is driven into a state and receives segments from an attacker who sees the traffic
+//! ([`forge`]): correct, changed in a few fields, correct only in the ports, damaged, inside and outside the
+//! window, and ICMP errors. Now and then time passes and the application reads, writes or accepts. If a
+//! segment has moved the connection out of its state, which many correctly do, the connection is aborted and
+//! the next one is driven there. Half of the connections do not get segments that would end them, so that
+//! they live long. [`Watched`] checks the bounds after every segment. From time to time the application
+//! releases everything, and then no state may be left.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -26,26 +26,25 @@ use crate::flow::Flow;
 use crate::forge;
 use crate::watched::Watched;
 
-/// Decisions for one segment.
+/// Bytes of decisions for one segment.
 const DECISIONS: usize = 96;
-/// Connections at least, if they never left their state: each gets so many segments that all its limits
-/// are met.
+/// Minimum number of connections if none leaves its state: each gets enough segments to reach all its limits.
 const CONNECTIONS: u64 = 50;
-/// How often everything is let go.
+/// Number of times that everything is released.
 const CALMS: u64 = 10;
-/// How often the observer is asked between.
+/// Segments between two calls of the observer.
 const SAMPLE_EVERY: u64 = 1000;
 const BUFFER: BufferConfig = BufferConfig { initial: 16 << 10, max: 256 << 10 };
 const MAX_CONNECTIONS: usize = 128;
 const MAX_MEMORY: usize = 4 << 20;
 const MSL: Duration = Duration::from_secs(30);
 
-/// Where segments are thrown at: the states of RFC 9293 section 3.3.2.
+/// Target of the segments: a listener or a state of RFC 9293 section 3.3.2.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Situation {
     /// A listener.
     Listen,
-    /// A connection in this state; [`State::Closed`] is a port where nobody is.
+    /// A connection in this state; [`State::Closed`] is an unused port.
     In(State),
 }
 
@@ -65,7 +64,7 @@ impl Situation {
         Situation::In(State::Closed),
     ];
 
-    /// The name that RFC 9293 uses.
+    /// Returns the name in RFC 9293.
     pub fn name(self) -> &'static str {
         match self {
             Situation::Listen => "LISTEN",
@@ -74,44 +73,44 @@ impl Situation {
     }
 }
 
-/// When the observer is asked.
+/// When the observer is called.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Moment {
-    /// In the middle of it.
+    /// During the segments.
     Busy,
-    /// Everything has been let go and hours have passed: what is held now is held for ever.
+    /// Everything has been released and hours have passed: remaining memory is never freed.
     Calm,
 }
 
-/// What became of the segments.
+/// Counts of the segments and their results.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
-    /// Segments that were thrown while the connection was in the state.
+    /// Segments sent while the connection was in the state.
     pub segments: u64,
-    /// Those that the stack handed to a connection, a TIME-WAIT or a listener.
+    /// Segments that the stack passed to a connection, a TIME-WAIT or a listener.
     pub accepted: u64,
-    /// Those that it refused, by reason; only reasons that occurred.
+    /// Segments that the stack refused, by reason; only reasons that occurred.
     pub refused: Vec<(Refusal, u64)>,
-    /// Of the accepted: outside the window.
+    /// Accepted segments that were outside the window.
     pub out_of_window: u64,
-    /// Of the accepted: refused by PAWS.
+    /// Accepted segments that PAWS refused.
     pub paws: u64,
     /// Challenge ACKs that were sent.
     pub challenges: u64,
-    /// Packets that the stack sent in all.
+    /// Packets that the stack sent.
     pub packets_out: u64,
-    /// How many connections were driven into the state.
+    /// Connections that were driven into the state.
     pub driven: u64,
-    /// Most bytes in the buffers at any time.
+    /// Maximum number of bytes in the buffers.
     pub memory: usize,
-    /// Most connections at any time.
+    /// Maximum number of connections.
     pub connections: usize,
 }
 
-/// Throws `segments` at a stack in `situation`; `observe` is called at every [`Moment`].
+/// Sends `segments` to a stack in `situation`; calls `observe` at every [`Moment`].
 ///
 /// # Panics
-/// If the stack panics or breaks one of the bounds of [`Watched`], or does not let go in the end.
+/// If the stack panics, breaks a bound of [`Watched`], or keeps state at the end.
 pub fn run(situation: Situation, segments: u64, seed: u64, observe: &mut dyn FnMut(Moment)) -> Tally {
     let mut barrage = Barrage::new(situation, seed);
     let before = *barrage.host.stack.stats();
@@ -137,13 +136,13 @@ struct Barrage {
     listener: ListenerId,
     flow: Flow,
     connection: Option<ConnId>,
-    /// Whether this one is opened by the peer.
+    /// True if the peer opens this connection.
     passive: bool,
-    /// Whether it is spared the segments that would rightly end its state, so that it grows old.
+    /// True if it gets no segments that would correctly end its state, so that it lives long.
     lasting: bool,
-    /// Whether its application reads.
+    /// True if its application reads.
     reads: bool,
-    /// What must not change while a TIME-WAIT is the one that was driven there, and until when.
+    /// Number of reused TIME-WAITs, constant while the driven one exists, and the end of that one.
     reused: u64,
     expires: Instant,
     next_port: u16,
@@ -170,7 +169,7 @@ impl Barrage {
             ..StackConfig::default()
         };
         let mut host = Watched::new(config, seed, BUFFER.max, Instant::from_millis(1_000_000));
-        // Data on a SYN concerns the listener alone.
+        // Data on a SYN matters only to the listener.
         let fast_open = (situation == Situation::Listen).then(FastOpenListen::default);
         let listen =
             ListenConfig { tcp: tcp(), backlog: 16, max_half_open: 64, fast_open, ..ListenConfig::default() };
@@ -193,7 +192,7 @@ impl Barrage {
         }
     }
 
-    /// A new flow, and a connection in it that is in the state.
+    /// Starts a new flow with a connection in the state.
     fn drive(&mut self) {
         let kind = self.tally.driven;
         (self.passive, self.lasting, self.reads) = (kind & 1 != 0, kind & 2 != 0, kind & 12 != 12);
@@ -231,7 +230,7 @@ impl Barrage {
         self.drain();
     }
 
-    /// To ESTABLISHED.
+    /// Drives the connection to ESTABLISHED.
     fn open(&mut self) {
         if self.passive {
             self.peer(Flags::SYN);
@@ -249,7 +248,7 @@ impl Barrage {
         self.drain();
     }
 
-    /// From ESTABLISHED on.
+    /// Drives the connection from ESTABLISHED on.
     fn close_to(&mut self, state: State) {
         let fin = Flags::FIN | Flags::ACK;
         match state {
@@ -265,7 +264,7 @@ impl Barrage {
             }
             State::Closing => {
                 self.shutdown();
-                // The peer's FIN leaves before it has seen ours.
+                // The peer's FIN leaves before the peer has seen ours.
                 self.peer_with(fin, |tcp| tcp.ack = tcp.ack - 1);
             }
             State::LastAck => {
@@ -293,7 +292,7 @@ impl Barrage {
         }
     }
 
-    /// The honest peer sends its next segment, without data.
+    /// Sends the next segment of an honest peer, without data.
     fn peer(&mut self, flags: Flags) {
         self.peer_with(flags, |_| ());
     }
@@ -322,7 +321,7 @@ impl Barrage {
         self.connection.and_then(|id| self.host.stack.state(id))
     }
 
-    /// Whether what was driven into the state is in it.
+    /// True if the driven connection is in the state.
     fn is_there(&self) -> bool {
         let stats = self.host.stack.stats();
         match self.situation {
@@ -337,15 +336,15 @@ impl Barrage {
     }
 }
 
-/// Connections in the middle of a passive open.
+/// Returns the number of connections in a passive open.
 fn half_open(stats: &StackStats) -> u64 {
     let began = stats.passive_opens + stats.syn_cookies_accepted;
     began - stats.handshakes_completed - stats.handshakes_failed
 }
 
-/// Throwing.
+/// Sending.
 impl Barrage {
-    /// Up to `most` segments at one connection; answers how many.
+    /// Sends up to `most` segments to one connection; returns their number.
     fn round(&mut self, most: u64, observe: &mut dyn FnMut(Moment)) -> u64 {
         self.drive();
         let mut thrown = 0;
@@ -384,7 +383,7 @@ impl Barrage {
             forge::packet(&mut decisions, &mut self.flow, &mut self.packet)
         };
         if self.lasting && self.would_end() {
-            // Something right takes its place: an acknowledgement of the past.
+            // An acknowledgement of old data replaces it.
             let tcp = TcpHeader { ack: self.flow.snd_una, ..self.flow.next() };
             forge::write(&self.flow, &tcp, 0, Ecn::NotEct, &mut self.packet);
         }
@@ -394,7 +393,7 @@ impl Barrage {
         self.drain();
     }
 
-    /// Whether the forged packet would rightly move the connection out of its state.
+    /// True if the forged packet would correctly move the connection out of its state.
     fn would_end(&self) -> bool {
         let opening = [State::SynSent, State::SynReceived].map(Situation::In).contains(&self.situation);
         let (len, tcp) = match parse(&self.packet, ChecksumCheck::Trust) {
@@ -420,7 +419,7 @@ impl Barrage {
         }
     }
 
-    /// The application takes what waits at the listener, and closes it.
+    /// Accepts the waiting connections and closes them.
     fn accept_and_release(&mut self) {
         while let Some((id, _)) = self.host.stack.accept(self.listener) {
             self.host.stack.release(id, self.host.now);
@@ -428,7 +427,7 @@ impl Barrage {
         self.drain();
     }
 
-    /// The application takes what waits at the listener, and breaks it off.
+    /// Accepts the waiting connections and aborts them.
     fn accept_and_abort(&mut self) {
         while let Some((id, _)) = self.host.stack.accept(self.listener) {
             self.host.stack.abort(id, self.host.now);
@@ -456,7 +455,7 @@ impl Barrage {
         });
     }
 
-    /// The application breaks off what is left of the connection.
+    /// Aborts the rest of the connection.
     fn let_go(&mut self) {
         if let Some(id) = self.connection.take() {
             if let Some(stats) = self.host.stack.conn_stats(id) {
@@ -471,7 +470,7 @@ impl Barrage {
             return;
         }
         self.accept_and_abort();
-        // What forged SYNs have left half open would stand in the way of the next connection.
+        // Connections that forged SYNs have left half open would block the next connection.
         let in_the_way = half_open(self.host.stack.stats());
         if in_the_way > 32 || self.situation == Situation::In(State::SynReceived) && in_the_way > 0 {
             self.pass(Duration::from_secs(600));
@@ -479,7 +478,7 @@ impl Barrage {
         }
     }
 
-    /// Nobody holds anything any more, and hours pass.
+    /// Releases everything and lets hours pass.
     fn calm(&mut self) {
         self.accept_and_release();
         self.pass(Duration::from_secs(3600));

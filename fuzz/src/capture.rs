@@ -1,6 +1,6 @@
 //! Target: any bytes as a packet capture.
 //!
-//! Reading ends with figures that fit together, or with an error of one line.
+//! The analysis ends with consistent figures, or with an error of one line.
 
 use brisk_capture::{Losses, analyse};
 

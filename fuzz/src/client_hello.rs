@@ -1,6 +1,7 @@
-//! Target: any bytes as the beginning of a TLS connection that is routed by the name of the server.
+//! Target: any bytes as the beginning of a TLS connection that is routed by the server name.
 //!
-//! The result of reading a client hello does not depend on the pieces it arrives in, and it ends within its bound.
+//! The result of parsing a client hello does not depend on the pieces in which it arrives, and its length is
+//! bounded.
 
 use brisk_gateway::client_hello::{Hello, LONGEST, parse};
 
@@ -14,7 +15,7 @@ pub fn run(bytes: &[u8]) {
         Hello::Named(name) => assert!(!name.is_empty() && !name.contains(|c: char| c.is_ascii_uppercase())),
         Hello::Nameless | Hello::NotTls => {}
     }
-    // As the frontend reads it: again when there are as many bytes as it has asked for.
+    // The frontend reads again when it has as many bytes as the parser requested.
     let mut needed = 0;
     while needed < bytes.len() {
         match parse(&bytes[..needed]) {

@@ -1,4 +1,4 @@
-//! Configurations of a stack, decided by bytes: small enough that every limit is met.
+//! Configurations of a stack from bytes, small enough to reach every limit.
 
 use std::net::IpAddr;
 
@@ -11,7 +11,7 @@ use brisk_wire::Duration;
 
 use crate::decisions::Decisions;
 
-/// The configuration of a stack with these addresses.
+/// Returns the configuration of a stack with these addresses.
 pub fn stack(decisions: &mut Decisions<'_>, addresses: Vec<IpAddr>) -> StackConfig {
     StackConfig {
         addresses,
@@ -28,7 +28,7 @@ pub fn stack(decisions: &mut Decisions<'_>, addresses: Vec<IpAddr>) -> StackConf
     }
 }
 
-/// Fast Open for a stack.
+/// Returns the Fast Open configuration of a stack.
 fn fast_open(decisions: &mut Decisions<'_>) -> FastOpenConfig {
     FastOpenConfig {
         memory: ClientMemory { entries: decisions.pick(&[1024, 0, 1]), ..ClientMemory::default() },
@@ -43,7 +43,7 @@ fn fast_open(decisions: &mut Decisions<'_>) -> FastOpenConfig {
     }
 }
 
-/// What holds for a connection.
+/// Returns the configuration of a connection.
 pub fn tcp(decisions: &mut Decisions<'_>) -> TcpConfig {
     let switches = decisions.byte();
     let on = |bit: u8| switches >> bit & 1 == 0;
@@ -78,7 +78,7 @@ pub fn tcp(decisions: &mut Decisions<'_>) -> TcpConfig {
     }
 }
 
-/// How losses are found and what is done about those that are not.
+/// Returns a configuration of loss detection and recovery.
 fn losses(decisions: &mut Decisions<'_>) -> TcpConfig {
     match decisions.below(4) {
         0 => TcpConfig::default(),
@@ -92,7 +92,7 @@ fn losses(decisions: &mut Decisions<'_>) -> TcpConfig {
     }
 }
 
-/// What an active open needs.
+/// Returns the configuration of an active open.
 pub fn connect(decisions: &mut Decisions<'_>) -> ConnectConfig {
     let tcp = tcp(decisions);
     let choice = decisions.byte();
@@ -108,10 +108,10 @@ pub fn connect(decisions: &mut Decisions<'_>) -> ConnectConfig {
     ConnectConfig { tcp, fast_open: on(0).then_some(fast_open), ..ConnectConfig::default() }
 }
 
-/// What a listener needs.
+/// Returns the configuration of a listener.
 pub fn listen(decisions: &mut Decisions<'_>) -> ListenConfig {
     let tcp = tcp(decisions);
-    // One byte for both, so that the corpora mean what they meant.
+    // One byte for both, so that existing corpora keep their meaning.
     let choice = decisions.byte();
     ListenConfig {
         tcp,
@@ -137,7 +137,7 @@ fn fast_open_listen(decisions: &mut Decisions<'_>) -> Option<FastOpenListen> {
     })
 }
 
-/// Keepalive that is on, or none.
+/// Returns keepalive settings, or none.
 pub fn keepalive(decisions: &mut Decisions<'_>) -> Option<KeepaliveConfig> {
     let idle = Duration::from_secs(decisions.pick(&[1, 60, 7200, 0]));
     let interval = Duration::from_secs(decisions.pick(&[1, 75, 0]));

@@ -1,8 +1,8 @@
 //! Target: one stack, an application that does anything, and an attacker who sees the traffic.
 //!
-//! The first bytes configure the stack, the rest is a sequence of calls, passages of time and forged
-//! segments. [`Watched`] holds what must be true after each of them; in the end everything is let go
-//! and nobody answers any more: then no connection and no memory may be left.
+//! The first bytes configure the stack. The rest is a sequence of calls, times and forged segments.
+//! [`Watched`] checks the invariants after each of them. At the end everything is released and no peer
+//! answers any more: then no connection and no memory may be left.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -16,11 +16,11 @@ use crate::flow::Flow;
 use crate::forge;
 use crate::watched::Watched;
 
-/// Steps of one run.
+/// Maximum number of steps of one run.
 const MAX_STEPS: usize = 600;
-/// Flows that the attacker keeps in mind.
+/// Maximum number of flows of the attacker.
 const MAX_FLOWS: usize = 12;
-/// Listeners and connections that the application holds.
+/// Maximum number of listeners and connections of the application.
 const MAX_HANDLES: usize = 12;
 /// The largest buffer of [`configs::tcp`].
 const LARGEST_BUFFER: usize = 262_144;
@@ -47,19 +47,19 @@ struct World {
     packet: Vec<u8>,
 }
 
-/// The stack's own address of each family.
+/// Returns the stack's address of each family.
 fn local(v6: bool) -> IpAddr {
     if v6 { [0xfd; 16].into() } else { [10, 0, 0, 1].into() }
 }
 
-/// A host elsewhere.
+/// Returns the address of another host.
 fn remote(v6: bool, host: u8) -> IpAddr {
     if v6 { [0x20 | host & 1; 16].into() } else { [10, 0, 1, host].into() }
 }
 
-/// The attacker looks at what the stack sent.
+/// Records a packet of the stack for the attacker.
 fn note(flows: &mut Vec<Flow>, packet: &[u8], segment: &Segment<'_>) {
-    // A cookie is that of an address: it serves every connection from there.
+    // A cookie belongs to an address and is valid for every connection from it.
     for flow in flows.iter_mut().filter(|flow| flow.remote.ip() == segment.ip.dst) {
         flow.fast_open = segment.tcp.options.fast_open.or(flow.fast_open);
     }
@@ -106,7 +106,7 @@ impl World {
         }
     }
 
-    /// What a driver does after anything.
+    /// Does what a driver does after every step.
     fn settle(&mut self) {
         let World { host, flows, .. } = self;
         host.drain(&mut |packet, segment| note(flows, packet, segment));
@@ -153,7 +153,7 @@ impl World {
         }
     }
 
-    /// One of the handles, the last ones being the first choices.
+    /// Returns the index of a handle; the last ones are chosen first.
     fn handle(&self, decisions: &mut Decisions<'_>) -> Option<usize> {
         let choice = decisions.below(MAX_HANDLES);
         self.connections.len().checked_sub(1 + choice % self.connections.len().max(1))
@@ -166,7 +166,7 @@ impl World {
         let len = usize::from(decisions.short());
         let (room, data) = (stack.writable(id), &DATA[..len]);
         let urgent = decisions.one_in(8);
-        // What has an odd length is given away.
+        // Data of an odd length is passed with ownership.
         let written = match (urgent, len % 2) {
             (true, _) => stack.write_urgent(id, data, now),
             (false, 0) => stack.write(id, data, now),
@@ -244,7 +244,7 @@ impl World {
         }
     }
 
-    /// The attacker thinks of a connection of his own.
+    /// Adds a flow of the attacker.
     fn new_flow(&mut self, decisions: &mut Decisions<'_>) {
         let choice = decisions.byte();
         let v6 = choice & 1 == 1;
@@ -265,7 +265,7 @@ impl World {
         self.host.receive(&self.packet, rx);
     }
 
-    /// Everything is let go, and nobody answers: a day later nothing is left.
+    /// Releases everything, without any answer: a day later no state is left.
     fn end(mut self) {
         let now = self.host.now;
         for &listener in &self.listeners {

@@ -1,9 +1,10 @@
-//! Target: BBR, alone and as the controller that connections share, and a peer that acknowledges as it likes.
+//! Target: BBR, alone and as the controller that connections share, with a peer that acknowledges anything.
 //!
-//! The peer completes each handshake. Then it acknowledges any part of what was sent, selectively and cumulatively, early,
-//! late, twice and not at all, with echoes of any of its times, marks, and windows of any size. After each step the pacing rate is
-//! within its bounds, and no window is larger than the initial ones and what was acknowledged. In the end the peer is honest:
-//! then all data leaves in the time that the round trips and timeouts so far explain.
+//! The peer completes each handshake. Then it acknowledges any part of the sent data, selectively and
+//! cumulatively, early, late, twice and not at all, with echoes of any of its times, with marks, and with
+//! windows of any size. After each step the pacing rate is within its bounds, and no window is larger than
+//! the initial ones plus the acknowledged data. At the end the peer is honest: then all data leaves in a time
+//! that the round trips and timeouts so far explain.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -22,13 +23,13 @@ const MAX_STEPS: usize = 600;
 const MAX_CONNECTIONS: usize = 6;
 const LARGEST_BUFFER: usize = 262_144;
 const MSS: u16 = 1460;
-/// Segments where larger packets vanish.
+/// Maximum segment on a path that drops larger packets.
 const NARROW: u32 = 536 - 40;
-/// The largest rate of a pacer, bytes per second.
+/// Maximum rate of a pacer, bytes per second.
 const LARGEST_RATE: u64 = 1 << 40;
-/// Windows before anything is acknowledged: the initial one, or one that is remembered, of each connection.
+/// Sum of all windows before an acknowledgement: the initial or a remembered one of each connection.
 const TRUST: u64 = 64 * 1460 * MAX_CONNECTIONS as u64;
-/// Round trips that the rest of the data may take at an honest peer, and waits for timers.
+/// Maximum number of round trips, and waits for timers, for the rest of the data at an honest peer.
 const PATIENCE: u32 = 5000;
 /// Round trip of the honest peer.
 const RTT: Duration = Duration::from_millis(10);
@@ -50,7 +51,7 @@ pub fn run(bytes: &[u8]) {
     scene.end();
 }
 
-/// A connection, as its peer sees it.
+/// A connection from its peer's view.
 struct Peer {
     id: ConnId,
     port: u16,
@@ -143,7 +144,7 @@ impl Scene {
         }
     }
 
-    /// Takes out what leaves, and answers SYNs.
+    /// Takes the packets that leave, and answers SYNs.
     fn answer_handshakes(&mut self) {
         self.drain();
         for index in 0..self.peers.len() {
@@ -176,7 +177,7 @@ impl Scene {
         self.drain();
     }
 
-    /// One end breaks the connection off, or the program lets it go.
+    /// Aborts or releases the connection at one end.
     fn leave(&mut self, index: usize, decisions: &mut Decisions<'_>) {
         let Some(peer) = self.peers.get_mut(index) else { return };
         let (id, now) = (peer.id, self.host.now);
@@ -193,7 +194,7 @@ impl Scene {
         self.drain();
     }
 
-    /// A cumulative acknowledgement of a part, with a window of any size.
+    /// Sends a cumulative acknowledgement of a part, with a window of any size.
     fn acknowledge(&mut self, index: usize, decisions: &mut Decisions<'_>) {
         let choice = decisions.byte();
         let Some(peer) = self.peers.get_mut(index) else { return };
@@ -208,7 +209,7 @@ impl Scene {
         self.drain();
     }
 
-    /// Up to three blocks of what is outstanding, or of what was acknowledged before.
+    /// Sends up to three blocks of outstanding data, or of data that was acknowledged before.
     fn acknowledge_selectively(&mut self, index: usize, decisions: &mut Decisions<'_>) {
         let choice = decisions.byte();
         let Some(peer) = self.peers.get(index) else { return };
@@ -240,7 +241,8 @@ impl Scene {
         self.drain();
     }
 
-    /// A segment of the peer. `time`: 0 echoes the first time of the stack, 1 the last, others a time before that.
+    /// Sends a segment of the peer. `time`: 0 echoes the stack's first time, 1 the last, others an earlier
+    /// time.
     fn send(&mut self, index: usize, flags: Flags, blocks: &[(SeqNum, SeqNum)], window: u16, time: u8) {
         let peer = &self.peers[index];
         let is_syn = flags.contains(Flags::SYN);
@@ -275,7 +277,7 @@ impl Scene {
         self.host.events();
     }
 
-    /// Bounds of what the controllers answer.
+    /// Checks the bounds of windows and pacing rates.
     fn check(&mut self) {
         let most = TRUST + self.acknowledged;
         for peer in &self.peers {
@@ -287,7 +289,7 @@ impl Scene {
                 continue;
             }
             assert!(u64::from(stats.cwnd) <= most, "a window of {} bytes, {most} at most", stats.cwnd);
-            // The smallest segment of a member whose path has turned out to be narrow.
+            // The smallest segment of a member whose path has proved to be narrow.
             assert!(stats.cwnd >= stats.mss.min(NARROW), "a window of {} bytes", stats.cwnd);
             assert!(info.pacing_rate.is_none_or(|rate| (1..=LARGEST_RATE).contains(&rate)), "{info:?}");
         }
@@ -340,7 +342,7 @@ impl Scene {
     }
 }
 
-/// The peer sees a segment of the stack.
+/// Records a segment of the stack at its peer.
 fn note(peers: &mut [Peer], segment: &Segment<'_>) {
     let Some(peer) = peers.iter_mut().find(|peer| peer.port == segment.tcp.dst_port) else { return };
     let TcpHeader { seq, flags, ref options, .. } = segment.tcp;

@@ -1,45 +1,45 @@
-//! What somebody who sees the traffic knows of one connection: enough to forge the peer.
+//! The knowledge of an observer of the traffic about one connection, which suffices to forge the peer.
 
 use std::net::SocketAddr;
 
 use brisk_wire::{FastOpen, Flags, Segment, SeqNum, TcpHeader};
 
-/// Bytes of a packet that are kept for quotation in an ICMP error.
+/// Number of bytes of a packet that are kept for quotation in an ICMP error.
 const QUOTED: usize = 128;
 
-/// One four-tuple, as seen from the path.
+/// One four-tuple, observed on the path.
 #[derive(Clone, Debug)]
 pub struct Flow {
-    /// The end of the stack under test.
+    /// Address of the stack under test.
     pub local: SocketAddr,
-    /// The peer that is forged.
+    /// Address of the forged peer.
     pub remote: SocketAddr,
-    /// The initial sequence number that the forged peer uses.
+    /// Initial sequence number of the forged peer.
     pub irs: SeqNum,
-    /// What the stack expects next, as it said last.
+    /// The next sequence number that the stack expects, from its last segment.
     pub rcv_nxt: SeqNum,
-    /// The window that the stack offered last, as on the wire.
+    /// The last window field of the stack.
     pub rcv_wnd: u16,
-    /// The highest sequence number that the stack has used.
+    /// Highest sequence number that the stack has used.
     pub snd_nxt: SeqNum,
-    /// What was last acknowledged to the stack.
+    /// Last acknowledgement number sent to the stack.
     pub snd_una: SeqNum,
-    /// Whether the stack has sent anything.
+    /// True if the stack has sent a segment.
     pub seen: bool,
-    /// The stack has acknowledged something.
+    /// True if the stack has acknowledged something.
     pub acknowledged: bool,
     /// The last timestamp of the stack.
     pub ts_value: Option<u32>,
     /// The clock of the forged peer.
     pub ts_own: u32,
-    /// The last Fast Open option of the stack: a cookie that it gave or took.
+    /// The last Fast Open option of the stack: a cookie that it issued or accepted.
     pub fast_open: Option<FastOpen>,
     /// The beginning of the last packet of the stack.
     pub last: Vec<u8>,
 }
 
 impl Flow {
-    /// A flow of which nothing was seen yet.
+    /// Returns a flow without an observed segment.
     pub fn new(local: SocketAddr, remote: SocketAddr, irs: u32) -> Self {
         Flow {
             local,
@@ -58,14 +58,14 @@ impl Flow {
         }
     }
 
-    /// Whether a segment of the stack belongs here.
+    /// True if a segment of the stack belongs to this flow.
     pub fn owns(&self, segment: &Segment<'_>) -> bool {
         let local = SocketAddr::new(segment.ip.src, segment.tcp.src_port);
         let remote = SocketAddr::new(segment.ip.dst, segment.tcp.dst_port);
         (local, remote) == (self.local, self.remote)
     }
 
-    /// The stack sent a segment.
+    /// Records a segment of the stack.
     pub fn on_sent(&mut self, packet: &[u8], segment: &Segment<'_>) {
         let TcpHeader { seq, ack, flags, window, ref options, .. } = segment.tcp;
         if flags.contains(Flags::RST) {
@@ -83,7 +83,7 @@ impl Flow {
         self.rcv_wnd = window;
         self.fast_open = options.fast_open.or(self.fast_open);
         self.ts_value = options.timestamps.map(|timestamps| timestamps.value);
-        // What was forged may have moved the stack's idea of the peer's clock: keep up with it.
+        // Forged segments may have advanced the stack's view of the peer's clock: follow it.
         if let Some(echo) = options.timestamps.map(|timestamps| timestamps.echo)
             && (echo.wrapping_sub(self.ts_own) as i32) > 0
         {
@@ -93,7 +93,7 @@ impl Flow {
         self.last.extend(packet.iter().take(QUOTED));
     }
 
-    /// The header of the segment that an honest peer would send next.
+    /// Returns the header of the next segment of an honest peer.
     pub fn next(&self) -> TcpHeader {
         let mut tcp = TcpHeader {
             src_port: self.remote.port(),

@@ -1,8 +1,7 @@
-//! The attacker who sees the traffic: packets to a connection, made from what is known of it.
+//! The attacker who sees the traffic: forges packets to a connection.
 //!
-//! From the front of the decisions comes the kind of forgery: a segment that is right, one that was right
-//! and has a few fields changed, one that fits nothing but the ports, an ICMP error, damage, or bytes
-//! that are no packet.
+//! The first decision is the kind of forgery: a correct segment, a correct one with a few changed fields, one
+//! that is correct only in the ports, an ICMP error, damage, or bytes that are not a packet.
 
 use std::net::IpAddr;
 
@@ -15,10 +14,10 @@ use brisk_wire::{
 use crate::decisions::Decisions;
 use crate::flow::Flow;
 
-/// The packet size up to which payloads are forged.
+/// Maximum length of forged payload.
 const LARGEST: usize = 20_000;
 
-/// Writes a packet to the local end of `flow` into `packet`; answers what the device says of it.
+/// Writes a packet to the local end of `flow` into `packet`; returns the device's metadata.
 pub fn packet(decisions: &mut Decisions<'_>, flow: &mut Flow, packet: &mut Vec<u8>) -> Rx {
     match decisions.below(16) {
         0..=2 => right(decisions, flow, packet),
@@ -36,7 +35,7 @@ pub fn packet(decisions: &mut Decisions<'_>, flow: &mut Flow, packet: &mut Vec<u
     rx(decisions, packet)
 }
 
-/// What an honest device, or one that is not, says of the packet.
+/// Returns metadata of an honest or a faulty device.
 fn rx(decisions: &mut Decisions<'_>, packet: &[u8]) -> Rx {
     let segment_size = match decisions.below(16) {
         0 => Some(0),
@@ -49,7 +48,7 @@ fn rx(decisions: &mut Decisions<'_>, packet: &[u8]) -> Rx {
     Rx { checksum, segment_size, ..Rx::default() }
 }
 
-/// What an honest peer could send now: an acknowledgement of some of the data, data, a FIN.
+/// Writes a segment that an honest peer could send now: an acknowledgement of some of the data, data, a FIN.
 fn right(decisions: &mut Decisions<'_>, flow: &mut Flow, packet: &mut Vec<u8>) {
     let mut tcp = flow.next();
     let outstanding = flow.snd_nxt.since(flow.snd_una).min(1 << 24);
@@ -71,7 +70,7 @@ fn right(decisions: &mut Decisions<'_>, flow: &mut Flow, packet: &mut Vec<u8>) {
     write(flow, &tcp, payload, Ecn::NotEct, packet);
 }
 
-/// A right segment with up to four things changed.
+/// Writes a correct segment with up to four changes.
 fn changed(decisions: &mut Decisions<'_>, flow: &Flow, packet: &mut Vec<u8>) {
     let mut tcp = flow.next();
     let mut payload = 0;
@@ -98,7 +97,7 @@ fn changed(decisions: &mut Decisions<'_>, flow: &Flow, packet: &mut Vec<u8>) {
     }
 }
 
-/// A number at, next to or far from `at`, or at the other end of `span`.
+/// Returns a number at, next to or far from `at`, or at the other end of `span`.
 fn near(decisions: &mut Decisions<'_>, at: SeqNum, span: u32) -> SeqNum {
     match decisions.below(12) {
         0 => at,
@@ -173,7 +172,7 @@ fn options(decisions: &mut Decisions<'_>, flow: &Flow, tcp: &mut TcpHeader) {
     }
 }
 
-/// A fair length of a SACK block where `span` bytes are outstanding.
+/// Returns a typical length of a SACK block for `span` outstanding bytes.
 fn decisions_len(span: u32) -> u32 {
     (span / 8).clamp(1, 1448)
 }
@@ -208,7 +207,7 @@ pub fn handshake(decisions: &mut Decisions<'_>, flow: &mut Flow, packet: &mut Ve
     write(flow, &tcp, payload, Ecn::NotEct, packet);
 }
 
-/// A Fast Open option: the one that the stack knows, a request, or somebody else's cookie.
+/// Returns a Fast Open option: the one that the stack knows, a request, or a wrong cookie.
 fn fast_open(decisions: &mut Decisions<'_>, flow: &Flow) -> Option<FastOpen> {
     let of = |cookie: &[u8]| Cookie::new(cookie).map(|cookie| FastOpen { cookie, experimental: false });
     match decisions.below(6) {
@@ -219,7 +218,7 @@ fn fast_open(decisions: &mut Decisions<'_>, flow: &Flow) -> Option<FastOpen> {
     }
 }
 
-/// A RST or FIN around where it counts.
+/// Writes a RST or FIN with a sequence number near the expected one.
 fn end(decisions: &mut Decisions<'_>, flow: &Flow, packet: &mut Vec<u8>) {
     let mut tcp = flow.next();
     tcp.flags = decisions.pick(&[Flags::FIN | Flags::ACK, Flags::RST, Flags::RST | Flags::ACK, Flags::FIN]);
@@ -229,7 +228,7 @@ fn end(decisions: &mut Decisions<'_>, flow: &Flow, packet: &mut Vec<u8>) {
     write(flow, &tcp, payload, Ecn::NotEct, packet);
 }
 
-/// Nothing right but the ports.
+/// Writes a segment that is correct only in the ports.
 fn stray(decisions: &mut Decisions<'_>, flow: &Flow, packet: &mut Vec<u8>) {
     let mut tcp = flow.next();
     tcp.seq = SeqNum(decisions.word());
@@ -242,7 +241,7 @@ fn stray(decisions: &mut Decisions<'_>, flow: &Flow, packet: &mut Vec<u8>) {
     scramble(decisions.bytes(20), flow, packet);
 }
 
-/// An ICMP error about the last packet of the stack, or about one that it may not have sent.
+/// Writes an ICMP error about the last packet of the stack, or about one that it may not have sent.
 fn icmp(decisions: &mut Decisions<'_>, flow: &Flow, packet: &mut Vec<u8>) {
     let mut offending = flow.last.clone();
     let mtu = decisions.pick(&[0, 1, 67, 68, 296, 551, 576, 1280, 1400, 1500, 65_535, u32::MAX]);
@@ -272,7 +271,7 @@ fn icmp(decisions: &mut Decisions<'_>, flow: &Flow, packet: &mut Vec<u8>) {
     emit_icmp(router, &offending, kind, packet);
 }
 
-/// A right packet that was damaged on the way or cut short, its checksum untouched.
+/// Writes a correct packet that was damaged or cut, with its old checksum.
 fn damaged(decisions: &mut Decisions<'_>, flow: &Flow, packet: &mut Vec<u8>) {
     write(flow, &flow.next(), length(decisions), Ecn::NotEct, packet);
     for _ in 0..=decisions.below(3) {

@@ -1,8 +1,9 @@
-//! Target: any bytes as what is said on the hop between two gateways.
+//! Target: any bytes as messages on the hop between two gateways.
 //!
-//! The first byte chooses a door: a first message under one key (with a key pair for this connection or for a while) or under pairs, the answer to one, what a message says when
-//! it is opened, a record. At the doors that keys guard the rest is either the message itself or, more to the point, says how
-//! a good one is changed: whatever was changed is refused.
+//! The first byte chooses a target: a first message under one key (with ephemeral keys for this connection or
+//! with a lifetime) or under key pairs, the answer to one, the content of a decrypted message, a record. For
+//! messages that keys protect, the rest is either the message itself or, more useful, describes changes of a
+//! valid one. Every changed message must be refused.
 
 use std::sync::{Arc, LazyLock};
 
@@ -14,7 +15,7 @@ use brisk_gateway::{Hop, HopKey, KeyRing};
 
 use crate::decisions::Decisions;
 
-/// The client's first bytes in the message that is changed.
+/// The client's first bytes in the changed message.
 const REQUEST: &[u8] = b"GET /index.html HTTP/1.1\r\nHost: origin.example\r\n\r\n";
 const STAMP: Stamp = Stamp { epoch: 1, at: 2, takes_lasting: true };
 
@@ -22,15 +23,15 @@ const STAMP: Stamp = Stamp { epoch: 1, at: 2, takes_lasting: true };
 struct Door {
     backend: Hop,
     frontend: Hop,
-    /// Key pairs of both that serve for a while; `None`: for one connection.
+    /// Ephemeral keys of both with a lifetime; `None`: for one connection.
     own: Option<[Arc<Ephemerals>; 2]>,
     message: Vec<u8>,
 }
 
-/// One key that both hold, among others of the backend.
+/// One key that both have; the backend has others too.
 static ONE_KEY: LazyLock<Door> = LazyLock::new(|| one_key(None));
 
-/// The same with key pairs that serve for a while.
+/// The same with ephemeral keys that have a lifetime.
 static LASTING: LazyLock<Door> =
     LazyLock::new(|| one_key(Some([(); 2].map(|()| Arc::new(Ephemerals::new(USUAL_LIFETIME))))));
 
@@ -40,7 +41,7 @@ fn one_key(own: Option<[Arc<Ephemerals>; 2]>) -> Door {
     Door::new(Hop::Sealed(ring), Hop::Sealed(KeyRing::of(HopKey::new([4; 32]))), own)
 }
 
-/// A pair on each side.
+/// A key pair on each side.
 static PAIRS: LazyLock<Door> = LazyLock::new(|| {
     let [front, back] = [(); 2].map(|()| PrivateKey::generate().expect("randomness"));
     let (to_front, to_back) = (vec![front.public()], vec![back.public()]);
@@ -78,7 +79,7 @@ impl Door {
         }
     }
 
-    /// Both sides after the two messages.
+    /// Returns both sides after the two messages.
     fn sealings(&self) -> (Sealing, Sealing) {
         let (initiator, message) = self.begin();
         let first = self.accept(&message).expect("it is good");
@@ -106,7 +107,7 @@ pub fn run(bytes: &[u8]) {
     }
 }
 
-/// Changes `good` as the decisions say; `None` if it is as it was.
+/// Changes `good` according to the decisions; `None` if it is unchanged.
 fn changed(good: &[u8], decisions: &mut Decisions<'_>) -> Option<Vec<u8>> {
     let mut message = good.to_vec();
     while !decisions.is_over() {
@@ -145,7 +146,7 @@ fn record(door: &Door, decisions: &mut Decisions<'_>) {
     let (mut frontend, mut backend) = door.sealings();
     let (mut wire, mut plain) = (Vec::new(), Vec::new());
     frontend.seal(REQUEST, &mut wire).expect("a short record");
-    // The length in front is no part of what is sealed.
+    // The length at the front is not encrypted.
     let good = wire.split_off(2);
     let record = changed(&good, decisions);
     let opened = backend.open(record.as_ref().unwrap_or(&good), &mut plain);

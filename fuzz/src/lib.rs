@@ -1,37 +1,37 @@
-//! Any bytes, at every door of brisk: what must hold whatever arrives.
+//! Any bytes at every input of brisk, with the invariants that must hold.
 //!
-//! Each target is a plain function over bytes that panics when something is wrong, so that the same
-//! code runs under `cargo fuzz` (nightly, feature `libfuzzer`), over the corpora in `cargo test`
-//! (stable) and in a debugger.
+//! Each target is a plain function over bytes that panics if an invariant is violated, so the same code runs
+//! under `cargo fuzz` (nightly, feature `libfuzzer`), over the corpora in `cargo test` (stable) and in a
+//! debugger.
 //!
-//! | target | input | must hold |
+//! | target | input | invariant |
 //! |---|---|---|
-//! | [`segment`] | a packet | parsing refuses or answers; what was read is written and read as the same |
-//! | [`options`] | a TCP option area | as above, for the options; the encoder stays within 40 bytes |
-//! | [`link`] | text of the link grammar | what reads prints as text that reads as itself; the link runs |
-//! | [`script`] | text of a packet script | reading and running it end, with a verdict or an error |
-//! | [`parity`] | parity segments at the decoder of Corrective | a repair brings what was missing, and the true bytes |
-//! | [`capture`] | a packet capture | reading ends, with figures that fit together or one line of error |
-//! | [`handshake`] | what is said on the hop between two gateways | what is changed is refused, what is not is accepted |
-//! | [`proxy`] | the PROXY header in front of a connection | the same in any pieces; addresses are written and read as the same |
-//! | [`client_hello`] | the first bytes of a TLS client | the same in any pieces; it ends within its bound |
+//! | [`segment`] | a packet | parsing succeeds or fails; a parsed packet is written and parsed as the same |
+//! | [`options`] | a TCP option area | the same for the options; the encoder stays within 40 bytes |
+//! | [`link`] | text of the link grammar | a valid link prints as text that parses as the same link; the link runs |
+//! | [`script`] | text of a packet script | parsing and running it end, with a verdict or an error |
+//! | [`parity`] | parity segments at the decoder of Corrective | a repair brings the missing range, with the right bytes |
+//! | [`capture`] | a packet capture | the analysis ends, with consistent figures or one line of error |
+//! | [`handshake`] | messages on the hop between two gateways | changed messages are refused, others accepted |
+//! | [`proxy`] | the PROXY header in front of a connection | the same result in any pieces; addresses are written and read as the same |
+//! | [`client_hello`] | the first bytes of a TLS client | the same result in any pieces; the length is bounded |
 //! | [`settings`] | text of a gateway's configuration | settings, or an error of one line that names a line |
 //! | [`connection`] | calls, time and forged segments at one stack | bounded memory, work and wake-ups |
-//! | [`controller`] | acknowledgements of any kind to connections with BBR, which share a path or do not | no stall, no window beyond what was acknowledged, a pacing rate within its bounds |
-//! | [`pair`] | two honest stacks and a path between them that may do anything but forge | the stream arrives as a prefix, and in the end whole |
+//! | [`controller`] | acknowledgements of any kind to connections with BBR, with a shared path or not | no stall, no window beyond the acknowledged data, a pacing rate within its bounds |
+//! | [`pair`] | two honest stacks and a path that does anything except forge | the stream arrives as a prefix, and at the end completely |
 //!
-//! [`decisions`] reads bytes as decisions, [`watched`] is a stack whose every answer is checked,
-//! [`forge`] is the attacker who sees the traffic, [`seeds`] is where the corpora come from and
-//! [`mutate`] what the tests make of them. [`barrage`] is the acceptance: a million segments at a
-//! connection in every state. [`differential`] plays random packet scripts to the stack and to the kernel.
+//! [`decisions`] reads bytes as decisions, [`watched`] is a stack with checks after every call, [`forge`] is
+//! the attacker who sees the traffic, [`seeds`] has the seeds of the corpora, and [`mutate`] mutates them in
+//! tests. [`barrage`] is the acceptance test: a million segments to a connection in every state.
+//! [`differential`] runs random packet scripts against the stack and the kernel.
 //!
 //! ```text
 //! cargo test --manifest-path fuzz/Cargo.toml                                       corpora, quick barrage
 //! cargo test --release --manifest-path fuzz/Cargo.toml -- --ignored --nocapture    1,000,000 per state
 //! cargo test --release --manifest-path fuzz/Cargo.toml --test handshakes -- --ignored --nocapture   1,000,000 handshakes
 //! cargo run --manifest-path fuzz/Cargo.toml --example replay connection FILE       one input
-//! cargo run --manifest-path fuzz/Cargo.toml --example write_seeds                  corpora anew
-//! cargo run --manifest-path fuzz/Cargo.toml --example differential -- --count 100  the kernel's TCP beside ours (root)
+//! cargo run --manifest-path fuzz/Cargo.toml --example write_seeds                  write the corpora again
+//! cargo run --manifest-path fuzz/Cargo.toml --example differential -- --count 100  comparison with the kernel's TCP (root)
 //! cargo +nightly fuzz run --features libfuzzer connection                          coverage-guided
 //! ```
 
@@ -58,12 +58,12 @@ pub mod segment;
 pub mod settings;
 pub mod watched;
 
-/// A fuzz target by name.
+/// A fuzz target.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// Its name, and that of its directory in `corpus/`.
+    /// Name of the target and of its directory in `corpus/`.
     pub name: &'static str,
-    /// Runs one input; panics if something is wrong.
+    /// Runs one input; panics if an invariant is violated.
     pub run: fn(&[u8]),
 }
 

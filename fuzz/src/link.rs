@@ -1,14 +1,14 @@
 //! Target: any text as a link.
 //!
-//! What reads as a link prints as text that reads as the same link, and the link carries packets.
-//! Traces are read from the text itself.
+//! A valid link prints as text that parses as the same link, and the link carries packets. Traces are read
+//! from the text itself.
 
 use brisk_link::{Link, LinkSpec};
 use brisk_wire::{ChecksumCheck, Duration, Instant};
 
-/// Packets that a link which reads is offered in each direction.
+/// Number of packets offered to a valid link in each direction.
 const PACKETS: u64 = 24;
-/// Packets that may come out of these: duplicates and pieces included.
+/// Maximum number of packets that may leave, duplicates and pieces included.
 const MAX_OUT: usize = 100_000;
 
 /// Runs one input.
@@ -31,7 +31,7 @@ pub fn run(bytes: &[u8]) {
     }
 }
 
-/// Offers packets a millisecond apart and takes out what comes.
+/// Offers packets a millisecond apart and takes those that leave.
 fn carry(spec: &LinkSpec) {
     let mut link: Link<Vec<u8>> = Link::new(spec, spec.seed.unwrap_or(1));
     for direction in [&mut link.down, &mut link.up] {
@@ -60,7 +60,7 @@ fn carry(spec: &LinkSpec) {
     }
 }
 
-/// A TCP packet: every fourth a SYN, so that the middleboxes have something to do.
+/// Returns a TCP packet: every fourth is a SYN, which middleboxes process.
 fn packet(number: u64) -> Vec<u8> {
     use brisk_wire::{ChecksumFill, Flags, IpMeta, SeqNum, TcpHeader, Timestamps, emit};
     let ip = IpMeta::new([192, 0, 2, 1].into(), [198, 51, 100, 9].into());

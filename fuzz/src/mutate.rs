@@ -1,15 +1,15 @@
-//! Seeded mutations of an input: what a fuzzer without coverage can do.
+//! Seeded mutations of an input, as in a fuzzer without coverage.
 
 use rand_chacha::ChaCha8Rng;
 use rand_core::RngCore;
 
-/// The longest input.
+/// Maximum length of an input.
 const LONGEST: usize = 4096;
 
-/// Bytes on which code likes to stumble.
+/// Bytes that often reveal errors.
 const INTERESTING: [u8; 12] = [0, 1, 2, 7, 16, 40, 63, 64, 127, 128, 254, 255];
 
-/// Changes `input` in one to eight places; `other` is an input of the same target to take pieces from.
+/// Changes `input` in one to eight places; pieces of `other`, an input of the same target, may be inserted.
 pub fn mutate(input: &mut Vec<u8>, other: &[u8], chance: &mut ChaCha8Rng) {
     for _ in 0..=below(chance, 8) {
         once(input, other, chance);
@@ -50,7 +50,7 @@ fn once(input: &mut Vec<u8>, other: &[u8], chance: &mut ChaCha8Rng) {
     }
 }
 
-/// Takes a line out, or puts one in from itself or from `other`, or changes a digit.
+/// Removes a line, inserts one of its own or of `other`, or changes a digit.
 fn one_line(input: &mut Vec<u8>, other: &[u8], chance: &mut ChaCha8Rng) {
     let lines: Vec<&[u8]> = input.split_inclusive(|byte| *byte == b'\n').collect();
     let others: Vec<&[u8]> = other.split_inclusive(|byte| *byte == b'\n').collect();
@@ -72,7 +72,7 @@ fn one_line(input: &mut Vec<u8>, other: &[u8], chance: &mut ChaCha8Rng) {
     }
 }
 
-/// A number below `bound`, which is not zero.
+/// Returns a number below `bound`, which is not zero.
 fn below(chance: &mut ChaCha8Rng, bound: usize) -> usize {
     (chance.next_u64() % bound.max(1) as u64) as usize
 }

@@ -1,8 +1,8 @@
 //! Target: any bytes as a TCP option area.
 //!
-//! The first byte says whether the segment has SYN and whether the experimental code points are the
-//! default ones (those that a stack refuses are passed over); the rest is the area, which may be longer than
-//! a header has room for.
+//! The first byte selects whether the segment has SYN and whether the experimental code points are the
+//! default ones (those that a stack refuses are skipped). The rest is the area, which may be longer than fits
+//! into a header.
 
 use brisk_wire::{ArrayVec, OptionProfile, Options};
 
@@ -34,7 +34,7 @@ pub fn run(bytes: &[u8]) {
     assert_eq!(written, second, "written twice, written differently");
 }
 
-/// The bytes of `options`, and whether anything was left out.
+/// Returns the bytes of `options`, and whether an option was left out.
 fn emit(options: &Options, syn: bool, profile: &OptionProfile) -> (ArrayVec<u8, 40>, bool) {
     let mut area = ArrayVec::new();
     let dropped = options.emit_with(syn, profile, &mut area);

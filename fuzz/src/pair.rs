@@ -1,8 +1,8 @@
-//! Target: two honest stacks, and a path between them that may do anything but forge.
+//! Target: two honest stacks and a path that does anything except forge.
 //!
-//! The path loses, duplicates, reorders, damages, delays, coalesces, and answers packets with ICMP
-//! errors. While it does, what is read must be a prefix of what was written. In the end it behaves, and
-//! both sides close: then every byte must arrive, unless an end gave up and said so.
+//! The path loses, duplicates, reorders, damages, delays, coalesces, and answers packets with ICMP errors.
+//! During that, the data read must be a prefix of the data written. At the end the path works, and both sides
+//! close: then every byte must arrive, unless an end gave up and reported it.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -22,9 +22,9 @@ use crate::watched::Watched;
 const MAX_STEPS: usize = 600;
 const MAX_CONNECTIONS: usize = 3;
 const LARGEST_BUFFER: usize = 262_144;
-/// Packets that the path holds in each direction.
+/// Maximum number of packets that the path holds in each direction.
 const MAX_IN_FLIGHT: usize = 3000;
-/// How long the two may take in the end: beyond the largest timeout and the longest probe interval.
+/// Maximum time of the two at the end: beyond the largest timeout and the longest probe interval.
 const PATIENCE: Duration = Duration::from_secs(1800);
 
 /// Runs one input.
@@ -41,7 +41,7 @@ pub fn run(bytes: &[u8]) {
     pair.end();
 }
 
-/// One connection, as both ends hold it. Index 0 is the end that opened it.
+/// One connection with both ends. Index 0 is the end that opened it.
 #[derive(Debug)]
 struct Stream {
     ids: [Option<ConnId>; 2],
@@ -50,7 +50,7 @@ struct Stream {
     read: [usize; 2],
     at_end: [bool; 2],
     closed: [Option<CloseReason>; 2],
-    /// An application broke it off.
+    /// True if an application aborted it.
     broken: bool,
 }
 
@@ -58,7 +58,7 @@ struct Pair {
     hosts: [Watched; 2],
     listener: Option<ListenerId>,
     streams: Vec<Stream>,
-    /// What each host sent and the other has not received.
+    /// Packets that each host sent and the other has not received.
     path: [VecDeque<(Vec<u8>, Rx)>; 2],
 }
 
@@ -66,7 +66,7 @@ fn address(side: usize) -> IpAddr {
     [10, 0, 0, 1 + side as u8].into()
 }
 
-/// The byte at `offset` of what `side` writes.
+/// Returns the byte at `offset` of the stream of `side`.
 fn content(side: usize, offset: usize) -> u8 {
     (offset ^ offset >> 8 ^ offset >> 16 ^ side << 7) as u8
 }
@@ -106,7 +106,7 @@ impl Pair {
         }
     }
 
-    /// Takes out what both hosts send, and hears their events.
+    /// Takes the packets of both hosts, and processes their events.
     fn transmit(&mut self) {
         for side in [0, 1] {
             let path = &mut self.path[side];
@@ -133,8 +133,8 @@ impl Pair {
             let stream = stream.expect("only this client connects");
             match stream.ids[1] {
                 None => stream.ids[1] = Some(id),
-                // One end gave up unheard, and its port was used again, or a cookie came back once
-                // more: what this brings is no part of the stream.
+                // One end gave up silently and its port was reused, or a cookie arrived once more: this
+                // connection is not part of the stream.
                 Some(_) => {
                     stream.broken = true;
                     self.hosts[1].stack.abort(id, self.hosts[1].now);
@@ -171,7 +171,7 @@ impl Pair {
         let from = stream.written[side];
         let data: Vec<u8> = (from..from + len).map(|offset| content(side, offset)).collect();
         let host = &mut self.hosts[side];
-        // What has an odd length is given away.
+        // Data of an odd length is passed with ownership.
         let written = match len % 2 {
             0 => host.stack.write(id, &data, host.now),
             _ => host.stack.write_bytes(id, &mut Bytes::from(data), host.now),
@@ -234,7 +234,7 @@ impl Pair {
         }
     }
 
-    /// The other host receives the next packets of `side`.
+    /// Delivers the next packets of `side` to the other host.
     fn deliver(&mut self, side: usize, count: usize) {
         for _ in 0..count {
             let Some((packet, rx)) = self.path[side].pop_front() else { return };
@@ -242,7 +242,7 @@ impl Pair {
         }
     }
 
-    /// What an unkind path does to the next packet, or to all of them.
+    /// Does something bad to the next packet, or to all of them.
     fn trouble(&mut self, side: usize, decisions: &mut Decisions<'_>) {
         let path = &mut self.path[side];
         let Some(first) = path.front().cloned() else { return };
@@ -254,7 +254,7 @@ impl Pair {
                 let (packet, _) = &mut path[0];
                 let at = usize::from(decisions.short()) % packet.len();
                 packet[at] ^= 1 << decisions.below(8);
-                // Two errors may hide from the checksum. TCP has no answer to that.
+                // Two errors may escape the checksum; TCP cannot detect that.
                 if segment(packet).is_some() {
                     path.pop_front();
                 }
@@ -263,7 +263,7 @@ impl Pair {
         }
     }
 
-    /// A router answers the next packet: it is too big and lost, or there is something soft about it.
+    /// Sends an ICMP error about the next packet: too big (then it is lost), or a soft error.
     fn answer_by_icmp(&mut self, side: usize, decisions: &mut Decisions<'_>) {
         let mtu = decisions.pick(&[1400, 1280, 600, 552, 296, 68]);
         let kind = decisions.pick(&[
@@ -284,7 +284,7 @@ impl Pair {
         self.hosts[side].receive(&error, Rx::default());
     }
 
-    /// A device joins the next packets of `side` into one, as far as they continue each other.
+    /// Joins the next packets of `side` into one if they are contiguous, as a device does.
     fn coalesce(&mut self, side: usize) {
         let path = &mut self.path[side];
         while path.len() >= 2 {
@@ -305,7 +305,7 @@ impl Pair {
         }
     }
 
-    /// The path delivers everything until both fall silent.
+    /// Delivers all packets until both are idle.
     fn exchange(&mut self) {
         for _ in 0..10_000 {
             self.transmit();
@@ -319,7 +319,7 @@ impl Pair {
         panic!("two stacks answer each other for ever");
     }
 
-    /// The path behaves, both ends read and close: what is still to come must come.
+    /// Makes the path work; both ends read and close, and all outstanding data must arrive.
     fn end(mut self) {
         let end = self.hosts[0].now + PATIENCE;
         loop {
@@ -347,7 +347,7 @@ impl Pair {
         }
     }
 
-    /// Opening, closing and reading call for each other until nothing more happens by itself.
+    /// Opens, closes and reads until nothing more happens.
     fn run_dry(&mut self) {
         let packets = |pair: &Pair| pair.hosts.each_ref().map(|host| host.stack.stats().packets_out);
         loop {
@@ -376,7 +376,7 @@ impl Pair {
         }
     }
 
-    /// Each stream is whole, or an end gave up and said so.
+    /// Checks that each stream is complete, or that an end gave up and reported it.
     fn judge(&self) {
         for stream in &self.streams {
             let gave_up = stream.closed.iter().flatten().any(|reason| {
@@ -389,10 +389,10 @@ impl Pair {
                 )
             });
             let accepted = stream.ids[1].is_some();
-            // A cookie fits only the segment that follows the SYN: when a later one overtakes it, the
-            // listener cannot know that there is a connection, and resets it (Linux does the same).
+            // A cookie fits only the segment that follows the SYN: if a later one overtakes it, the listener
+            // cannot know of the connection, and resets it (Linux does the same).
             let by_cookie = self.hosts[1].stack.stats().syn_cookies_sent > 0;
-            // Where the memory of a whole stack is the limit, progress is a segment per timeout.
+            // If the memory of the stack is the limit, it makes progress by one segment per timeout.
             let out_of_memory = |host: &Watched| host.stack.stats().refused(Refusal::OutOfMemory) > 0;
             let slow = self.hosts.iter().any(out_of_memory);
             if stream.broken || gave_up || !accepted || by_cookie || slow {
@@ -401,8 +401,8 @@ impl Pair {
             for side in [0, 1] {
                 assert_eq!(stream.read[1 - side], stream.written[side], "what {side} wrote: {stream:?}");
                 assert!(stream.at_end[1 - side], "the stream of {side} ends: {stream:?}");
-                // A FIN whose acknowledgement was lost, sent again when the TIME-WAIT is over or had to
-                // make room, is answered by a reset: the stream is whole all the same.
+                // A FIN whose acknowledgement was lost and that is repeated after the TIME-WAIT, or after its
+                // removal, is answered by a reset; the stream is complete even so.
                 let reason = stream.closed[side];
                 let orderly = matches!(reason, Some(CloseReason::Finished | CloseReason::Reset));
                 assert!(orderly, "{side}: {stream:?}");
@@ -411,7 +411,7 @@ impl Pair {
     }
 }
 
-/// Reads up to `len` bytes and compares them; answers how many there were.
+/// Reads up to `len` bytes and compares them; returns their number.
 fn read(host: &mut Watched, stream: &mut Stream, side: usize, len: usize) -> usize {
     let Some(id) = stream.ids[side] else { return 0 };
     let mut buffer = vec![0; len];
@@ -432,7 +432,7 @@ fn read(host: &mut Watched, stream: &mut Stream, side: usize, len: usize) -> usi
     0
 }
 
-/// The two packets as one, if the second continues the first, as a device with receive offload does.
+/// Returns the two packets as one if the second continues the first, like a device with receive offload.
 fn join(first: &(Vec<u8>, Rx), second: &(Vec<u8>, Rx)) -> Option<(Vec<u8>, Rx)> {
     let (a, b) = (segment(&first.0)?, segment(&second.0)?);
     let size = first.1.segment_size.map_or(a.payload.len(), usize::from);

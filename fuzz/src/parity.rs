@@ -1,9 +1,9 @@
 //! Target: any parity segments at the decoder of Corrective.
 //!
-//! The bytes decide on the code, on what of a known stream has arrived and what is still held, and on
-//! parity segments: honest ones, honest ones that the path changed, and such as nobody made. Whatever
-//! comes, a repair brings exactly what was missing; with the checksum of the true bytes it brings the true
-//! bytes; and what waits stays bounded.
+//! The bytes determine the code, the parts of a known stream that have arrived and that are still held, and
+//! the parity segments: valid ones, valid ones that the path changed, and invented ones. A repair must bring
+//! exactly the missing range; with the checksum of the true bytes it must bring the true bytes; and the
+//! number of waiting segments stays bounded.
 
 use brisk_tcp::config::FecRule;
 use brisk_tcp::mechanism::Profile;
@@ -25,14 +25,14 @@ struct Receiver {
     stream: Vec<u8>,
     first: SeqNum,
     arrived: SeqRanges,
-    /// The oldest byte held, as an offset; at most what has arrived in order.
+    /// Offset of the oldest byte held, at most the end of the data that arrived in order.
     oldest: u32,
     rcv_nxt: SeqNum,
 }
 
 impl Receiver {
     fn new(first: SeqNum) -> Self {
-        // No byte at a given place is like its neighbours or those of another block.
+        // No byte equals its neighbours or the bytes at the same place of other blocks.
         let byte = |index: u32| (index.wrapping_mul(0x9e37_79b1) >> 13) as u8;
         let stream = (0..STREAM).map(byte).collect();
         Receiver { stream, first, arrived: SeqRanges::new(), oldest: 0, rcv_nxt: first }
@@ -44,7 +44,7 @@ impl Receiver {
         self.rcv_nxt = self.arrived.range_at(self.first).map_or(self.first, |range| range.end);
     }
 
-    /// The bytes of a range if it lies in the stream.
+    /// Returns the bytes of a range if it lies in the stream.
     fn truth(&self, range: SeqRange) -> Option<&[u8]> {
         let from = range.start.since(self.first) as usize;
         self.stream.get(from..from.checked_add(range.len() as usize)?)
@@ -139,7 +139,7 @@ fn deliver(
     decoder.on_segment(&arrived, &receiver.edges(fin_known), receiver, now)
 }
 
-/// A parity segment: of a true group, perhaps changed; or of no group.
+/// Returns a parity segment of a valid group, perhaps changed, or of no group.
 fn segment(decisions: &mut Decisions<'_>, code: Code, receiver: &Receiver) -> Segment {
     let from = u32::from(decisions.short()) % STREAM;
     let block = 1 + u32::from(decisions.byte()) % RMSS;
@@ -177,7 +177,7 @@ fn honest(decisions: &mut Decisions<'_>, layout: &Layout, receiver: &Receiver) -
     Segment { seq, flags: Flags::ACK, option, payload }
 }
 
-/// What a middlebox or an attacker makes of it.
+/// Changes a segment like a middlebox or an attacker.
 fn change(decisions: &mut Decisions<'_>, segment: &mut Segment) {
     match decisions.below(6) {
         0 => segment.payload.truncate(usize::from(decisions.short())),
@@ -207,7 +207,7 @@ fn change(decisions: &mut Decisions<'_>, segment: &mut Segment) {
     }
 }
 
-/// What must hold of an outcome.
+/// Checks an outcome.
 fn judge(receiver: &mut Receiver, outcome: &Outcome, segment: Option<&Segment>, config: &DecoderConfig) {
     match outcome {
         Outcome::Recovered(recovered) => judge_repair(receiver, recovered, segment, config),

@@ -1,7 +1,7 @@
 //! Target: any bytes as the PROXY header in front of a connection.
 //!
-//! What is read of a header does not depend on the pieces it arrives in, it ends within its bound, and the addresses
-//! that it names are written and read as the same, in both versions.
+//! The parsed header does not depend on the pieces in which it arrives, its length is bounded, and its
+//! addresses are written and read as the same, in both versions.
 
 use brisk_gateway::proxy::{LONGEST, Parsed, ProxyVersion, header, parse};
 
@@ -32,7 +32,7 @@ pub fn run(bytes: &[u8]) {
         for version in [ProxyVersion::V1, ProxyVersion::V2] {
             let written = header(version, addresses);
             let again = parse(&written);
-            // Written once, a pair of two families is one of a single family.
+            // Once written, a pair of two families has become one of a single family.
             let Parsed::Header(read, length) = again else { panic!("{written:02x?}: {again:?}") };
             assert_eq!((length, header(version, read)), (written.len(), written.clone()));
             assert_eq!(read.is_some(), addresses.is_some());

@@ -1,12 +1,11 @@
 //! Target: any text as a packet script.
 //!
-//! Reading it and running it end, with a verdict or with an error that says where: whoever writes a
-//! script makes mistakes, and a mistake is not to end the program. What the script makes the stack do
-//! in virtual time must not break the stack either.
+//! Parsing and running it must end, with a verdict or with an error that names the place: authors of scripts
+//! make mistakes, which must not end the program. Nor may the script break the stack in virtual time.
 
 use brisk_script::{Options, run as run_script};
 
-/// Lines of a script that is run: a long one is only slow.
+/// Maximum number of lines of a script that is run: a long one is only slow.
 const MAX_LINES: usize = 200;
 
 /// Runs one input.
@@ -15,7 +14,7 @@ pub fn run(bytes: &[u8]) {
     if text.lines().count() > MAX_LINES {
         return;
     }
-    // A script whose expectations are wrong, as those of a mutated one are, runs on if it is lenient.
+    // A lenient run continues although the expectations of a mutated script are wrong.
     let lenient = Options { lenient: true, ..Options::default() };
     if let Err(error) = run_script("input", &text, &lenient) {
         let shown = error.to_string();

@@ -1,14 +1,14 @@
-//! Where the corpora come from: a few inputs per target that get past its first checks.
+//! The seeds of the corpora: a few inputs per target that pass its first checks.
 //!
-//! `cargo run --example write_seeds` writes them to `corpus/`, where `cargo fuzz` looks for them; a
-//! test sees to it that both agree.
+//! `cargo run --example write_seeds` writes them to `corpus/`, where `cargo fuzz` finds them; a test checks
+//! that both are equal.
 
 use brisk_wire::{
     ChecksumFill, Cookie, FastOpen, Flags, IcmpKind, IpMeta, SackBlock, SeqNum, TcpHeader, Timestamps, emit,
     emit_icmp,
 };
 
-/// The seeds of a target: name and content.
+/// Returns the seeds of a target: name and content.
 pub fn of(target: &str) -> Vec<(String, Vec<u8>)> {
     let named = |seeds: Vec<(&str, Vec<u8>)>| {
         seeds.into_iter().map(|(name, bytes)| (name.to_string(), bytes)).collect()
@@ -50,7 +50,7 @@ fn syn() -> TcpHeader {
     tcp
 }
 
-/// A handshake, a request, and a response of two segments of which the first comes again.
+/// A handshake, a request, and a response of two segments of which the first is retransmitted.
 fn capture() -> Vec<(&'static str, Vec<u8>)> {
     let client = |seq: u32, ack: u32, flags| TcpHeader { seq: SeqNum(seq), ack: SeqNum(ack), flags, ..syn() };
     let server =
@@ -85,7 +85,7 @@ fn capture() -> Vec<(&'static str, Vec<u8>)> {
         new.extend(words(&[block]));
     }
     let cut = old[..old.len() - 30].to_vec();
-    // Process information of 8 bytes; a block has 12 at least.
+    // Process information of 8 bytes; a block has at least 12.
     let too_short = [new.clone(), words(&[0x8000_0001, 8, 0, 8])].concat();
     vec![("pcap", old), ("pcapng", new), ("cut", cut), ("too-short", too_short)]
 }
@@ -162,7 +162,7 @@ fn options() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// Decisions as [`crate::parity::run`] reads them: code, first number, rule; then steps.
+/// Decisions for [`crate::parity::run`]: code, first number, rule; then steps.
 fn parity() -> Vec<(&'static str, Vec<u8>)> {
     let arrive = |from: u16, len: u8| [&[1, 0][..], &from.to_le_bytes(), &[len - 1]].concat();
     // A group of `len` bytes from `from` in blocks of 100, its `part`, of `rows` parities number `row`.
@@ -199,7 +199,7 @@ fn parity() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// Decisions as [`crate::handshake::run`] reads them: the door, then changes: what, where, with what.
+/// Decisions for [`crate::handshake::run`]: the target, then changes: kind, place, value.
 fn handshake() -> Vec<(&'static str, Vec<u8>)> {
     let opening =
         [&[6, 0x10][..], &[0; 14], &[4, 192, 0, 2, 1, 0, 80, 198, 51, 100, 9, 1, 187], b"\x03a:1GET /"];
@@ -244,7 +244,7 @@ fn client_hello() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// Both versions with and without addresses, in both families, and one that another family follows.
+/// Both versions with and without addresses, in both families, and one that is followed by another family.
 fn proxy() -> Vec<(&'static str, Vec<u8>)> {
     use brisk_gateway::hop::opening::ClientAddresses;
     use brisk_gateway::proxy::{ProxyVersion, header};
@@ -265,7 +265,7 @@ fn proxy() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// A configuration with each kind of value; the packaged examples are added where the corpora are run.
+/// A configuration with each kind of value; the test of the corpora adds the packaged examples.
 fn settings() -> Vec<(&'static str, Vec<u8>)> {
     let every_kind = "[frontend]\nlisten = ':80'\nfirst_bytes_wait = '5ms'\nproxy_from = ['10.0.0.0/8', '2001:db8::/32']\n\
         socks5 = true\nfallback = 'none'\nsend_proxy = 'v1'\n[backend]\nto = 'origin.example:80'\n\
@@ -310,58 +310,58 @@ fn script() -> Vec<(String, Vec<u8>)> {
     ]
 }
 
-/// Decisions that all are the first choice.
+/// Decisions that are all the first choice.
 const STACK: [u8; 13] = [0; 13];
 const TCP: [u8; 13] = [0; 13];
-/// Super-segments of 256 kB, and an initial window and buffers that let them get longer than 64.
+/// Super-segments of 256 kB, with an initial window and buffers that permit more than 64 kB.
 const LONG_STACK: [u8; 13] = [0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 const LARGE_TCP: [u8; 13] = [0, 0, 2, 0, 4, 4, 0, 0, 0, 0, 0, 0, 0];
 
-/// Steps of the target `connection`, as it numbers them.
+/// Steps of the target `connection`, by its numbers.
 mod step {
-    /// To port 80 of a host, with two pieces of data.
+    /// Connects to port 80 of a host, with two pieces of data.
     pub(super) fn connect(tcp: [u8; 13], fast_open: u8) -> Vec<u8> {
         [&[0][..], &tcp, &[fast_open, 4, 0], &[b'x'; 20]].concat()
     }
-    /// At port 80.
+    /// Listens at port 80.
     pub(super) fn listen(tcp: [u8; 13], fast_open: u8) -> Vec<u8> {
         [&[1][..], &tcp, &[0, 0, 0, fast_open, 0, 0]].concat()
     }
-    /// Everything that waits.
+    /// Accepts all waiting connections.
     pub(super) const ACCEPT: [u8; 1] = [2];
-    /// 4000 bytes.
+    /// Writes 4000 bytes.
     pub(super) const WRITE: [u8; 5] = [3, 0, 0x0f, 0xa0, 0];
-    /// 65,535 bytes.
+    /// Writes 65,535 bytes.
     pub(super) const FILL: [u8; 5] = [3, 0, 0xff, 0xff, 0];
-    /// Up to 4096 bytes.
+    /// Reads up to 4096 bytes.
     pub(super) const READ: [u8; 6] = [4, 0, 0, 0x10, 0, 0];
-    /// For writing.
+    /// Shuts down writing.
     pub(super) const SHUTDOWN: [u8; 3] = [5, 0, 0];
-    /// The handle.
+    /// Releases the handle.
     pub(super) const RELEASE: [u8; 3] = [5, 0, 6];
-    /// Of 200 ms.
+    /// Waits 200 ms.
     pub(super) const PAUSE: [u8; 2] = [7, 200];
-    /// Of 61 s.
+    /// Waits 61 s.
     pub(super) const LONG_PAUSE: [u8; 2] = [8, 2];
-    /// The attacker thinks of a flow to port 80.
+    /// Adds a flow of the attacker to port 80.
     pub(super) const FLOW: [u8; 5] = [10, 0, 0, 0, 0];
-    /// And of another.
+    /// Adds another flow.
     pub(super) const FLOW_AGAIN: [u8; 5] = [10, 0, 0, 1, 0];
-    /// A SYN (0) or SYN-ACK (1).
+    /// Forges a SYN (0) or SYN-ACK (1).
     pub(super) const fn handshake(flags: u8) -> [u8; 15] {
         [11, 0, 10, flags, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
     }
-    /// The same with a Fast Open option and data: a request (3), or the cookie that was given (0).
+    /// Like `handshake` with a Fast Open option and data: a request (3), or the issued cookie (0).
     pub(super) const fn fast_open(flags: u8, option: u8) -> [u8; 16] {
         [11, 0, 10, flags, 0, 0, 0, 0, 0, 0, 1, option, 0, 3, 0, 0]
     }
-    /// The acknowledgement of everything, without data.
+    /// Forges an acknowledgement of everything, without data.
     pub(super) const ACK: [u8; 10] = [11, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-    /// The same with 1448 bytes.
+    /// Like `ACK` with 1448 bytes.
     pub(super) const DATA: [u8; 11] = [11, 0, 0, 0, 4, 0, 0, 0, 9, 0, 0];
-    /// The same with a FIN.
+    /// Like `ACK` with a FIN.
     pub(super) const FIN: [u8; 10] = [11, 0, 0, 0, 0, 0, 63, 0, 0, 0];
-    /// A SACK block that leaves out the beginning.
+    /// Forges a SACK block that leaves out the beginning.
     pub(super) const SACK: [u8; 13] = [11, 0, 3, 0, 7, 2, 0, 128, 0, 7, 0, 0, 0];
 }
 
@@ -410,7 +410,7 @@ fn connection() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// Steps of the target `controller`: of each the connection comes first.
+/// Steps of the target `controller`, each with its connection first.
 fn controller() -> Vec<(&'static str, Vec<u8>)> {
     const WRITE: [u8; 2] = [0, 1];
     const WRITE_SECOND: [u8; 2] = [1, 1];

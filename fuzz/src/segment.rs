@@ -30,7 +30,7 @@ pub fn run(bytes: &[u8]) {
     }
 }
 
-/// The peeks agree with the parser about every packet that it takes.
+/// Checks that the quick parsers agree with the full one about every valid packet.
 fn peek(packet: &[u8], parsed: &Result<Packet<'_>, ParseError>) {
     let (ends, offset, headers) = (four_tuple(packet), tcp_offset(packet), header_len(packet));
     match parsed {
@@ -47,7 +47,7 @@ fn peek(packet: &[u8], parsed: &Result<Packet<'_>, ParseError>) {
     }
 }
 
-/// A TCP packet whose checksums were written anew is one whose checksums are right.
+/// Checks that a TCP packet with recomputed checksums has right checksums.
 fn repair(packet: &[u8]) {
     let mut repaired = packet.to_vec();
     fill_checksums(&mut repaired);
@@ -57,8 +57,8 @@ fn repair(packet: &[u8]) {
     assert!(tcp_offset(packet).is_none() || !wrong.contains(&read), "{read:?} after the repair");
 }
 
-/// What was read can be written, and is then read as the same as far as it fitted. Once written, it is
-/// stable to the byte.
+/// Checks that a parsed packet can be written and is then parsed as the same, as far as it fits. Written
+/// again, it has the same bytes.
 fn rewrite(segment: &Segment<'_>) {
     let (mut first, mut second) = (Vec::new(), Vec::new());
     if emit(&segment.ip, &segment.tcp, &[segment.payload], ChecksumFill::Full, &mut first).is_err() {
@@ -79,7 +79,7 @@ fn rewrite(segment: &Segment<'_>) {
     assert_eq!(first, second, "written twice, written differently");
 }
 
-/// The pieces of a packet are whole packets whose payloads make up that of the packet.
+/// Checks that the pieces of a packet are valid packets whose payloads together are that of the packet.
 fn cut(packet: &[u8], segment: &Segment<'_>, size: u16) {
     let mut payload = Vec::new();
     let mut next = segment.tcp.seq;

@@ -1,11 +1,11 @@
 //! Target: any text as the configuration of a gateway.
 //!
-//! Reading ends with settings, or with an error of one line that names a line of the text. Settings that were read
-//! laid over others keep what they say, and laid over themselves are themselves.
+//! Reading ends with settings, or with an error of one line that names a line of the text. Settings merged
+//! over others keep their values; merged over themselves they do not change.
 
 use brisk_gateway::settings::{Settings, SettingsError};
 
-/// The name that errors must bear.
+/// File name that errors must contain.
 const NAME: &str = "fuzz.toml";
 
 /// Runs one input.
@@ -22,7 +22,7 @@ pub fn run(bytes: &[u8]) {
     assert_eq!(settings.clone().over(settings.clone()), settings);
 }
 
-/// An error says where to look, and fits into a log.
+/// Checks that an error names the place and fits into a log.
 fn is_of_use(error: &SettingsError, text: &str) {
     let SettingsError::Line { path, line, problem } = error else { panic!("{error:?}: no file was read") };
     assert_eq!(path, NAME);

@@ -1,10 +1,10 @@
-//! A stack whose every answer is checked: what must hold after each call, whatever the call was.
+//! A stack whose invariants are checked after each call.
 //!
 //! - The buffers hold no more than the configuration allows, and there are no more connections.
-//! - Transmissions and events come to an end while time stands still.
-//! - A timer that was run is not due again at once: no busy loop.
-//! - Every packet can be read, is no larger than the device takes, and (where it is a super-packet)
-//!   falls into pieces that are.
+//! - Transmissions and events end while time stands still.
+//! - A timer that was served is not due again at once: no busy loop.
+//! - Every packet can be parsed and is no larger than the device accepts; a super-packet can be cut into such
+//!   pieces.
 
 use brisk_tcp::config::StackConfig;
 use brisk_tcp::stack::{Rx, Transmit};
@@ -14,53 +14,52 @@ use brisk_wire::{
 };
 use bytes::Bytes;
 
-/// Packets of at least so many bytes may be kept.
+/// Packets of at least this length may be kept by the stack.
 const LONG: usize = 16 << 10;
-/// The longest packet of which an IP header can say how long it is.
+/// Maximum length that an IP header can express.
 const SAYABLE: usize = 65_535;
-/// What a connection may hold beyond the memory of the stack: the next segment, and the storage that goes
-/// with it.
+/// Memory of a connection beyond the memory of the stack: the next segment with its storage.
 const NEXT_SEGMENT: usize = 64 << 10;
-/// Packets that may leave while time stands still: more than every buffer in segments of the least size,
-/// with an acknowledgement each.
+/// Maximum number of packets that leave while time stands still: more than every buffer in segments of the
+/// minimum size, with an acknowledgement each.
 const MAX_PACKETS: usize = 20_000;
-/// Events and probes that may wait.
+/// Maximum number of waiting events and observations.
 const MAX_EVENTS: usize = 200_000;
-/// How often timers may be due again at the same instant.
+/// Number of times that timers may be due again at the same instant.
 const MAX_REPEATS: usize = 4;
-/// Timers that may fire while time passes once.
+/// Maximum number of timers that fire in one call of `pass`.
 const MAX_TIMERS: usize = 200_000;
 
-/// A stack, its clock and the bounds it must keep.
+/// A stack, its clock and its bounds.
 #[derive(Debug)]
 pub struct Watched {
     /// The stack.
     pub stack: Stack,
     /// Its clock.
     pub now: Instant,
-    /// Bytes that one connection's buffer may hold at most: the slack over `max_buffer_bytes`.
+    /// Maximum bytes in one connection's buffer: the tolerance above `max_buffer_bytes`.
     largest_buffer: usize,
     packet: Vec<u8>,
-    /// Print what comes and goes.
+    /// True to print all packets.
     trace: bool,
 }
 
 impl Watched {
-    /// A stack with this configuration; `largest_buffer` is the largest `max` of the buffers that its
-    /// connections will have.
+    /// Returns a stack with this configuration; `largest_buffer` is the largest `max` of its connections'
+    /// buffers.
     pub fn new(config: StackConfig, seed: u64, largest_buffer: usize, now: Instant) -> Self {
         let stack = Stack::new(config, seed).expect("the configuration is valid");
         let trace = std::env::var_os("BRISK_FUZZ_TRACE").is_some();
         Watched { stack, now, largest_buffer, packet: Vec::new(), trace }
     }
 
-    /// Hands in a packet and checks.
+    /// Passes a packet to the stack and checks.
     pub fn receive(&mut self, packet: &[u8], rx: Rx) {
         if self.trace {
             println!("{} < {} {rx:?}, {} held", self.now.as_micros(), describe(packet), self.stack.memory());
         }
         let before = self.stack.stats().packets_in;
-        // As devices do it: a long packet in a buffer of its own, of which the stack may keep a part.
+        // Like a device: a long packet in its own buffer, of which the stack may keep a part.
         match packet.len() < LONG {
             true => self.stack.on_packet(packet, rx, self.now),
             false => self.stack.on_packet_shared(&Bytes::copy_from_slice(packet), rx, self.now),
@@ -69,7 +68,7 @@ impl Watched {
         self.check();
     }
 
-    /// What must hold at any time.
+    /// Checks the invariants.
     pub fn check(&self) {
         let config = self.stack.config();
         let connections = self.stack.connections();
@@ -78,7 +77,7 @@ impl Watched {
         assert!(connections <= config.max_connections, "{connections} connections");
     }
 
-    /// Takes out everything that is to be sent now, and hands each packet to `wire` as it is on the wire.
+    /// Takes all packets that leave now, and passes each to `wire` as on the wire.
     pub fn drain(&mut self, wire: &mut dyn FnMut(&[u8], &Segment<'_>)) {
         let mut packets = 0;
         while let Some(transmit) = self.stack.poll_transmit(self.now, &mut self.packet) {
@@ -92,7 +91,7 @@ impl Watched {
         self.check();
     }
 
-    /// Takes out every event and probe.
+    /// Takes all events and observations.
     pub fn events(&mut self) -> Vec<Event> {
         let events: Vec<Event> = core::iter::from_fn(|| self.stack.poll_event()).take(MAX_EVENTS).collect();
         assert!(events.len() < MAX_EVENTS, "events come for ever");
@@ -100,12 +99,12 @@ impl Watched {
         events
     }
 
-    /// The next instant at which a timer is due, not after `end`.
+    /// Returns the time of the next timer, if it is not after `end`.
     pub fn due(&self, end: Instant) -> Option<Instant> {
         self.stack.next_timeout().filter(|at| *at <= end)
     }
 
-    /// Runs the timers that are due at the clock's time, and takes out what they send.
+    /// Serves the timers that are due now, and takes the packets that they send.
     pub fn run_timers(&mut self, wire: &mut dyn FnMut(&[u8], &Segment<'_>)) {
         let mut repeats = 0;
         while self.due(self.now).is_some() {
@@ -118,7 +117,7 @@ impl Watched {
         }
     }
 
-    /// Lets time pass, and runs every timer at its time.
+    /// Advances the clock and serves every timer at its time.
     pub fn pass(&mut self, span: Duration, wire: &mut dyn FnMut(&[u8], &Segment<'_>)) {
         let end = self.now + span;
         self.drain(wire);
@@ -133,7 +132,7 @@ impl Watched {
     }
 }
 
-/// A packet in one line.
+/// Formats a packet as one line.
 fn describe(packet: &[u8]) -> String {
     match parse(packet, ChecksumCheck::Trust) {
         Ok(Packet::Tcp(Segment { ip, tcp, payload })) => format!(
@@ -154,7 +153,7 @@ fn describe(packet: &[u8]) -> String {
     }
 }
 
-/// A packet that the stack sent, in pieces as they are on the wire.
+/// Checks a packet of the stack, in pieces as on the wire.
 fn examine(
     packet: &[u8],
     transmit: &Transmit,
@@ -181,8 +180,8 @@ fn examine(
     });
 }
 
-/// A super-packet of which no length field can say how long it is: in pieces of 64 kB, as a device hands it to a kernel that
-/// does not take it whole.
+/// Checks a super-packet that no length field can express: in pieces of 64 kB, as a device passes it to a
+/// kernel that does not accept it whole.
 fn examine_long(
     packet: &[u8],
     transmit: &Transmit,

@@ -1,8 +1,8 @@
-//! Every target over its corpus, and over seeded mutations of it.
+//! Runs every target over its corpus, and over seeded mutations of it.
 //!
 //! `BRISK_FUZZ_ROUNDS` multiplies the number of mutations (default 1), `BRISK_FUZZ_SEED` changes them
-//! (default 1). An input that fails is printed in hexadecimal and left in the directory for temporary
-//! files, for `--example replay`.
+//! (default 1). A failing input is printed in hexadecimal and stored in the directory for temporary files,
+//! for `--example replay`.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ fn corpus(target: Target) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target.name)
 }
 
-/// The inputs on disk, in the order of their names.
+/// Returns the inputs on disk, sorted by name.
 fn inputs(target: Target) -> Vec<Vec<u8>> {
     let entries = std::fs::read_dir(corpus(target)).expect("the corpus is there");
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.expect("can be listed").path()).collect();
@@ -23,7 +23,7 @@ fn inputs(target: Target) -> Vec<Vec<u8>> {
     paths.iter().map(|path| std::fs::read(path).expect("can be read")).collect()
 }
 
-/// What the project has of a target's kind elsewhere: packet scripts by topic, and the packaged configurations.
+/// Returns inputs from elsewhere in the project: packet scripts by topic, and the packaged configurations.
 fn of_the_project(target: Target) -> Vec<Vec<u8>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let list = |folder: &Path| {
@@ -38,7 +38,7 @@ fn of_the_project(target: Target) -> Vec<Vec<u8>> {
     paths.iter().map(|path| std::fs::read(path).expect("can be read")).collect()
 }
 
-/// A number from the environment.
+/// Returns a number from the environment.
 fn setting(name: &str) -> u64 {
     std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(1)
 }
@@ -53,7 +53,7 @@ fn run(target: Target, input: &[u8]) {
     }
 }
 
-/// The corpus itself, then `count` mutations of it.
+/// Runs the corpus, then `count` mutations of it.
 fn fuzz(name: &str, count: u64) {
     let target = TARGETS.into_iter().find(|target| target.name == name).expect("a target");
     let mut inputs = inputs(target);

@@ -1,5 +1,5 @@
-//! The tool that compares the stack with the kernel: a difference is found, explained ones only where the reason holds,
-//! and a few dozen scripts in which both agree.
+//! The comparison with the kernel: it finds a difference, explains one only if the reason holds, and both
+//! agree in a few dozen scripts.
 
 use std::sync::Mutex;
 
@@ -8,8 +8,8 @@ use brisk_fuzz::differential::{
     play_ours,
 };
 
-/// Seeds in which both stacks do the same but for what the list explains. A script goes where our stack goes: after a
-/// change of the stack other seeds may be needed (`--example differential -- --equal`).
+/// Seeds for which both stacks do the same except for explained differences. A script follows our stack:
+/// after a change of the stack other seeds may be needed (`--example differential -- --equal`).
 const SENDER_SEEDS: &[u64] = &[
     5, 8, 12, 14, 20, 23, 25, 31, 35, 41, 48, 51, 55, 57, 59, 62, 66, 73, 74, 80, 92, 94, 121, 135, 144, 147,
     548, 584, 690, 722, 776, 889,
@@ -17,7 +17,7 @@ const SENDER_SEEDS: &[u64] = &[
 const RECEIVER_SEEDS: &[u64] =
     &[3, 5, 8, 9, 13, 18, 20, 21, 23, 27, 28, 29, 31, 32, 35, 40, 44, 47, 48, 50, 545, 551, 685];
 
-/// Records of scripts with their first data segment.
+/// Returns records of scripts with their first data segment.
 fn records() -> Vec<(Record, usize, usize)> {
     let read = |seed| {
         let record = play_ours(&generate(Kind::Sender, seed).text()).expect("a script");
@@ -33,7 +33,7 @@ fn records() -> Vec<(Record, usize, usize)> {
     records
 }
 
-/// What is found, and not explained, if the kernel did the same but for its first data segment.
+/// Returns unexplained differences if the kernel did the same except for its first data segment.
 fn found(change: &dyn Fn(&mut Packet)) -> Vec<String> {
     let found = records().into_iter().map(|(ours, step, at)| {
         let mut kernel = ours.clone();
@@ -77,7 +77,7 @@ fn each_planted_difference_of_a_segment_is_found_and_not_explained() {
 fn a_segment_that_one_stack_does_not_send_is_found_and_not_explained() {
     for (record, step, at) in records() {
         let mut less = record.clone();
-        // The last of its burst: behind any other the next one takes its place.
+        // The last of its burst: after any other, the next one takes its place.
         let last =
             less.steps[step].deeds.iter().rposition(|deed| matches!(deed, Deed::Sent(_))).unwrap_or(at);
         less.steps[step].deeds.remove(last);
@@ -116,7 +116,7 @@ fn every_explanation_has_a_reason_of_its_own() {
     }
 }
 
-/// Some ten seconds of real time, most of it asleep. A run that the machine was too busy for is no difference.
+/// Takes about ten seconds of real time, mostly asleep. A run on a too busy machine is not a difference.
 #[test]
 fn the_kernel_agrees() {
     let kinds = [(Kind::Sender, SENDER_SEEDS), (Kind::Receiver, RECEIVER_SEEDS)];

@@ -13,7 +13,7 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 #[global_allocator]
 static HEAP: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// By how much more the process may hold after all of them than after the first tenth, bytes.
+/// Maximum growth of the process's memory after the first tenth, bytes.
 const MAX_GROWTH: i64 = 16 << 10;
 
 fn held() -> i64 {
@@ -33,7 +33,7 @@ fn a_million_mutated_handshakes() {
         let (mut input, other) = (draw().clone(), draw().clone());
         let door = input.first().copied().unwrap_or(0);
         mutate::mutate(&mut input, &other, &mut chance);
-        // Each door gets its share, however the first byte was changed.
+        // Each target gets its share, whatever mutation changed the first byte.
         if let Some(first) = input.first_mut() {
             *first = door;
         }

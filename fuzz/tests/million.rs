@@ -1,7 +1,7 @@
 //! "1,000,000 random and mutated segments at a connection in every state: no panic, no growth."
 //!
-//! The quick version throws 20,000 at each state. The full one:
-//! `cargo test --release --manifest-path fuzz/Cargo.toml -- --ignored --nocapture`
+//! The quick version sends 20,000 to each state. The full one: `cargo test --release --manifest-path
+//! fuzz/Cargo.toml -- --ignored --nocapture`
 
 use std::alloc::System;
 use std::time::Instant;
@@ -14,14 +14,14 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 #[global_allocator]
 static HEAP: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// By how much more the process may hold, after everything was let go, than after the first tenth of
-/// the segments: the capacity of tables that were never as full before.
+/// Maximum growth of the process's memory, after everything was released, since the first tenth of the
+/// segments: the capacity of tables that were never as full before.
 const MAX_GROWTH: i64 = 64 << 10;
-/// Most that the process may hold at any time beyond what it held before, bytes: the buffers and what
-/// goes with 128 connections.
+/// Maximum memory of the process beyond its initial memory, bytes: the buffers and the other state of 128
+/// connections.
 const MAX_HEAP: i64 = 16 << 20;
 
-/// Bytes that the process holds.
+/// Returns the bytes that the process holds.
 fn held() -> i64 {
     let stats = HEAP.stats();
     stats.bytes_allocated as i64 - stats.bytes_deallocated as i64
@@ -30,7 +30,7 @@ fn held() -> i64 {
 struct Row {
     situation: Situation,
     tally: Tally,
-    /// Most bytes held at any time beyond those before, and by how much more after it than at first.
+    /// Maximum bytes beyond the initial ones, and growth since the first tenth.
     heap: i64,
     growth: i64,
     seconds: f64,
@@ -47,7 +47,7 @@ fn throw(situation: Situation, segments: u64, seed: u64) -> Row {
     Row { situation, tally, heap, growth, seconds: start.elapsed().as_secs_f64() }
 }
 
-/// Throws at every state, prints the table, and judges.
+/// Runs all states, prints the table, and checks it.
 fn accept(segments: u64) {
     let rows: Vec<Row> =
         (1..).zip(Situation::ALL).map(|(seed, situation)| throw(situation, segments, seed)).collect();

@@ -1,8 +1,8 @@
-//! All connections of a capture together.
+//! Analysis of all connections of a capture.
 //!
-//! Memory is bounded: so many connections are open at a time, so many packets of them are remembered, so many
-//! exchanges are kept. Beyond that the connections that have been silent longest are closed, and the
-//! exchanges are thinned out evenly.
+//! Memory is bounded: at most `MAX_CONNECTIONS` connections are open at a time, `MAX_OPEN` of their packets
+//! are remembered and `MAX_KEPT` exchanges are kept. Above the first two limits the connections that have
+//! been idle longest are closed; above the third, every second exchange is dropped.
 
 use std::collections::HashMap;
 use std::io::Read;
@@ -15,15 +15,15 @@ use crate::reader::{CaptureError, read};
 use crate::segment::{Kind, Segment, parse};
 use crate::train::Losses;
 
-/// Connections that are open at a time.
+/// Maximum number of connections that are open at a time.
 const MAX_CONNECTIONS: usize = 65_536;
-/// Packets of all of them about which something may still be learnt.
+/// Maximum number of packets, over all connections, whose fate may still change.
 const MAX_OPEN: usize = 2_000_000;
-/// Exchanges, and round-trip times, that are kept.
+/// Maximum number of exchanges, and of round-trip times, that are kept.
 const MAX_KEPT: usize = 100_000;
-/// Sources whose numbering of packets is watched.
+/// Maximum number of sources whose IP identifications are watched.
 const MAX_SOURCES: usize = 65_536;
-/// Share of the path below which the capture point is at its end.
+/// If one part of the path has a smaller share of the round-trip time, the capture was made at that end.
 const AT_THE_END: f64 = 0.15;
 
 /// Where the capture was made.
@@ -36,7 +36,7 @@ pub enum Side {
     Server,
     /// Between them.
     Between,
-    /// No handshake tells.
+    /// Unknown: the capture has no complete handshake without a repeated SYN or SYN-ACK.
     Unknown,
 }
 
@@ -45,38 +45,39 @@ pub enum Side {
 pub struct Analysis {
     /// Packets in the file.
     pub packets: u64,
-    /// TCP segments among them.
+    /// TCP segments in the file.
     pub segments: u64,
     /// TCP segments whose header is cut off or damaged.
     pub unreadable: u64,
-    /// Segments that another interface has already shown.
+    /// Segments that another interface captured first.
     pub repeated: u64,
-    /// The reason why the reading stopped before the end of the file.
+    /// Reason why the reader stopped before the end of the file.
     pub stopped: Option<String>,
     /// Connections.
     pub connections: u64,
     /// Connections whose SYN is in the capture.
     pub opened: u64,
-    /// Of these, those with a SYN or SYN-ACK sent more than once.
+    /// Connections of `opened` with a SYN or SYN-ACK that was sent more than once.
     pub opened_with_repeats: u64,
-    /// Of these, those whose SYN carried data.
+    /// Connections of `opened` whose SYN carried data.
     pub opened_with_data: u64,
     /// Where the capture was made.
     pub side: Side,
     /// Round-trip times of connections, ns, ascending.
     #[serde(skip)]
     pub round_trips: Vec<u64>,
-    /// From the servers to the clients.
+    /// Losses from the servers to the clients.
     pub down: Losses,
-    /// From the clients to the servers.
+    /// Losses from the clients to the servers.
     pub up: Losses,
-    /// The losses before the capture point are known from the IP header, tails and acknowledgements included.
+    /// True if the IP identifications show the losses before the capture point. These include losses at the
+    /// end of a burst and lost acknowledgements.
     pub by_identification: bool,
-    /// Bytes that were acknowledged and are not in the capture.
+    /// Bytes that were acknowledged but are not in the capture.
     pub unseen_bytes: u64,
-    /// Exchanges.
+    /// Number of exchanges.
     pub exchanges_seen: u64,
-    /// Those that are kept: all, or every second, fourth ... of them.
+    /// The exchanges that are kept: all of them, or every second, fourth, … one.
     #[serde(skip)]
     pub exchanges: Vec<Exchange>,
     /// Payload of the largest segment.
@@ -86,7 +87,7 @@ pub struct Analysis {
 /// Reads a capture. Packets behind damage, or cut off, are left out and reported in [`Analysis::stopped`].
 ///
 /// # Errors
-/// [`CaptureError`], if there is nothing to say about it.
+/// [`CaptureError`] if the file cannot be read or has no TCP segment.
 pub fn analyse(input: impl Read + Send) -> Result<Analysis, CaptureError> {
     let mut table = Table::default();
     let reading = read(input, &mut |frame| match parse(&frame) {
@@ -114,7 +115,7 @@ struct Open {
     interface: u32,
 }
 
-/// Every `stride`-th of what there is.
+/// Every `stride`-th of the pushed values.
 #[derive(Default)]
 struct Kept<T> {
     kept: Vec<T>,
@@ -140,7 +141,7 @@ impl<T> Kept<T> {
     }
 }
 
-/// Whether a host numbers the packets of all its connections in one row.
+/// Counts that show whether a host numbers the packets of all its connections with one counter.
 #[derive(Default)]
 struct Numbering {
     last: Option<(Ends, u16)>,
@@ -165,7 +166,7 @@ struct Table {
     sums: Sums,
 }
 
-/// The remains of connections that are over.
+/// Sums over closed connections.
 #[derive(Default)]
 struct Sums {
     connections: u64,
@@ -226,7 +227,7 @@ impl Table {
         numbering.last = Some((ends, id));
     }
 
-    /// Closes the half of the connections that has been silent longest, if there are too many.
+    /// If a limit is reached, closes the half of the connections that has been idle longest.
     fn make_room(&mut self) {
         if self.open.len() < MAX_CONNECTIONS && self.open_packets < MAX_OPEN {
             return;
@@ -272,7 +273,7 @@ impl Table {
 
     fn finish(mut self) -> Analysis {
         let mut open: Vec<Ends> = self.open.keys().copied().collect();
-        // In an order that does not change from run to run.
+        // The order is the same in every run.
         open.sort();
         open.into_iter().for_each(|ends| self.close(ends));
         let sums = self.sums;
@@ -302,7 +303,7 @@ impl Table {
     }
 }
 
-/// The end that opened the connection; without a SYN, the end with the higher port.
+/// Returns the end that opened the connection; without a SYN, the end with the higher port.
 fn client_of(segment: &Segment) -> SocketAddr {
     match (segment.syn, segment.ack) {
         (true, None) => segment.source,
@@ -312,8 +313,8 @@ fn client_of(segment: &Segment) -> SocketAddr {
     }
 }
 
-/// The losses of a direction. A capture at the sender sees nothing get lost before it, and one at the
-/// receiver nothing behind it, unless it does: then both parts count.
+/// Returns the losses of one direction. A capture at the sender normally shows no loss before the capture
+/// point, and one at the receiver none beyond it. If it does show such losses, both parts count.
 fn path(before: &Losses, beyond: &Losses, at_sender: bool, at_receiver: bool) -> Losses {
     match (at_sender && before.lost == 0, at_receiver && beyond.lost == 0) {
         (true, _) => *beyond,
@@ -339,7 +340,7 @@ fn side(parts: &[Parts]) -> Side {
 }
 
 impl Analysis {
-    /// A quantile of the connections' round-trip times, ns.
+    /// Returns a quantile of the connections' round-trip times, ns.
     pub fn round_trip(&self, quantile: f64) -> Option<u64> {
         let last = self.round_trips.len().checked_sub(1)?;
         self.round_trips.get((last as f64 * quantile.clamp(0.0, 1.0)).round() as usize).copied()

@@ -1,54 +1,56 @@
-//! One connection: who opened it, how far the ends are, what was asked and answered.
+//! One connection: its handshake, its two directions and its exchanges.
 
 use serde::Serialize;
 
 use crate::direction::Direction;
 use crate::segment::Segment;
 
-/// Longest round-trip time, ns, that a handshake is believed.
+/// A handshake with a longer round-trip time, ns, is ignored.
 const LONGEST_ROUND_TRIP: u64 = 10_000_000_000;
 
-/// A request and its response: the bytes of one end up to those of the other, and theirs up to the next.
+/// A request and its response: the client's bytes up to the server's first byte, and the server's bytes up to
+/// the client's next byte.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Exchange {
     /// Bytes from the client.
     pub request: u64,
     /// Bytes from the server.
     pub response: u64,
-    /// The first one of a connection whose handshake is in the capture.
+    /// True for the first exchange of a connection whose handshake is in the capture.
     pub fresh: bool,
     /// Round-trip time of its connection, ns, if it could be measured.
     pub round_trip: Option<u64>,
-    /// From the first packet of it (SYN, if fresh) to the last byte of the response at the capture point, ns.
+    /// Time from its first packet (the SYN, if `fresh`) to the last byte of the response at the capture
+    /// point, ns.
     pub took: u64,
 }
 
-/// The two parts of the path, ns: from the capture point to the server and back, and to the client and back.
+/// The two parts of the path: round-trip times from the capture point to the server and to the client, ns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Parts {
-    /// To the server and back.
+    /// Round-trip time between the capture point and the server.
     pub server: u64,
-    /// To the client and back.
+    /// Round-trip time between the capture point and the client.
     pub client: u64,
 }
 
-/// The handshake as far as it is in the capture. Times in ns.
+/// The handshake, as far as it is in the capture. Times in ns.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Handshake {
-    /// The first SYN.
+    /// Time of the first SYN.
     pub syn: Option<u64>,
-    /// The first SYN-ACK.
+    /// Time of the first SYN-ACK.
     pub syn_ack: Option<u64>,
-    /// The first segment of the client behind it.
+    /// Time of the client's first segment after the SYN-ACK.
     pub done: Option<u64>,
-    /// SYNs and SYN-ACKs beyond the first of each.
+    /// Number of repeated SYNs and SYN-ACKs.
     pub repeated: u64,
-    /// The SYN carried data.
+    /// True if the SYN carried data.
     pub with_data: bool,
 }
 
 impl Handshake {
-    /// The parts of the path, if nothing of the handshake was repeated (Karn's rule).
+    /// Returns the parts of the path, unless a part of the handshake was repeated (Karn's algorithm).
     pub fn parts(&self) -> Option<Parts> {
         let (syn, syn_ack, done) = (self.syn?, self.syn_ack?, self.done?);
         let parts = Parts { server: syn_ack.checked_sub(syn)?, client: done.checked_sub(syn_ack)? };
@@ -60,9 +62,9 @@ impl Handshake {
 /// A connection at the capture point. Direction 0 is the client's.
 #[derive(Clone, Debug, Default)]
 pub struct Connection {
-    /// Its handshake.
+    /// The handshake.
     pub handshake: Handshake,
-    /// From the client, from the server.
+    /// The direction from the client, and the direction from the server.
     pub directions: [Direction; 2],
     /// Time of the last segment, ns.
     pub last: u64,
@@ -72,7 +74,7 @@ pub struct Connection {
     current: Current,
 }
 
-/// The exchange that is going on.
+/// The exchange in progress.
 #[derive(Clone, Copy, Debug, Default)]
 struct Current {
     began: u64,
@@ -89,7 +91,7 @@ impl Connection {
         segment.syn && segment.ack.is_none() && (another || self.closing)
     }
 
-    /// Takes in a segment. An exchange that ends with it is the answer.
+    /// Processes a segment. Returns the exchange that ends with it.
     pub fn take(&mut self, segment: &Segment, from_client: bool) -> Option<Exchange> {
         self.last = segment.at;
         self.closing |= segment.fin || segment.rst;
@@ -102,14 +104,14 @@ impl Connection {
         self.exchange(segment, from_client, new)
     }
 
-    /// The round-trip time, ns: of the handshake, or the least times to an acknowledgement either way. At
-    /// most what fits.
+    /// Returns the round-trip time, ns: that of the handshake, or the sum of the minimum times to an
+    /// acknowledgement in both directions. Saturates.
     pub fn round_trip(&self) -> Option<u64> {
         let echoes = || Some(self.directions[0].min_echo?.saturating_add(self.directions[1].min_echo?));
         self.handshake.parts().map(|parts| parts.server.saturating_add(parts.client)).or_else(echoes)
     }
 
-    /// The exchange that was going on when the capture, or the connection, ended.
+    /// Ends the exchange in progress and returns it.
     pub fn last_exchange(&mut self) -> Option<Exchange> {
         let Current { began, ended, request, response, number } = std::mem::take(&mut self.current);
         self.current.number = number + 1;
@@ -159,7 +161,7 @@ impl Connection {
             current.request += new;
         } else {
             if current.request == 0 && self.handshake.with_data && current.number == 0 {
-                // The request was on the SYN, and the server has taken it.
+                // The request was on the SYN, and the server has accepted it.
                 current.request = self.directions[0].bytes;
             }
             current.response += new;

@@ -3,74 +3,76 @@
 use crate::segment::Segment;
 use crate::train::{BURST_GAP, Losses, Train};
 
-/// Gaps in the sequence numbers that are remembered at a time.
+/// Maximum number of gaps in the sequence numbers that are remembered at a time.
 const MAX_HOLES: usize = 256;
-/// A gap in the IP identifications above this is no gap but another way of counting.
+/// A larger gap in the IP identifications means that the sender counts in another way.
 const MAX_MISSING: u16 = 128;
-/// Without a round-trip time: what comes later than this, ns, is not merely out of order.
+/// Without a round-trip time: a segment that is later than this, ns, is a retransmission and not merely
+/// reordered.
 const USUAL_REORDERING: u64 = 5_000_000;
 
-/// Bytes that have not been seen yet, though later ones have.
+/// Bytes that have not been seen, although later ones have.
 #[derive(Clone, Copy, Debug)]
 struct Hole {
     start: u64,
     end: u64,
     at: u64,
-    /// Timestamp of the segment behind it.
+    /// TSval of the segment behind it.
     ts: Option<u32>,
-    /// Numbers in the train of its packets.
+    /// Number, in the train, of its first packet.
     first: u64,
     packets: u64,
 }
 
-/// How an end numbers its IP packets.
+/// State of the IP identifications of one end.
 #[derive(Clone, Copy, Debug, Default)]
 struct Identification {
-    /// The next one that is expected.
+    /// The next expected identification.
     next: Option<u16>,
     regular: u64,
     irregular: u64,
-    /// Those of the last gap: (first identification, its number in the train, how many).
+    /// The last gap: (first identification, its number in the train, length in packets).
     gap: Option<(u16, u64, u16)>,
 }
 
 /// State of one direction.
 #[derive(Clone, Debug, Default)]
 pub struct Direction {
-    /// Behind the highest byte seen, unwrapped.
+    /// Sequence number after the highest byte seen, unwrapped.
     next: Option<u64>,
     beyond: Train,
     by_sequence: Train,
     by_identification: Train,
     holes: Vec<Hole>,
     identification: Identification,
-    /// Where the data of a SYN end, as long as nobody has said that they were taken.
+    /// End of the data of a SYN, until an acknowledgement covers them.
     on_syn: Option<u64>,
-    /// A segment that was sent once and whose acknowledgement is waited for: its end and its time.
+    /// A segment that was sent once and is not yet acknowledged: its end and its time.
     timed: Option<(u64, u64)>,
-    /// Least time to an acknowledgement, ns.
+    /// Minimum time to an acknowledgement, ns.
     pub min_echo: Option<u64>,
     /// Payload of a full segment.
     pub segment_size: u32,
-    /// Bytes of data so far, each counted once.
+    /// Bytes of data, each counted once.
     pub bytes: u64,
-    /// Bytes that were acknowledged and are not in the capture.
+    /// Bytes that were acknowledged but are not in the capture.
     pub unseen: u64,
 }
 
-/// Losses of a direction as its two witnesses have them.
+/// Losses of a direction, seen from the capture point.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Seen {
-    /// Behind the capture point, of data.
+    /// Losses beyond the capture point, of data segments.
     pub beyond: Losses,
-    /// Before it: of all packets if the sender counts them in the IP header, of data otherwise.
+    /// Losses before it: of all packets if the sender counts them in the IP header, otherwise of data
+    /// segments.
     pub before: Losses,
-    /// The IP header has been used.
+    /// True if `before` comes from the IP header.
     pub by_identification: bool,
 }
 
 impl Direction {
-    /// A segment of this direction. Answers how many bytes of it are new.
+    /// Processes a segment of this direction. Returns the number of its bytes that are new.
     pub fn sent(&mut self, segment: &Segment, round_trip: Option<u64>) -> u64 {
         let start = self.unwrap(segment.seq) + u64::from(segment.syn);
         let end = start + u64::from(segment.len);
@@ -81,7 +83,7 @@ impl Direction {
             self.on_syn = (segment.len > 0).then_some(end);
             return 0;
         }
-        // A keepalive or a probe of a closed window repeats a byte, or sends none, on purpose.
+        // A keepalive or window probe repeats a byte, or sends none, on purpose.
         let probe = segment.len <= 1 && end <= next && !segment.fin;
         if segment.len == 0 || probe {
             return 0;
@@ -106,7 +108,7 @@ impl Direction {
         new
     }
 
-    /// An acknowledgement of this direction, sent by the other end.
+    /// Processes an acknowledgement of this direction, sent by the other end.
     pub fn acknowledged(&mut self, segment: &Segment) {
         let (Some(ack), Some(next)) = (segment.ack, self.next) else { return };
         let ack = near(ack, next);
@@ -121,7 +123,7 @@ impl Direction {
         }
         if let Some((end, at)) = self.timed.filter(|(end, _)| *end <= ack) {
             let echo = segment.at.saturating_sub(at);
-            // An acknowledgement of more than was timed may have been held back.
+            // An acknowledgement beyond the timed segment may have been delayed.
             if end == ack || self.min_echo.is_none() {
                 self.min_echo = Some(self.min_echo.map_or(echo, |least| least.min(echo)));
             }
@@ -133,7 +135,7 @@ impl Direction {
             return;
         }
         if ack > next + 1 && ack - next < 1 << 30 {
-            // The capture has missed what the other end has got.
+            // The other end has received data that the capture has missed.
             self.unseen += ack - next;
             self.next = Some(ack);
         }
@@ -143,12 +145,12 @@ impl Direction {
         }
     }
 
-    /// Packets about which something may still be learnt.
+    /// Returns the number of packets whose fate may still change.
     pub fn open(&self) -> usize {
         self.beyond.open() + self.by_sequence.open() + self.by_identification.open()
     }
 
-    /// The losses. `shared`: the identifications of this sender belong to more than one connection.
+    /// Returns the losses. `shared`: this sender uses one counter of identifications for several connections.
     pub fn finish(self, shared: bool) -> Seen {
         let Identification { regular, irregular, .. } = self.identification;
         let by_identification = !shared && regular >= 3 && irregular * 20 <= regular;
@@ -156,7 +158,7 @@ impl Direction {
         Seen { beyond: self.beyond.finish(), before: before.finish(), by_identification }
     }
 
-    /// The sequence number as one that does not wrap.
+    /// Returns the sequence number in 64 bits.
     fn unwrap(&self, seq: u32) -> u64 {
         self.next.map_or((1 << 32) + u64::from(seq), |next| near(seq, next))
     }
@@ -175,7 +177,7 @@ impl Direction {
         self.holes.push(Hole { start, end, at: segment.at, ts: segment.ts, first, packets });
     }
 
-    /// Bytes that were missing arrive. False if none of them was missing.
+    /// Fills a gap with bytes that arrive late. Returns false if none of them was missing.
     fn fill(&mut self, start: u64, end: u64, segment: &Segment, round_trip: Option<u64>) -> bool {
         let Some(index) = self.holes.iter().position(|hole| hole.start < end && start < hole.end) else {
             return false;
@@ -183,8 +185,7 @@ impl Direction {
         let hole = self.holes[index];
         let late = segment.at.saturating_sub(hole.at);
         let patience = round_trip.map_or(USUAL_REORDERING, |round_trip| round_trip / 2);
-        // A segment that is sent again carries a later timestamp; one that was overtaken an earlier or the
-        // same.
+        // A retransmission carries a later timestamp; a reordered segment an earlier one or the same.
         let overtaken = match (hole.ts, segment.ts) {
             (Some(behind), Some(ts)) if behind != ts => behind.wrapping_sub(ts) < 1 << 31,
             _ => late < patience,
@@ -208,14 +209,13 @@ impl Direction {
     fn count_identification(&mut self, segment: &Segment, start: u64, next: u64) {
         let Some(id) = segment.ip_id else { return };
         let at = segment.at;
-        // SYN and SYN-ACK are numbered by themselves.
+        // SYN and SYN-ACK have identifications of their own.
         if segment.syn || segment.rst {
             return;
         }
         let size = self.segment_size.max(segment.len.min(1460)).max(1);
         let packets = segment.len.div_ceil(size).max(1) as u16;
-        // Where the numbers begin nobody knows: of what was lost before the first packet the bytes alone
-        // tell.
+        // The first identification is unknown. Only the sequence numbers show losses before the first packet.
         let before_first = start.saturating_sub(next).div_ceil(u64::from(size)).min(u64::from(MAX_MISSING));
         let known = &mut self.identification;
         let ahead = known.next.map_or(before_first as i16, |expected| id.wrapping_sub(expected) as i16);
@@ -223,7 +223,7 @@ impl Direction {
             0 => known.regular += 1,
             1.. if ahead as u16 <= MAX_MISSING => {
                 known.regular += 1;
-                // The end of the burst before, if nothing of this one is missing in the sequence.
+                // After a pause without a missing sequence number, the end of the previous burst was lost.
                 let before = self.by_identification.last_at().unwrap_or(at);
                 let tail = start <= next && at.saturating_sub(before) > BURST_GAP;
                 let when = if tail { before } else { at };
@@ -234,7 +234,7 @@ impl Direction {
                 known.gap = Some((id.wrapping_sub(ahead as u16), first, ahead as u16));
             }
             _ => match known.gap {
-                // It was only late.
+                // The packet was only late.
                 Some((first_id, first, missing)) if id.wrapping_sub(first_id) < missing => {
                     known.regular += 1;
                     self.by_identification.found(first + u64::from(id.wrapping_sub(first_id)));
@@ -248,7 +248,7 @@ impl Direction {
     }
 }
 
-/// The number with these low 32 bits that is nearest to `to`.
+/// Returns the number with these low 32 bits that is nearest to `to`.
 pub(crate) fn near(value: u32, to: u64) -> u64 {
     let ahead = value.wrapping_sub(to as u32) as i32;
     to.saturating_add_signed(i64::from(ahead))
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn packet_missed_by_the_capture_is_no_loss() {
+    fn packet_missed_by_the_capture_is_not_a_loss() {
         let mut direction = Direction::default();
         direction.sent(&segment(0, 0, 1000), None);
         direction.sent(&segment(0, 2000, 1000), None);
@@ -334,7 +334,7 @@ mod tests {
     fn identifications_show_lost_tails_and_lost_acknowledgements() {
         let id = |at, seq, len, id| Segment { ip_id: Some(id), ..segment(at, seq, len) };
         let mut direction = Direction::default();
-        // 3 is lost with nothing behind it, 6 is an acknowledgement that never came.
+        // Packet 3, the last of its burst, is lost; packet 6 is a lost acknowledgement.
         for s in [
             id(0, 0, 1000, 1),
             id(0, 1000, 1000, 2),
@@ -365,7 +365,7 @@ mod tests {
         };
         let seen = told(&again);
         assert_eq!((seen.by_identification, seen.before.lost, seen.before.packets), (true, 2, 7));
-        // Overtaken on the way, they turn up.
+        // The packets were only reordered and arrive late.
         let late = [id(51, 100, 1000, 300), id(51, 1100, 1000, 301)];
         assert_eq!(told(&late).before.lost, 0);
     }

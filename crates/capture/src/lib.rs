@@ -1,19 +1,19 @@
-//! Reads from a packet capture which TCP connections asked for how much, the round-trip time of their paths,
-//! and the runs of packets that were lost.
+//! Reads a packet capture: the exchanges of its TCP connections, their sizes, the round-trip times of the
+//! paths, and the runs of lost packets.
 //!
 //! | module | content |
 //! |---|---|
 //! | [`reader`] | pcap and pcapng, block by block: memory does not grow with the file |
-//! | [`segment`] | what of a packet matters here; headers suffice, payload may be cut off |
-//! | [`train`] | packets of one direction in the order of sending, some of which turned out to be lost |
-//! | [`direction`] | one direction of a connection: what was sent again, what never reached the capture point |
+//! | [`segment`] | the fields of a packet that are used here; headers suffice, payload may be cut off |
+//! | [`train`] | packets of one direction in the order of sending, each marked as lost or not |
+//! | [`direction`] | one direction of a connection: retransmissions, and losses before the capture point |
 //! | [`connection`] | a connection: handshake, round-trip time, exchanges |
 //! | [`analysis`] | all connections of a capture together |
 //!
-//! A loss is seen in one of two ways. *Beyond* the capture point: a segment that was seen is sent again, and
-//! no DSACK says that it had arrived (RFC 2883). *Before* it: sequence numbers, or the IP identification
-//! where the sender counts its packets with it (RFC 6864 lets it; Linux does), leave a gap that is filled
-//! late.
+//! A loss shows in one of two ways. *Beyond* the capture point: a segment that was captured is sent again,
+//! and no DSACK reports it as a duplicate (RFC 2883). *Before* it: there is a gap in the sequence numbers
+//! that is filled late, or a gap in the IP identifications where the sender counts its packets with them (RFC
+//! 6864 permits this; Linux does it).
 
 #![forbid(unsafe_code)]
 

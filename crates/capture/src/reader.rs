@@ -1,4 +1,5 @@
-//! Blocks of a capture file. Memory is bounded by [`LONGEST_BLOCK`], whatever the file says of itself.
+//! Reads the blocks of a capture file. Memory is bounded by [`LONGEST_BLOCK`], whatever lengths the file
+//! declares.
 
 use std::io::Read;
 
@@ -6,26 +7,26 @@ use pcap_parser::traits::PcapNGPacketBlock;
 use pcap_parser::{Block, Linktype, PcapBlockOwned, PcapError, create_reader};
 use thiserror::Error;
 
-/// Bytes of the longest block that is read; a packet of 64 KiB and its options fit several times.
+/// Maximum length of a block in bytes: several packets of 64 KiB with their options.
 pub const LONGEST_BLOCK: usize = 1 << 20;
-/// Bytes of the shortest block of pcapng: its type and twice its length.
+/// Minimum length of a pcapng block in bytes: its type and two lengths.
 const SHORTEST_BLOCK: u32 = 12;
-/// Interfaces of a section that are told apart.
+/// Maximum number of interfaces of a section that are distinguished.
 const MAX_INTERFACES: usize = 4096;
 
-/// Why there is nothing to say about a capture.
+/// Why a capture cannot be analysed.
 #[derive(Debug, Error)]
 pub enum CaptureError {
     /// The file cannot be read.
     #[error("cannot be read: {0}")]
     Read(#[from] std::io::Error),
-    /// It begins with neither of the two formats.
+    /// The file has neither of the two formats.
     #[error("is neither pcap nor pcapng; compressed captures have to be unpacked first")]
     Format,
-    /// The format is right and there is no packet in it.
+    /// The file has no packet.
     #[error("holds no packet")]
     Empty,
-    /// There are packets, none of which is TCP.
+    /// The file has packets, but none of them is TCP.
     #[error("holds {packets} packets and no TCP segment among them; see the capture filter")]
     NoTcp {
         /// Packets in the file.
@@ -33,58 +34,58 @@ pub enum CaptureError {
     },
 }
 
-/// One packet as the file has it.
+/// One packet of the file.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'a> {
     /// Nanoseconds since the epoch.
     pub at: u64,
     /// Number of the interface, over all sections.
     pub interface: u32,
-    /// How the bytes begin.
+    /// The link type.
     pub linktype: Linktype,
-    /// The part of it that was kept.
+    /// The captured bytes.
     pub bytes: &'a [u8],
-    /// Bytes it had on the wire.
+    /// Length on the wire in bytes.
     pub original: u32,
 }
 
-/// How far the reading came.
+/// How much of a file was read.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Reading {
     /// Packets read.
     pub packets: u64,
-    /// The reason why it stopped before the end, if it did.
+    /// Reason why the reader stopped before the end of the file.
     pub stopped: Option<String>,
 }
 
 #[derive(Clone, Copy)]
 struct Interface {
     linktype: Linktype,
-    /// Ticks a second.
+    /// Ticks per second.
     resolution: u64,
     /// Seconds to add.
     offset: i64,
 }
 
-/// State that blocks leave for those that follow.
+/// State that blocks leave for later blocks.
 #[derive(Default)]
 struct State {
-    /// Interfaces of this section.
+    /// Interfaces of the current section.
     interfaces: Vec<Interface>,
-    /// Interfaces of the sections before.
+    /// Number of interfaces of earlier sections.
     earlier: u32,
-    /// Whether the numbers of this section are big-endian; none in a file in the old format.
+    /// True if the section is big-endian; `None` for a file in pcap format.
     big_endian: Option<bool>,
-    /// Link type and ticks a second of a file in the old format.
+    /// Link type and ticks per second of a file in pcap format.
     legacy: Option<(Linktype, u64)>,
     last: u64,
 }
 
-/// Hands every packet of a capture to `frame`. Packets behind damage are left out and reported in
+/// Calls `frame` with every packet of a capture. Packets behind damage are left out and reported in
 /// [`Reading::stopped`].
 ///
 /// # Errors
-/// [`CaptureError::Read`] and [`CaptureError::Format`], if not even the beginning can be read.
+/// [`CaptureError::Read`] and [`CaptureError::Format`] if the beginning cannot be read.
 pub fn read(input: impl Read + Send, frame: &mut dyn FnMut(Frame<'_>)) -> Result<Reading, CaptureError> {
     let mut input = Watched { input, failed: None };
     let reading = read_blocks(&mut input, frame);
@@ -125,7 +126,7 @@ fn read_blocks(
             Err(PcapError::Eof) => return Ok(reading),
             Err(PcapError::Incomplete(_)) => {
                 let here = (blocks.consumed(), blocks.data().len());
-                // A block longer than the buffer, or the end of the file in the middle of one.
+                // A block is longer than the buffer, or the file ends inside a block.
                 if refilled_at == Some(here) || blocks.refill().is_err() {
                     reading.stopped = Some("the file ends, or its next block is too long,".to_owned());
                     return Ok(reading);
@@ -145,8 +146,8 @@ fn read_blocks(
 }
 
 impl State {
-    /// True if the block that begins `bytes` says that it is shorter than a block can be. The parser
-    /// subtracts [`SHORTEST_BLOCK`] from the length of some blocks without asking.
+    /// True if the block at the start of `bytes` declares a length below the minimum. The parser subtracts
+    /// [`SHORTEST_BLOCK`] from the length of some blocks without a check.
     fn is_too_short(&self, bytes: &[u8]) -> bool {
         let Some(big_endian) = self.big_endian else { return false };
         let Some(length) = bytes.get(4..).and_then(<[u8]>::first_chunk) else { return false };
@@ -203,7 +204,7 @@ impl State {
                 })
             }
             Block::SimplePacket(packet) => {
-                // It has no time; that of the packet before keeps the order.
+                // The packet has no time; the time of the previous packet keeps the order.
                 let interface = self.interfaces.first()?;
                 Some(Frame {
                     at: self.last,
@@ -226,7 +227,7 @@ impl Interface {
     }
 }
 
-/// Remembers the error that the parser only calls one.
+/// Keeps the I/O error that the parser reports without its cause.
 struct Watched<R> {
     input: R,
     failed: Option<std::io::Error>,

@@ -1,4 +1,4 @@
-//! The parts of a packet that matter: addresses, sequence numbers, lengths, three options.
+//! The fields of a packet that the analysis uses: addresses, sequence numbers, lengths, three options.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -7,7 +7,7 @@ use pcap_parser::Linktype;
 
 use crate::reader::Frame;
 
-/// Link types of the tcpdump registry that are not constants of the parser.
+/// Link types of the tcpdump registry for which the parser has no constant.
 const LINUX_SLL2: Linktype = Linktype(276);
 const SLL_HEADER: usize = 16;
 const SLL2_HEADER: usize = 20;
@@ -17,23 +17,23 @@ const SLL2_HEADER: usize = 20;
 pub struct Segment {
     /// Nanoseconds since the epoch.
     pub at: u64,
-    /// The sender.
+    /// The sender's address.
     pub source: SocketAddr,
-    /// To whom.
+    /// The receiver's address.
     pub destination: SocketAddr,
     /// The IPv4 identification; IPv6 has none.
     pub ip_id: Option<u16>,
     /// Sequence number of the first byte, or of SYN.
     pub seq: u32,
-    /// The acknowledgement, if the flag is set.
+    /// The acknowledgement number, if the ACK flag is set.
     pub ack: Option<u32>,
-    /// SYN.
+    /// True if SYN is set.
     pub syn: bool,
-    /// FIN.
+    /// True if FIN is set.
     pub fin: bool,
-    /// RST.
+    /// True if RST is set.
     pub rst: bool,
-    /// Bytes of payload on the wire, also if the capture has fewer.
+    /// Bytes of payload on the wire, also if fewer were captured.
     pub len: u32,
     /// The MSS option of a SYN.
     pub mss: Option<u16>,
@@ -46,15 +46,15 @@ pub struct Segment {
 /// The kind of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// TCP, and as much of it as is needed.
+    /// A TCP segment with a complete header.
     Tcp(Segment),
-    /// TCP whose header the capture cut off, or that is damaged or a fragment.
+    /// TCP whose header is cut off or damaged, or a fragment.
     Unreadable,
     /// Something else.
     Other,
 }
 
-/// Takes a packet apart.
+/// Parses a packet.
 pub fn parse(frame: &Frame<'_>) -> Kind {
     let Some(packet) = slice(frame) else { return Kind::Other };
     let (source, destination, ip_id, is_tcp) = match &packet.net {
@@ -73,7 +73,7 @@ pub fn parse(frame: &Frame<'_>) -> Kind {
     let Some(TransportSlice::Tcp(tcp)) = &packet.transport else {
         return if is_tcp { Kind::Unreadable } else { Kind::Other };
     };
-    // The bytes that the capture cut off are payload, since the headers are whole.
+    // The headers are complete, so all bytes that were cut off are payload.
     let cut = frame.original.saturating_sub(frame.bytes.len() as u32);
     let mut segment = Segment {
         at: frame.at,
@@ -115,7 +115,7 @@ fn slice<'a>(frame: &Frame<'a>) -> Option<LaxSlicedPacket<'a>> {
         }
         LINUX_SLL2 => Some(LaxSlicedPacket::from_ether_type(ether_type(0)?, frame.bytes.get(SLL2_HEADER..)?)),
         Linktype::NULL | Linktype::LOOP => LaxSlicedPacket::from_ip(frame.bytes.get(4..)?).ok(),
-        // Raw IP, under the names that systems have for it.
+        // Raw IP; systems use different numbers for it.
         Linktype(12 | 101 | 228 | 229) => LaxSlicedPacket::from_ip(frame.bytes).ok(),
         _ => None,
     }

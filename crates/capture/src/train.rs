@@ -1,53 +1,55 @@
-//! Packets of one direction in the order in which they were sent, and which of them were lost.
+//! The packets of one direction in the order of sending, each marked as lost or not.
 
 use std::collections::VecDeque;
 
 use serde::Serialize;
 
-/// A longer pause, ns, ends a burst: what is lost behind it is not a continuation of what was lost before it.
+/// A longer pause, ns, ends a burst: a loss after it does not continue a run of losses before it.
 pub const BURST_GAP: u64 = 2_000_000;
-/// Packets about which something may still be learnt.
+/// Maximum number of packets whose fate may still change.
 const MAX_OPEN: usize = 4096;
-/// After this time, ns, a packet's fate is settled.
+/// After this time, ns, a packet's fate is final.
 const SETTLED_AFTER: u64 = 20_000_000_000;
 
-/// Losses and their runs. Probabilities are those of the link grammar's `after:` model: of a packet that
-/// begins a burst or follows one that arrived, and of one that follows a lost one.
+/// Losses and their runs, with the two probabilities of the link grammar's `after:` model: for a packet that
+/// begins a burst or follows one that arrived, and for a packet that follows a lost one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Losses {
     /// Packets sent.
     pub packets: u64,
-    /// Of these, lost.
+    /// Packets lost.
     pub lost: u64,
     /// Packets that followed a lost one in the same burst.
     pub after_lost: u64,
-    /// Of these, lost.
+    /// Packets lost that followed a lost one in the same burst.
     pub lost_after_lost: u64,
 }
 
 impl Losses {
-    /// Share of packets lost, 0 to 1.
+    /// Returns the share of packets lost, 0 to 1.
     pub fn rate(&self) -> f64 {
         share(self.lost, self.packets)
     }
 
-    /// Probability of loss behind a lost packet of the same burst; the rate if no packet followed one.
+    /// Returns the probability of loss after a lost packet of the same burst; the rate if no packet followed
+    /// one.
     pub fn continues(&self) -> f64 {
         if self.after_lost == 0 { self.rate() } else { share(self.lost_after_lost, self.after_lost) }
     }
 
-    /// Probability of loss of every other packet.
+    /// Returns the probability of loss of every other packet.
     pub fn begins(&self) -> f64 {
         share(self.lost.saturating_sub(self.lost_after_lost), self.packets.saturating_sub(self.after_lost))
     }
 
-    /// Mean length of a run of losses in packets, as it is where no end of a burst cuts it short.
+    /// Returns the mean length, in packets, of a run of losses that no end of a burst cuts short.
     pub fn burst(&self) -> f64 {
         1.0 / (1.0 - self.continues()).max(0.001)
     }
 
-    /// 95 % interval of the rate: normal approximation, with the variance that runs of losses add (the factor
-    /// of a two-state chain, (1 + q) / (1 - q)); for nothing lost, up to three losses (rule of three).
+    /// Returns the 95 % interval of the rate: the normal approximation with the variance that runs of losses
+    /// add (the factor of a two-state chain, (1 + q) / (1 - q)). Without a loss the upper end is that of
+    /// three losses (rule of three).
     pub fn rate_interval(&self) -> [f64; 2] {
         if self.lost == 0 {
             return [0.0, (3.0 / self.packets.max(3) as f64).min(1.0)];
@@ -58,7 +60,7 @@ impl Losses {
         [(rate * (1.0 - spread)).max(0.0), (rate * (1.0 + spread)).min(1.0)]
     }
 
-    /// 95 % interval of the mean run: Wilson's score interval of [`Losses::continues`].
+    /// Returns the 95 % interval of the mean run: Wilson's score interval of [`Losses::continues`].
     pub fn burst_interval(&self) -> [f64; 2] {
         let n = self.after_lost as f64;
         if self.after_lost == 0 {
@@ -70,7 +72,7 @@ impl Losses {
         [centre - half, centre + half].map(|q| 1.0 / (1.0 - q.clamp(0.0, 0.999)))
     }
 
-    /// Both together, of independent packets.
+    /// Adds the losses of independent packets.
     pub fn add(&mut self, other: &Losses) {
         self.packets += other.packets;
         self.lost += other.lost;
@@ -78,9 +80,8 @@ impl Losses {
         self.lost_after_lost += other.lost_after_lost;
     }
 
-    /// The losses of two parts of a path, one after the other, of which this one was witnessed by other
-    /// packets than the `further` one: as many packets as the part that lost more, and losses at the rate of
-    /// both.
+    /// Combines the losses of two consecutive parts of a path whose losses different packets show. Returns
+    /// the packet count of the part that lost more, with losses at the rate of both parts together.
     pub fn then(&self, further: &Losses) -> Losses {
         let (most, least) = if self.lost >= further.lost { (self, further) } else { (further, self) };
         if least.lost == 0 {
@@ -99,31 +100,31 @@ fn share(part: u64, of: u64) -> f64 {
 #[derive(Clone, Copy, Debug)]
 struct Mark {
     at: u64,
-    /// Sequence numbers, unwrapped; empty for what has no data or was never seen.
+    /// Sequence numbers, unwrapped; empty if the packet has no data or was not captured.
     start: u64,
     end: u64,
     lost: bool,
-    /// A receiver has said that it has it, twice even.
+    /// True if a DSACK has reported the bytes as received twice.
     arrived: bool,
 }
 
-/// The train. Settled packets leave it for the sums.
+/// The train. Packets whose fate is final leave `open` and are counted in `settled`.
 #[derive(Clone, Debug, Default)]
 pub struct Train {
     open: VecDeque<Mark>,
-    /// Number of the first that is open.
+    /// Number of the first open packet.
     first: u64,
     last: Option<(u64, bool)>,
     settled: Losses,
 }
 
 impl Train {
-    /// A packet was seen. Its number is the answer.
+    /// Appends a packet that was captured. Returns its number.
     pub fn seen(&mut self, at: u64, start: u64, end: u64) -> u64 {
         self.push(Mark { at, start, end, lost: false, arrived: false })
     }
 
-    /// A packet must have been there and was not seen: lost, unless it turns up.
+    /// Appends a packet that was not captured: it counts as lost until [`Train::found`]. Returns its number.
     pub fn missing(&mut self, at: u64) -> u64 {
         self.push(Mark { at, start: 0, end: 0, lost: true, arrived: false })
     }
@@ -134,13 +135,13 @@ impl Train {
             if !old && self.open.len() < MAX_OPEN {
                 break;
             }
-            self.settle();
+            self.settle_oldest();
         }
         self.open.push_back(mark);
         self.first + self.open.len() as u64 - 1
     }
 
-    /// The missing segment has turned up: it was late and not lost.
+    /// Marks a missing packet as late and not lost.
     pub fn found(&mut self, number: u64) {
         let index = number.checked_sub(self.first).and_then(|index| usize::try_from(index).ok());
         if let Some(mark) = index.and_then(|index| self.open.get_mut(index)) {
@@ -148,14 +149,14 @@ impl Train {
         }
     }
 
-    /// These bytes are sent again: whatever carried them before is lost.
+    /// Marks the packets that carried these bytes before as lost: the bytes are sent again.
     pub fn sent_again(&mut self, start: u64, end: u64) {
         for mark in self.open.iter_mut().filter(|mark| mark.start < end && start < mark.end) {
             mark.lost = !mark.arrived;
         }
     }
 
-    /// The receiver says that it has these bytes twice: the last loss of them was none.
+    /// Processes a DSACK of these bytes: the last of the lost packets that carried them had arrived.
     pub fn had_arrived(&mut self, start: u64, end: u64) {
         let overlaps = |mark: &&mut Mark| mark.lost && mark.start < end && start < mark.end;
         if let Some(mark) = self.open.iter_mut().rev().find(overlaps) {
@@ -164,17 +165,17 @@ impl Train {
         }
     }
 
-    /// Time of the last packet.
+    /// Returns the time of the last packet.
     pub fn last_at(&self) -> Option<u64> {
         self.open.back().map(|mark| mark.at)
     }
 
-    /// Packets that are open.
+    /// Returns the number of open packets.
     pub fn open(&self) -> usize {
         self.open.len()
     }
 
-    fn settle(&mut self) {
+    fn settle_oldest(&mut self) {
         let Some(mark) = self.open.pop_front() else { return };
         self.first += 1;
         let after_lost = self.last.is_some_and(|(at, lost)| lost && mark.at.saturating_sub(at) <= BURST_GAP);
@@ -185,10 +186,10 @@ impl Train {
         self.last = Some((mark.at, mark.lost));
     }
 
-    /// Settles everything and gives the sums.
+    /// Counts all open packets and returns the sums.
     pub fn finish(mut self) -> Losses {
         while !self.open.is_empty() {
-            self.settle();
+            self.settle_oldest();
         }
         self.settled
     }
@@ -203,7 +204,7 @@ mod tests {
     #[test]
     fn runs_end_with_the_burst() {
         let mut train = Train::default();
-        // A burst of four whose second and third are lost, then one whose only packet is.
+        // The second and third of a burst of four are lost, and the only packet of the next burst.
         for (at, start) in [(0, 0), (0, 10), (0, 20), (0, 30), (100 * MS, 40)] {
             train.seen(at, start, start + 10);
         }

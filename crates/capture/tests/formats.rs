@@ -21,7 +21,7 @@ const LAYERS: [Layer; 6] =
     [Layer::Ethernet, Layer::TwoVlans, Layer::Cooked, Layer::Cooked2, Layer::Raw, Layer::Null];
 
 impl Layer {
-    /// Returns its number in tcpdump's registry.
+    /// Returns the link type's number in tcpdump's registry.
     fn linktype(self) -> u32 {
         match self {
             Layer::Ethernet | Layer::TwoVlans => 1,
@@ -44,7 +44,7 @@ impl Layer {
             Layer::Null => vec![if v6 { 30 } else { 2 }, 0, 0, 0],
         };
         header.extend(packet);
-        // An Ethernet frame has at least 60 bytes: the padding is no payload.
+        // An Ethernet frame has at least 60 bytes; the padding is not payload.
         if matches!(self, Layer::Ethernet | Layer::TwoVlans) {
             header.resize(header.len().max(60), 0);
         }
@@ -88,7 +88,7 @@ fn segment(v6: bool, from_client: bool, flags: u8, seq: u32, ack: u32, payload: 
 }
 
 /// Returns packets with their times in milliseconds, captured at the client, 50 ms from the server: 300 bytes
-/// up, 3,000 down, their second segment sent twice.
+/// up and 3,000 down. The second segment down is sent twice.
 fn conversation(v6: bool) -> Vec<(u64, Vec<u8>)> {
     let up = |flags, seq, ack, payload| segment(v6, true, flags, seq, ack, payload);
     let down = |flags, seq, ack, payload| segment(v6, false, flags, seq, ack, payload);
@@ -106,7 +106,7 @@ fn conversation(v6: bool) -> Vec<(u64, Vec<u8>)> {
     ]
 }
 
-/// Returns a file in the old format; `nano` and `swapped` select the other three magic numbers.
+/// Returns a pcap file; `nano` and `swapped` select the other three magic numbers.
 fn pcap(layer: Layer, packets: &[(u64, Vec<u8>)], nano: bool, swapped: bool, snaplen: usize) -> Vec<u8> {
     let word = |value: u32| if swapped { value.to_be_bytes() } else { value.to_le_bytes() };
     let half = |value: u16| if swapped { value.to_be_bytes() } else { value.to_le_bytes() };
@@ -141,13 +141,13 @@ fn option(code: u16, value: &[u8]) -> Vec<u8> {
     option
 }
 
-/// pcapng with what Wireshark adds: comments, names, resolution and offset of the interface, statistics,
-/// secrets.
+/// Returns a pcapng file with the additions of Wireshark: comments, names, resolution and offset of the
+/// interface, statistics, secrets.
 fn pcapng(layer: Layer, packets: &[(u64, Vec<u8>)]) -> Vec<u8> {
     let mut section = [0x1a2b_3c4d_u32.to_le_bytes(), [1, 0, 0, 0], [0xff; 4], [0xff; 4]].concat();
     section.extend([option(1, b"a comment"), option(3, b"Linux"), option(0, b"")].concat());
     let mut interface = [layer.linktype().to_le_bytes(), [0, 0, 4, 0]].concat();
-    // Nanoseconds, and a number of seconds to add.
+    // Resolution in nanoseconds, and an offset in seconds.
     let offset = 1_700_000_000_u64.to_le_bytes();
     interface.extend([option(2, b"eth7"), option(9, &[9]), option(14, &offset), option(0, b"")].concat());
     let mut file = [block(0x0a0d_0d0a, &section), block(1, &interface)].concat();
@@ -161,7 +161,7 @@ fn pcapng(layer: Layer, packets: &[(u64, Vec<u8>)]) -> Vec<u8> {
         body.extend([option(1, b"seen"), option(2, &[0; 4]), option(0, b"")].concat());
         file.extend(block(6, &body));
     }
-    // Name resolution, interface statistics, and an unknown kind.
+    // Name resolution, interface statistics, and an unknown block type.
     for (kind, body) in [(4, &[0; 4][..]), (5, &[0; 12]), (0x0bad, b"whatever")] {
         file.extend(block(kind, body));
     }
@@ -177,7 +177,7 @@ fn check(analysis: &Analysis, what: &str) {
 }
 
 #[test]
-fn every_format_and_link_layer_says_the_same() {
+fn every_format_and_link_layer_gives_the_same_result() {
     for layer in LAYERS {
         for v6 in [false, true] {
             let packets = conversation(v6);
@@ -193,11 +193,11 @@ fn every_format_and_link_layer_says_the_same() {
 }
 
 #[test]
-fn a_file_that_ends_anywhere_keeps_what_was_before() {
+fn file_may_end_anywhere() {
     let packets = conversation(false);
     for file in [pcap(Layer::Ethernet, &packets, true, false, 65_535), pcapng(Layer::Cooked2, &packets)] {
         let mut most = 0;
-        // Each reading begins with a buffer of a megabyte, so only some of the ends are tested.
+        // Each call allocates a buffer of a megabyte, so only some of the lengths are tested.
         for end in (0..=file.len()).step_by(61) {
             match analyse(&file[..end]) {
                 Ok(analysis) => {
@@ -215,7 +215,7 @@ fn a_file_that_ends_anywhere_keeps_what_was_before() {
 }
 
 #[test]
-fn a_byte_that_is_wrong_anywhere_is_no_panic() {
+fn wrong_byte_anywhere_causes_no_panic() {
     let packets = conversation(true);
     for file in [pcap(Layer::TwoVlans, &packets, false, false, 65_535), pcapng(Layer::Ethernet, &packets)] {
         for (at, value) in (0..file.len()).step_by(37).zip([0, 0x7f, 0xff].into_iter().cycle()) {
@@ -226,9 +226,9 @@ fn a_byte_that_is_wrong_anywhere_is_no_panic() {
     }
 }
 
-/// A block has at least 12 bytes, which the parser relies on.
+/// A pcapng block has at least 12 bytes; the parser does not check this.
 #[test]
-fn a_block_that_is_shorter_than_a_block_can_be_is_damage() {
+fn block_below_the_minimum_length_is_damage() {
     let whole = pcapng(Layer::Raw, &conversation(false));
     let packets = analyse(&whole[..]).unwrap().packets;
     // Process information, a simple packet, an enhanced packet, and an unknown kind.
@@ -246,8 +246,8 @@ fn a_block_that_is_shorter_than_a_block_can_be_is_damage() {
 }
 
 #[test]
-fn two_gigabytes_of_nothing_are_read_with_little_memory() {
-    // A sparse file: a header and one packet, then zeros. In the old format these are packets without a byte.
+fn sparse_file_of_two_gigabytes_needs_little_memory() {
+    // A sparse file: a header and one packet, then zeros. In pcap format zeros are packets without a byte.
     let path = std::env::temp_dir().join(format!("brisk-sparse-{}", std::process::id()));
     let mut file = std::fs::OpenOptions::new();
     let mut file = file.create(true).truncate(true).read(true).write(true).open(&path).unwrap();
@@ -275,7 +275,7 @@ impl<R: Read> Read for Counted<R> {
 }
 
 #[test]
-fn a_capture_of_something_else_is_told() {
+fn capture_without_tcp_is_reported() {
     let mut udp = segment(false, true, SYN, 0, 0, 0);
     udp[9] = 17;
     let file = pcap(Layer::Ethernet, &[(0, udp)], false, false, 65_535);

@@ -1,4 +1,4 @@
-//! Captures that the simulator writes: what is read out of them is what went in.
+//! Analyses captures of the simulator: the results equal the input of the simulation.
 
 use std::cell::RefCell;
 use std::io::Write;
@@ -29,7 +29,8 @@ impl Write for Captured {
     }
 }
 
-/// A capture of `count` connections one after the other, each with these exchanges, and the packets dropped.
+/// Simulates `count` consecutive connections, each with these exchanges. Returns a capture of them and the
+/// number of packets dropped.
 fn capture(link: &str, points: &[Point], count: u64, exchanges: &[Exchange]) -> (Vec<u8>, u64) {
     let link = LinkSpec::parse(link).unwrap();
     let mut world = World::new(&link, 11);
@@ -90,8 +91,8 @@ fn the_loss_of_single_packets_comes_out_at_either_end() {
     for (points, tolerance) in [(AT_SERVER, 0.08), (AT_CLIENT, 0.15)] {
         let (bytes, dropped) = capture("--rtt 40ms --loss down:4%", points, 120, &[Exchange::of(60_000)]);
         let analysis = analysed(&bytes);
-        // SYN-ACKs and FINs are dropped too. At the client a tail that is lost leaves no gap, nor does what
-        // is sent again and lost again, and this stack counts nothing in the IP header.
+        // SYN-ACKs and FINs are dropped too. At the client a loss at the end of a burst leaves no gap, nor
+        // does a retransmission that is lost again, and this stack sets no IP identification.
         near(analysis.down.lost as f64, dropped as f64, tolerance);
         near(analysis.down.burst(), 1.04, 0.05);
         assert_eq!(analysis.exchanges.iter().filter(|e| e.response == 60_000).count(), 120);
@@ -120,7 +121,7 @@ fn reordering_and_duplicates_are_no_loss() {
 }
 
 #[test]
-fn a_capture_that_is_cut_off_or_damaged_keeps_what_was_before() {
+fn packets_before_damage_or_truncation_are_analysed() {
     let (bytes, _) = capture("--rtt 40ms", AT_SERVER, 4, &[Exchange::of(30_000)]);
     let whole = analysed(&bytes);
     assert_eq!(whole.stopped, None);

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn backend_that_is_down_is_asked_at_its_next_address() {
+    fn backend_that_is_down_is_tried_at_its_next_address() {
         let found = addresses(&[("a:1", &["192.0.2.1:1", "192.0.2.2:1", "[2001:db8::3]:1"])]);
         let mut now = found.clone();
         for used in ["192.0.2.2:1", "[2001:db8::3]:1", "192.0.2.1:1"] {

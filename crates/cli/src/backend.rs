@@ -7,10 +7,9 @@ use std::sync::{Arc, Mutex};
 
 use brisk_gateway::access::Role;
 use brisk_gateway::log::{Level, Log, Value};
-use brisk_gateway::settings::{BackendSettings, FrontendLimitSettings, listen_address, name_and_port};
+use brisk_gateway::settings::{BackendSettings, FrontendLimitSettings};
 use brisk_gateway::{
-    Allow, Backend, BackendConfig, BackendControl, Facts, FrontendLimits, Hop, Metrics, NamedOrigin,
-    ProxyVersion, ServiceConfig, Settings,
+    Backend, BackendConfig, BackendControl, Facts, FrontendLimits, Hop, Metrics, ServiceConfig, Settings,
 };
 use brisk_runtime::DeviceSpec;
 use brisk_runtime::attach::{AttachConfig, Attached, Queues};
@@ -19,8 +18,9 @@ use crate::Common;
 use crate::confine::confine;
 use crate::cookie_keys::CookieKeyArgs;
 use crate::failure::Failure;
+use crate::flags::{Flags, OfBackend, OfPair};
 use crate::frontend::{hop_name, lock, started};
-use crate::hop_args::{self, SharedArgs};
+use crate::hop_args::{self, RoleArgs};
 use crate::operation::{Opened, Operation, Reloaded, Side};
 use crate::service;
 
@@ -37,49 +37,18 @@ Examples:
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Where frontends connect: ADDR:PORT, or :PORT for every address
-    #[arg(long, value_name = "ADDR:PORT", env = "BRISK_LISTEN", value_parser = listen_address)]
-    listen: Option<SocketAddr>,
-    /// The origin: HOST:PORT; not required with --origin or --allow
-    #[arg(long, value_name = "HOST:PORT", env = "BRISK_TO", value_parser = name_and_port)]
-    to: Option<String>,
-    /// Tell the origin the client's address in a PROXY header: v1 or v2
-    #[arg(long, value_name = "VERSION", env = "BRISK_SEND_PROXY", value_parser = hop_args::proxy_version)]
-    send_proxy: Option<ProxyVersion>,
-    /// Connect to the origin from the client's own address; the origin's route to clients must lead over this
-    /// host (brisk rules --as-client)
-    #[arg(long, env = "BRISK_AS_CLIENT")]
-    as_client: bool,
-    /// An origin that frontends may ask for by name: NAME=HOST:PORT; repeatable
-    #[arg(long, value_name = "NAME=HOST:PORT", env = "BRISK_ORIGIN", value_delimiter = ',')]
-    origin: Vec<NamedOrigin>,
-    /// Another origin that frontends may ask for by address: HOST:PORT, *.DOMAIN:*, NETWORK:PORT; repeatable
-    #[arg(long, value_name = "RULE", env = "BRISK_ALLOW", value_delimiter = ',')]
-    allow: Vec<Allow>,
     #[command(flatten)]
     cookie_keys: CookieKeyArgs,
     #[command(flatten)]
-    shared: SharedArgs,
+    own: Flags<OfBackend>,
+    #[command(flatten)]
+    role: RoleArgs<OfPair>,
 }
 
 impl Args {
-    /// The flags of this side.
-    fn own(&self) -> Settings {
-        let backend = BackendSettings {
-            listen: self.listen,
-            to: self.to.clone(),
-            origins: (!self.origin.is_empty()).then(|| self.origin.iter().cloned().collect()),
-            allow: (!self.allow.is_empty()).then(|| self.allow.clone()),
-            as_client: self.as_client.then_some(true),
-            send_proxy: self.send_proxy,
-            replay_tolerance: None,
-        };
-        Settings { backend, ..Settings::default() }
-    }
-
     /// Returns the settings of file and flags if a backend can start with them.
     fn settings(&self) -> Result<Settings, Failure> {
-        self.shared.checked(self.own(), check)
+        self.role.checked(self.own.settings.clone(), check)
     }
 }
 
@@ -132,7 +101,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
     })
 }
 
-/// Listens. If another program has the port in the kernel's TCP, the backend does without that transport,
+/// Listens. If another program has the port in the kernel's TCP, the backend starts without that transport,
 /// which is only a fallback.
 fn bind(config: BackendConfig, endpoint: &brisk_runtime::Endpoint, log: &Log) -> Result<Backend, Failure> {
     let Some(kernel) = config.kernel_listen.filter(|_| config.packet.is_none()) else {
@@ -244,14 +213,14 @@ fn config(
         Attached::Udp { .. } | Attached::Native { .. } => None,
     };
     Ok(BackendConfig {
-        ephemeral_lifetime: settings.hop.ephemeral_lifetime.unwrap_or(usual.ephemeral_lifetime),
+        ephemeral_lifetime: settings.hop.ephemeral_lifetime(),
         tcp,
         fast_open: usual.fast_open.filter(|_| fast_open),
-        replay_tolerance: backend.replay_tolerance.unwrap_or(usual.replay_tolerance),
+        replay_tolerance: backend.replay_tolerance(),
         kernel_listen,
         allow: backend.allow.clone().unwrap_or_default(),
         origins: backend.origins.clone().unwrap_or_default(),
-        as_client: backend.as_client.unwrap_or(false),
+        as_client: backend.as_client(),
         send_proxy: backend.send_proxy,
         attached: Some(attached.clone()),
         frontend_limits: frontend_limits(settings),
@@ -260,7 +229,6 @@ fn config(
     })
 }
 
-/// The limits of frontends, by label.
 fn frontend_limits(settings: &Settings) -> BTreeMap<String, FrontendLimits> {
     let of = |limits: &FrontendLimitSettings| {
         let FrontendLimitSettings { label, max_connections, max_rate } = limits.clone();
@@ -312,6 +280,8 @@ fn inside(attached: &Attached, listen: SocketAddr) -> SocketAddr {
 
 #[cfg(test)]
 mod tests {
+    use brisk_gateway::NamedOrigin;
+
     use super::*;
 
     #[test]

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use brisk_gateway::clients::client_tcp;
-use brisk_gateway::settings::{HopSettings, ListenerSettings};
+use brisk_gateway::settings::{CLIENT_MECHANISMS, HopSettings, ListenerSettings};
 use brisk_gateway::{ClientSide, MechanismState};
 use brisk_runtime::attach::{AttachConfig, Queues};
 use brisk_runtime::profile::Profile;
@@ -12,14 +12,12 @@ use brisk_runtime::{Cores, DeviceSpec, Endpoint, TcpConfig};
 use crate::failure::Failure;
 use crate::hop_args;
 
-/// The mechanisms that need nothing at the client.
-const DEFAULT_MECHANISMS: &str = "fast_open,path,congestion=bbr";
 /// Maximum number of ports: on `packet:` each has a stack of its own.
 const MAX_PORTS: usize = 16;
 /// Number of clients whose paths are remembered.
 const PATHS: usize = 16_384;
 
-/// Where clients connect, each place with its stack.
+/// The addresses at which clients connect, each with its stack.
 pub(crate) type Places = Vec<(SocketAddr, Endpoint)>;
 
 /// The settings of the device towards the clients, with the keys that set them.
@@ -27,8 +25,6 @@ pub(crate) type Places = Vec<(SocketAddr, Endpoint)>;
 pub(crate) struct Keys {
     /// The key of the device.
     pub(crate) device: &'static str,
-    /// The key of the addresses.
-    pub(crate) addr: &'static str,
     /// The key of the mechanisms.
     pub(crate) mechanisms: &'static str,
     /// Word for the role in errors, with its article.
@@ -59,7 +55,7 @@ impl ClientDevice {
                 "udp: reaches only clients with brisk's TCP; {role} needs packet:IFACE, xdp:IFACE or tun:NAME"
             )));
         }
-        let attach = hop_args::attach(settings, device).map_err(|failure| failure.about(keys.addr))?;
+        let attach = hop_args::attach(settings, device)?;
         let max_ports = if matches!(attach.device, DeviceSpec::Xdp { .. }) { 1 } else { MAX_PORTS };
         if places.len() > max_ports {
             return Err(Failure::usage(format!(
@@ -70,7 +66,7 @@ impl ClientDevice {
             .about("listener"));
         }
         attach.check().map_err(|error| Failure::from(error).about(keys.device))?;
-        let profile = Profile::parse(settings.mechanisms.as_deref().unwrap_or(DEFAULT_MECHANISMS))
+        let profile = Profile::parse(settings.mechanisms.as_deref().unwrap_or(CLIENT_MECHANISMS))
             .map_err(|error| Failure::usage(format!("mechanisms: {error}")).about(keys.mechanisms))?;
         let TcpConfig { nodelay, keepalive, .. } = client_tcp();
         let ClientSide { fast_open, .. } = ClientSide::default();
@@ -81,18 +77,18 @@ impl ClientDevice {
         Ok(ClientDevice { attach, side, settings: settings.clone() })
     }
 
-    /// Brisk's TCP towards the clients.
+    /// Returns brisk's TCP towards the clients.
     pub(crate) fn side(&self) -> ClientSide {
         self.side.clone()
     }
 
-    /// The device, as its user writes it.
+    /// Returns the device, as its user writes it.
     pub(crate) fn name(&self) -> String {
         self.attach.device.to_string()
     }
 
-    /// Opens the device. On `tun:` one stack serves all places; otherwise each place has a stack, and its port
-    /// is hidden from the kernel.
+    /// Opens the device. On `tun:` one stack serves all addresses; otherwise each address has a stack, and
+    /// its port is hidden from the kernel.
     pub(crate) fn open(&self, places: &[SocketAddr], cores: &Cores) -> Result<Places, Failure> {
         let is_shared = matches!(self.attach.device, DeviceSpec::Tun { .. });
         let mut opened: Places = Vec::new();
@@ -112,7 +108,7 @@ impl ClientDevice {
         Ok(opened)
     }
 
-    /// The state of each mechanism that needs nothing at the client.
+    /// Returns the state of each mechanism that needs nothing at the client.
     pub(crate) fn states(&self) -> Vec<MechanismState> {
         let ClientSide { tcp, fast_open } = &self.side;
         let source = if self.settings.mechanisms.is_some() { "by configuration" } else { "default" };
@@ -143,8 +139,7 @@ pub(crate) fn as_opened(read: &[ListenerSettings], opened: &[ListenerSettings]) 
 mod tests {
     use super::*;
 
-    const KEYS: Keys =
-        Keys { device: "hop.device", addr: "hop.addr", mechanisms: "hop.mechanisms", role: "an edge" };
+    const KEYS: Keys = Keys { device: "hop.device", mechanisms: "hop.mechanisms", role: "an edge" };
 
     #[test]
     fn default_mechanisms_need_nothing_at_the_client() {

@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kept_capabilities_are_those_the_settings_need() {
+    fn only_capabilities_that_the_settings_need_are_kept() {
         let mut settings = Settings::default();
         assert!(!needed(&settings).contains(CapabilitySet::NET_ADMIN));
         settings.hop.device = Some("udp:127.0.0.1:1".into());

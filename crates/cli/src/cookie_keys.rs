@@ -13,8 +13,8 @@ use brisk_gateway::log::{Level, Log, Value};
 use brisk_runtime::fast_open::MasterSecret;
 use brisk_runtime::{Endpoint, KeySource};
 
-use crate::duration::parse_duration;
 use crate::failure::Failure;
+use brisk_gateway::settings::parse_duration;
 use place::Place;
 
 /// Shortest and longest epoch of derived keys.
@@ -24,7 +24,7 @@ const EPOCHS: std::ops::RangeInclusive<u64> = 60..=2_592_000;
 /// notification about a file does not report.
 const INTERVAL: Duration = Duration::from_secs(2);
 
-/// The place and the kind of the keys.
+/// The source of the keys and its kind.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct CookieKeyArgs {
     /// The keys of the Fast Open cookies: a file with PRIMARY or PRIMARY,BACKUP; a directory with files of
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_that_holds_no_key_says_so_without_repeating_it() {
+    fn source_without_a_key_is_refused_without_showing_its_content() {
         let at = std::env::temp_dir().join(format!("brisk-no-key-{}", std::process::id()));
         std::fs::write(&at, "no key").expect("a file");
         let fixed = keys(&at, Mode::Fixed).read().expect_err("not a key");

@@ -25,11 +25,11 @@ Examples:
   brisk demo --seconds 10 --json
   brisk demo --rtt 250ms --rate 10mbit --loss after:1%,50% --flow 30kB --per-second 10";
 
-/// The link when no flag describes one: a far region over a mediocre path.
+/// The default link: a distant region over a mediocre path.
 const USUAL_LINK: &str = "--rtt 100ms --rate 20mbit --loss 2%";
-/// The seed when none is given.
+/// The default seed.
 const USUAL_SEED: u64 = 1;
-/// Time in which the paths are learnt before the count begins.
+/// Duration of the warm-up, in which both ends learn the path.
 const WARM_UP: Duration = Duration::from_secs(3);
 /// Simulated transactions for the expected times.
 const SIMULATED: u64 = 4000;
@@ -58,7 +58,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Runs the demonstration and prints what it showed.
+/// Runs the demonstration and prints its result.
 pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
     let demo = args.demo()?;
     let stop = interrupt::stop_flag()?;

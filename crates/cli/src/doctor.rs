@@ -4,16 +4,17 @@
 //! whether data on the SYN and brisk's TCP options pass, and whether the key is correct. It sends nothing to
 //! an origin. A simulation computes the duration of a response over such a path (feature `lab`).
 
+use brisk_gateway::Settings;
 use brisk_gateway::doctor::{Examination, Finding, Measured, Report, examine};
 use brisk_gateway::settings::{HopSettings, name_and_port};
-use brisk_gateway::{ServiceConfig, Settings};
 use brisk_packet_io::xdp::{self, Survey};
 use brisk_runtime::DeviceSpec;
 
 use crate::addresses::address_of;
 use crate::failure::Failure;
+use crate::flags::OfPair;
 use crate::frontend::{Stacks, any_udp};
-use crate::hop_args::{self, SharedArgs};
+use crate::hop_args::{self, RoleArgs};
 use crate::{Common, output, service};
 
 #[cfg(feature = "lab")]
@@ -35,12 +36,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     probes: u32,
     #[command(flatten)]
-    shared: SharedArgs,
+    role: RoleArgs<OfPair>,
 }
 
 /// Examines the path; status 1 if the backend cannot be used.
 pub(crate) fn run(args: &Args, common: &Common) -> Result<(), Failure> {
-    let settings = args.shared.over_file(Settings::default())?;
+    let settings = args.role.over_file(Settings::default())?;
     let hop = hop_args::protection_towards_backend(&settings.hop)?;
     let (tcp, fast_open) = hop_args::mechanisms(&settings.hop)?;
     let quiet = common.quiet;
@@ -49,9 +50,9 @@ pub(crate) fn run(args: &Args, common: &Common) -> Result<(), Failure> {
     }
     service::run(async move {
         let address = address_of(&args.peer).await?;
-        let Stacks { endpoint, packet, ways } =
+        let Stacks { endpoint, packet, devices } =
             Stacks::open(&settings.hop, any_udp(address), &service::one_core()?)?;
-        let spec = ways.backend(&args.peer, address, &settings.hop)?;
+        let spec = devices.backend(&args.peer, address, &settings.hop)?;
         let examination = Examination {
             endpoint: endpoint.clone(),
             packet,
@@ -60,7 +61,7 @@ pub(crate) fn run(args: &Args, common: &Common) -> Result<(), Failure> {
             tcp,
             fast_open,
             probes: args.probes,
-            patience: settings.limits.connect_timeout.unwrap_or(ServiceConfig::default().connect_timeout),
+            patience: settings.limits.connect_timeout(),
         };
         if !quiet {
             eprintln!("asking {} ({address}) {} times ...", args.peer, args.probes);
@@ -85,19 +86,20 @@ pub(crate) fn run(args: &Args, common: &Common) -> Result<(), Failure> {
     })
 }
 
-/// The flags of a link like the measured path.
+/// Returns the flags of a link like the measured path.
 fn link_flags(Measured { rtt, loss }: &Measured) -> String {
     format!("--rtt {}us --loss {:.2}%", rtt.as_micros().max(1), 100.0 * loss)
 }
 
-/// The command that simulates a response over such a path, with our TCP alone and with the mechanisms in use.
+/// Returns the command that simulates a response over such a path, with our TCP alone and with the mechanisms
+/// in use.
 fn whatif(measured: &Measured, hop: &HopSettings) -> Result<String, Failure> {
-    let (link, allowance) = (link_flags(measured), hop_args::max_overhead(hop));
+    let (link, allowance) = (link_flags(measured), &hop.max_overhead());
     let name = hop_args::profile(hop)?.name;
     Ok(format!("brisk whatif {link} --flow 30kB --arms \"tcp; {name}\" --max-overhead {allowance}"))
 }
 
-/// A line without a finding.
+/// Formats a line without a finding.
 fn entry(name: &str, text: &str) -> String {
     format!("    {name:<16} {text}\n")
 }

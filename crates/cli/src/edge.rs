@@ -6,10 +6,9 @@ use std::sync::{Arc, Mutex};
 
 use brisk_gateway::access::Role;
 use brisk_gateway::log::Log;
-use brisk_gateway::settings::{EdgeSettings, HopSettings, ListenerSettings, listen_address, name_and_port};
+use brisk_gateway::settings::{EdgeSettings, HopSettings, ListenerSettings};
 use brisk_gateway::{
-    Edge, EdgeConfig, EdgeControl, Facts, Hop, Listen, Metrics, NamedOrigin, OriginName, ProxyVersion,
-    ServiceConfig, Settings,
+    Edge, EdgeConfig, EdgeControl, Facts, Hop, Listen, Metrics, OriginName, ServiceConfig, Settings,
 };
 
 use crate::Common;
@@ -17,6 +16,7 @@ use crate::clients::{self, ClientDevice, Keys};
 use crate::confine::confine;
 use crate::cookie_keys::CookieKeyArgs;
 use crate::failure::Failure;
+use crate::flags::OfEdge;
 use crate::frontend::{check_listeners, listener, listeners, lock, started};
 use crate::hop_args::{self, RoleArgs};
 use crate::operation::{Opened, Operation, Reloaded, Side};
@@ -30,57 +30,25 @@ Examples:
   sudo brisk edge -c /etc/brisk/edge.toml";
 
 /// The settings of the device towards the clients.
-const KEYS: Keys =
-    Keys { device: "hop.device", addr: "hop.addr", mechanisms: "hop.mechanisms", role: "an edge" };
+const KEYS: Keys = Keys { device: "hop.device", mechanisms: "hop.mechanisms", role: "an edge" };
 
 /// The flags of `edge`.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Where clients connect: ADDR:PORT of this host, or :PORT for every address of the device
-    #[arg(long, value_name = "ADDR:PORT", env = "BRISK_LISTEN", value_parser = listen_address)]
-    listen: Option<SocketAddr>,
     /// Another place where clients connect, and the name of its origin: ADDR:PORT=NAME; repeatable
     #[arg(long, value_name = "ADDR:PORT=NAME", env = "BRISK_LISTENER", value_parser = listener, value_delimiter = ',')]
     listener: Vec<ListenerSettings>,
-    /// The origin: HOST:PORT
-    #[arg(long, value_name = "HOST:PORT", env = "BRISK_TO", value_parser = name_and_port)]
-    to: Option<String>,
-    /// An origin with a name, for --listener and routes: NAME=HOST:PORT; repeatable
-    #[arg(long, value_name = "NAME=HOST:PORT", env = "BRISK_ORIGIN", value_delimiter = ',')]
-    origin: Vec<NamedOrigin>,
-    /// Tell the origin the client's address in a PROXY header: v1 or v2
-    #[arg(long, value_name = "VERSION", env = "BRISK_SEND_PROXY", value_parser = hop_args::proxy_version)]
-    send_proxy: Option<ProxyVersion>,
-    /// Device towards the clients: packet:IFACE, xdp:IFACE or tun:NAME
-    #[arg(long, value_name = "DEVICE", env = "BRISK_DEVICE", help_heading = "Device")]
-    device: Option<String>,
-    /// Mechanisms towards the clients, separated by commas [default: fast_open,path,congestion=bbr]
-    #[arg(long, value_name = "LIST", env = "BRISK_MECHANISMS")]
-    mechanisms: Option<String>,
     #[command(flatten)]
     cookie_keys: CookieKeyArgs,
     #[command(flatten)]
-    role: RoleArgs,
+    role: RoleArgs<OfEdge>,
 }
 
 impl Args {
-    /// The flags of this role.
-    fn own(&self) -> Settings {
-        let edge = EdgeSettings {
-            listen: self.listen,
-            to: self.to.clone(),
-            origins: (!self.origin.is_empty()).then(|| self.origin.iter().cloned().collect()),
-            send_proxy: self.send_proxy,
-        };
-        let (device, mechanisms) = (self.device.clone(), self.mechanisms.clone());
-        let hop = HopSettings { device, mechanisms, ..HopSettings::default() };
-        Settings { edge, hop, listeners: self.listener.clone(), ..Settings::default() }
-    }
-
     /// Returns the settings of file and flags if an edge can start with them.
     fn settings(&self) -> Result<Settings, Failure> {
-        self.role.checked(self.own(), check)
+        self.role.checked(Settings { listeners: self.listener.clone(), ..Settings::default() }, check)
     }
 }
 
@@ -172,13 +140,13 @@ fn as_opened(read: Settings, started: &Settings) -> Settings {
     Settings { listeners, edge, hop: HopSettings { mechanisms, ..read.hop }, ..read }
 }
 
-/// Where clients connect.
+/// Returns the addresses at which clients connect.
 fn places(settings: &Settings) -> Vec<SocketAddr> {
     let others = settings.listeners.iter().flat_map(|listener| listener.listen.addresses());
     settings.edge.listen.into_iter().chain(others).collect()
 }
 
-/// The device towards the clients.
+/// Returns the device towards the clients.
 fn device(settings: &Settings) -> Result<ClientDevice, Failure> {
     match settings.hop.device {
         Some(_) => ClientDevice::of(&settings.hop, KEYS, &places(settings)),

@@ -25,7 +25,7 @@ Stop it with Ctrl-C. A is the client's side: 'down' is the direction from B to A
 
 /// Above this rate the machine, not the link, limits the traffic.
 const FASTEST_BITS_PER_SECOND: u64 = 200_000_000;
-/// The seed when none is given.
+/// The default seed.
 const USUAL_SEED: u64 = 1;
 
 /// The flags of `emulate`.
@@ -70,7 +70,7 @@ struct Ends {
     b: Option<EndSpec>,
 }
 
-/// Runs the link until it is stopped and prints what it did.
+/// Runs the link until it is stopped and prints the result.
 pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
     let spec = args.link.spec(LinkSpec::default())?;
     let seed = spec.seed.unwrap_or(USUAL_SEED);
@@ -131,7 +131,7 @@ impl Ends {
 }
 
 impl Ends {
-    /// The failure to open an end, with the flag that creates a namespace if one is missing.
+    /// Returns the failure to open an end, with the flag that creates a namespace if one is missing.
     fn hint(&self, end: &EndSpec, error: EndError) -> Failure {
         let failure = failure(error);
         match self.between.is_some() && end.namespace_is_missing() {

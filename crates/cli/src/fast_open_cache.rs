@@ -1,14 +1,13 @@
 //! The file in which a client keeps its memory between runs of the program: Fast Open cookies and path
 //! metrics.
 
-use std::fs::OpenOptions;
-use std::io::{ErrorKind, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use brisk_runtime::{Endpoint, ImportError};
 
 use crate::failure::Failure;
+use crate::private_file;
 
 /// The file.
 pub(crate) struct Cache {
@@ -51,21 +50,8 @@ impl Cache {
     /// Stores the endpoint's memory, readable by the file's owner alone; an interrupted program leaves the
     /// old file.
     pub(crate) fn store(&self, endpoint: &Endpoint) -> Result<(), Failure> {
-        let mut name = self.path.clone().into_os_string();
-        name.push(format!(".{}", std::process::id()));
-        let fresh = PathBuf::from(name);
-        let written = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&fresh)
-            .and_then(|mut file| {
-                file.write_all(endpoint.export_fast_open_cache().as_bytes())?;
-                file.write_all(endpoint.export_paths().as_bytes())
-            })
-            .and_then(|()| std::fs::rename(&fresh, &self.path));
-        written.map_err(|error| {
-            let _ = std::fs::remove_file(&fresh);
+        let content = endpoint.export_fast_open_cache() + &endpoint.export_paths();
+        private_file::replace(&self.path, &content).map_err(|error| {
             Failure::failed(format!("{}: the cookies cannot be stored: {error}", self.path.display()))
         })
     }

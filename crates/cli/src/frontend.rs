@@ -4,29 +4,29 @@ use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use brisk_gateway::access::Role;
 use brisk_gateway::log::{Level, Log, Value};
 use brisk_gateway::settings::{
     Change, Fallback, FrontendSettings, HopSettings, ListenerSettings, PeerSettings, RouteSettings,
-    listen_address, name_and_port,
+    name_and_port,
 };
 use brisk_gateway::{
     BackendSpec, Direct, Entrance, Facts, Frontend, FrontendConfig, FrontendControl, Health, Hop, Listen,
-    Listener, MechanismState, Metrics, Network, ProxyVersion, Route, ServiceConfig, Settings, Users,
+    Listener, MechanismState, Metrics, Route, ServiceConfig, Settings, Users,
 };
 use brisk_runtime::attach::{AttachConfig, Attached, Queues};
-use brisk_runtime::{Cores, DeviceSpec, Endpoint, FastOpenConnect, Prefix};
+use brisk_runtime::{Cores, DeviceSpec, Endpoint, FastOpenConnect};
 
 use crate::Common;
 use crate::addresses::{AGAIN, Addresses, HOLD, PAUSE, RENEWAL, is_address, names};
 use crate::clients::{self, ClientDevice, Keys};
 use crate::confine::{Confined, confine};
 use crate::cookie_keys::CookieKeyArgs;
-use crate::duration::parse_duration;
 use crate::failure::Failure;
-use crate::hop_args::{self, SharedArgs};
+use crate::flags::{Flags, OfFrontend, OfPair};
+use crate::hop_args::{self, RoleArgs};
 use crate::operation::{Opened, Operation, Reloaded, Side};
 use crate::service;
 use crate::systemd;
@@ -43,7 +43,6 @@ Examples:
 /// The settings of the device towards the clients.
 const CLIENTS: Keys = Keys {
     device: "frontend.client_device",
-    addr: "frontend.client_addr",
     mechanisms: "frontend.client_mechanisms",
     role: "a frontend's device for clients",
 };
@@ -56,29 +55,10 @@ const DATA_AFTER_SYN: u8 = 9;
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Where clients connect: ADDR:PORT, or :PORT for every address
-    #[arg(long, value_name = "ADDR:PORT", env = "BRISK_LISTEN", value_parser = listen_address)]
-    listen: Option<SocketAddr>,
     /// Another place where clients connect, and the name of their origin: ADDR:PORT=NAME,
     /// ADDR:FIRST-LAST=NAME; repeatable
     #[arg(long, value_name = "ADDR:PORT=NAME", env = "BRISK_LISTENER", value_parser = listener, value_delimiter = ',')]
     listener: Vec<ListenerSettings>,
-    /// Device for brisk's TCP towards the clients: packet:IFACE, xdp:IFACE or tun:NAME; the kernel's TCP if
-    /// not given
-    #[arg(long, value_name = "DEVICE", env = "BRISK_CLIENT_DEVICE", help_heading = "Device")]
-    client_device: Option<String>,
-    /// Address of the stack on a tun: device for clients, with the length of its prefix; repeatable
-    #[arg(
-        long,
-        value_name = "ADDR/LEN",
-        env = "BRISK_CLIENT_ADDR",
-        value_delimiter = ',',
-        help_heading = "Device"
-    )]
-    client_addr: Vec<Prefix>,
-    /// Mechanisms on the device for clients, separated by commas [default: fast_open,path,congestion=bbr]
-    #[arg(long, value_name = "LIST", env = "BRISK_CLIENT_MECHANISMS")]
-    client_mechanisms: Option<String>,
     /// A backend: HOST:PORT; repeatable, in order of preference
     #[arg(long, value_name = "HOST:PORT", env = "BRISK_PEER", value_parser = name_and_port, value_delimiter = ',')]
     peer: Vec<String>,
@@ -86,61 +66,21 @@ pub(crate) struct Args {
     /// hop
     #[arg(long, value_name = "HOST:PORT", env = "BRISK_DIRECT", value_parser = name_and_port)]
     direct: Option<String>,
-    /// The PROXY header that the origin of --direct expects: v1 or v2
-    #[arg(long, value_name = "VERSION", env = "BRISK_SEND_PROXY", value_parser = hop_args::proxy_version)]
-    send_proxy: Option<ProxyVersion>,
-    /// Require and trust a PROXY header from these networks: 10.0.0.0/8; repeatable
-    #[arg(long, value_name = "NETWORK", env = "BRISK_PROXY_FROM", value_delimiter = ',')]
-    proxy_from: Vec<Network>,
-    /// Accept SOCKS5 clients, which name the origin; the backend must --allow it
-    #[arg(long, env = "BRISK_SOCKS5")]
-    socks5: bool,
-    /// Accept clients of an HTTP proxy (CONNECT, requests for http:// addresses); the backend must --allow
-    /// the origin
-    #[arg(long, env = "BRISK_CONNECT")]
-    connect: bool,
-    /// File with the users of --socks5 and --connect: one NAME:PASSWORD a line, readable by its owner alone
-    #[arg(long, value_name = "FILE", env = "BRISK_USERS_FILE", conflicts_with = "transparent")]
-    users_file: Option<PathBuf>,
-    /// Accept clients that a firewall rule redirects here (see brisk rules); the backend must --allow the
-    /// origin
-    #[arg(long, env = "BRISK_TRANSPARENT")]
-    transparent: bool,
-    /// Time to wait for a client's first bytes, so that the hop's SYN carries them, while it is unknown which
-    /// side sends first [default: 5ms]
-    #[arg(long, value_name = "TIME", value_parser = parse_duration, env = "BRISK_FIRST_BYTES_WAIT")]
-    first_bytes_wait: Option<Duration>,
-    /// Upper limit of that wait if clients are known to send first (the wait is then a round trip or more);
-    /// 0: always --first-bytes-wait [default: 2s]
-    #[arg(long, value_name = "TIME", value_parser = parse_duration, env = "BRISK_FIRST_BYTES_LIMIT")]
-    first_bytes_limit: Option<Duration>,
     #[command(flatten)]
     cookie_keys: CookieKeyArgs,
     #[command(flatten)]
-    shared: SharedArgs,
+    own: Flags<OfFrontend>,
+    #[command(flatten)]
+    role: RoleArgs<OfPair>,
 }
 
 impl Args {
     /// The flags of this side.
     fn own(&self) -> Settings {
-        let given = |flag: bool| flag.then_some(true);
-        let frontend = FrontendSettings {
-            listen: self.listen,
-            client_device: self.client_device.clone(),
-            client_addr: (!self.client_addr.is_empty())
-                .then(|| self.client_addr.iter().map(Prefix::to_string).collect()),
-            client_mechanisms: self.client_mechanisms.clone(),
-            first_bytes_wait: self.first_bytes_wait,
-            first_bytes_limit: self.first_bytes_limit,
-            proxy_from: (!self.proxy_from.is_empty()).then(|| self.proxy_from.clone()),
-            socks5: given(self.socks5),
-            connect: given(self.connect),
-            users_file: self.users_file.clone(),
-            transparent: given(self.transparent),
-            watch: None,
+        let direct = FrontendSettings {
             fallback: self.direct.is_some().then_some(Fallback::Direct),
             origin: self.direct.clone(),
-            send_proxy: self.send_proxy,
+            ..FrontendSettings::default()
         };
         let peer = |(n, peer): (usize, &String)| PeerSettings {
             peer: peer.clone(),
@@ -148,12 +88,14 @@ impl Args {
             weight: 1,
         };
         let peers = self.peer.iter().enumerate().map(peer).collect();
-        Settings { frontend, peers, listeners: self.listener.clone(), ..Settings::default() }
+        let listed =
+            Settings { frontend: direct, peers, listeners: self.listener.clone(), ..Settings::default() };
+        self.own.settings.clone().over(listed)
     }
 
     /// Returns the settings of file and flags if a frontend can start with them.
     fn settings(&self) -> Result<Settings, Failure> {
-        self.shared.checked(self.own(), check)
+        self.role.checked(self.own(), check)
     }
 }
 
@@ -170,7 +112,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
         let settings = with_listen(settings, handed);
         let addresses = look_up(&settings, &Addresses::default(), &log).await?;
         let device = device(&settings, &addresses);
-        let Stacks { endpoint, packet, ways: attached } = Stacks::open(&settings.hop, device, &cores)?;
+        let Stacks { endpoint, packet, devices: attached } = Stacks::open(&settings.hop, device, &cores)?;
         let addresses = addresses.only(|address| attached.reach(address));
         let metrics = Arc::<Metrics>::default();
         let usual = configured(&settings, &addresses, &attached, &log, &metrics)?;
@@ -278,7 +220,7 @@ struct Reloadable {
     users: Mutex<Option<Users>>,
     /// The current settings, with the addresses of their backends.
     now: tokio::sync::Mutex<(Settings, Addresses)>,
-    attached: Ways,
+    attached: Devices,
     control: FrontendControl,
     log: Log,
     metrics: Arc<Metrics>,
@@ -312,7 +254,7 @@ impl Reloadable {
         }
     }
 
-    /// The backends that do not answer.
+    /// Returns the backends that do not answer.
     fn down(&self) -> Vec<String> {
         let upstreams = self.control.upstreams();
         let down = upstreams.iter().filter(|upstream| upstream.health() == Health::Down);
@@ -398,7 +340,7 @@ fn as_opened(read: Settings, started: &Settings) -> Settings {
     Settings { frontend, listeners, ..read }
 }
 
-/// Where clients connect.
+/// Returns the addresses at which clients connect.
 fn places(settings: &Settings) -> Vec<SocketAddr> {
     let others = settings.listeners.iter().flat_map(|listener| listener.listen.addresses());
     settings.frontend.listen.into_iter().chain(others).collect()
@@ -451,13 +393,13 @@ fn users_changed(before: Option<&Users>, now: Option<&Users>) -> Option<Change> 
     (before != now).then_some(change)
 }
 
-/// The value is valid even after a panic, because it is only ever replaced.
+/// Locks the mutex. The value is valid even after a panic, because it is only ever replaced.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The devices of a frontend, and the addresses that they reach.
-pub(crate) struct Ways {
+pub(crate) struct Devices {
     pub(crate) usual: Attached,
     /// The packet socket, in addition to TCP in UDP.
     pub(crate) packet: Option<Attached>,
@@ -468,7 +410,7 @@ pub(crate) struct Stacks {
     pub(crate) endpoint: Endpoint,
     /// The stacks on the packet socket.
     pub(crate) packet: Option<Endpoint>,
-    pub(crate) ways: Ways,
+    pub(crate) devices: Devices,
 }
 
 impl Stacks {
@@ -482,11 +424,11 @@ impl Stacks {
             AttachConfig { local_ports: hop_args::LOCAL_PORTS, queues, ..attach }.open()?;
         let endpoint = builder.cores(cores).build()?;
         let (packet, attached) = hop_args::packet_endpoint(beside)?.unzip();
-        Ok(Stacks { endpoint, packet, ways: Ways { usual, packet: attached } })
+        Ok(Stacks { endpoint, packet, devices: Devices { usual, packet: attached } })
     }
 }
 
-impl Ways {
+impl Devices {
     /// True if the usual device reaches an address.
     pub(crate) fn reach(&self, address: SocketAddr) -> bool {
         self.usual.destination(address).is_ok()
@@ -648,15 +590,15 @@ fn users(frontend: &FrontendSettings) -> Result<Option<Users>, Failure> {
 }
 
 fn direct(frontend: &FrontendSettings) -> Result<Option<Direct>, Failure> {
-    match (frontend.fallback, &frontend.origin) {
-        (Some(Fallback::Direct), Some(origin)) => {
+    match (frontend.fallback(), &frontend.origin) {
+        (Fallback::Direct, Some(origin)) => {
             Ok(Some(Direct { origin: origin.clone(), send_proxy: frontend.send_proxy }))
         }
-        (Some(Fallback::Direct), None) => Err(Failure::usage(
+        (Fallback::Direct, None) => Err(Failure::usage(
             "fallback = \"direct\" needs frontend.origin, the origin's address as seen from here",
         )
         .about("frontend.fallback")),
-        (Some(Fallback::None) | None, _) => Ok(None),
+        (Fallback::None, _) => Ok(None),
     }
 }
 
@@ -664,7 +606,7 @@ fn direct(frontend: &FrontendSettings) -> Result<Option<Direct>, Failure> {
 pub(crate) fn configured(
     settings: &Settings,
     addresses: &Addresses,
-    attached: &Ways,
+    attached: &Devices,
     log: &Log,
     metrics: &Arc<Metrics>,
 ) -> Result<FrontendConfig, Failure> {
@@ -689,20 +631,20 @@ pub(crate) fn configured(
     Ok(FrontendConfig {
         listen: settings.frontend.listen,
         listeners: listeners(&settings.listeners),
-        ephemeral_lifetime: settings.hop.ephemeral_lifetime.unwrap_or(usual.ephemeral_lifetime),
+        ephemeral_lifetime: settings.hop.ephemeral_lifetime(),
         tcp,
         fast_open: usual.fast_open.and_then(opens),
-        first_bytes_wait: frontend.first_bytes_wait.unwrap_or(usual.first_bytes_wait),
-        first_bytes_limit: frontend.first_bytes_limit.unwrap_or(usual.first_bytes_limit),
+        first_bytes_wait: frontend.first_bytes_wait(),
+        first_bytes_limit: frontend.first_bytes_limit(),
         entrance: Entrance {
             proxy_from: frontend.proxy_from.clone().unwrap_or_default(),
-            socks5: frontend.socks5.unwrap_or(false),
-            connect: frontend.connect.unwrap_or(false),
+            socks5: frontend.socks5(),
+            connect: frontend.connect(),
             users: users(frontend)?,
-            transparent: frontend.transparent.unwrap_or(false),
+            transparent: frontend.transparent(),
             ..Entrance::default()
         },
-        watch: frontend.watch.unwrap_or(true),
+        watch: frontend.watch(),
         direct: direct(frontend)?,
         hold: if names(&settings.peers).all(|name| is_address(&name)) { usual.hold } else { HOLD },
         service: hop_args::service(&settings.limits, log, metrics),
@@ -727,7 +669,7 @@ async fn look_up(settings: &Settings, known: &Addresses, log: &Log) -> Result<Ad
     Ok(addresses)
 }
 
-/// The device if none is named: a UDP socket of the address family of the backends, or of both families.
+/// Returns the default device: a UDP socket of the address family of the backends, or of both families.
 pub(crate) fn device(settings: &Settings, addresses: &Addresses) -> DeviceSpec {
     let named: Vec<String> = names(&settings.peers).collect();
     let known: Vec<SocketAddr> = addresses.all().collect();
@@ -745,7 +687,7 @@ pub(crate) fn device(settings: &Settings, addresses: &Addresses) -> DeviceSpec {
     udp(has(true), stays_here)
 }
 
-/// A UDP socket on any port that reaches `peer`; it is on loopback only if the peer is.
+/// Returns a UDP socket on any port that reaches `peer`; it is on loopback only if the peer is.
 pub(crate) fn any_udp(peer: SocketAddr) -> DeviceSpec {
     udp(peer.is_ipv4(), peer.ip().is_loopback())
 }

@@ -16,10 +16,10 @@ use serde::Serialize;
 
 use crate::Common;
 use crate::device_args::DeviceArgs;
-use crate::duration::parse_duration;
 use crate::failure::Failure;
 use crate::fast_open_cache::Cache;
 use crate::{output, service};
+use brisk_gateway::settings::parse_duration;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -211,7 +211,7 @@ async fn fetch(
     let (connect, mut response) = if args.fast_open {
         let (connect, response) = tokio::join!(opening, request(stream, target));
         match (connect, response) {
-            // The second connection, which insures the first, has brought the answer.
+            // The second connection has received the response.
             (Err(_), Ok(response)) => (started.elapsed(), response),
             (connect, response) => (connect?, response?),
         }
@@ -252,7 +252,7 @@ async fn request(stream: HedgedStream, target: &Target) -> Result<Response<Incom
     sender.send_request(request).await.map_err(failed)
 }
 
-/// Only the body of a success is written.
+/// Accepts only a success, whose body is written.
 fn check(response: &Response<Incoming>, target: &Target) -> Result<(), Failure> {
     let status = response.status();
     if status.is_success() {
@@ -266,7 +266,7 @@ fn check(response: &Response<Incoming>, target: &Target) -> Result<(), Failure> 
 }
 
 impl Transfer {
-    /// The figures of `--stats json`.
+    /// Returns the figures of `--stats json`.
     fn figures<'a>(&self, url: &'a str) -> Figures<'a> {
         let counters = self.stats.map(|stats| stats.counters).unwrap_or_default();
         Figures {
@@ -289,7 +289,7 @@ impl Transfer {
         }
     }
 
-    /// The contract has no reasons: `off` stands for every connection that did not try Fast Open.
+    /// The format has no reasons: `off` means that the connection did not try Fast Open.
     fn fast_open_word(&self) -> &'static str {
         match self.stats.map(|stats| stats.fast_open) {
             None | Some(FastOpenOutcome::Off(_)) => "off",
@@ -314,7 +314,7 @@ impl Transfer {
     }
 }
 
-/// The contract of `--stats json`: programs read it, so keys stay as they are.
+/// The format of `--stats json`: programs read it, so its keys must not change.
 #[derive(Debug, Serialize)]
 struct Figures<'a> {
     url: &'a str,
@@ -352,7 +352,7 @@ impl Figures<'_> {
     }
 }
 
-/// Milliseconds with microsecond precision.
+/// Returns milliseconds with microsecond precision.
 fn millis(duration: Duration) -> f64 {
     (duration.as_secs_f64() * 1e6).round() / 1e3
 }

@@ -3,192 +3,37 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
-use brisk_gateway::hop::ephemeral::LONGEST_LIFETIME;
 use brisk_gateway::log::{Level, Value};
-use brisk_gateway::settings::{AdminSettings, HopSettings, Ignored, LimitSettings, listen_address};
-use brisk_gateway::{
-    Admin, Hop, Log, MechanismState, Metrics, ProxyVersion, ServiceConfig, Settings, Timeouts,
-};
+use brisk_gateway::settings::{AdminSettings, HopSettings, Ignored, LimitSettings};
+use brisk_gateway::{Admin, Hop, Log, MechanismState, Metrics, ServiceConfig, Settings};
 use brisk_packet_io::interface::Interface;
 use brisk_runtime::attach::{AttachConfig, Attached};
-use brisk_runtime::profile::{DEFAULT_MAX_OVERHEAD, Profile, parse_max_overhead};
-use brisk_runtime::{CongestionAlgorithm, DeviceSpec, Endpoint, Prefix, TcpConfig};
+use brisk_runtime::profile::{Profile, parse_max_overhead};
+use brisk_runtime::{CongestionAlgorithm, DeviceSpec, Endpoint, TcpConfig};
 
-use crate::device_args::AddressArgs;
-use crate::duration::parse_duration;
 use crate::failure::Failure;
+use crate::flags::{Flags, HasKeys};
 
 /// The environment variable that may hold the key itself.
 const KEY_VARIABLE: &str = "BRISK_KEY";
-/// Default mechanisms of the hop.
-const DEFAULT_MECHANISMS: &str = "all";
 
-/// Options of every role.
+/// Options of a role.
 #[derive(Clone, Debug, clap::Args)]
-pub(crate) struct RoleArgs {
+pub(crate) struct RoleArgs<R: HasKeys> {
     /// Configuration in TOML; precedence: flags, then environment variables, then this file
     #[arg(short, long, value_name = "FILE", env = "BRISK_CONFIG")]
-    pub(crate) config: Option<PathBuf>,
+    config: Option<PathBuf>,
     #[command(flatten)]
-    addresses: AddressArgs,
-    #[command(flatten)]
-    limits: LimitArgs,
-    #[command(flatten)]
-    admin: AdminArgs,
+    flags: Flags<R>,
 }
 
-/// Options of both sides of a hop between gateways.
-#[derive(Clone, Debug, clap::Args)]
-pub(crate) struct SharedArgs {
-    #[command(flatten)]
-    key: HopKeyArgs,
-    #[command(flatten)]
-    ephemeral: EphemeralArgs,
-    /// Device of the hop: packet:IFACE, xdp:IFACE, tun:NAME or udp:ADDR:PORT; TCP inside UDP if not given
-    #[arg(long, value_name = "DEVICE", env = "BRISK_DEVICE", help_heading = "Device")]
-    device: Option<String>,
-    /// Mechanisms of the hop, separated by commas: fast_open, corrective, proactive, planner, ...; all for
-    /// everything [default: all]
-    #[arg(long, value_name = "LIST", env = "BRISK_MECHANISMS")]
-    mechanisms: Option<String>,
-    /// Upper limit of the redundancy that the planner adds, as a share of the bytes sent to the peer within
-    /// ten seconds and of 1 MB more; 0% switches redundancy off [default: 25%]
-    #[arg(long, value_name = "RATIO", env = "BRISK_MAX_OVERHEAD")]
-    max_overhead: Option<String>,
-    /// Second transport for paths that carry no UDP: brisk's TCP without UDP through this interface; needs
-    /// CAP_NET_RAW
-    #[arg(long, value_name = "IFACE", env = "BRISK_PACKET", help_heading = "Device")]
-    packet: Option<String>,
-    /// Do not fall back to the kernel's TCP if nothing else works
-    #[arg(long, env = "BRISK_NO_KERNEL_TCP")]
-    no_kernel_tcp: bool,
-    #[command(flatten)]
-    role: RoleArgs,
-}
-
-/// Protection of the hop. There is no default key; `brisk keygen` creates one.
-#[derive(Clone, Debug, clap::Args)]
-#[command(next_help_heading = "Security")]
-pub(crate) struct HopKeyArgs {
-    /// File with the key of the hop, readable by its owner alone; or the key itself in BRISK_KEY
-    #[arg(long, value_name = "FILE", env = "BRISK_KEY_FILE")]
-    pub(crate) key_file: Option<PathBuf>,
-    /// File with the public keys of the other side, if the key is a pair (brisk keygen --static)
-    #[arg(long, value_name = "FILE", env = "BRISK_PEER_KEYS", conflicts_with = "plain")]
-    pub(crate) peer_keys: Option<PathBuf>,
-    /// Use no key: everybody who reaches the hop can read and use it
-    #[arg(long, env = "BRISK_PLAIN", conflicts_with = "key_file")]
-    pub(crate) plain: bool,
-}
-
-/// Interval at which ephemeral keys of the hop change.
-#[derive(Clone, Debug, clap::Args)]
-#[command(next_help_heading = "Security")]
-struct EphemeralArgs {
-    /// Lifetime of an ephemeral key pair: an attacker who takes over a gateway can decrypt recorded traffic
-    /// at most this far back; 0s: a new pair for each connection, which costs 1.6 times the processor time
-    /// per request; at most 1m [default: 10s]
-    #[arg(long, value_name = "TIME", env = "BRISK_EPHEMERAL_LIFETIME", value_parser = ephemeral_lifetime)]
-    ephemeral_lifetime: Option<Duration>,
-}
-
-fn ephemeral_lifetime(text: &str) -> Result<Duration, String> {
-    let lifetime = parse_duration(text)?;
-    match lifetime <= LONGEST_LIFETIME {
-        true => Ok(lifetime),
-        false => Err("write 0s to 1m".to_owned()),
-    }
-}
-
-/// Limits.
-#[derive(Clone, Debug, clap::Args)]
-#[command(next_help_heading = "Limits")]
-struct LimitArgs {
-    /// Simultaneous connections; further ones wait [default: 10000]
-    #[arg(long, value_name = "N", env = "BRISK_MAX_CONNECTIONS", value_parser = clap::value_parser!(u32).range(1..))]
-    max_connections: Option<u32>,
-    /// Cores that serve connections, each with a stack of its own [default: all cores that this process may
-    /// use]
-    #[arg(long, value_name = "N", env = "BRISK_THREADS", value_parser = clap::value_parser!(u8).range(1..=64))]
-    threads: Option<u8>,
-    /// Time that open connections have to end after SIGTERM [default: 30s]
-    #[arg(long, value_name = "TIME", env = "BRISK_DRAIN_TIMEOUT", value_parser = parse_duration)]
-    drain_timeout: Option<Duration>,
-    /// Time to open the next connection (hop or origin) [default: 10s]
-    #[arg(long, value_name = "TIME", env = "BRISK_CONNECT_TIMEOUT", value_parser = parse_duration)]
-    connect_timeout: Option<Duration>,
-    /// Time to receive the header of PROXY, SOCKS5 or CONNECT, or the first message of the hop, 100ms to 60s
-    /// [default: 5s]
-    #[arg(long, value_name = "TIME", value_parser = header_timeout, env = "BRISK_HEADER_TIMEOUT")]
-    header_timeout: Option<Duration>,
-    /// Permitted silence of both ends at the start; 0s: no limit [default: 1m]
-    #[arg(long, value_name = "TIME", value_parser = parse_duration, env = "BRISK_FIRST_BYTE_TIMEOUT")]
-    first_byte_timeout: Option<Duration>,
-    /// Permitted silence of both ends later; 0s: no limit [default: 1h]
-    #[arg(long, value_name = "TIME", value_parser = parse_duration, env = "BRISK_IDLE_TIMEOUT")]
-    idle_timeout: Option<Duration>,
-    /// Permitted silence of one end after the other end has closed; 0s: no limit [default: 5m]
-    #[arg(long, value_name = "TIME", value_parser = parse_duration, env = "BRISK_HALF_CLOSED_TIMEOUT")]
-    half_closed_timeout: Option<Duration>,
-}
-
-/// 0 is refused: a client that has sent nothing must not wait for ever.
-fn header_timeout(text: &str) -> Result<Duration, String> {
-    let limit = parse_duration(text)?;
-    match limit >= Duration::from_millis(100) && limit <= Duration::from_secs(60) {
-        true => Ok(limit),
-        false => Err("write 100ms to 60s".to_owned()),
-    }
-}
-
-/// The admin listener.
-#[derive(Clone, Debug, clap::Args)]
-#[command(next_help_heading = "Admin")]
-struct AdminArgs {
-    /// Address of /metrics, /status, /healthz and /readyz: ADDR:PORT
-    #[arg(long, value_name = "ADDR:PORT", env = "BRISK_ADMIN", value_parser = listen_address)]
-    admin: Option<std::net::SocketAddr>,
-    /// File with the token that admin requests must carry; required unless --admin is a loopback address
-    #[arg(long, value_name = "FILE", env = "BRISK_ADMIN_TOKEN_FILE")]
-    admin_token_file: Option<PathBuf>,
-}
-
-fn given(flag: bool) -> Option<bool> {
-    flag.then_some(true)
-}
-
-impl RoleArgs {
-    /// The flags as settings.
-    fn settings(&self) -> Settings {
-        let RoleArgs { config: _, addresses, limits, admin } = self;
-        let addr: Vec<String> = addresses.addr.iter().map(ToString::to_string).collect();
-        let hop = HopSettings {
-            addr: (!addr.is_empty()).then_some(addr),
-            gateway: addresses.gateway,
-            mtu: addresses.mtu,
-            ..HopSettings::default()
-        };
-        let limits = LimitSettings {
-            max_connections: limits.max_connections,
-            threads: limits.threads,
-            drain_timeout: limits.drain_timeout,
-            connect_timeout: limits.connect_timeout,
-            header_timeout: limits.header_timeout,
-            first_byte_timeout: limits.first_byte_timeout,
-            idle_timeout: limits.idle_timeout,
-            half_closed_timeout: limits.half_closed_timeout,
-        };
-        let AdminArgs { admin: listen, admin_token_file: token_file } = admin.clone();
-        Settings { hop, limits, admin: AdminSettings { listen, token_file }, ..Settings::default() }
-    }
-
+impl<R: HasKeys> RoleArgs<R> {
     /// Adds the line of the file to `failure` if a key of the file caused it, and not one of these flags or
     /// of `own`.
     fn placed(&self, failure: Failure, own: Settings) -> Failure {
         let (Some(path), Some(key)) = (&self.config, failure.about) else { return failure };
-        let by_flags = self.settings().over(own).changed(&Settings::default());
+        let by_flags = self.flags.settings.clone().over(own).changed(&Settings::default());
         match by_flags.iter().any(|given| given.key == key) {
             true => failure,
             false => failure.in_file(path),
@@ -198,7 +43,7 @@ impl RoleArgs {
     /// Returns the settings of these flags and of `own`, which take precedence over the file, if there is
     /// one.
     pub(crate) fn over_file(&self, own: Settings) -> Result<Settings, Failure> {
-        let flags = self.settings().over(own);
+        let flags = self.flags.settings.clone().over(own);
         match &self.config {
             None => Ok(flags),
             Some(path) => {
@@ -224,41 +69,6 @@ impl RoleArgs {
         let settings = self.over_file(own.clone())?;
         check(&settings).map_err(|failure| self.placed(failure, own))?;
         Ok(settings)
-    }
-}
-
-impl SharedArgs {
-    /// Returns the settings of the hop's flags, which take precedence over these of a side.
-    fn over(&self, own: Settings) -> Settings {
-        let SharedArgs { key, ephemeral, device, mechanisms, max_overhead, packet, no_kernel_tcp, role: _ } =
-            self;
-        let hop = HopSettings {
-            key_file: key.key_file.clone(),
-            peer_keys: key.peer_keys.clone(),
-            plain: given(key.plain),
-            ephemeral_lifetime: ephemeral.ephemeral_lifetime,
-            device: device.clone(),
-            mechanisms: mechanisms.clone(),
-            max_overhead: max_overhead.clone(),
-            packet: packet.clone(),
-            kernel_tcp: no_kernel_tcp.then_some(false),
-            ..HopSettings::default()
-        };
-        Settings { hop, ..Settings::default() }.over(own)
-    }
-
-    /// Like [`RoleArgs::checked`].
-    pub(crate) fn checked(
-        &self,
-        own: Settings,
-        check: impl FnOnce(&Settings) -> Result<(), Failure>,
-    ) -> Result<Settings, Failure> {
-        self.role.checked(self.over(own), check)
-    }
-
-    /// Like [`RoleArgs::over_file`].
-    pub(crate) fn over_file(&self, own: Settings) -> Result<Settings, Failure> {
-        self.role.over_file(self.over(own))
     }
 }
 
@@ -341,12 +151,12 @@ pub(crate) fn missing_interfaces(settings: &Settings) -> Vec<(&'static str, Stri
 /// Returns the configured protection.
 pub(crate) fn protection(hop: &HopSettings) -> Result<Hop, Failure> {
     let peers = hop.peer_keys.as_deref();
-    if peers.is_some() && hop.plain.unwrap_or(false) {
+    if peers.is_some() && hop.plain() {
         return Err(
             Failure::usage("hop: peer_keys and plain contradict each other; remove one").about("hop.plain")
         );
     }
-    match (&hop.key_file, std::env::var(KEY_VARIABLE), hop.plain.unwrap_or(false)) {
+    match (&hop.key_file, std::env::var(KEY_VARIABLE), hop.plain()) {
         (Some(path), _, false) => Hop::load(path, peers)
             .map_err(|error| Failure::failed(error).about("hop.key_file")),
         (Some(_), _, true) => {
@@ -379,9 +189,7 @@ pub(crate) fn attach(hop: &HopSettings, usual: DeviceSpec) -> Result<AttachConfi
             .parse()
             .map_err(|error| Failure::usage(format!("hop device: {error}")).about("hop.device"))?,
     };
-    let parse = |text: &String| text.parse::<Prefix>();
-    let addresses = hop.addr.iter().flatten().map(parse).collect::<Result<_, _>>();
-    let addresses = addresses.map_err(|error| Failure::usage(format!("addr: {error}")).about("hop.addr"))?;
+    let addresses = hop.addr.clone().unwrap_or_default();
     if hop.packet.is_some() && !matches!(device, DeviceSpec::Udp { .. }) {
         return Err(Failure::usage(format!(
             "packet is a second transport for TCP in UDP, but the device is {device}; remove one of the two"
@@ -403,7 +211,7 @@ pub(crate) fn kernel_tcp(hop: &HopSettings) -> bool {
         device,
         None | Some(Ok(DeviceSpec::Udp { .. } | DeviceSpec::Packet { .. } | DeviceSpec::Xdp { .. }))
     );
-    reaches && hop.kernel_tcp.unwrap_or(true)
+    reaches && hop.kernel_tcp()
 }
 
 /// Returns the packet socket in addition to TCP in UDP, if one is configured: for a frontend, or for a
@@ -437,17 +245,12 @@ pub(crate) fn mechanisms(hop: &HopSettings) -> Result<(TcpConfig, bool), Failure
 
 /// The mechanisms of the hop.
 pub(crate) fn profile(hop: &HopSettings) -> Result<Profile, Failure> {
-    let mut profile = Profile::parse(hop.mechanisms.as_deref().unwrap_or(DEFAULT_MECHANISMS))
+    let mut profile = Profile::parse(&hop.mechanisms())
         .map_err(|error| Failure::usage(format!("mechanisms: {error}")).about("hop.mechanisms"))?;
-    let percent = parse_max_overhead(max_overhead(hop))
+    let percent = parse_max_overhead(&hop.max_overhead())
         .map_err(|error| Failure::usage(format!("max_overhead: {error}")).about("hop.max_overhead"))?;
     profile.allow(percent);
     Ok(profile)
-}
-
-/// Returns the planner's allowance as the user wrote it.
-pub(crate) fn max_overhead(hop: &HopSettings) -> &str {
-    hop.max_overhead.as_deref().unwrap_or(DEFAULT_MAX_OVERHEAD)
 }
 
 /// Returns the state of each mechanism with the reason, for the log at the start, the status and the metrics.
@@ -455,7 +258,7 @@ pub(crate) fn states(hop: &HopSettings, tcp: &TcpConfig, fast_open: bool) -> Vec
     let mechanisms = &tcp.mechanisms;
     let [corrective, proactive, planner] =
         [mechanisms.corrective.is_some(), mechanisms.proactive.is_some(), mechanisms.planner.is_some()];
-    let chosen = hop.mechanisms.as_deref().unwrap_or(DEFAULT_MECHANISMS);
+    let chosen = hop.mechanisms();
     let words = || chosen.split(',').map(str::trim);
     let reactive = words().find_map(|word| match word {
         "reactive=off" | "tcp2012" => Some("off"),
@@ -463,7 +266,7 @@ pub(crate) fn states(hop: &HopSettings, tcp: &TcpConfig, fast_open: bool) -> Vec
         _ => None,
     });
     let source = if hop.mechanisms.is_some() { "by configuration" } else { "default" };
-    let allowance = format!("max_overhead {}", max_overhead(hop));
+    let allowance = format!("max_overhead {}", hop.max_overhead());
     let allowance = if hop.max_overhead.is_some() { allowance } else { format!("default {allowance}") };
     // An allowance of 0 % has switched off the planner with parity and copies.
     let without_allowance = !planner && words().any(|word| matches!(word, "all" | "planner"));
@@ -493,29 +296,5 @@ pub(crate) fn states(hop: &HopSettings, tcp: &TcpConfig, fast_open: bool) -> Vec
 
 /// Returns the limits, and the metrics that count.
 pub(crate) fn service(limits: &LimitSettings, log: &Log, metrics: &Arc<Metrics>) -> ServiceConfig {
-    let usual = ServiceConfig::default();
-    ServiceConfig {
-        max_connections: limits.max_connections.map_or(usual.max_connections, |most| most as usize),
-        drain_timeout: limits.drain_timeout.unwrap_or(usual.drain_timeout),
-        connect_timeout: limits.connect_timeout.unwrap_or(usual.connect_timeout),
-        timeouts: Timeouts {
-            header: limits.header_timeout.unwrap_or(usual.timeouts.header),
-            first_byte: limits.first_byte_timeout.unwrap_or(usual.timeouts.first_byte),
-            idle: limits.idle_timeout.unwrap_or(usual.timeouts.idle),
-            half_closed: limits.half_closed_timeout.unwrap_or(usual.timeouts.half_closed),
-        },
-        log: log.clone(),
-        metrics: metrics.clone(),
-        on_access: None,
-        cores: usual.cores,
-    }
-}
-
-/// The version of a PROXY header.
-pub(crate) fn proxy_version(text: &str) -> Result<ProxyVersion, String> {
-    match text {
-        "v1" => Ok(ProxyVersion::V1),
-        "v2" => Ok(ProxyVersion::V2),
-        _ => Err("write v1 or v2".to_owned()),
-    }
+    ServiceConfig { log: log.clone(), metrics: metrics.clone(), ..ServiceConfig::within(limits) }
 }

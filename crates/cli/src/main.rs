@@ -21,12 +21,12 @@ mod cookie_keys;
 mod demo;
 mod device_args;
 mod doctor;
-mod duration;
 mod edge;
 #[cfg(feature = "lab")]
 mod emulate;
 mod failure;
 mod fast_open_cache;
+mod flags;
 mod frontend;
 mod get;
 mod hop_args;
@@ -39,6 +39,7 @@ mod link_args;
 mod manual;
 mod operation;
 mod output;
+mod private_file;
 mod rules;
 mod run;
 #[cfg(feature = "lab")]

@@ -8,7 +8,7 @@ use clap_complete::Shell;
 use crate::failure::Failure;
 use crate::output::print;
 
-/// Which shell.
+/// The shell of a completion script.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Completions {
     /// The shell to write for
@@ -16,7 +16,7 @@ pub(crate) struct Completions {
     shell: Shell,
 }
 
-/// Where to.
+/// The directory of the man pages.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Man {
     /// Directory for the pages; created if it does not exist

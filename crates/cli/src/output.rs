@@ -15,7 +15,6 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// Prints `text` and a line end.
 pub(crate) fn print_line(text: &str) -> Result<(), Failure> {
     print(&format!("{text}\n"))
 }

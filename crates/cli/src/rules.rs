@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn the_own_host_is_redirected_and_the_frontend_itself_is_not() {
+    fn own_host_is_redirected_but_not_the_frontend() {
         let rules = text(&args(Some("brisk"), None));
         assert!(rules.contains("meta skuid \"brisk\" accept\n"), "{rules}");
         assert!(rules.contains("tcp dport { 80, 443 } redirect to :8080\n"), "{rules}");
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_router_hands_over_what_comes_in_by_one_interface() {
+    fn router_redirects_packets_of_one_interface() {
         let rules = text(&args(None, Some("eth1")));
         assert!(
             rules.contains("iifname \"eth1\" tcp dport { 80, 443 } tproxy to :8080 meta mark set 1"),

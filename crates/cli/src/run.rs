@@ -32,8 +32,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::addresses::Addresses;
 use crate::confine::confine;
 use crate::failure::Failure;
+use crate::flags::OfPair;
 use crate::frontend::{Stacks, configured, device};
-use crate::hop_args::{self, SharedArgs};
+use crate::hop_args::{self, RoleArgs};
 use crate::{Common, service};
 
 const EXAMPLES: &str = "\
@@ -54,7 +55,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "HOST:PORT", env = "BRISK_PEER", value_parser = name_and_port, value_delimiter = ',')]
     peer: Vec<String>,
     #[command(flatten)]
-    shared: SharedArgs,
+    role: RoleArgs<OfPair>,
     /// For the program itself: the socket of the process outside
     #[arg(long, hide = true)]
     inside: Option<PathBuf>,
@@ -99,7 +100,7 @@ fn settings(args: &Args) -> Result<Settings, Failure> {
         ..FrontendSettings::default()
     };
     let peers = args.peer.iter().map(peer).collect();
-    let settings = args.shared.over_file(Settings { frontend, peers, ..Settings::default() })?;
+    let settings = args.role.over_file(Settings { frontend, peers, ..Settings::default() })?;
     // The listeners of a file belong to another frontend.
     Ok(Settings { listeners: Vec::new(), ..settings })
 }
@@ -116,10 +117,10 @@ async fn serve(
     addresses.first(&settings.peers)?;
     let usual = device(&settings, &addresses);
     let cores = service::gateway_cores(&settings.limits)?;
-    let Stacks { endpoint, packet, ways } = Stacks::open(&settings.hop, usual, &cores)?;
-    let addresses = addresses.only(|address| ways.reach(address));
+    let Stacks { endpoint, packet, devices } = Stacks::open(&settings.hop, usual, &cores)?;
+    let addresses = addresses.only(|address| devices.reach(address));
     let metrics = Arc::<Metrics>::default();
-    let usual = configured(&settings, &addresses, &ways, &log, &metrics)?;
+    let usual = configured(&settings, &addresses, &devices, &log, &metrics)?;
     let service = ServiceConfig { cores: cores.handles().to_vec(), ..usual.service };
     let config = FrontendConfig { packet, service, ..usual };
     let listener = std::net::TcpListener::from(listener);

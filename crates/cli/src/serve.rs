@@ -26,10 +26,10 @@ use tokio::task::JoinSet;
 use crate::Common;
 use crate::cookie_keys::CookieKeyArgs;
 use crate::device_args::DeviceArgs;
-use crate::duration::parse_duration;
 use crate::failure::Failure;
 use crate::serve::files::Files;
 use crate::service::{self, Stop};
+use brisk_gateway::settings::parse_duration;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -278,7 +278,8 @@ mod tests {
 
     use super::*;
 
-    /// A server of synthetic files, a connection that has requested one of them, and the task that serves it.
+    /// Returns a server of synthetic files, a connection that has requested one of them, and the task that
+    /// serves it.
     async fn asked() -> (Endpoint, TcpStream, tokio::task::JoinHandle<()>) {
         let link = LinkSpec::parse("--rtt 2ms").expect("a link");
         let (near, far) = memory::network(&link, 1).expect("two endpoints");

@@ -122,7 +122,6 @@ pub(crate) fn log(common: &Common) -> Log {
     Log::stderr(log_format(common), if common.quiet { Level::Error } else { Level::Info })
 }
 
-/// Returns the format of log lines.
 pub(crate) fn log_format(common: &Common) -> LogFormat {
     match common.log_format {
         Written::Text => LogFormat::Text,
@@ -187,7 +186,7 @@ mod tests {
     fn stop_does_not_wait_for_a_name_server() {
         let began = Instant::now();
         let ended = run_on_one_thread(async {
-            // As the host's resolver does, on a thread of its own.
+            // Like the host's resolver, on a thread of its own.
             tokio::task::spawn_blocking(|| std::thread::sleep(Duration::from_secs(20)));
             tokio::task::yield_now().await;
             Ok(())

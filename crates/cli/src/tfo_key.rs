@@ -4,15 +4,14 @@
 //! The steps of a rotation are three, because the servers of a farm do not change at the same time: every
 //! server must accept a cookie before any server issues it.
 
-use std::fs::{File, OpenOptions};
-use std::io::{ErrorKind, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::File;
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use brisk_runtime::KeySource;
 
 use crate::failure::Failure;
-use crate::{Common, output};
+use crate::{Common, output, private_file};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -85,7 +84,7 @@ fn held(path: &Path) -> Result<Option<String>, Failure> {
     Ok(Some(line))
 }
 
-/// Sixteen random bytes in the form of Linux.
+/// Returns sixteen random bytes in Linux's format.
 fn fresh_key() -> Result<String, Failure> {
     let mut words = [[0; 4]; 4];
     let drawn = File::open("/dev/urandom")
@@ -94,23 +93,9 @@ fn fresh_key() -> Result<String, Failure> {
     Ok(words.map(|word| format!("{:08x}", u32::from_le_bytes(word))).join("-"))
 }
 
-/// Replaces the file atomically, readable by its owner alone: a simultaneous reader gets the old keys or the
-/// new ones.
 fn store(path: &Path, line: &str) -> Result<(), Failure> {
-    let mut name = path.to_owned().into_os_string();
-    name.push(format!(".{}", std::process::id()));
-    let fresh = PathBuf::from(name);
-    let written = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&fresh)
-        .and_then(|mut file| file.write_all(format!("{line}\n").as_bytes()).and_then(|()| file.sync_all()))
-        .and_then(|()| std::fs::rename(&fresh, path));
-    written.map_err(|error| {
-        let _ = std::fs::remove_file(&fresh);
-        refused(path, &format!("cannot be written: {error}"))
-    })
+    private_file::replace(path, &format!("{line}\n"))
+        .map_err(|error| refused(path, &format!("cannot be written: {error}")))
 }
 
 #[cfg(test)]

@@ -330,7 +330,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_shows_what_the_status_says() {
+    fn page_shows_the_status() {
         let status = serde_json::json!({
             "role": "frontend", "version": "1", "uptime_s": 100, "listen": "[::]:80", "hop": "tcp-in-udp",
             "security": "sealed", "draining": false,

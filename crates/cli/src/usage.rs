@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_paragraph_becomes_a_line_that_says_the_same() {
+    fn paragraph_becomes_one_line_with_its_content() {
         let missing = "error: the following required arguments were not provided:\n  --device <DEVICE>\n  <URL>\n\n\
                        Usage: brisk get --device <DEVICE> <URL>\n\nFor more information, try '--help'.\n";
         assert_eq!(

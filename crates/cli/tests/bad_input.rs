@@ -1,12 +1,12 @@
-//! Every mistake of a user is answered by one line on stderr with the fault and the remedy, nothing on
-//! stdout, and status 2 for an invalid command line, 1 for a failure at work.
+//! Every mistake of a user gets one line on stderr with the error and the remedy, nothing on stdout, and
+//! status 2 for an invalid command line or 1 for a failure.
 
 use std::net::{TcpListener, UdpSocket};
 use std::process::{Command, Output};
 
-/// Status of a command line that cannot be meant.
+/// Status of an invalid command line.
 const USAGE: i32 = 2;
-/// Status of a failure at work.
+/// Status of a failure.
 const FAILED: i32 = 1;
 
 fn brisk(words: &[&str]) -> Command {
@@ -15,7 +15,7 @@ fn brisk(words: &[&str]) -> Command {
     command
 }
 
-/// The command fails with this status and a line that says all of `says`.
+/// Checks that the command fails with this status and a line that has all of `says`.
 fn refused(words: &[&str], status: i32, says: &[&str]) {
     let out = brisk(words).output().expect("the program starts");
     assert_refused(words, &out, status, says);
@@ -43,7 +43,7 @@ fn flags_and_commands_that_do_not_exist_name_the_nearest_and_the_help() {
 }
 
 #[test]
-fn values_that_cannot_be_meant_say_what_can() {
+fn invalid_values_are_refused_with_the_valid_ones() {
     for (words, says) in [
         (&["whatif", "-n", "0"][..], &["1..="][..]),
         (&["whatif", "--seed", "x"], &["'x'", "--seed"]),
@@ -116,7 +116,7 @@ fn a_typo_in_a_link_names_the_flag_the_mistake_and_a_remedy() {
 }
 
 #[test]
-fn the_environment_is_judged_as_the_flags_are() {
+fn environment_has_the_same_checks_as_the_flags() {
     let words = ["whatif"];
     let out = brisk(&words).env("BRISK_RATE", "20mbt").output().expect("the program starts");
     assert_refused(&words, &out, USAGE, &["20mbt", "use bit, kbit, mbit or gbit"]);
@@ -135,9 +135,8 @@ fn files_that_are_not_there_are_named() {
     refused(&words, FAILED, &["/nonexistent/copy"]);
 }
 
-/// A mistyped directory is no success.
 #[test]
-fn where_nothing_is_nothing_has_passed() {
+fn empty_directory_is_a_failure() {
     let place = std::env::temp_dir().join(format!("brisk-nothing-{}", std::process::id()));
     std::fs::create_dir_all(&place).expect("a directory");
     let at = place.display().to_string();
@@ -147,7 +146,7 @@ fn where_nothing_is_nothing_has_passed() {
 }
 
 #[test]
-fn a_link_over_which_nothing_comes_is_no_success() {
+fn link_that_carries_nothing_is_a_failure() {
     let words = ["whatif", "-q", "--rtt", "10ms", "--loss", "100%", "-n", "1", "--arms", "tcp"];
     let out = brisk(&words).output().expect("the program starts");
     let told = String::from_utf8_lossy(&out.stderr);
@@ -155,9 +154,8 @@ fn a_link_over_which_nothing_comes_is_no_success() {
     assert!(told.contains("no transaction was completed") && told.contains("100%"), "{told}");
 }
 
-/// Cookies are not written over something else.
 #[test]
-fn a_file_that_holds_no_cookies_is_left_alone() {
+fn file_with_other_content_is_not_overwritten() {
     let file = std::env::temp_dir().join(format!("brisk-no-cookies-{}", std::process::id()));
     std::fs::write(&file, "somebody's key\n").expect("a file");
     let at = file.display().to_string();
@@ -194,7 +192,7 @@ fn recordings_that_are_damaged_empty_or_huge_are_one_line() {
     };
     let huge = |name: &str| {
         let path = file(name, b"{");
-        // Two gigabytes of nothing that take no room.
+        // A sparse file of two gigabytes.
         std::fs::File::options()
             .write(true)
             .open(&path)
@@ -236,7 +234,7 @@ fn recordings_that_are_damaged_empty_or_huge_are_one_line() {
 }
 
 #[test]
-fn a_port_that_is_taken_is_told_with_its_address() {
+fn port_in_use_is_reported_with_its_address() {
     let udp = UdpSocket::bind("127.0.0.1:0").expect("a port");
     let taken = udp.local_addr().expect("an address").to_string();
     let device = format!("udp:{taken}");
@@ -252,7 +250,7 @@ fn a_port_that_is_taken_is_told_with_its_address() {
 }
 
 #[test]
-fn an_admin_listener_that_cannot_be_is_told_before_anything_has_started() {
+fn invalid_admin_listener_is_reported_before_the_start() {
     let backend = ["backend", "--listen", "127.0.0.1:0", "--to", "127.0.0.1:80", "--plain"];
     let frontend = ["frontend", "--listen", "127.0.0.1:0", "--peer", "127.0.0.1:7443", "--plain"];
     let taken = TcpListener::bind("127.0.0.1:0").and_then(|taken| taken.local_addr().map(|at| (taken, at)));
@@ -268,7 +266,7 @@ fn an_admin_listener_that_cannot_be_is_told_before_anything_has_started() {
 }
 
 #[test]
-fn a_peer_that_does_not_answer_is_given_up_in_time() {
+fn silent_peer_is_given_up_in_time() {
     let silent = std::net::UdpSocket::bind("127.0.0.1:0").expect("a free port");
     let url = format!("http://{}/", silent.local_addr().expect("bound"));
     let words = ["get", &url, "--device", "udp:127.0.0.1:0", "--connect-timeout", "200ms"];
@@ -278,7 +276,7 @@ fn a_peer_that_does_not_answer_is_given_up_in_time() {
 }
 
 #[test]
-fn without_a_key_nothing_is_served_unless_the_user_insists() {
+fn gateway_without_a_key_starts_only_with_plain() {
     let backend = ["backend", "--listen", "127.0.0.1:0", "--to", "127.0.0.1:80"];
     let frontend = ["frontend", "--listen", "127.0.0.1:0", "--peer", "127.0.0.1:7443"];
     for words in [backend, frontend] {
@@ -292,19 +290,19 @@ fn without_a_key_nothing_is_served_unless_the_user_insists() {
     }
 }
 
-/// The program without any right, or why that cannot be had.
+/// Runs the program without any right; the error is the reason why that is impossible.
 fn unprivileged(words: &[&str]) -> Result<Output, String> {
     let is_root = std::fs::metadata("/proc/self")
         .is_ok_and(|process| std::os::unix::fs::MetadataExt::uid(&process) == 0);
     if !is_root {
         return brisk(words).output().map_err(|error| error.to_string());
     }
-    // The program itself may lie where only root can read it.
+    // The program's directory may be accessible to root only.
     let copy = std::env::temp_dir().join(format!("brisk-bad-input-{}", std::process::id()));
     std::fs::copy(env!("CARGO_BIN_EXE_brisk"), &copy).map_err(|error| error.to_string())?;
     let nobody = ["--reuid", "65534", "--regid", "65534", "--clear-groups", "--bounding-set", "-all"];
     let out = Command::new("setpriv").args(nobody).arg(&copy).args(words).output();
-    // Left for whoever tidies the directory for temporary files.
+    // If this fails, the system cleans the directory for temporary files.
     let _ = std::fs::remove_file(&copy);
     match out {
         Ok(out) if String::from_utf8_lossy(&out.stderr).starts_with("setpriv:") => {
@@ -316,7 +314,7 @@ fn unprivileged(words: &[&str]) -> Result<Output, String> {
 }
 
 #[test]
-fn missing_rights_are_told_with_the_ways_to_get_them_or_do_without() {
+fn missing_rights_are_reported_with_the_remedies() {
     let tun = ["--device", "tun:brisk-nobody", "--addr", "10.7.0.2/24"];
     let device = &["permission denied", "CAP_NET_ADMIN", "ip tuntap add", "udp:"][..];
     for (words, says) in [

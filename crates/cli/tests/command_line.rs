@@ -1,6 +1,8 @@
-//! The program as a user meets it: results on stdout, one line per failure on stderr, exit status 0, 1 or 2.
+//! The command line: results on stdout, one line per failure on stderr, exit status 0, 1 or 2.
 
 use std::process::{Command, Output, Stdio};
+
+use brisk_gateway::settings::{Key, all_keys};
 
 fn brisk(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_brisk")).args(arguments).output().unwrap()
@@ -10,7 +12,7 @@ fn stdout(output: &Output) -> &str {
     std::str::from_utf8(&output.stdout).unwrap()
 }
 
-/// The one line of stderr and the exit status of a command that fails.
+/// Returns the line on stderr and the exit status of a command that fails.
 fn failure(arguments: &[&str]) -> (String, i32) {
     let output = brisk(arguments);
     let text = String::from_utf8(output.stderr).unwrap();
@@ -72,7 +74,37 @@ fn the_table_fits_a_terminal_of_eighty_columns() {
 }
 
 #[test]
-fn common_flags_come_behind_those_of_a_command() {
+fn help_has_the_flag_of_each_key_with_meaning_and_default() {
+    for command in ["frontend", "backend", "edge"] {
+        let output = brisk(&[command, "--help"]);
+        let help = stdout(&output).split_whitespace().collect::<Vec<_>>().join(" ");
+        let is_of_role = |key: &&Key| match key.section {
+            "hop" => command != "edge" || key.edge,
+            section => [command, "limits", "admin"].contains(&section),
+        };
+        let mut flags = 0;
+        for key in all_keys().filter(is_of_role) {
+            let Some(flag) = key.flag else { continue };
+            let of_edge = key.edge_default.filter(|_| command == "edge").map(str::to_owned);
+            let default =
+                of_edge.or_else(key.default).unwrap_or_else(|| key.unset.to_owned()).replace('"', "");
+            let meaning = key.flag_help.unwrap_or(key.help);
+            let meaning = match key.word.is_empty() || default.is_empty() {
+                true => meaning.to_owned(),
+                false => format!("{meaning} [default: {default}]"),
+            };
+            let variable = format!("[env: BRISK_{}=]", flag.to_uppercase().replace('-', "_"));
+            for wanted in [format!("--{flag}"), meaning, variable] {
+                assert!(help.contains(&wanted), "{command} --help has no '{wanted}':\n{help}");
+            }
+            flags += 1;
+        }
+        assert!(flags > 15, "{command}: {flags}");
+    }
+}
+
+#[test]
+fn help_lists_common_flags_after_those_of_a_command() {
     for (command, own) in [("frontend", "--transparent"), ("backend", "--allow")] {
         let output = brisk(&[command, "--help"]);
         let help = stdout(&output);
@@ -84,7 +116,7 @@ fn common_flags_come_behind_those_of_a_command() {
 }
 
 #[test]
-fn a_wrong_value_is_usage_and_says_what_to_do() {
+fn wrong_value_is_a_usage_error_with_a_remedy() {
     for (arguments, expected) in [
         (["whatif", "--rate", "20mbt"], "'mbt' is not a unit of rate"),
         (["whatif", "--loss", "200%"], "use 0% to 100%"),
@@ -106,7 +138,7 @@ fn a_capture_becomes_an_estimate_and_one_that_is_cut_off_too() {
     let output = brisk(&["whatif", "--pcap", &capture("pcapng"), "-n", "20", "--json"]);
     let json: serde_json::Value = serde_json::from_str(stdout(&output)).unwrap();
     let (capture_, estimate) = (&json["capture"], &json["estimate"]);
-    // SYN at 0 ms, SYN-ACK at 20 and ACK at 40; 5 bytes asked for, 12 answered, one segment sent twice.
+    // SYN at 0 ms, SYN-ACK at 20 and ACK at 40; a request of 5 bytes, a response of 12, one retransmission.
     assert_eq!((capture_["rtt_ms"][1].as_f64(), capture_["down"]["lost"].as_u64()), (Some(40.0), Some(1)));
     assert_eq!(
         (&capture_["exchanges"], capture_["response_bytes"][1].as_f64()),
@@ -146,7 +178,7 @@ fn flags_beat_the_environment() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_failure() {
+fn closed_output_is_not_a_failure() {
     let mut child = Command::new(env!("CARGO_BIN_EXE_brisk"))
         .args(["whatif", "-n", "200"])
         .stdout(Stdio::piped())

@@ -9,14 +9,14 @@ use serde_json::Value;
 
 const BRISK: &str = env!("CARGO_BIN_EXE_brisk");
 
-/// The stdout of a command that succeeds.
+/// Returns the stdout of a command that succeeds.
 fn output(words: &[&str]) -> String {
     let out = Command::new(BRISK).args(words).output().expect("the program starts");
     assert!(out.status.success(), "{words:?}: {}", String::from_utf8_lossy(&out.stderr));
     String::from_utf8(out.stdout).expect("text")
 }
 
-/// The keys of an object, in the order in which they are printed; `{"a":{"b":1}}` has `a` and `a.b`.
+/// Returns the keys of an object, in the order of the text; `{"a":{"b":1}}` has `a` and `a.b`.
 fn keys(text: &str) -> Vec<String> {
     let object: serde_json::Map<String, Value> = serde_json::from_str(text).expect("one JSON object");
     let mut found: Vec<(usize, String)> = Vec::new();
@@ -37,7 +37,7 @@ fn collect(prefix: &str, value: &Value, found: &mut impl FnMut(String, &str)) {
     }
 }
 
-/// The keys of `value`, sorted.
+/// Returns the keys of `value`, sorted.
 fn names(value: &Value) -> Vec<&str> {
     let mut names: Vec<&str> = value.as_object().expect("an object").keys().map(String::as_str).collect();
     names.sort_unstable();
@@ -85,7 +85,7 @@ fn whatif_has_exactly_the_keys_of_the_contract() {
 }
 
 #[test]
-fn the_default_arms_are_those_of_the_contract_as_far_as_they_exist() {
+fn default_arms_are_those_of_the_contract() {
     let names = |words: &[&str]| -> Vec<String> {
         let report: Value = serde_json::from_str(&output(words)).expect("JSON");
         let arms = report["arms"].as_array().expect("a list").iter();
@@ -98,7 +98,7 @@ fn the_default_arms_are_those_of_the_contract_as_far_as_they_exist() {
         "in this order: {default:?}"
     );
     assert_eq!(default.first().map(String::as_str), Some("tcp"));
-    // An arm is called what it was asked by.
+    // The name of an arm is the requested text.
     assert_eq!(names(&[&WHATIF[..], &["--arms", " tcp "]].concat()), ["tcp"]);
 }
 
@@ -119,7 +119,7 @@ struct Server {
 
 impl Server {
     fn start() -> Server {
-        // A port that was free a moment ago.
+        // A port that is free now.
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("a port");
         let address: SocketAddr = socket.local_addr().expect("an address");
         drop(socket);
@@ -129,7 +129,7 @@ impl Server {
             .stderr(Stdio::null())
             .spawn()
             .expect("the program starts");
-        // Until it has the port, the kernel would refuse what arrives there.
+        // Until the server has the port, the kernel would refuse arriving datagrams.
         let deadline = Instant::now() + Duration::from_secs(10);
         while std::net::UdpSocket::bind(address).is_ok() {
             assert!(Instant::now() < deadline, "the server does not open {address}");
@@ -141,7 +141,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It cannot have ended by itself; if it has, there is nothing to do.
+        // The server has not ended by itself; otherwise the kill has no effect.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! `brisk lab`: what it prints, keeps and refuses.
+//! `brisk lab`: its output, its stored results and its errors.
 
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
@@ -29,7 +29,7 @@ page = { label = "small", objects = 8, hosts = 2, bytes = 60000 }
 arms = ["tcp", "tcp+tfo"]
 "#;
 
-/// A directory of this test with the plan in it.
+/// Returns a directory for a test with the plan in it.
 fn place(name: &str) -> PathBuf {
     let place = std::env::temp_dir().join(format!("brisk-lab-cli-{}-{name}", std::process::id()));
     let _ = std::fs::remove_dir_all(&place);
@@ -68,7 +68,7 @@ fn shards_give_the_same_report_as_the_whole_run() {
 }
 
 #[test]
-fn the_report_is_one_file_that_refers_to_nothing_outside() {
+fn report_is_one_self_contained_file() {
     let place = place("report");
     stdout(&lab(&place, &["run", "small.toml", "--quick"]));
     let said = stdout(&lab(&place, &["report", "--markdown", "r.md", "--machine", "two cores"]));
@@ -104,7 +104,7 @@ const REAL: &str = r#"{"name":"small, lossy","link":{"spec":"--rtt 100ms --loss 
 "p99":null},"wire_up":null,"wire_down":null,"cpu_ms":1.5,"share":null,"valid":false,"verdict":"invalid: late"}]}"#;
 
 #[test]
-fn the_report_takes_in_what_was_measured_in_real_time() {
+fn report_includes_results_in_real_time() {
     let place = place("real");
     std::fs::create_dir_all(place.join("only/small")).unwrap();
     std::fs::write(place.join("only/small/plan.toml"), PLAN).unwrap();
@@ -119,7 +119,7 @@ fn the_report_takes_in_what_was_measured_in_real_time() {
         let html = std::fs::read_to_string(place.join("brisk-report.html")).unwrap();
         assert!(html.contains("kernel cubic+tfo") && html.contains("no answer. invalid: late"), "{html}");
     }
-    // The gain of the kernel's Fast Open stands beside ours.
+    // The gain of the kernel's Fast Open is in the same line as ours.
     let csv = std::fs::read_to_string(place.join("figures.csv")).unwrap();
     assert!(csv.lines().any(|line| line.contains("gain.p50") && line.ends_with(",-50,")), "{csv}");
     std::fs::write(place.join("both/small/lossy.real.json"), &REAL[..300]).unwrap();
@@ -162,7 +162,7 @@ fn invalid_command_gives_one_line() {
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(said.contains(expected), "{words:?}: {said}");
         assert_eq!(output.status.code(), Some(status), "{words:?}: {said}");
-        // An error of the command line itself is explained with its usage.
+        // An error of the command line also prints its usage.
         let lines = said.trim_end().lines().count();
         assert!(lines == 1 || words.contains(&"3/2"), "{words:?}: {said}");
     }
@@ -213,9 +213,9 @@ fn every_plan_is_listed_on_a_line_with_its_title() {
     std::fs::remove_dir_all(place).unwrap();
 }
 
-/// Ctrl-C while the second cell runs: the first one is kept, and the same command finishes the rest.
+/// Ctrl-C during the second cell: the first one is stored, and the same command runs the rest.
 #[test]
-fn an_interrupted_run_goes_on_where_it_ended() {
+fn interrupted_run_continues_where_it_ended() {
     let place = place("interrupted");
     let plan = PLAN.replace("objects = 8", "objects = 60").replace("60000", "400000");
     std::fs::write(place.join("small.toml"), plan).unwrap();
@@ -238,7 +238,7 @@ fn an_interrupted_run_goes_on_where_it_ended() {
     assert!(said.contains("interrupted; the same command goes on where this one ended"), "{said}");
     assert!(String::from_utf8_lossy(&output.stdout).contains("lossy"), "what is complete is shown");
     assert!(!place.join("brisk-results/small/page/0-tcp.csv").exists());
-    // The page of the plan is small enough to be finished now.
+    // The page of the plan is small enough to be completed now.
     stdout(&lab(&place, &["run", "small.toml"]));
     assert!(place.join("brisk-results/small/page/0-tcp.csv").exists());
     assert_eq!(std::fs::metadata(&first).unwrap().modified().unwrap(), kept, "it was not run again");

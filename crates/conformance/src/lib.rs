@@ -5,17 +5,17 @@
 //!     --so_flags='initial_window=4' script.pkt
 //! ```
 //!
-//! packetdrill loads the library, calls `packetdrill_interface_init`, and from then on makes its system
-//! calls through a table of 32 functions instead of the kernel: sockets, the packets in both
-//! directions, and the clock. The same library stands in `LD_PRELOAD` because three calls go past that
-//! table (`close` at exit, `getsockopt` for `TCP_INFO`, `sendfile`).
+//! packetdrill loads the library, calls `packetdrill_interface_init`, and then makes its system calls through
+//! a table of 32 functions instead of the kernel: sockets, the packets in both directions, and the clock. The
+//! same library must be in `LD_PRELOAD`, because three calls do not use the table (`close` at exit,
+//! `getsockopt` for `TCP_INFO`, `sendfile`).
 //!
-//! [`brisk_sockets`] does the work of the calls; here is everything C: the table, the caller's memory, the
+//! [`brisk_sockets`] implements the calls. This crate is the C interface: the table, the caller's memory, the
 //! preloaded symbols, and all `unsafe` of both.
 //!
 //! Time is virtual: it advances in `usleep`, by a microsecond with each `gettimeofday`, and from timer to
-//! timer in `netdev_receive`. A caller on another thread that waits for something sleeps in earnest (that
-//! is how packetdrill recognises it), and the clock stands still until a woken caller has returned.
+//! timer in `netdev_receive`. A blocked caller on another thread really sleeps (packetdrill recognises it by
+//! that), and the clock stops until a woken caller has returned.
 
 #![deny(unsafe_code)]
 

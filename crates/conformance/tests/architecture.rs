@@ -1,9 +1,9 @@
-//! The structure of the sources against what the project says of it: modules of a crate do not need each
-//! other in a circle, and `ARCHITECTURE.md` names nothing that does not exist.
+//! Checks of the structure of the sources: modules of a crate do not depend on each other in a circle, and
+//! `ARCHITECTURE.md` names nothing that does not exist.
 //!
-//! A dependency is a path that starts with `crate::`, `super::` or `self::` (in a `use` line or in running
+//! A dependency is a path that starts with `crate::`, `super::` or `self::` (in a `use` line or in other
 //! code) outside tests. Dependencies between a module and its own parents or children do not count: they are
-//! one thing in several files.
+//! one subject in several files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -12,11 +12,10 @@ use std::path::{Path, PathBuf};
 
 use syn::visit::{self, Visit};
 
-/// A dependency that closes a circle today: crate, the module that depends, the module it depends on.
+/// A dependency that is part of a circle: crate, the module that depends, the module it depends on.
 type Edge = (&'static str, &'static str, &'static str);
 
-/// The circles that are still there. The list may only become shorter: an entry that closes no circle fails
-/// the test.
+/// Known circles. The list may only become shorter: an entry that is not part of a circle fails the test.
 const KNOWN: &[Edge] = &[("tcp", "connection", "event"), ("tcp", "stack::half_open", "stack::slot")];
 
 #[test]
@@ -54,7 +53,7 @@ fn architecture_names_only_what_exists() {
 }
 
 #[test]
-fn a_circle_is_found_and_a_parent_is_none() {
+fn circle_is_found_and_a_parent_is_not_one() {
     let graph = |edges: &[(&str, &str)]| {
         let mut graph: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         for (from, to) in edges {
@@ -88,8 +87,8 @@ fn crate_names() -> Vec<String> {
     names
 }
 
-/// The modules of a crate by path (`""` is its root), each with its syntax tree; modules of tests are left
-/// out.
+/// Returns the modules of a crate by path (`""` is its root), each with its syntax tree, without test
+/// modules.
 fn sources(name: &str) -> BTreeMap<String, syn::File> {
     let src = root().join("crates").join(name).join("src");
     let mut modules = BTreeMap::new();
@@ -123,7 +122,7 @@ fn is_test(attributes: &[syn::Attribute]) -> bool {
     })
 }
 
-/// For each module the modules of the same crate that it depends on, its parents and children left out.
+/// Returns, for each module, the modules of the crate that it depends on, except its parents and children.
 fn dependencies(modules: &BTreeMap<String, syn::File>) -> BTreeMap<String, BTreeSet<String>> {
     let mut graph = BTreeMap::new();
     for (module, tree) in modules {
@@ -136,7 +135,7 @@ fn dependencies(modules: &BTreeMap<String, syn::File>) -> BTreeMap<String, BTree
     graph
 }
 
-/// The module that a path leads into: the longest beginning of it that is a module.
+/// Returns the module of a path: its longest prefix that is a module.
 fn owner(path: &[String], modules: &BTreeMap<String, syn::File>) -> String {
     (0..=path.len())
         .rev()
@@ -145,7 +144,7 @@ fn owner(path: &[String], modules: &BTreeMap<String, syn::File>) -> String {
         .unwrap()
 }
 
-/// True if one of them is the other, or above it.
+/// True if the two are equal, or one is a parent of the other.
 fn is_family(one: &str, other: &str) -> bool {
     let is_above = |above: &str, below: &str| {
         above.is_empty()
@@ -157,7 +156,7 @@ fn is_family(one: &str, other: &str) -> bool {
 
 /// Collects the absolute paths within the crate.
 struct Paths {
-    /// The module that is being read, inline modules included.
+    /// The current module, inline modules included.
     inner: Vec<String>,
     found: Vec<Vec<String>>,
 }
@@ -215,7 +214,7 @@ impl<'ast> Visit<'ast> for Paths {
     }
 }
 
-/// The sets of modules that reach each other (strongly connected components of more than one).
+/// Returns the sets of modules that reach each other (strongly connected components of more than one).
 fn circles(graph: &BTreeMap<String, BTreeSet<String>>) -> Vec<BTreeSet<String>> {
     let reached: BTreeMap<&String, BTreeSet<&String>> =
         graph.keys().map(|from| (from, reach(graph, from))).collect();
@@ -246,10 +245,10 @@ fn join(names: &BTreeSet<String>) -> String {
 }
 
 /// Returns the names in backticks of a Markdown text that this test can look up: files, and names with `::`,
-/// `_` or a capital letter within; braces are written out, arguments are left off.
+/// `_` or an inner capital letter. Braces are expanded, arguments are removed.
 fn quoted(text: &str) -> Vec<String> {
     let mut names = Vec::new();
-    // Blocks of code and tables of files lie between lines of three backticks.
+    // Code blocks and file lists are between lines of three backticks.
     for (index, block) in text.split("```").enumerate() {
         if index % 2 == 1 {
             continue;
@@ -285,7 +284,7 @@ fn exists(name: &str, defined: &BTreeSet<String>) -> bool {
     name.split("::").last().is_some_and(|last| last.is_empty() || defined.contains(last) || is_file(last))
 }
 
-/// A path may start at the root, at `crates/`, or anywhere in the sources of a crate.
+/// True for a path from the root, from `crates/`, or anywhere in the sources of a crate.
 fn is_file(name: &str) -> bool {
     let name = name.trim_end_matches('/');
     fn below(folder: &Path, name: &str) -> bool {
@@ -297,7 +296,7 @@ fn is_file(name: &str) -> bool {
     root().join(name).exists() || below(&root().join("crates"), name)
 }
 
-/// Every name that the sources of the crates define: items, methods, fields, variants, features of a crate.
+/// Returns every name that the crates define: items, methods, fields, variants, features.
 fn definitions() -> BTreeSet<String> {
     struct Names(BTreeSet<String>);
     impl<'ast> Visit<'ast> for Names {

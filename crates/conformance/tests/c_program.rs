@@ -1,9 +1,9 @@
-//! A program in C calls all 33 slots as packetdrill does.
+//! A C program calls all 33 slots as packetdrill does.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The library, which is built before the tests of its crate.
+/// Returns the path of the library, which cargo builds before the tests.
 fn library() -> PathBuf {
     let program = std::env::current_exe().unwrap();
     let dirs = program.ancestors().skip(1).take(2);
@@ -50,6 +50,6 @@ fn every_slot_answers_as_packetdrill_expects() {
 }
 
 #[test]
-fn with_the_library_preloaded_libc_finds_our_descriptors_too() {
+fn preloaded_symbols_work_on_our_descriptors() {
     run(true);
 }

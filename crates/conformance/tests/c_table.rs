@@ -1,11 +1,11 @@
-//! The library through its C table, from Rust: each test loads it, drives one world and its clock.
+//! The library through its C table, from Rust: each test loads it and controls one world and its clock.
 #![allow(unsafe_code)]
 
 mod driver;
 
 use driver::{ACK, Driver, FIN, PSH, RST, SYN, Segment};
 
-/// Linux's numbers of what the C library's headers lack.
+/// Linux's numbers that the C library's headers lack.
 const SO_ZEROCOPY: i32 = 60;
 const MSG_ZEROCOPY: i32 = 0x400_0000;
 const TCP_NOTSENT_LOWAT: i32 = 25;
@@ -14,7 +14,7 @@ const TCP_NOTSENT_LOWAT: i32 = 25;
 fn msg_eor_keeps_records_apart_and_other_writes_are_joined() {
     let (driver, fd, _) = established("sysctls=off");
     driver.set_int(fd, libc::SOL_TCP, libc::TCP_NODELAY, 1);
-    // The window is full: what follows waits, and could be joined.
+    // The window is full: further data waits and could be joined.
     assert_eq!(driver.send(fd, &[0; 14_600], 0), 14_600);
     let sent = driver.drain_payload(14_600);
     for (len, flags) in [(400, libc::MSG_EOR), (300, 0), (200, 0)] {
@@ -25,7 +25,7 @@ fn msg_eor_keeps_records_apart_and_other_writes_are_joined() {
 }
 
 #[test]
-fn msg_more_holds_back_what_is_not_a_full_segment() {
+fn msg_more_holds_back_partial_segments() {
     let (driver, fd, _) = established("sysctls=off");
     assert_eq!(driver.send(fd, &[0; 1000], libc::MSG_MORE), 1000);
     assert_eq!(driver.send(fd, &[0; 460], 0), 460);
@@ -33,7 +33,7 @@ fn msg_more_holds_back_what_is_not_a_full_segment() {
 }
 
 #[test]
-fn tcp_inq_tells_what_is_left() {
+fn tcp_inq_reports_the_remaining_bytes() {
     let (driver, fd, _) = established("sysctls=off");
     driver.set_int(fd, libc::SOL_TCP, libc::TCP_INQ, 1);
     driver.arrive(Segment { seq: 1, ack: 1, flags: ACK | PSH, ..Segment::default() }, &[7; 100]);
@@ -64,12 +64,12 @@ fn stamps_of_sent_bytes_and_completions_come_through_the_error_queue() {
         });
         told.push((error[4], word(8), word(12), stamp.map(|stamp| (stamp - sent_at) / 1000)));
     }
-    // Sent; acknowledged 50 ms later; the first zero-copy write is done.
+    // Sent; acknowledged 50 ms later; the first zero-copy write is complete.
     assert_eq!(told, [(4, 0, 999, Some(0)), (4, 2, 999, Some(50)), (5, 0, 0, None)]);
     assert_eq!(driver.errno(), libc::EAGAIN);
 }
 
-/// The content of the error queue: origin, code, info, data.
+/// Returns the content of the error queue: origin, code, info, data.
 fn error_queue(driver: &Driver, fd: i32) -> Vec<(u8, u8, u32, u32)> {
     let mut told = Vec::new();
     while let (0, control, _) = driver.recvmsg(fd, 0, libc::MSG_ERRQUEUE) {
@@ -89,7 +89,7 @@ const TX_ACK: i32 = 1 << 9;
 const OPT_ID_TCP: i32 = 1 << 16;
 
 #[test]
-fn a_control_message_asks_for_the_stamps_of_one_write() {
+fn control_message_requests_time_stamps_of_one_write() {
     let (driver, fd, _) = established("sysctls=off");
     driver.set_int(fd, libc::SOL_TCP, libc::TCP_NODELAY, 1);
     driver.set_int(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPING, SOFTWARE | OPT_ID);
@@ -100,7 +100,7 @@ fn a_control_message_asks_for_the_stamps_of_one_write() {
     assert_eq!(driver.send(fd, &[0; 200], 0), 200);
     driver.drain_payload(1000);
     driver.arrive(Segment { seq: 1, ack: 1001, flags: ACK, ..Segment::default() }, &[]);
-    // Handed down, sent; not acknowledged, which nobody asked for. The last byte is number 799.
+    // Queued and sent, but not acknowledged, which was not requested. The last byte has number 799.
     assert_eq!(error_queue(&driver, fd), [(4, 0, 1, 799), (4, 0, 0, 799)]);
 }
 
@@ -120,7 +120,7 @@ fn a_stamp_waits_for_the_last_byte_of_its_write() {
 }
 
 #[test]
-fn keys_of_stamps_count_from_what_is_acknowledged_or_from_what_is_written() {
+fn keys_of_stamps_count_from_acknowledged_or_written_bytes() {
     for (flags, key) in [(0, 1099), (OPT_ID_TCP, 99)] {
         let (driver, fd, listener) = established("sysctls=off");
         driver.set_int(fd, libc::SOL_TCP, libc::TCP_NODELAY, 1);
@@ -131,7 +131,7 @@ fn keys_of_stamps_count_from_what_is_acknowledged_or_from_what_is_written() {
         driver.drain_payload(1100);
         driver.arrive(Segment { seq: 1, ack: 1101, flags: ACK, ..Segment::default() }, &[]);
         assert_eq!(error_queue(&driver, fd), [(4, 0, 2, key)]);
-        // Without a connection there is nothing to count from; and the one flag means nothing alone.
+        // Without a connection there is no offset to count from; OPT_ID_TCP alone is not valid.
         for (fd, flags) in [(listener, stamping), (fd, OPT_ID_TCP)] {
             let refused = driver.try_set_int(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPING, flags);
             assert_eq!((refused, driver.errno()), (-1, libc::EINVAL));
@@ -140,7 +140,7 @@ fn keys_of_stamps_count_from_what_is_acknowledged_or_from_what_is_written() {
 }
 
 #[test]
-fn arrivals_are_stamped_where_that_was_asked_for() {
+fn arrivals_are_stamped_on_request() {
     const RX_SOFTWARE: i32 = 1 << 3;
     let (driver, fd, _) = established("sysctls=off");
     driver.set_int(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPING, RX_SOFTWARE | SOFTWARE);
@@ -161,7 +161,7 @@ fn arrivals_are_stamped_where_that_was_asked_for() {
 fn zero_copy_writes_in_a_row_complete_as_one() {
     let (driver, fd, _) = established("sysctls=off");
     driver.set_int(fd, libc::SOL_TCP, libc::TCP_NODELAY, 1);
-    // Without SO_ZEROCOPY the flag means nothing.
+    // Without SO_ZEROCOPY the flag has no effect.
     assert_eq!(driver.send(fd, &[0; 100], MSG_ZEROCOPY), 100);
     driver.set_int(fd, libc::SOL_SOCKET, SO_ZEROCOPY, 1);
     for flags in [MSG_ZEROCOPY, 0, MSG_ZEROCOPY, MSG_ZEROCOPY] {
@@ -175,7 +175,7 @@ fn zero_copy_writes_in_a_row_complete_as_one() {
 }
 
 #[test]
-fn tcp_inq_and_the_requests_tell_the_end_too() {
+fn tcp_inq_and_ioctl_report_the_end_of_the_stream() {
     const SIOCOUTQNSD: u64 = 0x894B;
     let (driver, fd, listener) = established("sysctls=off");
     driver.set_int(fd, libc::SOL_TCP, libc::TCP_INQ, 1);
@@ -199,7 +199,7 @@ fn tcp_inq_and_the_requests_tell_the_end_too() {
 }
 
 #[test]
-fn epoll_tells_by_level_edge_and_once() {
+fn epoll_reports_by_level_edge_and_one_shot() {
     let (driver, fd, _) = established("sysctls=off");
     let input = libc::EPOLLIN;
     let [level, edge, once] =
@@ -229,7 +229,7 @@ fn epoll_tells_by_level_edge_and_once() {
 }
 
 #[test]
-fn an_edge_for_writing_comes_when_there_is_room_again() {
+fn writable_edge_is_reported_when_there_is_room_again() {
     let (driver, fd, _) = established("sysctls=off");
     driver.set_int(fd, libc::SOL_TCP, TCP_NOTSENT_LOWAT, 5000);
     driver.set_nonblocking(fd);
@@ -314,7 +314,7 @@ fn settings_are_read_when_they_are_used() {
 }
 
 #[test]
-fn notsent_lowat_bounds_what_waits() {
+fn notsent_lowat_bounds_unsent_bytes() {
     let (driver, fd, _) = established("sysctls=off");
     driver.set_int(fd, libc::SOL_TCP, TCP_NOTSENT_LOWAT, 1000);
     driver.set_nonblocking(fd);
@@ -341,7 +341,7 @@ fn linger_zero_resets_and_linger_waits_for_the_acknowledgement() {
 }
 
 #[test]
-fn a_reset_is_told_once_and_a_write_afterwards_is_a_broken_pipe() {
+fn reset_is_reported_once_and_a_later_write_is_a_broken_pipe() {
     let (driver, fd, _) = established("sysctls=off");
     driver.arrive(Segment { seq: 1, flags: 4, ..Segment::default() }, &[]);
     assert_eq!(driver.poll(fd, libc::POLLIN), libc::POLLIN | libc::POLLERR | libc::POLLHUP);
@@ -362,7 +362,7 @@ fn a_reset_after_the_peers_fin_is_a_broken_pipe() {
 #[test]
 fn fast_open_asks_for_a_cookie_and_uses_it() {
     let driver = Driver::new("sysctls=off");
-    // Without a cookie nothing of the data is taken, and the SYN asks for one.
+    // Without a cookie no data is taken, and the SYN requests a cookie.
     let fd = driver.socket(libc::SOCK_NONBLOCK);
     assert_eq!((driver.send_fast(fd, &[1; 500]), driver.errno()), (-1, libc::EINPROGRESS));
     let syn = driver.receive().expect("a SYN");
@@ -377,7 +377,7 @@ fn fast_open_asks_for_a_cookie_and_uses_it() {
     assert_eq!(driver.close(fd), 0);
     driver.receive();
 
-    // With it the SYN carries what fits, and the call says how much that was.
+    // With a cookie the SYN carries the data that fits, and the call returns its length.
     let fd = driver.socket(libc::SOCK_NONBLOCK);
     assert_eq!(driver.send_fast(fd, &[1; 500]), 500);
     let syn = driver.receive().expect("a SYN");
@@ -385,7 +385,7 @@ fn fast_open_asks_for_a_cookie_and_uses_it() {
     let fd = driver.socket(libc::SOCK_NONBLOCK);
     assert_eq!(driver.send_fast(fd, &[1; 5000]), 1460 - 40);
 
-    // connect() is put off until the first write.
+    // connect() is deferred until the first write.
     let fd = driver.socket(libc::SOCK_NONBLOCK);
     driver.set_int(fd, libc::SOL_TCP, libc::TCP_FASTOPEN_CONNECT, 1);
     assert_eq!(driver.connect(fd), 0);
@@ -442,7 +442,7 @@ fn options_unknown_to_linux_are_refused_with_its_number() {
     assert_eq!((driver.close(fd + 9), driver.errno()), (-1, libc::EBADF));
 }
 
-/// Linux takes the number for one without a sign: all that a listener may have.
+/// Linux reads the number as unsigned, which gives the maximum.
 #[test]
 fn a_negative_backlog_is_the_largest() {
     let mut driver = Driver::new("sysctls=off");
@@ -456,7 +456,7 @@ fn a_negative_backlog_is_the_largest() {
     assert!(accepted.iter().all(|fd| *fd > 0), "{accepted:?}");
 }
 
-/// The answers of Linux 6.18 to the same calls on a socket of its own.
+/// The results of Linux 6.18 for the same calls on its own socket.
 #[test]
 fn numbers_at_the_ends_of_their_ranges_are_given_back_as_linux_does() {
     const TCP_SAVE_SYN: i32 = 27;
@@ -500,7 +500,7 @@ fn numbers_at_the_ends_of_their_ranges_are_given_back_as_linux_does() {
         driver.set_int(fd, libc::SOL_SOCKET, name, value);
         assert_eq!(driver.get_int(fd, libc::SOL_SOCKET, name), got, "option {name}, {value}");
     }
-    // A negative number asks for as much as there is.
+    // A negative number requests the maximum.
     for (name, least) in
         [(libc::SO_RCVLOWAT, 1 << 20), (libc::SO_RCVBUF, 1 << 23), (libc::SO_SNDBUF, 1 << 23)]
     {
@@ -568,7 +568,7 @@ fn a_reset_after_our_own_fin_is_no_broken_pipe() {
 }
 
 #[test]
-fn an_edge_for_writing_does_not_come_with_what_arrives() {
+fn arrivals_cause_no_writable_edge() {
     let (driver, fd, _) = established("sysctls=off");
     let epfd = driver.watch(fd, libc::EPOLLOUT | libc::EPOLLET);
     assert_eq!(driver.epoll_wait(epfd).len(), 1);
@@ -588,7 +588,7 @@ fn a_reset_completes_zero_copy_writes() {
 }
 
 #[test]
-fn stamps_without_time_and_without_packet_are_told_apart() {
+fn stamps_without_time_and_without_packet_are_distinguished() {
     let (driver, fd, _) = established("sysctls=off");
     driver.set_int(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPING, TX_ACK | OPT_ID);
     assert_eq!(driver.send(fd, &[0; 500], 0), 500);
@@ -617,13 +617,12 @@ fn tcp_info_counts_segments_as_linux_does() {
     assert!((100_000..101_000).contains(&busy), "busy for {busy} us");
 }
 
-/// A driver with one connection that was accepted.
 /// Linux's numbers of linux/tcp.h.
 const TCP_SAVE_SYN: i32 = 27;
 const TCP_SAVED_SYN: i32 = 28;
 
 #[test]
-fn a_listener_keeps_the_syn_for_who_asks_once() {
+fn saved_syn_is_returned_once() {
     for (save, kept) in [(0, false), (1, true), (2, true)] {
         let driver = Driver::new("sysctls=off");
         let listener = driver.listener(libc::AF_INET, None);
@@ -638,7 +637,7 @@ fn a_listener_keeps_the_syn_for_who_asks_once() {
 }
 
 #[test]
-fn forwarded_segments_are_not_heard() {
+fn segments_below_the_minimum_ttl_are_dropped() {
     let (driver, fd, _) = established("sysctls=off");
     driver.set_nonblocking(fd);
     driver.set_int(fd, libc::SOL_IP, libc::IP_MINTTL, 65);
@@ -672,7 +671,7 @@ fn an_icmp_error_about_a_syn_waits_in_the_error_queue() {
     assert_eq!((count, flags), (8, libc::MSG_ERRQUEUE), "as much of the SYN as was quoted");
     let (level, kind, error) = &control[0];
     assert_eq!((*level, *kind), (libc::SOL_IP, libc::IP_RECVERR));
-    // EHOSTUNREACH, ICMP, type 3, code 1; who sent it.
+    // EHOSTUNREACH, ICMP, type 3, code 1; the sender of the error.
     assert_eq!(error[..8], [libc::EHOSTUNREACH as u8, 0, 0, 0, 2, 3, 1, 0]);
     assert_eq!(error[20..24], [10, 1, 1, 1]);
     assert_eq!(driver.get_int(fd, libc::SOL_SOCKET, libc::SO_ERROR), 0, "who has read it knows");

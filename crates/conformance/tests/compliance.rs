@@ -1,9 +1,9 @@
 //! The compliance record (`compliance.toml`) against the sources: every function, test and script that it
-//! names is there, every quotation in it stands in one of them, every quotation of these RFCs in the sources
-//! is in it, and `docs/compliance.md` says the same. `BRISK_WRITE=1 cargo test -p brisk-conformance --test
+//! names exists, every quotation in it is in one of them, every quotation of these RFCs in the sources is in
+//! it, and `docs/compliance.md` has the same content. `BRISK_WRITE=1 cargo test -p brisk-conformance --test
 //! compliance` rewrites that page.
 //!
-//! The numbered sentences of `docs/wire` have a table of their own, which is checked likewise.
+//! The numbered sentences of `docs/wire` have a table of their own with the same checks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -23,7 +23,7 @@ struct Requirement {
     rfc: u32,
     section: String,
     level: String,
-    /// Quoted, or in our words: one of the two.
+    /// Exactly one of them: a quotation, or our words.
     text: Option<String>,
     paraphrase: Option<String>,
     #[serde(default)]
@@ -38,7 +38,7 @@ impl Requirement {
         self.text.as_deref().or(self.paraphrase.as_deref()).unwrap_or("")
     }
 
-    /// The parts of the quotation between the places where something is left out.
+    /// Returns the parts of the quotation between omissions.
     fn fragments(&self) -> Vec<String> {
         fragments(self.text.as_deref().unwrap_or(""))
     }
@@ -56,7 +56,7 @@ fn fragments(text: &str) -> Vec<String> {
     text.split("[...]").map(spaced).filter(|part| !part.is_empty()).collect()
 }
 
-/// One blank between words.
+/// Normalises white space to single blanks.
 fn spaced(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -70,7 +70,7 @@ fn record() -> Record {
     toml::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
 
-/// The comments of a file, one string for each run of lines.
+/// Returns the comments of a file, one string for each run of lines.
 fn comments(source: &str) -> Vec<String> {
     let mut runs = vec![String::new()];
     for line in source.lines() {
@@ -86,7 +86,7 @@ fn comments(source: &str) -> Vec<String> {
     runs.iter().map(|run| spaced(run)).filter(|run| !run.is_empty()).collect()
 }
 
-/// True if `source` defines the function; for a test also that it is one.
+/// True if `source` defines the function; with `test`, only if it is a test.
 fn defines(source: &str, name: &str, test: bool) -> bool {
     source.match_indices(&format!("fn {name}")).any(|(at, found)| {
         let ends = source[at + found.len()..].starts_with(['(', '<']);
@@ -95,7 +95,7 @@ fn defines(source: &str, name: &str, test: bool) -> bool {
     })
 }
 
-/// Returns the error in one place, if there is one.
+/// Returns the error in a reference, if there is one.
 fn wrong(place: &str, test: bool) -> Option<String> {
     let (file, name) = place.split_once("::").unwrap_or((place, ""));
     let Ok(source) = std::fs::read_to_string(crates().join(file)) else {
@@ -156,9 +156,9 @@ fn quotes_of_the_record_stand_at_the_code_or_test() {
     assert!(faults.is_empty(), "quoted in none of the files named:\n{}", faults.join("\n"));
 }
 
-/// The quotations in a comment that stand right behind the name of a section: `RFC N section S: "..."`.
+/// Returns the quotations in a comment that follow the name of a section: `RFC N section S: "..."`.
 fn quotations(comment: &str) -> Vec<(u32, String)> {
-    /// Between the section and what is quoted of it stand a few words at most.
+    /// Maximum distance between the section and the quotation, bytes.
     const NEAR: usize = 40;
     let mut found = Vec::new();
     for (at, _) in comment.match_indices("RFC ") {
@@ -225,7 +225,7 @@ fn quotes_of_the_sources_are_in_the_record() {
     assert!(count > 100, "the quotations are found: {count}");
 }
 
-/// The page: a count for each RFC, then every requirement.
+/// Returns the page: a count for each RFC, then every requirement.
 fn page(record: &Record) -> String {
     let mut page = String::from(
         "# Compliance\n\n\
@@ -270,7 +270,7 @@ fn page(record: &Record) -> String {
 }
 
 #[test]
-fn the_page_says_what_the_record_says() {
+fn page_has_the_content_of_the_record() {
     let path = crates().parent().unwrap().join("docs/compliance.md");
     let expected = page(&record());
     if std::env::var_os("BRISK_WRITE").is_some() {
@@ -280,10 +280,10 @@ fn the_page_says_what_the_record_says() {
     assert!(found == expected, "docs/compliance.md is not what compliance.toml says: rewrite it");
 }
 
-/// Sentences of `docs/wire` that no test holds: never more than these.
+/// Maximum number of sentences of `docs/wire` without a test.
 const WIRE_SENTENCES_WITHOUT_TEST: usize = 5;
 
-/// The pages of `docs/wire` except the table, one after the other.
+/// Returns the pages of `docs/wire` except the table.
 fn wire_pages() -> String {
     let directory = crates().parent().unwrap().join("docs/wire");
     let files = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
@@ -292,7 +292,7 @@ fn wire_pages() -> String {
     pages.map(|path| std::fs::read_to_string(path).unwrap()).collect()
 }
 
-/// Every `W-1.2` in a text.
+/// Returns every `W-1.2` in a text.
 fn wire_numbers(text: &str) -> Vec<String> {
     let found = text.match_indices("W-").map(|(at, _)| &text[at..]);
     let numbers = found.map(|rest| {
@@ -302,7 +302,8 @@ fn wire_numbers(text: &str) -> Vec<String> {
     numbers.filter(|number| number.contains('.')).collect()
 }
 
-/// Mismatches between the sentences and the rows of their table.
+/// Returns mismatches between the sentences and the rows of their table, and the number of untested
+/// sentences.
 fn wire_faults(pages: &str, table: &str) -> (Vec<String>, usize) {
     let mut faults = Vec::new();
     let mut sentences = BTreeSet::new();

@@ -1,16 +1,16 @@
 //! The wording of comments and of `docs/`: the share of lines that open a sentence with a clause in place of
-//! a subject ("What …", "Who …", "So long …"), and words that have a plainer one.
+//! a subject ("What …", "Who …", "So long …"), and words that have a plainer equivalent.
 
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Maximum share of lines with a headless opening, percent: comments of `crates/`, and pages.
+/// Maximum share of lines with a headless opening in comments and in pages, percent.
 const SHARE: f64 = 0.1;
-/// Words that have a plainer one.
+/// Words that have a plainer equivalent.
 const WORDS: &[(&str, &str)] = &[("anew", "again"), ("own up", "report")];
 
-/// Widest line of a comment, as in `rustfmt.toml`.
+/// Maximum width of a comment line, as in `rustfmt.toml`.
 const WIDTH: usize = 110;
 
 const OPENINGS: &[&str] = &["What", "Who", "Whoever", "Whom", "Whatever", "That which", "So long"];
@@ -33,7 +33,7 @@ fn few_pages_open_a_sentence_with_a_headless_clause() {
 }
 
 #[test]
-fn words_with_a_plainer_one_do_not_return() {
+fn replaced_words_do_not_occur() {
     let mut lines = comments();
     lines.extend(pages());
     for (word, plain) in WORDS {
@@ -155,7 +155,7 @@ fn list(lines: &[&Line]) -> String {
     text
 }
 
-/// True if a sentence that begins on this line has a clause as its subject and is not a question.
+/// True if a sentence begins on this line with a clause as its subject and is not a question.
 fn is_headless(text: &str) -> bool {
     let starts = text.match_indices([' ', '(']).filter_map(|(at, _)| {
         let before = text[..at].trim_end();
@@ -178,7 +178,7 @@ fn contains_word(text: &str, word: &str) -> bool {
     })
 }
 
-/// The comment lines of all crates, without their marks.
+/// Returns the comment lines of all crates, without their marks.
 fn comments() -> Vec<Line> {
     let files = files(&root().join("crates"), "rs");
     files
@@ -188,7 +188,7 @@ fn comments() -> Vec<Line> {
         .collect()
 }
 
-/// The lines of text of `docs/` and of the pages at the root.
+/// Returns the lines of text of `docs/` and of the pages at the root.
 fn pages() -> Vec<Line> {
     page_files().iter().flat_map(|file| read(file, page_lines)).collect()
 }
@@ -201,7 +201,7 @@ fn page_files() -> Vec<PathBuf> {
     files
 }
 
-/// The targets of the links in a page; those inside code are none.
+/// Returns the targets of the links in a page, except those in code.
 fn links(text: &str) -> Vec<String> {
     let outside = text.split("```").step_by(2).collect::<String>();
     let prose = outside.split('`').step_by(2).collect::<String>();
@@ -260,7 +260,7 @@ fn numbered(name: &str, text: &str) -> impl Iterator<Item = Line> {
     })
 }
 
-/// All files below `folder` with this extension, in order of their names.
+/// Returns all files below `folder` with this extension, sorted by name.
 fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).unwrap() {

@@ -1,4 +1,4 @@
-//! Each call of the protocol: a message in, calls of the sockets, a message out.
+//! The calls of the protocol: request message, socket calls, response message.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
@@ -7,17 +7,17 @@ use brisk_sockets::live::{PollEntry, Sockets};
 
 use crate::messages::*;
 
-/// Bytes of a C `int` and of a `struct timeval`.
+/// Sizes of a C `int` and of a `struct timeval`, bytes.
 const INT: usize = 4;
 const TIMEVAL: usize = 16;
-/// Most bytes that one call asks for; what gRPC takes in one message is less.
+/// Maximum number of bytes that a call requests; gRPC's default limit for a message is lower.
 const MAX_BYTES: i32 = 64 << 20;
 
 type Answer<T> = Result<T, Errno>;
 
 const INVALID: Errno = Errno(libc::EINVAL);
 
-/// The return value of a C function, and errno.
+/// Returns the return value of a C function, and errno.
 fn returned(answer: Answer<i32>) -> (i32, i32) {
     answer.map_or_else(|Errno(number)| (-1, number), |value| (value, 0))
 }
@@ -136,7 +136,7 @@ pub(crate) fn send_to(sockets: &Sockets, request: SendToRequest) -> Return {
 
 pub(crate) fn set_nonblocking(sockets: &Sockets, request: SetNonblockingRequest) -> SetNonblockingResponse {
     let (ret, errno) = returned(sockets.set_nonblocking(request.fd, request.nonblocking).map(|()| 0));
-    // A descriptor that does not exist fails when its flags are asked for.
+    // For a descriptor that does not exist, F_GETFL fails.
     let cmd = if ret == 0 { "" } else { "F_GETFL" };
     SetNonblockingResponse { ret, errno, cmd: cmd.to_owned() }
 }
@@ -150,7 +150,7 @@ pub(crate) fn close(sockets: &Sockets, request: CloseRequest) -> Return {
     done(sockets.close(request.fd))
 }
 
-/// An address of a request. One that is missing is like a null pointer.
+/// Returns the address of a request. A missing one is like a null pointer.
 fn address(addr: Option<Sockaddr>) -> Answer<SocketAddr> {
     let addr = addr.and_then(|addr| addr.sockaddr).ok_or(Errno(libc::EFAULT))?;
     let (family, port) = match &addr {

@@ -1,12 +1,12 @@
-//! A device under test for packetimpact: Linux's socket calls over our stack, steered over gRPC.
+//! A device under test for packetimpact: Linux's socket calls on top of our stack, controlled over gRPC.
 //!
-//! | module | what |
+//! | module | content |
 //! |---|---|
 //! | [`messages`] | the messages of the protocol `posix_server` |
 //! | [`service`] | the gRPC service |
-//! | `answer` | each call: message in, socket calls, message out |
+//! | `answer` | each call: request message, socket calls, response message |
 //!
-//! The messages are written by hand, so that nothing but cargo is needed to build this.
+//! The messages are written by hand, so that cargo alone can build this crate.
 
 #![forbid(unsafe_code)]
 

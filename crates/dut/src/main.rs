@@ -1,4 +1,4 @@
-//! `brisk-conformance-dut`: puts our stack on an Ethernet and lets a test bench steer its sockets over gRPC.
+//! `brisk-conformance-dut`: puts our stack on an Ethernet; a test bench controls its sockets over gRPC.
 
 use std::future::poll_fn;
 use std::io::Write;
@@ -13,10 +13,10 @@ use clap::Parser;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// A device under test for packetimpact: our TCP on an Ethernet of its own, its sockets steered over gRPC.
+/// A device under test for packetimpact: our TCP as a host on an Ethernet, its sockets controlled over gRPC.
 ///
 /// The stack answers ARP and neighbour discovery for its addresses itself; the kernel must have none of them.
-/// Needs CAP_NET_RAW. Says "Server listening on ..." when calls are taken.
+/// Needs CAP_NET_RAW. Prints "Server listening on ..." when it accepts calls.
 #[derive(Parser, Debug)]
 #[command(name = "brisk-conformance-dut", version, max_term_width = 100)]
 struct Options {
@@ -28,7 +28,7 @@ struct Options {
     #[arg(long, value_name = "ADDR/LEN", required = true)]
     addr: Vec<Prefix>,
 
-    /// Router for what is in none of these networks; repeatable, one of each family
+    /// Router for other networks; repeatable, one of each family
     #[arg(long, value_name = "ADDR")]
     gateway: Vec<IpAddr>,
 
@@ -36,7 +36,7 @@ struct Options {
     #[arg(long, value_name = "ADDR:PORT", default_value = "0.0.0.0:54321")]
     listen: SocketAddr,
 
-    /// Settings of the stack as in packet scripts (`brisk script --help`), over those of the network
+    /// Settings of the stack as in packet scripts (`brisk script --help`); they override those of the network
     /// namespace; repeatable
     #[arg(long = "set", value_name = "KEY=VALUE")]
     settings: Vec<String>,
@@ -59,7 +59,7 @@ fn run(options: &Options) -> Result<(), String> {
         .build()
         .map_err(|error| format!("the runtime does not start: {error}"))?;
     let ended = runtime.block_on(serve(options));
-    // Calls that still wait do not hold up the end.
+    // Blocked calls must not delay the end.
     runtime.shutdown_background();
     ended
 }
@@ -79,7 +79,7 @@ async fn serve(options: &Options) -> Result<(), String> {
     let (mut terminated, mut interrupted) =
         (ending(SignalKind::terminate())?, ending(SignalKind::interrupt())?);
     println!("Server listening on {at}");
-    // The program that waits for this line may read a pipe.
+    // The program that waits for this line may read from a pipe.
     std::io::stdout().flush().map_err(|error| format!("standard output: {error}"))?;
     tokio::select! {
         error = driver => Err(format!("the device {} failed: {error}", options.interface)),
@@ -93,7 +93,7 @@ fn ending(kind: SignalKind) -> Result<Signal, String> {
     signal(kind).map_err(|error| format!("signals cannot be taken: {error}"))
 }
 
-/// The source of sequence numbers and keys.
+/// Returns a random seed for sequence numbers and keys.
 fn seed() -> Result<[u8; 32], String> {
     let mut seed = [0; 32];
     match rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty()) {

@@ -1,11 +1,12 @@
-//! The messages of `posix_server`, field by field. The numbers are the protocol; the names are ours.
+//! The messages of `posix_server`, field by field. The field numbers are those of the protocol; the names are
+//! ours.
 //!
-//! A call answers `ret` as the C function would and `errno` as a number of Linux's, which is 0 when `ret` is
-//! not negative.
+//! In a response, `ret` is the return value of the C function, and `errno` is Linux's error number, which is
+//! 0 if `ret` is not negative.
 
 use prost::{Enumeration, Message, Oneof};
 
-/// `struct sockaddr_in`. The port is in the byte order of the host, the address in that of the network.
+/// `struct sockaddr_in`. The port is in host byte order, the address in network byte order.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct SockaddrIn {
     /// `AF_INET`.
@@ -28,21 +29,21 @@ pub struct SockaddrIn6 {
     /// 0 to 65535.
     #[prost(uint32, tag = "2")]
     pub port: u32,
-    /// Flow label and class.
+    /// Flow label and traffic class.
     #[prost(uint32, tag = "3")]
     pub flowinfo: u32,
     /// Sixteen bytes.
     #[prost(bytes = "vec", tag = "4")]
     pub addr: Vec<u8>,
-    /// The interface, for addresses of one link.
+    /// The interface, for link-local addresses.
     #[prost(uint32, tag = "5")]
     pub scope_id: u32,
 }
 
-/// Either of the two.
+/// An address of either family.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct Sockaddr {
-    /// Which.
+    /// The address.
     #[prost(oneof = "Address", tags = "1, 2")]
     pub sockaddr: Option<Address>,
 }
@@ -64,7 +65,7 @@ pub struct Timeval {
     /// Whole seconds.
     #[prost(int64, tag = "1")]
     pub seconds: i64,
-    /// The rest.
+    /// Microseconds in addition.
     #[prost(int64, tag = "2")]
     pub microseconds: i64,
 }
@@ -72,7 +73,7 @@ pub struct Timeval {
 /// The value of a socket option.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct SockOptVal {
-    /// In one of three forms.
+    /// The value in one of three forms.
     #[prost(oneof = "OptionValue", tags = "1, 2, 3")]
     pub val: Option<OptionValue>,
 }
@@ -80,7 +81,7 @@ pub struct SockOptVal {
 /// The value in a [`SockOptVal`].
 #[derive(Clone, PartialEq, Eq, Oneof)]
 pub enum OptionValue {
-    /// As it lies in memory.
+    /// Its bytes in memory.
     #[prost(bytes, tag = "1")]
     Bytes(Vec<u8>),
     /// An `int`.
@@ -91,13 +92,13 @@ pub enum OptionValue {
     Time(Timeval),
 }
 
-/// The form in which an option is asked for.
+/// The requested form of an option.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Enumeration)]
 #[repr(i32)]
 pub enum OptionKind {
-    /// The request names no form, which is an error.
+    /// No form was requested, which is an error.
     Unspecified = 0,
-    /// As it lies in memory.
+    /// Its bytes in memory.
     Bytes = 1,
     /// An `int`.
     Int = 2,
@@ -122,7 +123,7 @@ messages! {
         /// The listener.
         sockfd: i32 = "1" (int32),
     }
-    /// The answer of accept(2).
+    /// The response of accept(2).
     AcceptResponse {
         /// The new socket, or -1.
         fd: i32 = "1" (int32),
@@ -135,10 +136,10 @@ messages! {
     BindRequest {
         /// The socket.
         sockfd: i32 = "1" (int32),
-        /// Where; port 0 asks for a free one.
+        /// The local address; port 0 requests a free one.
         addr: Option<Sockaddr> = "2" (message, optional),
     }
-    /// The answer of bind, close, connect, listen, send, sendto and setsockopt.
+    /// The response of bind, close, connect, listen, send, sendto and setsockopt.
     Return {
         /// The return value of the C function.
         ret: i32 = "1" (int32),
@@ -154,7 +155,7 @@ messages! {
     ConnectRequest {
         /// The socket.
         sockfd: i32 = "1" (int32),
-        /// Where to.
+        /// The remote address.
         addr: Option<Sockaddr> = "2" (message, optional),
     }
     /// getsockname(2).
@@ -162,79 +163,79 @@ messages! {
         /// The socket.
         sockfd: i32 = "1" (int32),
     }
-    /// The answer of getsockname(2).
+    /// The response of getsockname(2).
     GetSockNameResponse {
         /// 0 or -1.
         ret: i32 = "1" (int32),
         /// Error number.
         errno: i32 = "2" (int32),
-        /// The socket's own address.
+        /// The socket's local address.
         addr: Option<Sockaddr> = "3" (message, optional),
     }
     /// getsockopt(2).
     GetSockOptRequest {
         /// The socket.
         sockfd: i32 = "1" (int32),
-        /// `SOL_SOCKET` and so on.
+        /// `SOL_SOCKET` or another level.
         level: i32 = "2" (int32),
         /// The option.
         optname: i32 = "3" (int32),
-        /// Bytes that the caller has room for, if it asks for bytes.
+        /// Size of the caller's buffer, if it requests bytes.
         optlen: i32 = "4" (int32),
-        /// In which form.
+        /// The requested form.
         kind: i32 = "5" (enumeration = "OptionKind"),
     }
-    /// The answer of getsockopt(2).
+    /// The response of getsockopt(2).
     GetSockOptResponse {
         /// 0 or -1.
         ret: i32 = "1" (int32),
         /// Error number.
         errno: i32 = "2" (int32),
-        /// The value, in the form that was asked for.
+        /// The value in the requested form.
         optval: Option<SockOptVal> = "3" (message, optional),
     }
     /// listen(2).
     ListenRequest {
         /// The socket.
         sockfd: i32 = "1" (int32),
-        /// How many may wait.
+        /// Maximum number of waiting connections.
         backlog: i32 = "2" (int32),
     }
-    /// `struct pollfd`: `events` in a request, `revents` in an answer.
+    /// `struct pollfd`: `events` in a request, `revents` in a response.
     PollFd {
         /// The socket.
         fd: i32 = "1" (int32),
-        /// Which events.
+        /// The events.
         events: u32 = "2" (uint32),
     }
     /// poll(2).
     PollRequest {
         /// The sockets.
         pfds: Vec<PollFd> = "1" (message, repeated),
-        /// -1 waits for ever.
+        /// -1 waits without a limit.
         timeout_millis: i32 = "2" (int32),
     }
-    /// The answer of poll(2).
+    /// The response of poll(2).
     PollResponse {
-        /// How many have something, or -1.
+        /// Number of sockets with events, or -1.
         ret: i32 = "1" (int32),
         /// Error number.
         errno: i32 = "2" (int32),
-        /// Those that have something: as many as `ret` says.
+        /// The sockets with events; `ret` is their number.
         pfds: Vec<PollFd> = "3" (message, repeated),
     }
     /// recv(2).
     RecvRequest {
         /// The socket.
         sockfd: i32 = "1" (int32),
-        /// At most so many bytes.
+        /// Maximum number of bytes.
         len: i32 = "2" (int32),
         /// `MSG_...`.
         flags: i32 = "3" (int32),
     }
-    /// The answer of recv(2).
+    /// The response of recv(2).
     RecvResponse {
-        /// How many bytes, or -1.
+        /// Number of bytes, or -1.
         ret: i32 = "1" (int32),
         /// Error number.
         errno: i32 = "2" (int32),
@@ -258,17 +259,17 @@ messages! {
         buf: Vec<u8> = "2" (bytes = "vec"),
         /// `MSG_...`.
         flags: i32 = "3" (int32),
-        /// Where to.
+        /// The destination.
         dest_addr: Option<Sockaddr> = "4" (message, optional),
     }
     /// fcntl(2) with `O_NONBLOCK`.
     SetNonblockingRequest {
         /// The socket.
         fd: i32 = "1" (int32),
-        /// Set or cleared.
+        /// The new state of the flag.
         nonblocking: bool = "2" (bool),
     }
-    /// The answer of fcntl(2).
+    /// The response of fcntl(2).
     SetNonblockingResponse {
         /// 0 or -1.
         ret: i32 = "1" (int32),
@@ -281,7 +282,7 @@ messages! {
     SetSockOptRequest {
         /// The socket.
         sockfd: i32 = "1" (int32),
-        /// `SOL_SOCKET` and so on.
+        /// `SOL_SOCKET` or another level.
         level: i32 = "2" (int32),
         /// The option.
         optname: i32 = "3" (int32),
@@ -295,7 +296,7 @@ messages! {
         /// `SHUT_RD`, `SHUT_WR`, `SHUT_RDWR`.
         how: i32 = "2" (int32),
     }
-    /// The answer of shutdown(2).
+    /// The response of shutdown(2).
     ShutdownResponse {
         /// Error number.
         errno: i32 = "1" (int32),
@@ -309,7 +310,7 @@ messages! {
         /// 0 or `IPPROTO_TCP`.
         protocol: i32 = "3" (int32),
     }
-    /// The answer of socket(2).
+    /// The response of socket(2).
     SocketResponse {
         /// The socket, or -1.
         fd: i32 = "1" (int32),

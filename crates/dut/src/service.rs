@@ -1,7 +1,7 @@
-//! The gRPC service: HTTP/2 in, one of the calls, HTTP/2 out.
+//! The gRPC service over HTTP/2.
 //!
-//! Calls run beside each other, each that may wait on a thread of its own. When a client gives up a call, or
-//! its connection ends, the call ends too.
+//! Calls run concurrently; each call that may block has its own thread. When a client cancels a call, or its
+//! connection ends, the call ends too.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -21,15 +21,15 @@ use tonic_prost::ProstCodec;
 
 use crate::answer;
 
-/// Most bytes of one message.
+/// Maximum length of a message, bytes.
 const MAX_BYTES: usize = 64 << 20;
 
-/// Serves `sockets` to whoever connects, for ever. Errors of one connection end that one alone.
+/// Serves `sockets` to every client, without end. An error of one connection ends only that connection.
 pub async fn serve(listener: TcpListener, sockets: Sockets) -> std::io::Error {
     loop {
         let (stream, _) = match listener.accept().await {
             Ok(accepted) => accepted,
-            // A client that went away again, or too many descriptors for a moment.
+            // The client has closed the connection again, or there are temporarily too many descriptors.
             Err(error) if is_passing(&error) => {
                 tokio::time::sleep(std::time::Duration::from_millis(10)).await;
                 continue;
@@ -43,7 +43,7 @@ pub async fn serve(listener: TcpListener, sockets: Sockets) -> std::io::Error {
                 async move { Ok::<_, Infallible>(route(&sockets, request).await) }
             });
             let http = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
-            // How a client's connection ends is its own affair.
+            // An error of a client's connection needs no handling.
             let _ = http.serve_connection(TokioIo::new(stream), service).await;
         });
     }
@@ -56,7 +56,7 @@ fn is_passing(error: &std::io::Error) -> bool {
     )
 }
 
-/// Finds the call that the path names.
+/// Calls the function that the path names.
 async fn route(sockets: &Sockets, request: Request<Incoming>) -> Response<Body> {
     let path = request.uri().path().to_owned();
     macro_rules! calls {
@@ -100,7 +100,7 @@ where
     grpc.unary(Call { sockets: sockets.clone(), call }, request).await
 }
 
-/// One of the calls, as tonic runs it.
+/// One of the calls, in the form that tonic needs.
 struct Call<Q, R> {
     sockets: Sockets,
     call: fn(&Sockets, Q) -> R,

@@ -21,7 +21,6 @@ use crate::end::End;
 use crate::first_bytes::Speaker;
 use crate::frontends::{FrontendLimits, FrontendSlot, TooMany};
 use crate::hop::answer::{Asked, Rejected, Run, beginning, receive};
-use crate::hop::ephemeral::USUAL_LIFETIME;
 use crate::hop::line::Line;
 use crate::hop::{Hop, Purpose, Verdict};
 use crate::io::reset;
@@ -37,6 +36,7 @@ use crate::service::{
     Arrived, BACKLOG, Door, Listening, Phase, ServiceConfig, Serving, Summary, accept_failed, first_bytes,
     hop_tcp, on_each, reached, serve_until,
 };
+use crate::settings::{BackendSettings, HopSettings};
 use crate::timeouts::{Timeout, Timeouts};
 
 /// Limit of the hop's connections, in total and from one frontend, that SYN data opened and that are not
@@ -62,7 +62,7 @@ pub struct BackendConfig {
     pub origin: Option<String>,
     /// Protection of the hop.
     pub hop: Hop,
-    /// Lifetime of an ephemeral key pair under a shared key, 0 (for one connection) to 60 s. Default 10 s.
+    /// Lifetime of an ephemeral key pair under a shared key, 0 (for one connection) to 60 s.
     pub ephemeral_lifetime: Duration,
     /// Settings of the hop's connections. Default: [`hop_tcp`].
     pub tcp: TcpConfig,
@@ -72,7 +72,7 @@ pub struct BackendConfig {
     /// frontend.
     pub fast_open: Option<FastOpenListen>,
     /// Longest age of a first message at its arrival; an older one costs a round trip for a confirmation.
-    /// Messages are remembered for twice as long. 1 s to 1 h, default 10 s.
+    /// Messages are remembered for twice as long. 1 s to 1 h.
     pub replay_tolerance: Duration,
     /// Address for the kernel's TCP, for frontends whose path carries nothing else. Default `None`.
     pub kernel_listen: Option<SocketAddr>,
@@ -107,8 +107,8 @@ impl BackendConfig {
             listen,
             origin: origin.into(),
             hop,
-            ephemeral_lifetime: USUAL_LIFETIME,
-            replay_tolerance: Duration::from_secs(10),
+            ephemeral_lifetime: HopSettings::default().ephemeral_lifetime(),
+            replay_tolerance: BackendSettings::default().replay_tolerance(),
             kernel_listen: None,
             packet: None,
             allow: Vec::new(),

@@ -20,7 +20,6 @@ use crate::entrance::{Admitted, Entrance};
 use crate::exchanges::Exchanges;
 use crate::first_bytes::{GREETING, Guess, Habits, Speaker};
 use crate::hop::dial::Refused;
-use crate::hop::ephemeral::USUAL_LIFETIME;
 use crate::hop::line::Line;
 use crate::hop::opening::plain;
 use crate::hop::stream::HopStream;
@@ -36,6 +35,7 @@ use crate::routes::{self, Route};
 use crate::service::{
     Arrived, Door, Phase, ServiceConfig, Serving, Summary, adopt, first_bytes, hop_tcp, reached, serve_until,
 };
+use crate::settings::{FrontendSettings, HopSettings};
 use crate::transport::{PathState, Transport};
 use crate::upstream::{BackendSpec, Dialling, Health, Upstream, Upstreams};
 
@@ -54,7 +54,7 @@ pub struct FrontendConfig {
     pub backends: Vec<BackendSpec>,
     /// Protection of the hop.
     pub hop: Hop,
-    /// Lifetime of an ephemeral key pair under a shared key, 0 (for one connection) to 60 s. Default 10 s.
+    /// Lifetime of an ephemeral key pair under a shared key, 0 (for one connection) to 60 s.
     pub ephemeral_lifetime: Duration,
     /// Settings of the hop's connections. Default: [`hop_tcp`].
     pub tcp: TcpConfig,
@@ -67,10 +67,9 @@ pub struct FrontendConfig {
     /// Brisk's TCP towards the clients ([`Frontend::on_stacks`]). Default `None`: the kernel's.
     pub clients: Option<ClientSide>,
     /// Time to wait for the client's first bytes, which then travel with the opening of the hop, while it is
-    /// unknown which side sends first ([`crate::first_bytes`]). Default 5 ms.
+    /// unknown which side sends first ([`crate::first_bytes`]).
     pub first_bytes_wait: Duration,
-    /// Longest time to wait if clients are known to send first; 0: the same as `first_bytes_wait`. Default 2
-    /// s.
+    /// Longest time to wait if clients are known to send first; 0: the same as `first_bytes_wait`.
     pub first_bytes_limit: Duration,
     /// Protocols in which clients name their origin. Trusted proxies apply to all listeners, the other
     /// settings to `listen` only. Default none.
@@ -103,13 +102,13 @@ impl FrontendConfig {
             listeners: Vec::new(),
             backends,
             hop,
-            ephemeral_lifetime: USUAL_LIFETIME,
+            ephemeral_lifetime: HopSettings::default().ephemeral_lifetime(),
             tcp: hop_tcp(),
             fast_open: Some(FastOpenConnect::insured()),
             packet: None,
             clients: None,
-            first_bytes_wait: Duration::from_millis(5),
-            first_bytes_limit: Duration::from_secs(2),
+            first_bytes_wait: FrontendSettings::default().first_bytes_wait(),
+            first_bytes_limit: FrontendSettings::default().first_bytes_limit(),
             entrance: Entrance::default(),
             watch: false,
             direct: None,
@@ -157,8 +156,8 @@ impl Frontend {
         Ok(Frontend::with(sockets, config, endpoint))
     }
 
-    /// Accepts clients over brisk's TCP ([`FrontendConfig::clients`]): listens at each of these addresses on the
-    /// stack of its endpoint.
+    /// Accepts clients over brisk's TCP ([`FrontendConfig::clients`]): listens at each of these addresses on
+    /// the stack of its endpoint.
     ///
     /// # Errors
     /// If an address is not the endpoint's, or a port is in use.

@@ -21,6 +21,7 @@ use crate::hop::line::Line;
 use crate::io::{prepare, with_chunk};
 use crate::log::{Level, Log, Value};
 use crate::metrics::Metrics;
+use crate::settings::LimitSettings;
 use crate::timeouts::Timeouts;
 
 /// Settings of the hop's connections.
@@ -81,9 +82,9 @@ pub struct ServiceConfig {
     /// Limit of simultaneous connections; more wait, one of them accepted on each core. At least 1, default
     /// 10 000.
     pub max_connections: usize,
-    /// Time limit for open connections after the signal to stop. Default 30 s.
+    /// Time limit for open connections after the signal to stop.
     pub drain_timeout: Duration,
-    /// Time limit for opening the next connection (hop or origin). Default 10 s.
+    /// Time limit for opening the next connection (hop or origin).
     pub connect_timeout: Duration,
     /// Limits of inactivity.
     pub timeouts: Timeouts,
@@ -101,11 +102,18 @@ pub struct ServiceConfig {
 
 impl Default for ServiceConfig {
     fn default() -> Self {
+        ServiceConfig::within(&LimitSettings::default())
+    }
+}
+
+impl ServiceConfig {
+    /// Returns a service with these limits, which logs to stderr.
+    pub fn within(limits: &LimitSettings) -> ServiceConfig {
         ServiceConfig {
-            max_connections: 10_000,
-            drain_timeout: Duration::from_secs(30),
-            connect_timeout: Duration::from_secs(10),
-            timeouts: Timeouts::default(),
+            max_connections: limits.max_connections() as usize,
+            drain_timeout: limits.drain_timeout(),
+            connect_timeout: limits.connect_timeout(),
+            timeouts: limits.timeouts(),
             log: Log::stderr(crate::log::LogFormat::Text, Level::Info),
             metrics: Arc::default(),
             on_access: None,

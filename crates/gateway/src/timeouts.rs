@@ -43,25 +43,14 @@ impl Timeout {
 pub struct Timeouts {
     /// Limit for the bytes before the payload. At the frontend these are PROXY, SOCKS5 or CONNECT, timed from
     /// the accept. At the backend it is the first message, timed from its first byte; until that byte the
-    /// limit is `connect_timeout` if that is longer. Zero is not permitted. Default 5 s.
+    /// limit is `connect_timeout` if that is longer. Zero is not permitted.
     pub header: Duration,
-    /// Until the first byte in either direction. Default 1 min.
+    /// Until the first byte in either direction.
     pub first_byte: Duration,
-    /// Between bytes in either direction. Default 1 h.
+    /// Between bytes in either direction.
     pub idle: Duration,
-    /// Between bytes of the end that continues after the other has finished. Default 5 min.
+    /// Between bytes of the end that continues after the other has finished.
     pub half_closed: Duration,
-}
-
-impl Default for Timeouts {
-    fn default() -> Timeouts {
-        Timeouts {
-            header: Duration::from_secs(5),
-            first_byte: Duration::from_secs(60),
-            idle: Duration::from_secs(3600),
-            half_closed: Duration::from_secs(300),
-        }
-    }
 }
 
 /// Time of the last activity of a connection, updated by both directions.

@@ -1,5 +1,5 @@
-//! A frontend that serves unmodified clients over brisk's TCP: a client's TCP, a link in memory, the frontend,
-//! another link in memory, the backend, and an origin of the kernel's on the loopback.
+//! A frontend that serves unmodified clients over brisk's TCP: a client's TCP, a link in memory, the
+//! frontend, another link in memory, the backend, and an origin of the kernel's on the loopback.
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,9 +18,9 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-/// Longest wait for what ought to happen soon.
+/// Longest wait for an event that is due soon.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Where clients connect.
+/// The address at which clients connect.
 const AT: &str = "10.0.0.2:80";
 /// The backend on the other link.
 const HOP: &str = "10.0.0.2:7443";
@@ -149,7 +149,7 @@ async fn client_reaches_the_origin_and_both_connections_are_recorded() {
     let facts = access.client_tcp.expect("the client's connection is recorded");
     assert_eq!((facts.tcp, facts.retransmits), ("brisk", 0));
     assert!(facts.segments > 100, "{facts:?}");
-    assert!(facts.rtt.is_some_and(|rtt| rtt > Duration::from_millis(5)), "{facts:?}");
+    assert!(facts.rtt.is_some_and(|rtt| rtt >= Duration::from_millis(10)), "{facts:?}");
     assert!(access.hop.is_some_and(|hop| hop.counters.data_segments_out > 100), "and so is the hop");
     let text = pair.metrics.text(None);
     for line in [
@@ -157,7 +157,7 @@ async fn client_reaches_the_origin_and_both_connections_are_recorded() {
         "brisk_client_connections_total{tcp=\"brisk\",result=\"client_failed\"} 0",
         "brisk_client_segments_total{tcp=\"brisk\",kind=\"retransmit\"} 0",
         "brisk_client_response_seconds_count{tcp=\"brisk\"} 1",
-        "brisk_client_rtt_seconds_bucket{le=\"0.005\",tcp=\"brisk\"} 0",
+        "brisk_client_rtt_seconds_bucket{le=\"0.01\",tcp=\"brisk\"} 0",
     ] {
         assert!(text.contains(line), "{line} is not in\n{text}");
     }

@@ -1,8 +1,7 @@
-//! Many short transfers over one link, once for each arm: what each mechanism would do.
+//! Many short transfers over one link, once for each arm: the effect of each mechanism.
 //!
-//! Transaction `i` has the same seed in every arm: the same size, the same draws of the link. Arms are
-//! therefore compared on the same losses, and the result depends on the seed alone, not on how many cores
-//! worked on it.
+//! Transaction `i` has the same seed in every arm: the same size and the same random numbers of the link. So
+//! arms are compared on the same losses, and the result depends on the seed but not on the number of cores.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -25,32 +24,32 @@ pub mod transaction;
 
 use transaction::Acquaintances;
 
-/// A comparison to be made.
+/// Parameters of a comparison.
 #[derive(Clone, Debug)]
 pub struct Comparison {
     /// The path.
     pub link: LinkSpec,
-    /// Bytes of each request. Default 100, about the least that a web request has.
+    /// Bytes of each request. Default 100, about the minimum of a web request.
     pub request: u32,
     /// Bytes of the responses.
     pub sizes: Sizes,
-    /// How the sizes were asked for, for the report.
+    /// The sizes as requested, for the report.
     pub sizes_text: String,
     /// A page that each transaction loads, instead of one response. Default `None`.
     pub page: Option<Page>,
     /// The surroundings of a transaction. Default: nothing.
     pub scenario: Scenario,
-    /// Transactions of each arm.
+    /// Number of transactions of each arm.
     pub n: u64,
-    /// Leave the handshake out.
+    /// Exclude the handshake.
     pub established: bool,
-    /// Seed of everything.
+    /// Seed of all random numbers.
     pub seed: u64,
     /// The variants to compare.
     pub arms: Vec<Profile>,
 }
 
-/// The profiles that are compared if none are asked for.
+/// Returns the default profiles to compare.
 pub fn default_arms() -> Vec<Profile> {
     let names = ["tcp", "tcp+tfo", "reactive", "corrective", "proactive", "all"];
     names.into_iter().filter_map(|name| Profile::parse(name).ok()).collect()
@@ -59,22 +58,21 @@ pub fn default_arms() -> Vec<Profile> {
 /// A transaction and its number.
 pub(crate) type Numbered = (u64, TransactionResult);
 
-/// Transactions that a core takes at a time, at most: so many make good use of an [`Arena`].
+/// Maximum number of transactions that a core takes at a time: enough to make good use of an [`Arena`].
 const CHUNK: u64 = 32;
-/// Times that a core takes some, at least: no core waits for longer than this part of the whole while another
-/// one works.
+/// Minimum number of chunks per core: at the end no core waits for longer than this part of the whole.
 const TURNS: u64 = 16;
 
-/// The result of a comparison, in the shape of `whatif --json`.
+/// The result of a comparison, in the format of `whatif --json`.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Report {
     /// The path.
     pub link: LinkReport,
     /// The transfer.
     pub workload: Workload,
-    /// Seed of everything.
+    /// Seed of all random numbers.
     pub seed: u64,
-    /// The arms in the order in which they were asked for.
+    /// The arms in the requested order.
     pub arms: Vec<ArmReport>,
 }
 
@@ -97,22 +95,22 @@ impl LinkReport {
 /// The transfer.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Workload {
-    /// The response size, as it was asked for.
+    /// The response size, as requested.
     pub flow: String,
     /// Bytes of each request.
     pub request_bytes: u32,
-    /// True if the handshake is left out.
+    /// True if the handshake is excluded.
     pub established: bool,
-    /// Transactions asked for, each arm.
+    /// Requested transactions per arm.
     pub n: u64,
 }
 
-/// The result of one arm. Times are over the transactions that completed.
+/// The result of one arm. Times are those of completed transactions.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct ArmReport {
-    /// The text that it was asked by.
+    /// The arm, as requested.
     pub name: String,
-    /// Transactions that were made.
+    /// Transactions run.
     pub n: u64,
     /// Transactions that completed.
     pub completed: u64,
@@ -122,11 +120,11 @@ pub struct ArmReport {
     pub ci95: Intervals,
     /// Completion time divided by the base round-trip time; null without one.
     pub rtts: Rtts,
-    /// IP bytes in both directions divided by the payload bytes of what completed.
+    /// IP bytes in both directions divided by the payload bytes of completed transactions.
     pub wire_ratio: f64,
-    /// Retransmission timeouts before completion, all transactions together.
+    /// Retransmission timeouts before completion, sum over all transactions.
     pub timeouts: u64,
-    /// Segments sent again before completion, all transactions together.
+    /// Retransmitted segments before completion, sum over all transactions.
     pub retransmits: u64,
     /// Share of the transactions that lost a packet before completion.
     pub hit: f64,
@@ -173,7 +171,7 @@ pub struct Rtts {
     pub p99: f64,
 }
 
-/// Losses repaired without a retransmission, by what repaired them.
+/// Losses repaired without a retransmission, by mechanism.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Repaired {
     /// A tail loss probe.
@@ -184,8 +182,8 @@ pub struct Repaired {
     pub copy: u64,
 }
 
-/// Makes a comparison on all cores. `progress` hears the number of transactions (of all arms) that became
-/// done; once `stop` is set, the report is over what is done by then.
+/// Runs a comparison on all cores. Calls `progress` with the number of transactions (of all arms) that were
+/// completed. Once `stop` is set, the report covers the completed transactions.
 ///
 /// # Errors
 /// The reason why a transaction cannot be simulated; the first one in order.
@@ -204,7 +202,7 @@ pub fn compare(
 /// Runs the transactions whose number is `wanted`, for each arm; fewer of them once `stop` is set.
 ///
 /// # Errors
-/// As [`compare`].
+/// Those of [`compare`].
 pub(crate) fn transactions(
     comparison: &Comparison,
     wanted: &(dyn Fn(u64) -> bool + Sync),
@@ -232,7 +230,7 @@ pub(crate) fn transactions(
     Ok(by_arm)
 }
 
-/// The transactions of these numbers, for each arm; fewer of them once `stop` is set.
+/// Runs the transactions of these numbers, for each arm; fewer of them once `stop` is set.
 fn run_chunk(
     comparison: &Comparison,
     acquaintances: &Acquaintances,
@@ -262,17 +260,17 @@ pub(crate) struct Totals {
     pub(crate) n: u64,
     /// IP bytes in both directions.
     pub(crate) wire_bytes: u64,
-    /// Payload of what completed.
+    /// Payload of completed transactions.
     pub(crate) payload_bytes: u64,
     pub(crate) timeouts: u64,
     pub(crate) retransmits: u64,
-    /// Transactions that lost a packet, if that is known.
+    /// Transactions that lost a packet, if known.
     pub(crate) hit: Option<u64>,
     pub(crate) repaired: Repaired,
 }
 
 impl ArmReport {
-    /// The report over the transactions of an arm.
+    /// Computes the report over the transactions of an arm.
     pub(crate) fn of_rows(comparison: &Comparison, arm: &Profile, rows: &[Row]) -> ArmReport {
         let total = |of: fn(&Row) -> u64| rows.iter().map(of).sum::<u64>();
         let totals = Totals {
@@ -293,7 +291,7 @@ impl ArmReport {
         ArmReport::new(&arm.name, &times, comparison.link.base_rtt(), comparison.seed, totals)
     }
 
-    /// The report over completion times in ms; the bootstrap draws from `seed`.
+    /// Computes the report over completion times in ms; `seed` is that of the bootstrap.
     pub(crate) fn new(
         name: &str,
         times: &Sample,
@@ -332,7 +330,7 @@ impl ArmReport {
 }
 
 impl Report {
-    /// The report of a comparison whose arms, by their place, are reported by `report_arm`.
+    /// Computes the report of a comparison; `report_arm` reports an arm by its index.
     pub(crate) fn of(comparison: &Comparison, report_arm: impl Fn(usize, &Profile) -> ArmReport) -> Report {
         Report {
             link: LinkReport::of(&comparison.link),
@@ -347,13 +345,13 @@ impl Report {
         }
     }
 
-    /// The report as text for a terminal of 80 columns.
+    /// Formats the report for a terminal of 80 columns.
     pub fn to_text(&self) -> String {
         table::text(self)
     }
 }
 
-/// Three digits behind the point: a microsecond of a millisecond, and more than any ratio is worth.
+/// Rounds to three decimals: a microsecond of a millisecond, and enough for ratios.
 fn rounded(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }
@@ -432,9 +430,9 @@ mod tests {
         }
     }
 
-    /// A transaction leaves only storage to the next one, whatever its profile.
+    /// A transaction leaves only memory to the next one, whatever its profile.
     #[test]
-    fn an_arm_does_not_notice_what_was_simulated_before_it() {
+    fn earlier_simulations_do_not_change_an_arm() {
         let text = ["tcp", "tcp+tfo", "tcp2012", "reactive", "corrective", "proactive", "all"].join(";");
         let rich = "fast_open,corrective=f1;corrective=rs4,proactive=short;tcp,path=on,memory=on";
         let arms = Profile::parse_list(&format!("{text};{rich}")).unwrap();
@@ -451,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stopped_comparison_reports_what_is_done() {
+    fn stopped_comparison_reports_completed_transactions() {
         let stop = AtomicBool::new(false);
         let done = AtomicU64::new(0);
         let progress = |n| {

@@ -1,9 +1,9 @@
 //! The packets of a simulated connection as a time-sequence diagram: an SVG with the client at the left, the
 //! server at the right, and time going down.
 //!
-//! It is drawn from a capture of both ends. A packet that is captured where it was sent and not where it
-//! should arrive was lost, and its arrow ends in a cross. Silences are shortened; the times at the margins
-//! are exact.
+//! The diagram is drawn from a capture of both ends. A packet that was captured at its sender but not at its
+//! receiver was lost, and its arrow ends in a cross. Idle times are shortened; the times at the margins are
+//! exact.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -14,28 +14,28 @@ use brisk_wire::gentle::{COPY, R_ACK, R_FAIL, R_SUCC};
 use brisk_wire::{ChecksumCheck, Flags, Gentle, Packet, Segment, SeqNum};
 use maud::{Markup, PreEscaped, html};
 
-/// Where the lines of client and server are, and the width of the drawing.
+/// Positions of the lines of client and server, and the width of the drawing.
 const CLIENT_X: f64 = 270.0;
 const SERVER_X: f64 = 560.0;
 const WIDTH: f64 = 830.0;
-/// Least distance of two labels, and the most that a silence gets.
+/// Minimum distance of two labels, and maximum height of an idle time.
 const STEP: f64 = 15.0;
 const SILENCE: f64 = 44.0;
 /// Height of a millisecond.
 const SCALE: f64 = 2.2;
-/// Packets that are drawn at most; a diagram of more helps nobody.
+/// Maximum number of packets; a larger diagram would not be readable.
 const MAX_PACKETS: usize = 400;
 
 const STYLE: &str = "text{font:10.5px ui-monospace,monospace;fill:var(--fg,#222)}.t{fill:var(--dim,#667)}\
 .end{stroke:var(--dim,#667);stroke-width:1.5}.p{stroke:var(--a1,#0b66c3);stroke-width:1.4;fill:none}\
 .extra{stroke-dasharray:5 3;stroke:var(--a3,#15803d)}.lost{stroke:var(--bad,#b3261e)}.x{fill:var(--bad,#b3261e);font-size:14px}";
 
-/// A capture in memory that can be read while the simulation still owns the writer.
+/// A capture in memory that can be read while the simulation owns the writer.
 #[derive(Clone, Debug, Default)]
 pub struct Buffer(Arc<Mutex<Vec<u8>>>);
 
 impl Buffer {
-    /// The bytes written so far.
+    /// Returns the bytes written so far.
     pub fn bytes(&self) -> Vec<u8> {
         self.0.lock().map(|bytes| bytes.clone()).unwrap_or_default()
     }
@@ -54,26 +54,25 @@ impl Write for Buffer {
 
 /// A packet of a capture.
 struct Captured {
-    /// At the server, not the client.
+    /// True at the server, false at the client.
     at_server: bool,
     heading: Heading,
     us: u64,
     bytes: Vec<u8>,
 }
 
-/// A packet from end to end.
+/// A packet from its sender to its receiver.
 struct Crossing {
     from_server: bool,
     sent: u64,
     /// `None`: lost.
     arrived: Option<u64>,
     label: String,
-    /// A copy or a parity: more than the data itself.
+    /// True for a copy or parity.
     extra: bool,
 }
 
-/// Draws what is in a capture that [`brisk_sim`] wrote of client and server (interfaces 0 and 1). `title`
-/// stands above it.
+/// Draws a capture that [`brisk_sim`] has written of client and server (interfaces 0 and 1), below `title`.
 pub fn svg(capture: &[u8], title: &str) -> String {
     let crossings = crossings(&read(capture));
     let heights = heights(&crossings);
@@ -98,7 +97,7 @@ pub fn svg(capture: &[u8], title: &str) -> String {
     markup.into_string()
 }
 
-/// The next free place for a label at each end.
+/// The next free position for a label at each end.
 #[derive(Default)]
 struct Slots([f64; 2]);
 
@@ -114,13 +113,13 @@ impl Slots {
     }
 }
 
-/// An arrow with its label; `flight` is how long a packet takes, in microseconds.
+/// Draws an arrow with its label; `flight` is the one-way time of a packet, microseconds.
 fn arrow(crossing: &Crossing, flight: u64, y: &impl Fn(u64) -> f64, slots: &mut Slots) -> Markup {
     let Crossing { from_server, sent, arrived, label, extra } = crossing;
     let (from, to) = if *from_server { (SERVER_X, CLIENT_X) } else { (CLIENT_X, SERVER_X) };
     let start = slots.take(*from_server, y(*sent));
     let away = if *from_server { -1.0 } else { 1.0 };
-    // A lost one ends two thirds of the way, as steep as if it had arrived.
+    // The arrow of a lost packet ends at two thirds, with the slope of a packet that arrives.
     let (x, end) = match arrived {
         // Packets of the same instant are drawn below each other at both ends.
         Some(at) => (to, y(*at) + start - y(*sent)),
@@ -144,8 +143,8 @@ fn arrow(crossing: &Crossing, flight: u64, y: &impl Fn(u64) -> f64, slots: &mut 
     }
 }
 
-/// Every time at which something happens and its height: linear, but for silences, and for instants at which
-/// much happens.
+/// Returns every time of an event and its height: linear, except for idle times and for instants with many
+/// events.
 fn heights(crossings: &[Crossing]) -> Vec<(u64, f64)> {
     let mut happens: BTreeMap<u64, [u32; 2]> = BTreeMap::new();
     for Crossing { from_server, sent, arrived, .. } in crossings {
@@ -166,7 +165,7 @@ fn heights(crossings: &[Crossing]) -> Vec<(u64, f64)> {
     happens.into_iter().map(place).collect()
 }
 
-/// Pairs what was sent with what arrived.
+/// Pairs sent packets with arrived ones.
 fn crossings(captured: &[Captured]) -> Vec<Crossing> {
     let mut taken = vec![false; captured.len()];
     let mut first: [Option<SeqNum>; 2] = [None; 2];
@@ -199,7 +198,8 @@ fn crossings(captured: &[Captured]) -> Vec<Crossing> {
             break;
         }
     }
-    // A packet without a later one of the same side was still on its way when the capture ended.
+    // A packet that did not arrive was still in transit at the end of the capture, unless a later one of the
+    // same side arrived.
     let arrived = |server: bool| {
         let of = |crossing: &&Crossing| crossing.from_server == server && crossing.arrived.is_some();
         found.iter().filter(of).map(|crossing| crossing.sent).max()
@@ -211,7 +211,7 @@ fn crossings(captured: &[Captured]) -> Vec<Crossing> {
     found
 }
 
-/// Sequence numbers from the beginning of the connection, the acknowledgement, and what the options say.
+/// Returns relative sequence numbers, the acknowledgement, and the content of the options.
 fn label(segment: &Segment<'_>, first: [Option<SeqNum>; 2], from_server: bool) -> String {
     let relative = |seq: SeqNum, base: Option<SeqNum>| base.map_or(0, |base| seq.0.wrapping_sub(base.0));
     let own = relative(segment.tcp.seq, first[usize::from(from_server)]);
@@ -253,7 +253,7 @@ fn gentle(option: Gentle) -> Option<String> {
     (!words.is_empty()).then(|| format!("[{}]", words.join(" ")))
 }
 
-/// A parity, or a copy: it is marked by a reserved bit or in the option.
+/// True for parity, or for a copy, which is marked by a reserved bit or in the option.
 fn is_extra(segment: &Segment<'_>) -> bool {
     let copy = matches!(segment.tcp.options.gentle, Some(Gentle::Short { flags }) if flags & COPY != 0);
     is_parity(segment) || copy || segment.tcp.flags.contains(Flags::R4)
@@ -264,8 +264,8 @@ fn is_parity(segment: &Segment<'_>) -> bool {
     matches!(option, Some(Gentle::EncF1 { .. } | Gentle::EncF2 { .. } | Gentle::EncRs { .. }))
 }
 
-/// The packets of a capture that this program wrote, little-endian, with times in microseconds. Ends at the
-/// first thing that is not.
+/// Reads the packets of a capture that this program wrote: little-endian, with times in microseconds. Skips
+/// other blocks, and ends at the first invalid one.
 fn read(capture: &[u8]) -> Vec<Captured> {
     const ENHANCED_PACKET: u32 = 6;
     let word = |at: usize| Some(u32::from_le_bytes(capture.get(at..at + 4)?.try_into().ok()?));

@@ -2,19 +2,19 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | [`sizes`] | how large the responses are: one size or a distribution |
+//! | [`sizes`] | response sizes: one size or a distribution |
 //! | [`compare`] | many short transfers over one link, once for each arm |
-//! | [`scenario`] | what surrounds a transaction: several paths, a second hop, neighbours |
+//! | [`scenario`] | the surroundings of a transaction: several paths, a second hop, neighbours |
 //! | [`statistics`] | quantiles, means and bootstrap intervals |
 //! | [`demo`] | a gateway pair over an emulated link, under load, on one machine |
 //! | [`diagram`] | the packets of a simulated connection as a diagram |
-//! | [`pages`] | pages of many objects: from a HAR or another recording, or made from a seed |
-//! | [`plan`] | experiments with the papers' figures beside: run, kept, judged, reported |
+//! | [`pages`] | pages of many objects: from a HAR or another recording, or created from a seed |
+//! | [`plan`] | experiments with the papers' figures: run, stored, judged, reported |
 //! | [`browse`] | a page in a real Chromium over an emulated link |
-//! | [`captured`] | traffic of one's own, from a capture or an access log, and what each mechanism would do for it |
+//! | [`captured`] | traffic from a capture or an access log, and the expected gain of each mechanism for it |
 //! | [`real`] | contestants in real time over the same emulated link |
-//! | [`mod@bench`] | processor time of both ends above the kernel's TCP and above ours, in turns |
-//! | [`side`] | the kernel's TCP and ours behind one face |
+//! | [`mod@bench`] | processor time of both ends with the kernel's TCP and with ours, in turns |
+//! | [`side`] | one interface to the kernel's TCP and to ours |
 //! | [`emulate`] | a link in real time between two devices |
 
 #![forbid(unsafe_code)]
@@ -34,8 +34,9 @@ pub mod scenario;
 pub mod side;
 pub mod sizes;
 pub mod statistics;
+mod text_table;
 
-/// A digest of bytes (SipHash-2-4 under a fixed key): tells two builds apart, protects against nothing.
+/// Returns a digest of bytes (SipHash-2-4 with a fixed key), which distinguishes builds but is not secure.
 pub fn digest(bytes: &[u8]) -> u64 {
     siphasher::sip::SipHasher24::new_with_keys(0, 0).hash(bytes)
 }

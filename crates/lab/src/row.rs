@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 pub struct Row {
     /// Its number in the run.
     pub index: u64,
-    /// To the last byte of the response; empty if it never came.
+    /// Time to the last byte of the response; empty if it did not arrive.
     pub completion_us: Option<u64>,
-    /// To the first byte of the response.
+    /// Time to the first byte of the response.
     pub first_byte_us: Option<u64>,
     /// IP bytes from the client.
     pub wire_up: u64,
@@ -21,21 +21,21 @@ pub struct Row {
     pub wire_down: u64,
     /// Bytes of request and response.
     pub payload: u64,
-    /// Segments that either end sent, acknowledgements included.
+    /// Segments that both ends sent, acknowledgements included.
     pub segments: u64,
     /// Packets dropped on the path.
     pub dropped: u64,
-    /// Segments sent again.
+    /// Retransmitted segments.
     pub retransmits: u64,
     /// Retransmission timeouts, those of the handshake included.
     pub timeouts: u64,
-    /// Of these, SYN and SYN-ACK.
+    /// Timeouts of SYN and SYN-ACK.
     pub handshake_timeouts: u64,
     /// Fast recoveries.
     pub recoveries: u64,
-    /// Window reductions taken back.
+    /// Window reductions that were undone.
     pub undos: u64,
-    /// Repaired losses that the window was reduced for.
+    /// Repaired losses for which the window was reduced.
     pub masked_losses: u64,
     /// Tail loss probes.
     pub probes: u64,
@@ -51,12 +51,12 @@ pub struct Row {
     pub srtt_us: Option<u64>,
     /// Bytes that arrived for the plain flows on the same link.
     pub neighbour: u64,
-    /// Which packets of a burst were lost, the first in the lowest bit.
+    /// Lost packets of a burst as a bit mask, the first packet in the lowest bit.
     pub lost_at: u64,
 }
 
 impl Row {
-    /// The row of transaction `index`.
+    /// Returns the row of transaction `index`.
     pub fn of(index: u64, result: &TransactionResult) -> Row {
         let us = |time: Option<Duration>| time.map(|time| time.as_micros() as u64);
         Row {

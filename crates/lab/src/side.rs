@@ -1,5 +1,5 @@
-//! The kernel's TCP and ours behind one face: what runs above either is the same code, so that what differs
-//! is the TCP.
+//! One interface to the kernel's TCP and to ours: the code above it is the same, so that only the TCP
+//! differs.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,42 +13,42 @@ use tokio::net::TcpSocket;
 
 /// `MSG_FASTOPEN` of `sendto(2)`: connect, with the data on the SYN if there is a cookie.
 const MSG_FASTOPEN: i32 = 0x2000_0000;
-/// Linux's answer to it without a cookie: connecting, and the data was not taken.
+/// Linux's error without a cookie: the SYN was sent without the data.
 const EINPROGRESS: i32 = 115;
-/// Connections that wait to be accepted.
+/// Maximum number of connections that wait to be accepted.
 const BACKLOG: usize = 4096;
 
-/// Whose TCP.
+/// The TCP to use.
 #[derive(Debug)]
 pub enum Side {
     /// The kernel's, in the namespace of the calling thread.
     Kernel {
         /// Send requests on the SYN.
         fast_open: bool,
-        /// Congestion control of its sockets; none: the route's or the system's.
+        /// Congestion control of its sockets; `None`: that of the route or the system.
         congestion: Option<&'static str>,
     },
     /// A stack of ours.
     Ours {
         /// The stack.
         endpoint: Endpoint,
-        /// Send requests on the SYN, and take them.
+        /// Send requests on the SYN, and accept them.
         fast_open: bool,
     },
 }
 
-/// A connection of either.
+/// A connection of either TCP.
 #[derive(Debug)]
 pub enum Stream {
     /// The kernel's.
     Kernel(tokio::net::TcpStream),
     /// Ours.
     Ours(brisk_runtime::TcpStream),
-    /// Ours, with a request over Fast Open that a second connection insures.
+    /// Ours, with a request over Fast Open that is repeated on a second connection if necessary.
     Hedged(brisk_runtime::HedgedStream),
 }
 
-/// A listener of either.
+/// A listener of either TCP.
 #[derive(Debug)]
 pub enum Listener {
     /// The kernel's.
@@ -58,8 +58,8 @@ pub enum Listener {
 }
 
 impl Side {
-    /// Listens; Fast Open may leave at most `queue` connections unacknowledged (the kernel has a sysctl for
-    /// that).
+    /// Listens. With Fast Open, our TCP may leave at most `queue` connections unacknowledged; for the kernel,
+    /// a sysctl enables Fast Open.
     ///
     /// # Errors
     /// Those of `bind` and `listen`.
@@ -77,7 +77,7 @@ impl Side {
                 socket.bind(local);
                 socket.set_nodelay(true);
                 if *fast_open {
-                    // The kernel has no limit for one client beside that for all.
+                    // The kernel has one limit for all clients and none per client.
                     let queue = FastOpenListen {
                         max_pending: queue,
                         max_per_ip: queue.max(1),
@@ -90,8 +90,8 @@ impl Side {
         }
     }
 
-    /// Connects and sends `request` as early as may be. With Fast Open the connection need not stand when
-    /// this returns.
+    /// Connects and sends `request` as early as possible. With Fast Open the handshake may still be in
+    /// progress when this returns.
     pub async fn ask(&self, to: SocketAddr, request: &[u8]) -> io::Result<Stream> {
         match self {
             Side::Kernel { fast_open: true, congestion } => {
@@ -112,7 +112,7 @@ impl Side {
         }
     }
 
-    /// Connects without data, whatever is said of Fast Open.
+    /// Connects without data, also if Fast Open is enabled.
     ///
     /// # Errors
     /// Those of `connect`.
@@ -129,7 +129,7 @@ impl Side {
     }
 }
 
-/// A socket of the kernel that does not block, for the family of `address`.
+/// Returns a non-blocking socket of the kernel for the family of `address`.
 fn kernel_socket(address: SocketAddr, congestion: Option<&'static str>) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_nonblocking(true)?;
@@ -141,7 +141,7 @@ fn kernel_socket(address: SocketAddr, congestion: Option<&'static str>) -> io::R
     Ok(socket)
 }
 
-/// Does as `curl --tcp-fastopen`.
+/// Connects like `curl --tcp-fastopen`.
 async fn fast_open_by_kernel(
     to: SocketAddr,
     request: &[u8],
@@ -163,7 +163,7 @@ async fn fast_open_by_kernel(
 }
 
 impl Listener {
-    /// One for each stack of ours, to be accepted from where that runs.
+    /// Returns one listener for each stack of ours, to be used where that stack runs.
     pub fn split(self) -> Vec<Listener> {
         match self {
             Listener::Kernel(_) => vec![self],
@@ -171,7 +171,7 @@ impl Listener {
         }
     }
 
-    /// Where it listens.
+    /// Returns the listening address.
     ///
     /// # Errors
     /// Those of `getsockname`.
@@ -182,7 +182,7 @@ impl Listener {
         }
     }
 
-    /// The next connection.
+    /// Accepts the next connection.
     ///
     /// # Errors
     /// Those of `accept`.
@@ -206,12 +206,12 @@ impl Stream {
                 stream.set_nodelay(true);
                 Ok(())
             }
-            // Its configuration says so.
+            // Set in its configuration.
             Stream::Hedged(_) => Ok(()),
         }
     }
 
-    /// Counters of our TCP for the connection; `None` for the kernel's.
+    /// Returns the counters of our TCP for the connection; `None` for the kernel's.
     pub fn stats(&self) -> Option<ConnStats> {
         match self {
             Stream::Kernel(_) => None,

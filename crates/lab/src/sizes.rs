@@ -1,8 +1,8 @@
-//! How large the responses are: one size for all, or a cumulative distribution.
+//! Response sizes: one size for all, or a cumulative distribution.
 //!
-//! A distribution is a CSV file with a line per point, `bytes,cumulative share`, sizes and shares not
-//! falling, the last share 1. Between two points sizes are spread evenly. A first line that is not a number
-//! is a heading; empty lines and lines that begin with `#` are skipped.
+//! A distribution is a CSV file with one point per line, `bytes,cumulative share`. Sizes and shares must not
+//! decrease, and the last share must be 1. Between two points sizes are distributed evenly. A first line that
+//! is not a number is a heading; empty lines and lines that begin with `#` are skipped.
 
 use rand_core::RngCore;
 use thiserror::Error;
@@ -16,21 +16,21 @@ pub enum Sizes {
     Distribution(Vec<(f64, f64)>),
 }
 
-/// Why a text is no distribution of sizes.
+/// Why a text is not a distribution of sizes.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum SizesError {
     /// A line cannot be read.
     #[error("line {line}: '{text}' is not 'bytes,cumulative share' such as 10000,0.15")]
     Line {
-        /// Counted from 1.
+        /// Line number, from 1.
         line: usize,
         /// Text of the line.
         text: String,
     },
-    /// Sizes or shares fall from one line to the next.
+    /// Sizes or shares decrease from one line to the next.
     #[error("line {line}: sizes and shares must not fall from line to line")]
     Falls {
-        /// Counted from 1.
+        /// Line number, from 1.
         line: usize,
     },
     /// There is no line with numbers.
@@ -42,10 +42,10 @@ pub enum SizesError {
 }
 
 impl Sizes {
-    /// Reads a distribution from CSV.
+    /// Parses a distribution from CSV.
     ///
     /// # Errors
-    /// The first line that cannot be meant.
+    /// The first invalid line.
     pub fn parse_csv(text: &str) -> Result<Sizes, SizesError> {
         let mut points: Vec<(f64, f64)> = Vec::new();
         let mut heading_allowed = true;
@@ -74,7 +74,8 @@ impl Sizes {
         }
     }
 
-    /// The distribution of a sample: each of its sizes as often as it occurs. `None` of nothing.
+    /// Returns the distribution of a sample, with each size as often as it occurs. `None` for an empty
+    /// sample.
     pub fn of_sample(mut sizes: Vec<u64>) -> Option<Sizes> {
         sizes.sort_unstable();
         let count = sizes.len() as f64;
@@ -83,14 +84,14 @@ impl Sizes {
             let (bytes, below, here) = (*bytes as f64, index as f64 / count, (index + 1) as f64 / count);
             match points.last_mut() {
                 Some((last, share)) if *last == bytes => *share = here,
-                // Two points with the same share at either side: nothing lies between two sizes.
+                // Two points of equal size: no size lies between two sizes of the sample.
                 _ => points.extend([(bytes, below), (bytes, here)]),
             }
         }
         (!points.is_empty()).then_some(Sizes::Distribution(points))
     }
 
-    /// The size of one response in bytes, at least 1.
+    /// Draws the size of one response in bytes, at least 1.
     pub fn draw(&self, rng: &mut impl RngCore) -> u64 {
         match self {
             Sizes::Fixed(bytes) => (*bytes).max(1),
@@ -109,7 +110,7 @@ fn point(line: &str) -> Option<(f64, f64)> {
     Some((number(bytes)?, number(share)?))
 }
 
-/// The size below which `share` of the responses are.
+/// Returns the size below which `share` of the responses are.
 fn at_share(points: &[(f64, f64)], share: f64) -> f64 {
     let above = points.partition_point(|(_, cumulative)| *cumulative < share);
     let Some((high, high_share)) = points.get(above).copied() else {

@@ -1,4 +1,4 @@
-//! The demonstration, in real time. It has a program of its own so that nothing else computes meanwhile.
+//! The demonstration, in real time. It has its own test program, so that only its tests run at the same time.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use brisk_runtime::profile::Profile;
 fn demo(link: &str, seconds: u64) -> Demo {
     Demo {
         link: LinkSpec::parse(link).unwrap(),
-        // Two stand for all: without optimisation the seals of the hop take their time.
+        // Two arms are enough: without optimisation the encryption of the hop is slow.
         arms: Profile::parse_list("tcp; tcp+tfo").unwrap(),
         flow: 5_000,
         flow_text: "5kB".to_owned(),
@@ -35,7 +35,7 @@ async fn requests_through_gateways_and_link_take_two_round_trips() {
     assert!((26..75).contains(&arm.measured.n), "the warm-up is not counted: {arm:?}");
     assert_eq!(arm.measured.completed, arm.measured.n, "{arm:?}");
     assert_eq!(arm.simulated_ms.p50, 80.0);
-    // Upwards only a stall is excluded: on a machine that computes other things the seals are late.
+    // The upper bound only excludes a stall: on a busy machine the encryption is slow.
     assert!((80.0..1000.0).contains(&arm.measured.ms.p50), "{arm:?}");
     assert!((1.05..2.0).contains(&arm.measured.wire_ratio), "{arm:?}");
 }

@@ -1,4 +1,4 @@
-//! The emulated link between two network namespaces, carrying the kernel's own TCP. Skips without the rights.
+//! The emulated link between two network namespaces with the kernel's TCP. Skipped without the rights.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -24,15 +24,15 @@ impl Write for Shared {
     }
 }
 
-/// Accepts one connection, reads four bytes, answers `bytes` bytes.
+/// Accepts one connection, reads four bytes, sends `bytes` bytes.
 fn serve(listener: &TcpListener, bytes: usize) {
     let (mut stream, _) = listener.accept().unwrap();
     stream.read_exact(&mut [0; 4]).unwrap();
     stream.write_all(&vec![7; bytes]).unwrap();
 }
 
-/// Time to connect, and then to ask and read it all.
-fn ask(server: SocketAddr, bytes: usize) -> (Duration, Duration) {
+/// Returns the time to connect, and the time of the request and the response.
+fn time_request(server: SocketAddr, bytes: usize) -> (Duration, Duration) {
     let began = Instant::now();
     let mut stream = TcpStream::connect(server).unwrap();
     let connected = began.elapsed();
@@ -68,17 +68,17 @@ fn kernel_tcp_meets_the_delay_and_the_rate_between_two_namespaces() {
         let inside_b = Namespace::open(&between.b).unwrap();
         let listener = inside_b.run(|| TcpListener::bind(server).unwrap()).unwrap();
         scope.spawn(move || serve(&listener, bytes));
-        let took = Namespace::open(&between.a).unwrap().run(|| ask(server.into(), bytes)).unwrap();
+        let took = Namespace::open(&between.a).unwrap().run(|| time_request(server.into(), bytes)).unwrap();
         stop.store(true, Ordering::Relaxed);
         (link.join().unwrap(), took)
     });
     drop(created);
-    // Upwards there is room for a machine that computes other things.
+    // The upper bound leaves room for a busy machine.
     assert!((40..300).contains(&connect.as_millis()), "a round trip: {connect:?}");
-    // 100 kB at 8 Mbit/s take 100 ms, beside the round trip and those of slow start.
+    // 100 kB at 8 Mbit/s take 100 ms in addition to the round trip and those of slow start.
     assert!((140..2000).contains(&transfer.as_millis()), "{transfer:?}");
     assert!(outcome.down.delivered_bytes > bytes as u64, "{outcome:?}");
     assert_eq!((outcome.send_errors, outcome.down.dropped_loss), (0, 0), "{outcome:?}");
-    // Every packet stands in the capture twice: at the end that it left and at the end where it arrived.
+    // The capture has every packet twice: at the sending and at the receiving end.
     assert!(capture.0.lock().unwrap().len() > 2 * bytes);
 }

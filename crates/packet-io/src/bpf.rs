@@ -1,5 +1,5 @@
 //! Small programs that the kernel runs on packets: classic BPF (`Documentation/networking/filter.rst`), and
-//! its translation into the extended one (RFC 9669) for who takes only that ([`extended`]).
+//! its translation into extended BPF (RFC 9669) for hooks that accept only that ([`extended`]).
 //!
 //! Classic programs need no privilege, extended ones CAP_BPF or CAP_SYS_ADMIN on most systems.
 
@@ -10,8 +10,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use libc::sock_filter;
 
-/// Accumulator from a byte, a half word, a word at a fixed place of the packet; a byte and a half word from X
-/// on; from a number; from the register X.
+/// Loads the accumulator: a byte, half word or word at a fixed offset of the packet; a byte or half word at X
+/// plus an offset; a constant; the register X.
 pub(crate) const LDB: u32 = libc::BPF_LD | libc::BPF_B | libc::BPF_ABS;
 pub(crate) const LDH: u32 = libc::BPF_LD | libc::BPF_H | libc::BPF_ABS;
 pub(crate) const LDW: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
@@ -19,40 +19,40 @@ pub(crate) const LDB_X: u32 = libc::BPF_LD | libc::BPF_B | libc::BPF_IND;
 pub(crate) const LDH_X: u32 = libc::BPF_LD | libc::BPF_H | libc::BPF_IND;
 pub(crate) const LD: u32 = libc::BPF_LD | libc::BPF_IMM;
 pub(crate) const TXA: u32 = libc::BPF_MISC | libc::BPF_TXA;
-/// The register X from a number, from the length of an IPv4 header at a fixed place, from the accumulator.
+/// Loads X: a constant, the length of the IPv4 header at a fixed offset, the accumulator.
 pub(crate) const LDX: u32 = libc::BPF_LDX | libc::BPF_IMM;
 pub(crate) const LDX_IP: u32 = libc::BPF_LDX | libc::BPF_B | libc::BPF_MSH;
 pub(crate) const TAX: u32 = libc::BPF_MISC | libc::BPF_TAX;
-/// Accumulator and X; accumulator and a number.
+/// Operations of the accumulator with X, and with a constant.
 pub(crate) const XOR_X: u32 = libc::BPF_ALU | libc::BPF_XOR | libc::BPF_X;
 pub(crate) const MUL: u32 = libc::BPF_ALU | libc::BPF_MUL | libc::BPF_K;
 pub(crate) const LSH: u32 = libc::BPF_ALU | libc::BPF_LSH | libc::BPF_K;
 pub(crate) const RSH: u32 = libc::BPF_ALU | libc::BPF_RSH | libc::BPF_K;
-/// Goes on elsewhere if the accumulator is a number, greater, not less, has one of its bits.
+/// Jumps if the accumulator is equal to, greater than, or not less than a constant, or has one of its bits.
 pub(crate) const JEQ: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
 pub(crate) const JGT: u32 = libc::BPF_JMP | libc::BPF_JGT | libc::BPF_K;
 pub(crate) const JGE: u32 = libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K;
 pub(crate) const JSET: u32 = libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K;
-/// The answer is a number, the accumulator.
+/// Returns a constant, or the accumulator.
 pub(crate) const RET: u32 = libc::BPF_RET | libc::BPF_K;
 pub(crate) const RET_A: u32 = libc::BPF_RET | libc::BPF_A;
 
-/// An instruction that goes on with the next one.
+/// Returns an instruction after which the next one runs.
 pub(crate) fn step(code: u32, k: u32) -> sock_filter {
     sock_filter { code: code as u16, jt: 0, jf: 0, k }
 }
 
-/// Goes on behind the next `count` instructions unless the accumulator is `k`.
+/// Returns an instruction that skips the next `count` instructions unless the accumulator is `k`.
 pub(crate) fn skip_unless(k: u32, count: u8) -> sock_filter {
     sock_filter { jf: count, ..step(JEQ, k) }
 }
 
-/// Goes on behind the next `count` instructions if the accumulator is `k`.
+/// Returns an instruction that skips the next `count` instructions if the accumulator is `k`.
 pub(crate) fn skip_if(k: u32, count: u8) -> sock_filter {
     sock_filter { jt: count, ..step(JEQ, k) }
 }
 
-/// Gives a socket a classic program by an option that takes one.
+/// Attaches a classic program to a socket by a socket option.
 pub(crate) fn set_program(
     socket: BorrowedFd<'_>,
     level: i32,
@@ -75,5 +75,5 @@ pub(crate) fn set_program(
     if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Where a classic program finds what the frame carries, as the kernel has it: [`LDW`] from here.
+/// Offset at which a classic program finds the kernel's protocol of the frame: [`LDW`] loads it.
 pub(crate) const PROTOCOL: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_PROTOCOL) as u32;

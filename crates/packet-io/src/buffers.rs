@@ -1,37 +1,36 @@
-//! Buffers that packets are read into, and that whoever gets a packet may keep for a while.
+//! Buffers for received packets, which the receiver of a packet may keep for a while.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
 use bytes::{Bytes, BytesMut};
 
-/// Buffers that were handed over and are watched until nobody has them any more; of more than these the
-/// oldest is left to whoever has it.
+/// Maximum number of lent buffers that are watched for reuse; beyond it the oldest is given away.
 const WATCHED: usize = 16;
-/// Watched buffers that are looked at before a new one is made.
+/// Maximum number of watched buffers that are checked before a new one is allocated.
 const LOOKS: usize = 4;
 
-/// Buffers of one size, used again and again.
+/// Buffers of one size that are reused.
 #[derive(Debug)]
 pub(crate) struct Buffers {
     size: usize,
     current: BytesMut,
-    /// Handed over, the oldest first.
+    /// Lent buffers, oldest first.
     watched: VecDeque<Bytes>,
 }
 
 impl Buffers {
-    /// Buffers of `size` bytes.
+    /// Returns buffers of `size` bytes.
     pub(crate) fn of(size: usize) -> Buffers {
         Buffers { size, current: BytesMut::zeroed(size), watched: VecDeque::new() }
     }
 
-    /// The buffer to read into, all of it.
+    /// Returns the whole buffer to read into.
     pub(crate) fn current(&mut self) -> &mut [u8] {
         &mut self.current
     }
 
-    /// Hands those bytes of the buffer to `sink`, and the right to keep them if they are at least half of it.
+    /// Passes these bytes of the buffer to `sink`, with the buffer itself if they are at least half of it.
     pub(crate) fn hand_over(&mut self, bytes: Range<usize>, sink: impl FnOnce(&[u8], Option<&Bytes>)) {
         if 2 * bytes.len() < self.size {
             return sink(self.current.get(bytes).unwrap_or_default(), None);
@@ -44,7 +43,7 @@ impl Buffers {
         self.current = self.next();
     }
 
-    /// A buffer that nobody has, used before if possible.
+    /// Returns a buffer that is not lent, a used one if possible.
     fn next(&mut self) -> BytesMut {
         for _ in 0..LOOKS.min(self.watched.len()) {
             match self.watched.pop_front().map(Bytes::try_into_mut) {
@@ -65,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_packet_may_be_kept_and_its_buffer_comes_back() {
+    fn long_packet_may_be_kept_and_its_buffer_is_reused() {
         let mut buffers = Buffers::of(100);
         let first = buffers.current().as_ptr();
         buffers.current()[..3].copy_from_slice(b"abc");
@@ -84,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_packet_is_only_shown() {
+    fn short_packet_is_passed_without_its_buffer() {
         let mut buffers = Buffers::of(100);
         let first = buffers.current().as_ptr();
         for bytes in [0..49, 10..59] {
@@ -94,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_watched_than_may_be() {
+    fn number_of_watched_buffers_is_limited() {
         let mut buffers = Buffers::of(100);
         let mut kept = Vec::new();
         for _ in 0..3 * WATCHED {

@@ -1,7 +1,6 @@
-//! Where the headers of a TCP packet lie: the little that a device must know to offload it.
+//! Offsets in the headers of a TCP packet, as needed for offload.
 //!
-//! Devices see packets of their own stack and of the kernel; whatever does not look like plain TCP is passed
-//! on whole.
+//! Devices see packets of their own stack and of the kernel; packets that are not plain TCP pass unchanged.
 
 /// Offset of the flags byte in a TCP header.
 const FLAGS: usize = 13;
@@ -16,17 +15,17 @@ const TCP: u8 = 6;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Headers {
     pub(crate) v6: bool,
-    /// Bytes of the IP header, options included.
+    /// Length of the IP header with options, bytes.
     pub(crate) ip_len: usize,
-    /// Bytes of the TCP header, options included.
+    /// Length of the TCP header with options, bytes.
     pub(crate) tcp_len: usize,
 }
 
 impl Headers {
-    /// Most bytes of both together: 60 of IPv4 with options, 60 of TCP.
+    /// Maximum of both together: 60 of IPv4 with options, 60 of TCP.
     pub(crate) const MAX: usize = 120;
 
-    /// `None` for everything that is not a complete TCP header behind a complete IP header.
+    /// Parses the headers; `None` unless both the IP and the TCP header are complete.
     pub(crate) fn of(packet: &[u8]) -> Option<Headers> {
         let (v6, ip_len, protocol) = match packet.first()? >> 4 {
             4 => {
@@ -45,7 +44,7 @@ impl Headers {
         (protocol == TCP && fits).then_some(Headers { v6, ip_len, tcp_len })
     }
 
-    /// Both headers together: where the payload starts.
+    /// Returns the length of both headers, which is the offset of the payload.
     pub(crate) fn total(&self) -> usize {
         self.ip_len + self.tcp_len
     }
@@ -54,8 +53,8 @@ impl Headers {
         packet.get(self.ip_len + FLAGS).copied().unwrap_or(0)
     }
 
-    /// The folded, uncomplemented sum of the pseudo-header (RFC 9293 3.1, RFC 8200 8.1): what the checksum
-    /// field of a packet holds that the device is to finish.
+    /// Returns the folded, uncomplemented sum of the pseudo-header (RFC 9293 3.1, RFC 8200 8.1). A packet
+    /// whose checksum the device has to finish has this sum in its checksum field.
     pub(crate) fn pseudo_sum(&self, packet: &[u8]) -> u16 {
         let addresses = if self.v6 { packet.get(8..40) } else { packet.get(12..20) };
         let len = packet.len().saturating_sub(self.ip_len) as u32;
@@ -68,14 +67,14 @@ impl Headers {
     }
 }
 
-/// Sum of the big-endian 16-bit words, not folded yet.
+/// Returns the sum of the big-endian 16-bit words, not folded.
 pub(crate) fn sum(bytes: &[u8]) -> u64 {
     let mut words = bytes.chunks_exact(2);
     let total: u64 = words.by_ref().map(|word| u64::from(u16::from_be_bytes([word[0], word[1]]))).sum();
     total + words.remainder().first().map_or(0, |&last| u64::from(last) << 8)
 }
 
-/// Ones-complement folding to 16 bits.
+/// Folds a sum to 16 bits, in ones' complement.
 pub(crate) fn fold(mut sum: u64) -> u16 {
     while sum > 0xFFFF {
         sum = (sum >> 16) + (sum & 0xFFFF);
@@ -89,7 +88,7 @@ mod tests {
     use crate::testing::Tcp;
 
     #[test]
-    fn the_shape_of_both_families_is_found() {
+    fn headers_of_both_families_are_parsed() {
         let packet = Tcp { options: vec![1; 12], ..Tcp::v4() }.packet();
         assert_eq!(Headers::of(&packet), Some(Headers { v6: false, ip_len: 20, tcp_len: 32 }));
         let packet = Tcp::v6().packet();
@@ -97,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_cut_short_or_not_tcp_has_no_shape() {
+    fn truncated_and_other_packets_have_no_headers() {
         for packet in [Tcp::v4().packet(), Tcp::v6().packet()] {
             for len in 0..packet.len() {
                 assert_eq!(Headers::of(&packet[..len]), None);

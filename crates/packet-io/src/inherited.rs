@@ -1,4 +1,4 @@
-//! A listening socket that whoever started the program has bound already (systemd's socket activation).
+//! A listening socket that the parent process has bound (systemd's socket activation).
 
 use std::io;
 use std::net::TcpListener;
@@ -6,13 +6,13 @@ use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use socket2::Socket;
 
-/// Where inherited descriptors begin (`sd_listen_fds(3)`).
+/// First inherited descriptor (`sd_listen_fds(3)`).
 const FIRST: RawFd = 3;
 
-/// Takes the listening TCP socket with this descriptor, once: nobody else may own it.
+/// Takes ownership of the listening TCP socket with this descriptor. Call it once per descriptor.
 ///
 /// # Errors
-/// If the descriptor is below those that can be inherited, is none, or is no listening TCP socket.
+/// The descriptor is below those that can be inherited, is not open, or is not a listening TCP socket.
 pub fn inherited_listener(descriptor: RawFd) -> io::Result<TcpListener> {
     let wrong =
         |why: &str| io::Error::new(io::ErrorKind::InvalidInput, format!("descriptor {descriptor} {why}"));
@@ -27,7 +27,7 @@ pub fn inherited_listener(descriptor: RawFd) -> io::Result<TcpListener> {
     if !listens {
         return Err(wrong("is no listening socket"));
     }
-    // SAFETY: it is open, and by the contract of socket activation it is ours and nobody else's.
+    // SAFETY: the descriptor is open, and by the contract of socket activation no other code owns it.
     let socket = Socket::from(unsafe { OwnedFd::from_raw_fd(descriptor) });
     socket.set_cloexec(true)?;
     socket.set_nonblocking(true)?;

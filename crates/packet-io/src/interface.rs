@@ -1,7 +1,7 @@
-//! A network interface and what is configured on it: addresses, MTU, up or down, routes.
+//! A network interface and its configuration: addresses, MTU, state, routes.
 //!
-//! A small encoder for rtnetlink (`rtnetlink(7)`), so that nothing is shelled out and IPv4 and IPv6 are the
-//! same code. Everything here acts in the network namespace of the calling thread; see [`crate::netns`].
+//! A small encoder for rtnetlink (`rtnetlink(7)`) makes external programs unnecessary and shares the code of
+//! IPv4 and IPv6. All calls act in the network namespace of the calling thread; see [`crate::netns`].
 
 use std::io;
 use std::net::IpAddr;
@@ -31,17 +31,17 @@ impl Interface {
         }
     }
 
-    /// The name.
+    /// Returns the name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The kernel's number for it.
+    /// Returns the kernel's index of the interface.
     pub fn index(&self) -> u32 {
         self.index
     }
 
-    /// Whether the interface is switched on.
+    /// True if the interface is up.
     pub fn is_up(&self) -> Result<bool, OpenError> {
         let reply = self
             .link()
@@ -50,7 +50,7 @@ impl Interface {
         Ok(flags & libc::IFF_UP != 0)
     }
 
-    /// Whether somebody is at the other end: of a TUN device, whether anybody has it open.
+    /// True if the other end is connected; for a TUN device, if a process has it open.
     pub fn has_carrier(&self) -> Result<bool, OpenError> {
         let reply = self
             .link()
@@ -59,7 +59,7 @@ impl Interface {
         Ok(carrier.is_some_and(|carrier| carrier != [0]))
     }
 
-    /// The MTU in bytes.
+    /// Returns the MTU in bytes.
     pub fn mtu(&self) -> Result<usize, OpenError> {
         self.link()
             .and_then(|reply| {
@@ -71,13 +71,13 @@ impl Interface {
             .map_err(|error| OpenError::interface(&self.name, "does not tell its MTU", error))
     }
 
-    /// The hardware address of an Ethernet.
+    /// Returns the hardware address of an Ethernet.
     pub fn hardware_address(&self) -> Result<[u8; 6], OpenError> {
         self.link()
             .and_then(|reply| {
                 let attributes = reply.get(IFINFOMSG..).unwrap_or_default();
                 let address = attribute(attributes, IFLA_ADDRESS).and_then(|value| value.try_into().ok());
-                // The loopback interface says that it is at zero.
+                // The loopback interface reports an address of zeros.
                 address
                     .filter(|address| *address != [0; 6])
                     .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "it is no Ethernet"))
@@ -85,7 +85,7 @@ impl Interface {
             .map_err(|error| OpenError::interface(&self.name, "has no hardware address of six bytes", error))
     }
 
-    /// Kind of the virtual device, as `ip -d link` has it ("veth", "bridge"); `None` for one of hardware.
+    /// Returns the kind of a virtual device, as in `ip -d link` ("veth", "bridge"); `None` for hardware.
     pub(crate) fn kind(&self) -> Option<String> {
         let reply = self.link().ok()?;
         let information = attribute(reply.get(IFINFOMSG..)?, IFLA_LINKINFO)?;
@@ -93,15 +93,15 @@ impl Interface {
         Some(String::from_utf8_lossy(kind).trim_end_matches('\0').to_owned())
     }
 
-    /// The number of the XDP program at the interface, if there is one.
+    /// Returns the number of the XDP program at the interface, if there is one.
     pub(crate) fn xdp_program(&self) -> Option<u32> {
         let reply = self.link().ok()?;
         let xdp = attribute(reply.get(IFINFOMSG..)?, IFLA_XDP)?;
         Some(u32::from_ne_bytes(attribute(xdp, IFLA_XDP_PROG_ID)?.try_into().ok()?))
     }
 
-    /// How many queues arriving frames come by, as `ethtool -l` has it; where the driver does not say, as
-    /// many as it has made room for.
+    /// Returns the number of receive queues, as in `ethtool -l`; if the driver does not report it, the number
+    /// of queues for which it has allocated memory.
     pub(crate) fn receive_queues(&self) -> u32 {
         let rooms = || {
             let reply = self.link().ok()?;
@@ -111,11 +111,11 @@ impl Interface {
         self.channels().ok().or_else(rooms).unwrap_or(1)
     }
 
-    /// Queues that are on, as the driver says (`ETHTOOL_GCHANNELS`).
+    /// Returns the number of active receive queues that the driver reports (`ETHTOOL_GCHANNELS`).
     fn channels(&self) -> io::Result<u32> {
         let socket = std::net::UdpSocket::bind((std::net::Ipv4Addr::UNSPECIFIED, 0))?;
-        // struct ethtool_channels: the command, the most of each kind, then how many receive, send, are
-        // other, do both.
+        // struct ethtool_channels: the command, the maximum of each kind, then the numbers of receive, send,
+        // other and combined channels.
         let mut channels = [0u32; 9];
         channels[0] = ETHTOOL_GCHANNELS;
         // SAFETY: ifreq is plain old data.
@@ -124,7 +124,7 @@ impl Interface {
             *place = byte as libc::c_char;
         }
         request.ifr_ifru.ifru_data = (&raw mut channels).cast();
-        // SAFETY: the request takes an ifreq whose data is what its command says, here a struct
+        // SAFETY: the request takes an ifreq whose data is the structure of its command, here struct
         // ethtool_channels; both outlive the call.
         match unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) } {
             0 => Ok(channels[5] + channels[8]),
@@ -137,12 +137,12 @@ impl Interface {
         Request::new(RTM_GETLINK, 0).bytes(&link_header(self.index, 0, 0)).exchange()
     }
 
-    /// The addresses that the interface has, but not those of IPv6 that mean something on its link only.
+    /// Returns the addresses of the interface, except link-local IPv6 addresses.
     pub fn addresses(&self) -> Result<Vec<IpAddr>, OpenError> {
         let failed = |error| OpenError::interface(&self.name, "does not tell its addresses", error);
         let mut found = Vec::new();
         for family in [libc::AF_INET, libc::AF_INET6] {
-            // struct ifaddrmsg: the family, and nothing that is asked for in particular.
+            // struct ifaddrmsg: the family, and no filter.
             let header = [family as u8, 0, 0, 0, 0, 0, 0, 0];
             let request = Request::new(RTM_GETADDR, NLM_F_DUMP).bytes(&header);
             for answer in request.dump().map_err(failed)? {
@@ -152,7 +152,7 @@ impl Interface {
         Ok(found)
     }
 
-    /// The address in struct ifaddrmsg and attributes, if it is of this interface.
+    /// Returns the address in struct ifaddrmsg and attributes, if it belongs to this interface.
     fn address_in(&self, answer: &[u8]) -> Option<IpAddr> {
         let index = u32::from_ne_bytes(answer.get(4..8)?.try_into().ok()?);
         let attributes = answer.get(IFADDRMSG..)?;
@@ -175,9 +175,9 @@ impl Interface {
             .map_err(|error| OpenError::interface(&self.name, &format!("does not take MTU {mtu}"), error))
     }
 
-    /// Sets how long super-packets may be that the kernel sends through the interface or puts together from
-    /// what arrives, bytes. More than 65,536 takes Linux 6.3, and an interface that can (a veth can, a TUN
-    /// cannot).
+    /// Sets the maximum length, in bytes, of super-packets that the kernel sends through the interface or
+    /// merges on receipt. More than 65,536 requires Linux 6.3 and an interface with support (a veth has it, a
+    /// TUN does not).
     pub fn set_longest_super(&self, bytes: u32) -> Result<(), OpenError> {
         let lengths = [IFLA_GSO_MAX_SIZE, IFLA_GRO_MAX_SIZE, IFLA_GSO_IPV4_MAX_SIZE, IFLA_GRO_IPV4_MAX_SIZE];
         let request = Request::new(RTM_NEWLINK, 0).bytes(&link_header(self.index, 0, 0));
@@ -189,7 +189,7 @@ impl Interface {
         })
     }
 
-    /// Switches the interface on.
+    /// Brings the interface up.
     pub fn set_up(&self) -> Result<(), OpenError> {
         Request::new(RTM_NEWLINK, 0)
             .bytes(&link_header(self.index, libc::IFF_UP as u32, libc::IFF_UP as u32))
@@ -198,12 +198,12 @@ impl Interface {
             .map_err(|error| OpenError::interface(&self.name, "cannot be switched on", error))
     }
 
-    /// Gives the interface an address of the kernel, on a network of `prefix` bits. One that it has already
-    /// is no error. On an interface that is up the kernel answers to the address when this returns.
+    /// Adds an address of the kernel with a prefix of `prefix` bits. An existing address is no error. If the
+    /// interface is up, the kernel answers at the address when this returns.
     pub fn add_address(&self, address: IpAddr, prefix: u8) -> Result<(), OpenError> {
         let (family, octets) = encode(address);
         // struct ifaddrmsg: family, prefix length, flags, scope, index. Without duplicate address detection
-        // an IPv6 address is usable at once; on a device of our own there is nobody to collide with.
+        // an IPv6 address is usable at once; on a device of our own there are no other hosts.
         let no_detection = if address.is_ipv6() { libc::IFA_F_NODAD as u8 } else { 0 };
         let mut header = vec![family, prefix, no_detection, 0];
         header.extend(self.index.to_ne_bytes());
@@ -221,8 +221,8 @@ impl Interface {
         Ok(())
     }
 
-    /// Routes `destination/prefix` to this interface, `via` a next hop if one is given. `0.0.0.0/0` and
-    /// `::/0` are the default routes. One that exists is replaced.
+    /// Routes `destination/prefix` to this interface, through the next hop `via` if given. `0.0.0.0/0` and
+    /// `::/0` are the default routes. An existing route is replaced.
     pub fn add_route(&self, destination: IpAddr, prefix: u8, via: Option<IpAddr>) -> Result<(), OpenError> {
         let (family, octets) = encode(destination);
         let scope = if via.is_some() { RT_SCOPE_UNIVERSE } else { RT_SCOPE_LINK };
@@ -242,8 +242,8 @@ impl Interface {
     }
 }
 
-/// Linux adds the local route of an IPv6 address a moment after the address; a packet that comes before that
-/// is lost.
+/// Waits until Linux has added the local route of an IPv6 address, which it does shortly after it has added
+/// the address. Packets that arrive before that are lost.
 fn wait_until_local(address: IpAddr) {
     const ATTEMPTS: u32 = 500;
     const PAUSE: Duration = Duration::from_millis(1);
@@ -251,7 +251,7 @@ fn wait_until_local(address: IpAddr) {
         let (family, octets) = encode(address);
         let header = [family, octets.len() as u8 * 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
         let route = Request::new(RTM_GETROUTE, 0).bytes(&header).attribute(RTA_DST, &octets).exchange();
-        // The type of the route that the kernel would use is the eighth byte of struct rtmsg.
+        // The eighth byte of struct rtmsg is the type of the route that the kernel would use.
         if route.is_ok_and(|route| route.get(7) == Some(&RTN_LOCAL)) {
             return;
         }
@@ -306,7 +306,7 @@ pub(crate) const RTN_LOCAL: u8 = 2;
 // From linux/sockios.h and linux/ethtool.h.
 const SIOCETHTOOL: libc::Ioctl = 0x8946;
 const ETHTOOL_GCHANNELS: u32 = 0x3C;
-/// Room for what the kernel says at once, bytes.
+/// Size of the buffer for the kernel's answers, bytes.
 const ANSWER_ROOM: usize = 32 << 10;
 /// Size of struct nlmsghdr.
 pub(crate) const NLMSGHDR: usize = 16;
@@ -324,18 +324,18 @@ fn link_header(index: u32, flags: u32, change: u32) -> Vec<u8> {
     header
 }
 
-/// One message to the kernel: header, fixed part, attributes, each aligned to four bytes.
+/// One message to the kernel: header, fixed part and attributes, each aligned to four bytes.
 pub(crate) struct Request(Vec<u8>);
 
 impl Request {
-    /// One that has one answer, and no acknowledgement beside it.
+    /// Returns a request with one answer and no additional acknowledgement.
     pub(crate) fn question(kind: u16) -> Request {
         let mut question = Request::new(kind, 0);
         question.0[6..8].copy_from_slice(&NLM_F_REQUEST.to_ne_bytes());
         question
     }
 
-    /// The whole message under a number, which its answer repeats.
+    /// Returns the message with a sequence number, which its answer repeats.
     pub(crate) fn numbered(mut self, number: u32) -> Vec<u8> {
         let len = self.0.len() as u32;
         self.0[..4].copy_from_slice(&len.to_ne_bytes());
@@ -343,7 +343,7 @@ impl Request {
         self.0
     }
 
-    /// One that is answered, or acknowledged if it is a command.
+    /// Returns a request that gets an answer, or an acknowledgement if it is a command.
     pub(crate) fn new(kind: u16, flags: u16) -> Request {
         // struct nlmsghdr: length (written last), type, flags, sequence number, port.
         let mut message = vec![0u8; 4];
@@ -371,8 +371,8 @@ impl Request {
         self
     }
 
-    /// Sends the request and returns the payload of the first answer; for a command, which is only
-    /// acknowledged, that is empty.
+    /// Sends the request and returns the payload of the first answer; empty for a command, which is only
+    /// acknowledged.
     fn exchange(self) -> io::Result<Vec<u8>> {
         let socket = self.send()?;
         let mut buffer = vec![0u8; ANSWER_ROOM];
@@ -384,7 +384,7 @@ impl Request {
         refusal(payload).map(|()| Vec::new())
     }
 
-    /// Sends a request that has many answers, and returns their payloads.
+    /// Sends a request with many answers, and returns their payloads.
     fn dump(self) -> io::Result<Vec<Vec<u8>>> {
         let socket = self.send()?;
         let mut buffer = vec![0u8; ANSWER_ROOM];
@@ -411,14 +411,14 @@ impl Request {
     }
 }
 
-/// A socket to ask the kernel about interfaces and routes.
+/// Opens a socket for queries about interfaces and routes.
 pub(crate) fn rtnetlink() -> io::Result<OwnedFd> {
-    // NETLINK_ROUTE is protocol 0, which is what no choice means.
+    // NETLINK_ROUTE is protocol 0, the default.
     let family = AddressFamily::NETLINK;
     Ok(rustix::net::socket_with(family, SocketType::RAW, SocketFlags::CLOEXEC, None)?)
 }
 
-/// Type and payload of the first message, and what is behind it.
+/// Returns type and payload of the first message, and the remaining bytes.
 pub(crate) fn next_message(messages: &[u8]) -> io::Result<(u16, &[u8], &[u8])> {
     let take = || {
         let len = u32::from_ne_bytes(messages.get(..4)?.try_into().ok()?) as usize;
@@ -429,7 +429,7 @@ pub(crate) fn next_message(messages: &[u8]) -> io::Result<(u16, &[u8], &[u8])> {
     take().ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// The meaning of an NLMSG_ERROR: nothing went wrong if its code is 0.
+/// Decodes an NLMSG_ERROR; code 0 means success.
 pub(crate) fn refusal(payload: &[u8]) -> io::Result<()> {
     let code = payload.get(..4).and_then(|code| code.try_into().ok()).map(i32::from_ne_bytes);
     match code.ok_or(io::ErrorKind::InvalidData)? {
@@ -438,7 +438,7 @@ pub(crate) fn refusal(payload: &[u8]) -> io::Result<()> {
     }
 }
 
-/// The value of the first attribute of that kind.
+/// Returns the value of the first attribute of type `wanted`.
 pub(crate) fn attribute(mut attributes: &[u8], wanted: u16) -> Option<&[u8]> {
     loop {
         let len = usize::from(u16::from_ne_bytes(attributes.get(..2)?.try_into().ok()?));
@@ -451,7 +451,7 @@ pub(crate) fn attribute(mut attributes: &[u8], wanted: u16) -> Option<&[u8]> {
     }
 }
 
-/// Returns the defect of an interface name; `None` if Linux takes the name.
+/// Returns the error in an interface name; `None` if Linux accepts the name.
 pub(crate) fn name_problem(name: &str) -> Option<&'static str> {
     if name.is_empty() {
         Some("the interface name is empty")
@@ -463,8 +463,7 @@ pub(crate) fn name_problem(name: &str) -> Option<&'static str> {
     {
         Some("the interface name has a character that Linux does not allow")
     } else if name.contains(|c: char| c.is_control() || c == '%') {
-        // A '%' would make the kernel number the name itself ("tun%d"), and the caller would not know the
-        // result.
+        // With a '%' the kernel would replace "%d" by a number, and the caller would not know the name.
         Some("the interface name has a character that brisk does not allow")
     } else {
         None
@@ -478,7 +477,7 @@ mod tests {
     use crate::privileges::has_sys_admin;
 
     #[test]
-    fn loopback_tells_its_mtu_without_any_right() {
+    fn mtu_of_loopback_is_read_without_privileges() {
         assert!(Interface::named("lo").unwrap().mtu().unwrap() >= 1500);
     }
 

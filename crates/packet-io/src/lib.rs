@@ -1,22 +1,22 @@
-//! Linux devices that carry the packets of brisk, behind the trait of [`brisk_device`].
+//! Linux devices that carry brisk's packets, behind the trait of [`brisk_device`].
 //!
 //! | module | content |
 //! |---|---|
 //! | [`spec`] | [`DeviceSpec`]: the grammar of `--device` |
-//! | [`tun`] | a Linux TUN, with segmentation and checksum offload where the kernel grants it |
-//! | [`ethernet`] | a host of its own on an Ethernet, with ARP and neighbour discovery |
-//! | [`udp`] | TCP inside UDP: no privilege needed, passes every NAT |
+//! | [`tun`] | a Linux TUN, with segmentation and checksum offload where the kernel supports it |
+//! | [`ethernet`] | an additional host on an Ethernet, with ARP and neighbour discovery |
+//! | [`udp`] | TCP inside UDP: needs no privilege, passes every NAT |
 //! | [`packet`] | native TCP on an address of the host, through a packet socket |
-//! | [`xdp`] | the same through AF_XDP |
+//! | [`xdp`] | native TCP on an address of the host, through AF_XDP |
 //! | [`netns`] | network namespaces: open, create, run a closure inside |
 //! | [`interface`] | addresses, MTU and routes of a network interface |
 //! | [`realtime`] | waiting for a due time with microsecond precision |
 //! | [`sockopt`] | options of the kernel's sockets, by number |
-//! | [`privileges`] | what to tell a user who lacks a right |
+//! | [`privileges`] | errors with advice for a user who lacks a right |
 //!
-//! A device knows neither TCP's state nor a clock. It moves packets, cuts super-packets that the kernel
-//! cannot cut, and finishes checksums that the stack left open. All unsafe code of what runs in
-//! production is in this crate.
+//! A device has neither TCP state nor a clock. It moves packets, cuts super-packets that the kernel cannot
+//! cut, and finishes checksums that the stack left open. All unsafe code of production programs is in this
+//! crate.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(

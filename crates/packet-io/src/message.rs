@@ -1,4 +1,4 @@
-//! `sendmsg` and `recvmsg` with control messages as bytes, which no safe interface hands through.
+//! `sendmsg` and `recvmsg` with control messages as bytes, which no safe interface offers.
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
@@ -17,8 +17,8 @@ pub struct Received {
     pub flags: i32,
 }
 
-/// Sends `data`, to `to` if it is given, with control messages in the layout of this machine. Returns how
-/// many bytes were taken.
+/// Sends `data` with control messages in this machine's layout, to `to` if given. Returns the number of bytes
+/// that were taken.
 pub fn send(
     fd: BorrowedFd<'_>,
     data: &[u8],
@@ -28,12 +28,12 @@ pub fn send(
 ) -> io::Result<usize> {
     let part = IoSlice::new(data);
     let header = header(to, control, &part);
-    // SAFETY: everything that the header points to outlives the call, which only reads it.
+    // SAFETY: all memory that the header points to outlives the call, which only reads it.
     let taken = unsafe { libc::sendmsg(fd.as_raw_fd(), &header, flags) };
     usize::try_from(taken).map_err(|_| io::Error::last_os_error())
 }
 
-/// Something to send to somebody, with control messages.
+/// A message with its destination and control messages.
 pub(crate) struct Message<'a> {
     pub(crate) to: SockAddr,
     pub(crate) data: IoSlice<'a>,
@@ -45,7 +45,6 @@ impl<'a> Message<'a> {
         Message { to, data: IoSlice::new(data), control: Vec::new() }
     }
 
-    /// Adds a control message.
     pub(crate) fn add_control(&mut self, level: i32, kind: i32, value: &[u8]) {
         let len = size_of::<usize>() + 2 * size_of::<i32>() + value.len();
         self.control.extend(len.to_ne_bytes());
@@ -54,15 +53,15 @@ impl<'a> Message<'a> {
         self.control.resize(self.control.len().next_multiple_of(size_of::<usize>()), 0);
     }
 
-    /// Returns the header for the kernel. It points into the message.
+    /// Returns the kernel's header, which points into the message.
     pub(crate) fn header(&self) -> libc::msghdr {
         header(Some(&self.to), &self.control, &self.data)
     }
 }
 
-/// A header that points to all of these, which are only read.
+/// Returns a header that points to all of these; they are only read.
 fn header(to: Option<&SockAddr>, control: &[u8], part: &IoSlice<'_>) -> libc::msghdr {
-    // SAFETY: all zero is a header that names nothing.
+    // SAFETY: a header of zeros points to nothing.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
     // An IoSlice is an iovec.
     (header.msg_iov, header.msg_iovlen) = (std::ptr::from_ref(part).cast_mut().cast(), 1);
@@ -71,7 +70,7 @@ fn header(to: Option<&SockAddr>, control: &[u8], part: &IoSlice<'_>) -> libc::ms
         header.msg_namelen = to.len();
     }
     if !control.is_empty() {
-        // The C libraries have integers of different sizes for it.
+        // The C libraries declare the length with different integer types.
         (header.msg_control, header.msg_controllen) =
             (control.as_ptr().cast_mut().cast(), control.len() as _);
     }
@@ -81,25 +80,25 @@ fn header(to: Option<&SockAddr>, control: &[u8], part: &IoSlice<'_>) -> libc::ms
 /// Receives into `data`, and control messages into `control`.
 pub fn receive(fd: BorrowedFd<'_>, data: &mut [u8], control: &mut [u8], flags: i32) -> io::Result<Received> {
     let mut part = libc::iovec { iov_base: data.as_mut_ptr().cast(), iov_len: data.len() };
-    // SAFETY: all zero is a header that names nothing.
+    // SAFETY: a header of zeros points to nothing.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
     (header.msg_iov, header.msg_iovlen) = (&mut part, 1);
     (header.msg_control, header.msg_controllen) = (control.as_mut_ptr().cast(), control.len() as _);
-    // SAFETY: everything that the header points to outlives the call and is as large as it says.
+    // SAFETY: all buffers of the header outlive the call and have the stated lengths.
     let len = unsafe { libc::recvmsg(fd.as_raw_fd(), &mut header, flags) };
     let len = usize::try_from(len).map_err(|_| io::Error::last_os_error())?;
     Ok(Received { len, control_len: header.msg_controllen as usize, flags: header.msg_flags })
 }
 
-/// Takes an error from the queue of a socket: the bytes of what it is about that fit into `data`, where that
-/// was sent to, and how many bytes of `control` tell the error.
+/// Takes an error from a socket's error queue. Returns the bytes of the message concerned that fit into
+/// `data`, its destination, and the length of the control messages in `control` that describe the error.
 pub(crate) fn receive_error(
     fd: BorrowedFd<'_>,
     data: &mut [u8],
     control: &mut [u8],
 ) -> io::Result<(usize, Option<SocketAddr>, usize)> {
     let mut part = libc::iovec { iov_base: data.as_mut_ptr().cast(), iov_len: data.len() };
-    // SAFETY: the header points to buffers that outlive the call and are as large as it says; the kernel
+    // SAFETY: the header points to buffers that outlive the call and have the stated lengths; the kernel
     // writes the name and its length.
     let ((len, control_len), to) = unsafe {
         SockAddr::try_init(|name, name_len| {
@@ -131,7 +130,7 @@ mod tests {
         let (mut data, mut control) = ([0; 3], [0; 64]);
         let received = receive(receiver.as_fd(), &mut data, &mut control, 0).unwrap();
         assert_eq!((received.len, &data), (3, b"hel"));
-        // One message of one int: two bytes are left.
+        // One control message with one int: two bytes are left to read.
         assert!((20..=24).contains(&received.control_len), "{received:?}");
         assert_eq!(control[16..20], 2i32.to_ne_bytes());
         let none = receive(receiver.as_fd(), &mut data, &mut control, libc::MSG_ERRQUEUE).unwrap_err();
@@ -139,22 +138,22 @@ mod tests {
     }
 
     #[test]
-    fn control_messages_stand_where_the_system_looks_for_them() {
+    fn control_messages_have_the_layout_of_the_system() {
         let mut message =
             Message::new("127.0.0.1:9".parse::<std::net::SocketAddr>().unwrap().into(), b"data");
         for value in [&[1, 2][..], &[3, 4, 5, 6], &[7; 20]] {
             message.add_control(value.len() as i32, -1, value);
         }
         let header = message.header();
-        // SAFETY: the header points to the control messages of `message`, which are as long as it says.
+        // SAFETY: the header points to the control messages of `message`, which have the stated length.
         let mut next = unsafe { libc::CMSG_FIRSTHDR(&header) };
         for value in [&[1, 2][..], &[3, 4, 5, 6], &[7; 20]] {
-            // SAFETY: CMSG_FIRSTHDR and CMSG_NXTHDR answer a message that is whole, or null.
+            // SAFETY: CMSG_FIRSTHDR and CMSG_NXTHDR return a complete message, or null.
             let (found, data) = unsafe { (next.read_unaligned(), libc::CMSG_DATA(next)) };
             assert_eq!((found.cmsg_level, found.cmsg_type), (value.len() as i32, -1));
-            // SAFETY: it only calculates.
+            // SAFETY: CMSG_LEN only calculates.
             assert_eq!(found.cmsg_len, unsafe { libc::CMSG_LEN(value.len() as u32) } as usize);
-            // SAFETY: so many bytes of data follow its header.
+            // SAFETY: the header is followed by this many bytes of data.
             assert_eq!(unsafe { std::slice::from_raw_parts(data, value.len()) }, value);
             // SAFETY: as above.
             next = unsafe { libc::CMSG_NXTHDR(&header, next) };

@@ -1,10 +1,10 @@
 //! Network namespaces: open one by name or path, create one, run a closure inside.
 //!
-//! A namespace belongs to a thread, and a thread that changed cannot always come back (a user namespace may
-//! forbid it). So [`Namespace::run`] uses a scoped thread of its own: the caller's thread never changes.
-//! Descriptors that are opened inside stay in that namespace wherever they are used, which is how one process
-//! serves several. Names live in `/run/netns` as `ip-netns(8)` lays down, so `ip netns` sees what is created
-//! here and the other way round.
+//! A thread belongs to one namespace, and a thread that changed it cannot always return (a user namespace may
+//! forbid it). So [`Namespace::run`] starts a scoped thread, and the caller's thread never changes.
+//! Descriptors that are opened inside stay in that namespace wherever they are used, so one process can serve
+//! several namespaces. Names are in `/run/netns`, as `ip-netns(8)` specifies, so `ip netns` and this module
+//! see each other's namespaces.
 
 use std::fs;
 use std::io;
@@ -18,7 +18,7 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 use crate::interface::Interface;
 use crate::privileges::OpenError;
 
-/// Where `ip netns` keeps names.
+/// Directory of the names of `ip netns`.
 const NAMES: &str = "/run/netns";
 /// The namespace of the calling thread.
 const OWN: &str = "/proc/thread-self/ns/net";
@@ -31,12 +31,12 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// The namespace of the calling thread.
+    /// Returns the namespace of the calling thread.
     pub fn current() -> Result<Namespace, OpenError> {
         Namespace::open(OWN)
     }
 
-    /// An existing namespace: a name that `ip netns list` shows, or a path such as `/proc/PID/ns/net`.
+    /// Opens an existing namespace: a name of `ip netns list`, or a path such as `/proc/PID/ns/net`.
     pub fn open(name_or_path: &str) -> Result<Namespace, OpenError> {
         let path =
             if name_or_path.contains('/') { PathBuf::from(name_or_path) } else { named(name_or_path)? };
@@ -45,8 +45,8 @@ impl Namespace {
         Ok(Namespace { fd: Arc::new(file.into()), label: name_or_path.to_owned() })
     }
 
-    /// A fresh namespace without a name, with its loopback interface up. It vanishes with its last user, also
-    /// after a crash.
+    /// Creates a namespace without a name, with its loopback interface up. The kernel removes it with its
+    /// last user, also after a crash.
     pub fn anonymous() -> Result<Namespace, OpenError> {
         in_thread(|| {
             enter_fresh()?;
@@ -56,7 +56,7 @@ impl Namespace {
         .map_err(|error| OpenError::namespace("(anonymous)", "cannot be created", error))?
     }
 
-    /// Creates a namespace that stays until [`Namespace::delete`], as `ip netns add` does, with its loopback
+    /// Creates a namespace that exists until [`Namespace::delete`], as `ip netns add` does, with its loopback
     /// interface up. An existing name is an error.
     pub fn create(name: &str) -> Result<Namespace, OpenError> {
         let path = named(name)?;
@@ -77,19 +77,19 @@ impl Namespace {
         }
     }
 
-    /// Removes the name of a namespace; it vanishes when its last user has gone.
+    /// Removes the name of a namespace; the kernel removes the namespace with its last user.
     pub fn delete(name: &str) -> Result<(), OpenError> {
         let path = named(name)?;
         let failed = |error| OpenError::namespace(name, "cannot be deleted", error);
         match rustix::mount::unmount(&path, UnmountFlags::DETACH) {
-            // EINVAL: a name without a mount, left by a creation that was interrupted.
+            // EINVAL: the name has no mount, because its creation was interrupted.
             Ok(()) | Err(rustix::io::Errno::INVAL) => fs::remove_file(&path).map_err(failed),
             Err(error) => Err(failed(error.into())),
         }
     }
 
-    /// Runs `body` inside this namespace, on a thread of its own, and waits for it. A panic of `body` goes on
-    /// in the caller.
+    /// Runs `body` inside this namespace, on a thread of its own, and waits for it. A panic of `body`
+    /// continues in the caller.
     pub fn run<T: Send>(&self, body: impl FnOnce() -> T + Send) -> Result<T, OpenError> {
         in_thread(|| {
             self.enter()?;
@@ -98,14 +98,14 @@ impl Namespace {
         .map_err(|error| OpenError::namespace(&self.label, "cannot be entered", error))?
     }
 
-    /// Moves the calling thread into this namespace, for good. For a thread that the caller made for this
-    /// purpose.
+    /// Moves the calling thread into this namespace permanently. For a thread that the caller started for
+    /// this purpose.
     pub fn enter(&self) -> Result<(), OpenError> {
         rustix::thread::move_into_link_name_space(self.fd.as_fd(), Some(LinkNameSpaceType::Network))
             .map_err(|error| OpenError::namespace(&self.label, "cannot be entered", error.into()))
     }
 
-    /// The name or path that the namespace was opened by.
+    /// Returns the name or path by which the namespace was opened.
     pub fn label(&self) -> &str {
         &self.label
     }
@@ -118,25 +118,26 @@ impl AsFd for Namespace {
 }
 
 /// Moves the calling process into a user namespace and a network namespace of its own, with the loopback
-/// interface up. It stays the user that it was and has every capability in there. Needs no privilege where
-/// the system allows such namespaces. For a process with one thread: the kernel refuses others (`EINVAL`).
+/// interface up. The process keeps its user and gets every capability inside. Needs no privilege if the
+/// system permits such namespaces. The process must have one thread: the kernel refuses others (`EINVAL`).
 ///
 /// # Errors
-/// If the system refuses.
+/// The system refuses.
 pub fn enter_private() -> Result<(), OpenError> {
     let failed = |error: io::Error| OpenError::namespace("(private)", "cannot be created", error);
     let (user, group) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
-    // SAFETY: unshare(2) is unsafe only for CLONE_FILES, which is not asked for.
+    // SAFETY: unshare(2) is unsafe only with CLONE_FILES, which is not set.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWUSER | UnshareFlags::NEWNET) }
         .map_err(|error| failed(error.into()))?;
-    // user_namespaces(7): a group may be mapped only once setgroups(2) has been given up.
+    // user_namespaces(7): a group can be mapped only after setgroups(2) is denied.
     fs::write("/proc/self/setgroups", "deny").map_err(failed)?;
     fs::write("/proc/self/uid_map", format!("{user} {user} 1")).map_err(failed)?;
     fs::write("/proc/self/gid_map", format!("{group} {group} 1")).map_err(failed)?;
     Interface::named("lo")?.set_up()
 }
 
-/// `Err` if no thread could be started; a panic of `body` goes on in the caller.
+/// Runs `body` on a new thread. `Err` if no thread could be started; a panic of `body` continues in the
+/// caller.
 fn in_thread<T: Send>(body: impl FnOnce() -> T + Send) -> io::Result<T> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("netns".to_owned()).spawn_scoped(scope, body)?;
@@ -145,8 +146,8 @@ fn in_thread<T: Send>(body: impl FnOnce() -> T + Send) -> io::Result<T> {
 }
 
 fn enter_fresh() -> Result<(), OpenError> {
-    // SAFETY: unshare(2) is unsafe only for CLONE_FILES, where one thread could miss descriptors of another.
-    // CLONE_NEWNET changes nothing but the network namespace of this thread.
+    // SAFETY: unshare(2) is unsafe only with CLONE_FILES, because a thread could lose descriptors of another.
+    // CLONE_NEWNET changes only the network namespace of this thread.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }
         .map_err(|error| OpenError::namespace("(new)", "cannot be created", error.into()))
 }
@@ -159,14 +160,14 @@ fn named(name: &str) -> Result<PathBuf, OpenError> {
     Ok(Path::new(NAMES).join(name))
 }
 
-/// Makes the directory of names a shared mount, so that a name reaches other mount namespaces, as `ip netns
+/// Makes the directory of names a shared mount, so that names appear in other mount namespaces, as `ip netns
 /// add` does.
 fn share_names_directory() -> io::Result<()> {
     fs::create_dir_all(NAMES)?;
     let share =
         || rustix::mount::mount_change(NAMES, MountPropagationFlags::SHARED | MountPropagationFlags::REC);
     match share() {
-        // EINVAL: the directory is no mount point yet.
+        // EINVAL: the directory is not a mount point yet.
         Err(rustix::io::Errno::INVAL) => {
             rustix::mount::mount_bind_recursive(NAMES, NAMES)?;
             Ok(share()?)
@@ -185,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closure_runs_inside_and_the_caller_stays_where_it_was() {
+    fn closure_runs_inside_and_the_caller_keeps_its_namespace() {
         if !has_sys_admin() {
             println!("skipped: needs CAP_SYS_ADMIN to create a network namespace");
             return;

@@ -1,16 +1,15 @@
 //! Native TCP on an address of the host, through a packet socket (`packet(7)`).
 //!
-//! The kernel's TCP and the stack share the address; the ports tell them apart. Packets for a port of the
-//! stack are read from a packet socket, before any firewall of this host; packets of the stack leave through
-//! a raw socket, so that the kernel routes them, resolves the neighbour's address and applies its rules.
-//! `guard` keeps the kernel from answering. All of it needs CAP_NET_RAW and nothing else.
+//! The kernel's TCP and the stack share the address and use different ports. A packet socket reads packets
+//! for the stack's ports before any firewall of this host. The stack's packets leave through a raw socket, so
+//! the kernel routes them, resolves the neighbour's address and applies its rules. `guard` keeps the kernel
+//! from answering. All of this needs only CAP_NET_RAW.
 //!
-//! Where it may, the stack gets its segments by a faster way: the kernel redirects them (`redirect`,
-//! [`open`]).
+//! With more rights the kernel redirects segments to the stack, which is faster (`redirect`, [`open`]).
 //!
-//! Arriving packets may be super-packets, and their checksums may be unfinished where the sender is on this
-//! host; the kernel says so in a `virtio_net_hdr` (`PACKET_VNET_HDR`). Packets of the stack leave one by one,
-//! finished.
+//! Arriving packets may be super-packets. If the sender is on this host, their checksums may be unfinished; a
+//! `virtio_net_hdr` (`PACKET_VNET_HDR`) reports it. Packets of the stack leave one by one with finished
+//! checksums.
 
 pub(crate) mod filter;
 pub(crate) mod guard;
@@ -42,18 +41,18 @@ use guard::Guards;
 use out::Out;
 use redirect::RedirectDevice;
 
-/// How a packet device is opened.
+/// Options of a packet device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PacketOptions {
     /// Address and port that the stack listens on; `[::]` or `0.0.0.0` for every address. Default none.
     pub serve: Option<SocketAddr>,
-    /// Ports to claim for connections that the stack opens, of 61056 to 65535. They come in blocks of 64,
-    /// fewer if other processes have the rest; each takes a descriptor once it is used. Default 256.
+    /// Number of ports to claim, from 61056 to 65535, for connections that the stack opens. They come in
+    /// blocks of 64, fewer if other processes have the rest; each used port takes a descriptor. Default 256.
     pub local_ports: u16,
-    /// Wish for the receive buffer in bytes; the kernel may grant less. Default 4 MiB.
+    /// Requested size of the receive buffer in bytes; the kernel may grant less. Default 4 MiB.
     pub buffer_bytes: usize,
-    /// Let the kernel redirect frames instead of copying them to packet sockets, where [`open`] finds that it
-    /// can. Default true.
+    /// Let the kernel redirect frames instead of copying them to packet sockets, if [`open`] finds that this
+    /// works. Default true.
     pub redirect: bool,
 }
 
@@ -69,19 +68,19 @@ pub struct PacketDevice {
     reactor: Reactor,
     socket: Socket,
     out: Out,
-    /// Those of all queues.
+    /// The guards of all queues.
     guards: Arc<Guards>,
     interface: String,
-    /// Bytes of the link's header before each packet.
+    /// Length of the link header before each packet, bytes.
     link: usize,
     mtu: usize,
     buffer: Vec<u8>,
-    /// Segments that met a full socket.
+    /// Segments that wait because the socket was full.
     backlog: VecDeque<Vec<u8>>,
     counters: Counters,
 }
 
-/// The kernel hands over at most a 64 kB packet behind its headers.
+/// The kernel passes at most a packet of 64 kB after its headers.
 pub(crate) const READ_BUFFER: usize = MAX_SUPER + 128;
 pub(crate) const ETHERNET_HEADER: usize = 14;
 // From linux/if_packet.h and linux/if_ether.h.
@@ -91,19 +90,19 @@ pub(crate) const ETH_P_ALL: u16 = 3;
 
 /// The device that [`open`] has opened.
 pub struct Opened {
-    /// The queues, each a device.
+    /// The queues, one device each.
     pub queues: Vec<Box<dyn Device>>,
-    /// The ports that connections opened by the stack must come from.
+    /// Ports from which the stack must open connections.
     pub local_ports: Option<RangeInclusive<u16>>,
-    /// Whether the kernel redirects the frames; if not, they come by packet sockets.
+    /// True if the kernel redirects the frames; false if packet sockets receive them.
     pub redirected: bool,
 }
 
-/// Opens so many queues for the stack on `addresses`, which the host has and which are reached over
-/// `interface`: by redirection where the system allows it, by packet sockets otherwise.
+/// Opens `count` queues for the stack on `addresses`, which the host must have and which are reached over
+/// `interface`: with redirection if the system permits it, otherwise with packet sockets.
 ///
 /// # Errors
-/// As [`PacketDevice::open`].
+/// Those of [`PacketDevice::open`].
 pub fn open(
     interface: &str,
     addresses: &[IpAddr],
@@ -133,8 +132,8 @@ impl PacketDevice {
     /// Opens `interface`. The listening ports in `options` are guarded from now on.
     ///
     /// # Errors
-    /// Without CAP_NET_RAW, if there is no such interface, if it is neither Ethernet nor a tunnel of IP
-    /// packets, and if another program has the port.
+    /// CAP_NET_RAW is missing, there is no such interface, it is neither an Ethernet nor an IP tunnel, or
+    /// another program has the port.
     pub fn open(interface: &str, options: PacketOptions) -> Result<PacketDevice, OpenError> {
         PacketDevice::guarded(interface, options, claim(interface, options)?)
     }
@@ -147,7 +146,7 @@ impl PacketDevice {
         let found = Interface::named(interface)?;
         let mtu = found.mtu()?;
         let failed = |error| OpenError::packet(interface, "a packet socket cannot be opened", error);
-        // It gets nothing before it is bound, and then only what passes the filter.
+        // It receives nothing before it is bound, and then only packets that pass the filter.
         let socket = Socket::new(Domain::PACKET, Type::RAW.nonblocking(), None).map_err(failed)?;
         let link = match hardware(&socket, found.index()).map_err(failed)? {
             libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK => ETHERNET_HEADER,
@@ -173,17 +172,17 @@ impl PacketDevice {
         })
     }
 
-    /// The ports that connections opened by the stack must come from.
+    /// Returns the ports from which the stack must open connections.
     pub fn local_ports(&self) -> Option<RangeInclusive<u16>> {
         self.guards.ports()
     }
 
-    /// Sends what waits for a socket with room.
+    /// Sends waiting segments as long as the socket has room.
     fn drain(&mut self) -> io::Result<()> {
         while let Some(segment) = self.backlog.front() {
             match self.out.send(segment) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(error),
-                // No route, too long, a firewall's rule: to TCP that is a loss.
+                // No route, too long, or a firewall's rule: a loss for TCP.
                 Err(_) => self.counters.send_refused += 1,
                 Ok(()) => {}
             }
@@ -193,7 +192,7 @@ impl PacketDevice {
     }
 }
 
-/// The packet without what the link has added behind it to reach its shortest frame.
+/// Returns the packet without the padding of short frames.
 pub(crate) fn without_padding(packet: &[u8]) -> &[u8] {
     let length = match packet {
         [0x40..=0x4F, _, high, low, ..] => usize::from(u16::from_be_bytes([*high, *low])),
@@ -203,7 +202,6 @@ pub(crate) fn without_padding(packet: &[u8]) -> &[u8] {
     packet.get(..length).unwrap_or(packet)
 }
 
-/// The source port, if this is TCP.
 pub(crate) fn source_port(packet: &[u8]) -> Option<u16> {
     let headers = Headers::of(packet)?;
     let bytes = packet.get(headers.ip_len..)?.first_chunk::<2>()?;
@@ -227,7 +225,7 @@ impl Device for PacketDevice {
                     count += 1;
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                // Switched off, it may be switched on again.
+                // The interface is down and may come up again.
                 Err(error)
                     if error.raw_os_error() == Some(libc::ENETDOWN)
                         && Interface::named(&self.interface).is_ok() => {}
@@ -246,7 +244,7 @@ impl Device for PacketDevice {
         offload::cut(packet, tx, &mut |segment| self.backlog.push_back(segment.to_vec()));
         self.counters.on_sent(packet.len());
         match self.drain() {
-            // Waiting packets are taken.
+            // Waiting packets count as sent.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
             other => other,
         }
@@ -278,7 +276,7 @@ impl Device for PacketDevice {
     }
 }
 
-/// Reads one frame; its header is still in front of the packet.
+/// Reads one frame with its link header.
 pub(crate) fn read(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<(usize, RxMeta)> {
     let mut header = [0; VnetHeader::LEN];
     let mut parts = [IoSliceMut::new(&mut header), IoSliceMut::new(buffer)];
@@ -286,7 +284,7 @@ pub(crate) fn read(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<(usize, 
     Ok((len.saturating_sub(VnetHeader::LEN), VnetHeader::parse(&header).rx_meta()))
 }
 
-/// Returns the kind of the interface's link, as `ip link` names it by a word.
+/// Returns the hardware type of the interface (`sll_hatype`).
 fn hardware(socket: &Socket, index: u32) -> io::Result<u16> {
     bind(socket, index, 0)?;
     let storage = socket.local_addr()?;
@@ -295,7 +293,7 @@ fn hardware(socket: &Socket, index: u32) -> io::Result<u16> {
     Ok(unsafe { (*storage.as_ptr().cast::<libc::sockaddr_ll>()).sll_hatype })
 }
 
-/// Binds to an interface and to a protocol of frames; 0 gets none.
+/// Binds to an interface and an Ethernet protocol; protocol 0 receives nothing.
 pub(crate) fn bind(socket: &Socket, index: u32, protocol: u16) -> io::Result<()> {
     let mut storage = SockAddrStorage::zeroed();
     // SAFETY: sockaddr_ll is plain old data, and the storage has room and alignment for every kind of
@@ -309,7 +307,7 @@ pub(crate) fn bind(socket: &Socket, index: u32, protocol: u16) -> io::Result<()>
     socket.bind(&address)
 }
 
-/// Arriving packets get a `virtio_net_hdr`, and packets that this host sends do not arrive.
+/// Enables a `virtio_net_hdr` on arriving packets, and ignores packets that this host sends.
 pub(crate) fn describe_arrivals(socket: &Socket) -> io::Result<()> {
     let on = 1i32.to_ne_bytes();
     crate::sockopt::set(socket.as_fd(), libc::SOL_PACKET, PACKET_VNET_HDR, &on)?;

@@ -1,7 +1,7 @@
-//! Rights of this process, and advice for a user who lacks one.
+//! Rights of this process, and errors with advice for a user who lacks one.
 //!
-//! A device that cannot be opened answers with an [`OpenError`]: one line that names the device, says what is
-//! wrong, and what to do. Most failures here are a missing capability, so the remedy is part of the message.
+//! A device that cannot be opened returns an [`OpenError`]: one line with the device, the problem and the
+//! remedy. Most failures are a missing capability.
 
 use std::fmt;
 use std::io;
@@ -20,13 +20,13 @@ pub struct OpenError {
 }
 
 impl OpenError {
-    /// `source` happened to `subject` while doing `action`; `remedy` says what to do about it.
+    /// Returns the error that `source` occurred for `subject` during `action`; `remedy` says what to do.
     pub(crate) fn new(subject: impl Into<String>, action: &str, remedy: &str, source: io::Error) -> Self {
         let problem = format!("{action}: {source}; {remedy}");
         OpenError { subject: subject.into(), problem, kind: source.kind(), source: Some(source) }
     }
 
-    /// A request that cannot work on any system, without an error of the kernel behind it.
+    /// Returns an error for a request that no system can fulfil, without a kernel error.
     pub(crate) fn unsupported(subject: impl Into<String>, problem: impl Into<String>) -> Self {
         OpenError {
             subject: subject.into(),
@@ -36,7 +36,7 @@ impl OpenError {
         }
     }
 
-    /// No interface can have such a name.
+    /// Returns an error for an invalid interface name.
     pub(crate) fn bad_name(subject: impl Into<String>, problem: &str) -> Self {
         let remedy = "an interface name has 1 to 15 characters, without '/', ':' or spaces";
         OpenError::unsupported(subject, format!("{problem}; {remedy}"))
@@ -92,7 +92,7 @@ impl OpenError {
         OpenError::new(format!("packet:{interface}"), action, remedy, source)
     }
 
-    /// The kernel did not give away a port that a packet device needs.
+    /// Returns the error for a port that a packet device needs and cannot get.
     pub(crate) fn guard(subject: &str, served: Option<std::net::SocketAddr>, source: io::Error) -> Self {
         let not_ours = source.raw_os_error() == Some(libc::EADDRNOTAVAIL);
         let port = match served {
@@ -114,7 +114,7 @@ impl OpenError {
         OpenError::new(subject, &action, remedy, source)
     }
 
-    /// `interface` is that of an `xdp:` device.
+    /// Returns an error for an `xdp:` device on `interface`.
     pub(crate) fn xdp(interface: &str, action: &str, source: io::Error) -> Self {
         let remedy = match source.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => {
@@ -124,7 +124,7 @@ impl OpenError {
             Some(libc::EAFNOSUPPORT) => {
                 "this kernel was built without AF_XDP (CONFIG_XDP_SOCKETS); use packet:"
             }
-            // The kernel's error if the memory for packets is more than may be pinned.
+            // The kernel's errors if the packet memory exceeds the limit of pinned memory.
             Some(libc::ENOBUFS | libc::ENOMEM) => {
                 "packets need more memory than may be locked (`ulimit -l`, RLIMIT_MEMLOCK); raise it, or let the process have \
                  CAP_IPC_LOCK"
@@ -172,7 +172,7 @@ impl OpenError {
         OpenError::new(format!("interface {name}"), action, remedy, source)
     }
 
-    /// The kind of the error behind this one.
+    /// Returns the kind of the underlying error.
     pub fn kind(&self) -> io::ErrorKind {
         self.kind
     }
@@ -197,12 +197,12 @@ impl From<OpenError> for io::Error {
     }
 }
 
-/// Whether this thread has CAP_NET_ADMIN: it can create TUN devices and change interfaces.
+/// True if this thread has CAP_NET_ADMIN: it can create TUN devices and configure interfaces.
 pub fn has_net_admin() -> bool {
     has(CapabilitySet::NET_ADMIN)
 }
 
-/// Whether this thread has CAP_SYS_ADMIN: it can create and enter network namespaces.
+/// True if this thread has CAP_SYS_ADMIN: it can create and enter network namespaces.
 pub fn has_sys_admin() -> bool {
     has(CapabilitySet::SYS_ADMIN)
 }
@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refused_tun_names_the_capability_and_three_ways_out() {
+    fn refused_tun_names_the_capability_and_three_remedies() {
         let error = OpenError::tun("brisk0", "TUNSETIFF", io::Error::from_raw_os_error(libc::EPERM));
         assert_eq!(
             error.to_string(),

@@ -1,8 +1,7 @@
-//! The hash of [`Steering`] as a program for the kernel, so that it brings a packet to the right queue at
-//! once.
+//! The hash of [`Steering`] as a kernel program, so that the kernel puts a packet on the right queue.
 //!
-//! Other packets (other protocols, options of IPv4, peers of UDP with an IPv6 address) are left to chance;
-//! the queue that gets one hands it over.
+//! Other packets (other protocols, IPv4 options, UDP peers with an IPv6 address) reach any queue, which
+//! passes them on.
 
 use std::net::SocketAddr;
 
@@ -13,14 +12,14 @@ use crate::udp::layout::PORTS;
 use crate::udp::{LOCAL_INNER, inner_address};
 use brisk_device::steering::{FACTOR, SHIFT, Steering, address_words};
 
-/// First byte of an IPv4 header without options, whose length is [`IPV4_HEADER`].
+/// First byte of an IPv4 header without options, and the length of that header.
 const IPV4: u32 = 0x45;
 const IPV4_HEADER: u32 = 20;
 const TCP: u32 = 6;
-/// Where the outer IP header begins, for a program that sees the payload of a datagram.
+/// Offset of the outer IP header in a program that gets the payload of a datagram.
 const OUTER: u32 = libc::SKF_NET_OFF as u32;
 
-/// Answers the queue of an IP packet; 0 for what is no segment.
+/// Returns a program that returns the queue of an IP packet; 0 for packets other than segments.
 pub(crate) fn for_packets(steering: &Steering) -> Vec<sock_filter> {
     let v4 = Program::of(steering).demand(9, TCP, 0).mix_words(20, 1).mix_words(12, 2).finish(steering);
     let v6 = Program::of(steering)
@@ -35,8 +34,8 @@ pub(crate) fn for_packets(steering: &Steering) -> Vec<sock_filter> {
     [choice.to_vec(), v4, v6].concat()
 }
 
-/// Answers the queue of a datagram of [`udp`](crate::udp) of a peer with an IPv4 address; of others a number
-/// that is too high.
+/// Returns a program that returns the queue of a datagram of [`udp`](crate::udp) from an IPv4 peer; for other
+/// datagrams an invalid number.
 pub(crate) fn for_datagrams(steering: &Steering) -> Vec<sock_filter> {
     let [first, second, ..] = address_words(inner_address(SocketAddr::from(([0, 0, 0, 0], 0))));
     Program::of(steering)
@@ -51,7 +50,7 @@ pub(crate) fn for_datagrams(steering: &Steering) -> Vec<sock_filter> {
         .finish(steering)
 }
 
-/// A program that has the hash so far in X.
+/// A program with the hash so far in X.
 struct Program(Vec<sock_filter>);
 
 impl Program {
@@ -64,7 +63,7 @@ impl Program {
         self
     }
 
-    /// Answers `otherwise` unless byte `at` is `k`.
+    /// Returns `otherwise` from the program unless byte `at` is `k`.
     fn demand(self, at: u32, k: u32, otherwise: u32) -> Program {
         self.then(LDB, at).demand_loaded(k, otherwise)
     }
@@ -89,7 +88,7 @@ impl Program {
         words.iter().fold(self, |program, &word| program.then(LD, word).mix_loaded())
     }
 
-    /// The queue of the hash, as [`Steering::queue_of`] has it.
+    /// Returns the queue of the hash, as [`Steering::queue_of`] does.
     fn finish(self, steering: &Steering) -> Vec<sock_filter> {
         let program = self.mix(&steering.key()[1..]).then(TXA, 0);
         program.then(RSH, 16).then(MUL, steering.queues() as u32).then(RSH, 16).then(RET_A, 0).0

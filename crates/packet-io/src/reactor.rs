@@ -1,11 +1,10 @@
-//! The tie between a descriptor and tokio's reactor, made when a task first waits for it.
+//! Registration of a descriptor with tokio's reactor, made when a task first waits for it.
 //!
-//! Late registration lets the same device serve a thread with its own poll loop, where there is no runtime at
-//! all.
+//! Late registration lets a thread with its own poll loop use the same device without a runtime.
 //!
-//! Two registrations: one for reading, which lasts, and one for writing, which is there only while somebody
-//! waits to write. A socket becomes "writable" each time that something it sent has left, and a thread that
-//! watches for that is woken by its own packets.
+//! There are two registrations: a permanent one for reading, and one for writing that exists only while a
+//! task waits to write. A socket becomes "writable" whenever a packet that it sent has left, so a permanent
+//! registration would wake the thread for its own packets.
 
 use std::cell::Cell;
 use std::fmt;
@@ -18,30 +17,29 @@ use std::task::{Context, Poll, ready};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// Registered or not. A registration holds a duplicate of the descriptor, so that it cannot outlive what it
-/// watches.
+/// The registrations. They hold duplicates of the descriptor, so they never outlive it.
 #[derive(Default)]
 pub(crate) struct Reactor {
     reading: Option<Reading>,
-    /// While a write is waited for.
+    /// Registration while a task waits to write.
     writing: Cell<Option<AsyncFd<OwnedFd>>>,
-    /// A duplicate for that, made in time: a process that is out of descriptors goes on.
+    /// A duplicate for that, made in advance, so that it works without free descriptors.
     spare: Cell<Option<OwnedFd>>,
 }
 
 struct Reading {
     fd: Arc<AsyncFd<OwnedFd>>,
     failing: Failing,
-    /// Readiness that the next read answers: `READABLE`, or the `ERROR` that was reported instead.
+    /// Readiness that the next read clears: `READABLE`, or `ERROR` if that was reported instead.
     cause: Interest,
 }
 
-/// Ends when an error is reported. All that epoll says of a TUN device that was deleted is EPOLLERR, which is
-/// neither readable nor writable.
+/// Ends when an error is reported. For a deleted TUN device epoll reports only EPOLLERR, which counts neither
+/// as readable nor as writable.
 type Failing = Pin<Box<dyn Future<Output = ()> + Send + Sync>>;
 
 impl Reactor {
-    /// Ready when there is something to read, or an error to meet by reading.
+    /// Ready when there is data to read, or an error that a read returns.
     pub(crate) fn poll_readable(&mut self, fd: BorrowedFd<'_>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let reading = self.reading(fd)?;
         if let Poll::Ready(ready) = reading.fd.poll_read_ready(cx) {
@@ -55,7 +53,7 @@ impl Reactor {
         Poll::Ready(Ok(()))
     }
 
-    /// Ready when a write that would have blocked is worth another try.
+    /// Ready when a write that blocked may succeed.
     pub(crate) fn poll_writable(&mut self, fd: BorrowedFd<'_>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let writing = self.writing.get_mut();
         if writing.is_none() {
@@ -65,19 +63,19 @@ impl Reactor {
         if let Some(waiting) = writing {
             ready!(waiting.poll_write_ready(cx))?.retain_ready();
         }
-        // Reported once: the next waiter registers again, and learns the state of that moment.
+        // Reported once: the next waiter registers again, which reports the state at that time.
         self.end_waiting();
         Poll::Ready(Ok(()))
     }
 
-    /// Nobody waits to write any more: something was written.
+    /// Ends the registration for writing after a successful write.
     pub(crate) fn end_waiting(&self) {
         if let Some(waited) = self.writing.take() {
             self.spare.set(Some(waited.into_inner()));
         }
     }
 
-    /// Reads, and on `WouldBlock` lets the next `poll_readable` wait for the reactor.
+    /// Reads; after `WouldBlock` the next `poll_readable` waits for the reactor.
     pub(crate) fn read<T>(&self, read: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         match &self.reading {
             Some(reading) => reading.fd.try_io(reading.cause, |_| read()),
@@ -85,9 +83,8 @@ impl Reactor {
         }
     }
 
-    /// Writes at once, whatever the reactor knows, because a device is nearly always writable. After
-    /// `WouldBlock` a caller waits with [`poll_writable`](Reactor::poll_writable), which is over when a write
-    /// goes through.
+    /// Writes at once, without asking the reactor, because a device is nearly always writable. After
+    /// `WouldBlock` the caller waits with [`poll_writable`](Reactor::poll_writable), until a write succeeds.
     pub(crate) fn write<T>(&self, write: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         let written = write();
         if written.is_ok() {
@@ -96,8 +93,8 @@ impl Reactor {
         written
     }
 
-    /// As [`Reactor::read`], for a read that tells whether it has left nothing: then the next `poll_readable`
-    /// waits without having been told `WouldBlock`, which would cost another call.
+    /// Like [`Reactor::read`], for a read that reports whether it left nothing: then the next `poll_readable`
+    /// waits without another call that returns `WouldBlock`.
     pub(crate) fn read_out<T>(&self, read: impl FnOnce() -> io::Result<(T, bool)>) -> io::Result<T> {
         let mut last = None;
         let more = self.read(|| match read()? {
@@ -122,14 +119,14 @@ impl Reactor {
     }
 }
 
-/// Ties a duplicate of a descriptor to the reactor of the runtime.
+/// Registers a duplicate of a descriptor with the runtime's reactor.
 fn register(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
     tokio::runtime::Handle::try_current().map_err(io::Error::other)?;
-    // SAFETY: the duplicate is open, and the AsyncFd that owns it is the only one who ever closes it.
+    // SAFETY: the duplicate is open, and only the AsyncFd that owns it closes it.
     Ok(unsafe { AsyncFd::register_with_interest(fd, interest)? })
 }
 
-/// The error stays reported until a read finds that there is none.
+/// Returns a future that ends at an error; the error stays reported until a read clears it.
 fn failing(fd: Arc<AsyncFd<OwnedFd>>) -> Failing {
     Box::pin(async move {
         if let Ok(mut ready) = fd.ready(Interest::ERROR).await {
@@ -162,7 +159,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn waiting_writer_needs_no_new_descriptor_and_hears_of_room() {
+    async fn waiting_writer_is_woken_without_a_new_descriptor() {
         let (near, far) = UnixDatagram::pair().unwrap();
         near.set_nonblocking(true).unwrap();
         far.set_nonblocking(true).unwrap();

@@ -1,10 +1,10 @@
 //! Waiting for a due time with microsecond precision, for the link emulator.
 //!
-//! A plain `ppoll` comes back 20 to 50 microseconds late, and milliseconds late on a busy machine. [`Waiter`]
-//! sleeps in `ppoll` until shortly before the due time and then polls without sleeping; with a real-time
+//! A plain `ppoll` returns 20 to 50 microseconds late, and milliseconds late on a busy machine. [`Waiter`]
+//! sleeps in `ppoll` until shortly before the due time and then polls in a busy loop; with a real-time
 //! priority ([`request_fifo`]) and a timer slack of a nanosecond the median lateness is below a microsecond.
-//! The kernel stops a real-time thread that uses more than 95 % of a second, for tens of milliseconds, so
-//! spinning is rationed.
+//! If a real-time thread uses more than 95 % of a second, the kernel stops it for tens of milliseconds. So
+//! the time in the busy loop is limited.
 
 use std::io;
 use std::num::NonZeroU64;
@@ -18,12 +18,12 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 pub enum Priority {
     /// The thread runs under SCHED_FIFO.
     Fifo,
-    /// The thread runs as before: the wish needs CAP_SYS_NICE or an RLIMIT_RTPRIO.
+    /// The thread keeps its scheduling class: SCHED_FIFO needs CAP_SYS_NICE or an RLIMIT_RTPRIO.
     Ordinary(io::Error),
 }
 
-/// Asks for SCHED_FIFO at `priority` (clamped to 1 to 99) for the calling thread. Threads that it starts are
-/// ordinary.
+/// Requests SCHED_FIFO at `priority` (clamped to 1 to 99) for the calling thread. Threads that it starts do
+/// not inherit it.
 pub fn request_fifo(priority: u8) -> Priority {
     // SAFETY: sched_param is plain old data for which zero is a valid value (musl has more fields than
     // glibc).
@@ -38,18 +38,18 @@ pub fn request_fifo(priority: u8) -> Priority {
     }
 }
 
-/// Lets timers of the calling thread expire when they are due rather than up to 50 microseconds later, to
-/// save wake-ups. Needs no right.
+/// Makes timers of the calling thread expire on time; by default they may expire up to 50 microseconds later
+/// to save wake-ups. Needs no privilege.
 pub fn set_finest_timer_slack() -> io::Result<()> {
     Ok(rustix::thread::set_current_timer_slack(Some(NonZeroU64::MIN))?)
 }
 
-/// How long before the due time [`Waiter`] stops sleeping, by default.
+/// How long before the due time [`Waiter`] stops sleeping by default.
 pub const SPIN: Duration = Duration::from_micros(60);
 
-/// Of every window of this length ...
+/// Length of a window ...
 const WINDOW: Duration = Duration::from_millis(100);
-/// ... at most so much is spent spinning.
+/// ... and maximum time in the busy loop per window.
 const SPIN_PER_WINDOW: Duration = Duration::from_millis(60);
 
 /// Waits for descriptors and due times: `ppoll` until [`SPIN`] before the due time, then a busy wait.
@@ -62,13 +62,13 @@ pub struct Waiter {
 }
 
 impl Waiter {
-    /// A waiter that spins for at most `spin` before a due time; zero never spins.
+    /// Returns a waiter with a busy loop of at most `spin` before a due time; zero disables it.
     pub fn new(spin: Duration) -> Waiter {
         Waiter { spin, window_end: None, spun_in_window: Duration::ZERO, spun: Duration::ZERO }
     }
 
-    /// Waits until one of `fds` is readable or `due` has come, and says which are readable; none means that
-    /// the due time has come, or that a signal did. Without `due` it waits for the descriptors alone.
+    /// Waits until one of `fds` is readable or `due` is reached. Returns which are readable: none means that
+    /// the due time has come, or that a signal arrived. Without `due` it waits for the descriptors alone.
     pub fn wait<const N: usize>(
         &mut self,
         fds: [BorrowedFd<'_>; N],
@@ -109,12 +109,12 @@ impl Waiter {
         Ok(())
     }
 
-    /// How much time went into spinning so far.
+    /// Returns the total time in the busy loop.
     pub fn spun(&self) -> Duration {
         self.spun
     }
 
-    /// Returns the time that may be spent on spinning now, so that a real-time thread is never throttled.
+    /// Returns the time that the busy loop may take now without throttling of a real-time thread.
     fn allowance(&mut self, now: Instant) -> Duration {
         if self.window_end.is_none_or(|end| now >= end) {
             self.window_end = Some(now + WINDOW);
@@ -132,10 +132,10 @@ impl Default for Waiter {
 
 fn poll<const N: usize>(fds: &[BorrowedFd<'_>; N], timeout: Option<Duration>) -> io::Result<[bool; N]> {
     let mut polled = std::array::from_fn::<_, N, _>(|i| PollFd::from_borrowed_fd(fds[i], PollFlags::IN));
-    // A timeout beyond what the kernel can count is as good as none.
+    // A timeout that does not fit the kernel's type counts as none.
     let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
     match rustix::event::poll(&mut polled, timeout.as_ref()) {
-        // Errors and hang-ups count as readable: the read will tell.
+        // Errors and hang-ups count as readable: the read returns them.
         Ok(_) => Ok(polled.map(|fd| !fd.revents().is_empty())),
         Err(rustix::io::Errno::INTR) => Ok([false; N]),
         Err(error) => Err(error.into()),

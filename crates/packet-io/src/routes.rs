@@ -1,7 +1,7 @@
-//! The kernel's tables for an address: the route, and the neighbour that it leads to (`rtnetlink(7)`).
+//! The kernel's tables for an address: the route, and the neighbour at its next hop (`rtnetlink(7)`).
 //!
-//! For a device whose frames leave without the kernel. The tables stay the kernel's: it asks for hardware
-//! addresses and keeps them fresh, and what an administrator changes holds here as well.
+//! They serve devices whose frames leave without the kernel. The kernel maintains the tables: it resolves
+//! hardware addresses and refreshes them, and an administrator's changes apply here too.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -29,10 +29,10 @@ const NUD_VALID: u16 = 0x02 | NUD_STALE | 0x08 | 0x10 | 0x40 | 0x80;
 /// Sizes of struct rtmsg and struct ndmsg.
 const RTMSG: usize = 12;
 const NDMSG: usize = 12;
-/// Longer than any answer about one route or one neighbour, bytes.
+/// Maximum length of an answer about one route or neighbour, bytes.
 const ANSWER_ROOM: usize = 4096;
 
-/// Asks the tables of the network namespace in which it was opened.
+/// Queries the tables of the network namespace in which it was opened.
 #[derive(Debug)]
 pub(crate) struct Routes {
     socket: OwnedFd,
@@ -40,21 +40,20 @@ pub(crate) struct Routes {
     answer: Vec<u8>,
 }
 
-/// Where a packet goes next.
+/// The next hop of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Hop {
-    /// The number of the interface.
+    /// Index of the interface.
     pub(crate) interface: u32,
-    /// A router, or the destination itself.
+    /// Address of a router, or of the destination itself.
     pub(crate) address: IpAddr,
 }
 
-/// Neighbour at a next hop.
+/// The neighbour at a next hop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Neighbour {
     pub(crate) mac: [u8; 6],
-    /// Nobody has heard of it for a while: it should be [asked for](Routes::confirm), and may be used
-    /// meanwhile.
+    /// True if the entry is stale: it may be used, but should be [confirmed](Routes::confirm).
     pub(crate) is_stale: bool,
 }
 
@@ -65,24 +64,24 @@ impl Routes {
         Ok(Routes { socket: rtnetlink()?, number: 0, answer: vec![0; ANSWER_ROOM] })
     }
 
-    /// The way from an address of ours to another host; `None` where packets to it take no interface: to
-    /// ourselves, to many.
+    /// Returns the next hop from an address of ours to another host; `None` for packets that leave by no
+    /// interface (to this host) or go to many hosts.
     ///
     /// # Errors
-    /// ENETUNREACH and its like.
+    /// ENETUNREACH and similar.
     pub(crate) fn hop(&mut self, from: IpAddr, to: IpAddr) -> io::Result<Option<Hop>> {
         let ((family, to_octets), (_, from_octets)) = (encode(to), encode(from));
         let [to_bits, from_bits] = [&to_octets, &from_octets].map(|octets| 8 * octets.len() as u8);
-        // struct rtmsg: family, lengths of destination and source, and nothing that is known yet.
+        // struct rtmsg: family, lengths of destination and source; the other fields are unknown.
         let header = [family, to_bits, from_bits, 0, 0, 0, 0, 0, 0, 0, 0, 0];
         let question = Request::question(RTM_GETROUTE)
             .bytes(&header)
             .attribute(RTA_DST, &to_octets)
             .attribute(RTA_SRC, &from_octets);
-        Ok(hop_in(self.ask(question)?, to))
+        Ok(hop_in(self.request(question)?, to))
     }
 
-    /// Whether `to` is an address of this host.
+    /// True if `to` is an address of this host.
     ///
     /// # Errors
     /// An error of the kernel.
@@ -90,7 +89,7 @@ impl Routes {
         let (family, octets) = encode(to);
         let header = [family, 8 * octets.len() as u8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
         let question = Request::question(RTM_GETROUTE).bytes(&header).attribute(RTA_DST, &octets);
-        Ok(self.ask(question)?.get(7) == Some(&RTN_LOCAL))
+        Ok(self.request(question)?.get(7) == Some(&RTN_LOCAL))
     }
 
     /// Returns the neighbour at `hop`; `None` if the kernel has not resolved it.
@@ -99,30 +98,30 @@ impl Routes {
     /// An error of the kernel.
     pub(crate) fn neighbour(&mut self, hop: Hop) -> io::Result<Option<Neighbour>> {
         let question = about_neighbour(Request::question(RTM_GETNEIGH), hop, 0);
-        match self.ask(question) {
+        match self.request(question) {
             Ok(answer) => Ok(neighbour_in(answer)),
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    /// Tells the kernel that the neighbour is in use, so that it asks for it.
+    /// Tells the kernel that the neighbour is in use, so that it confirms the address.
     ///
     /// # Errors
-    /// Without CAP_NET_ADMIN.
+    /// CAP_NET_ADMIN is missing.
     pub(crate) fn confirm(&mut self, hop: Hop) -> io::Result<()> {
-        self.ask(about_neighbour(Request::new(RTM_NEWNEIGH, 0), hop, NTF_USE)).map(drop)
+        self.request(about_neighbour(Request::new(RTM_NEWNEIGH, 0), hop, NTF_USE)).map(drop)
     }
 
-    /// The answer of the kernel: empty for an acknowledgement.
-    fn ask(&mut self, request: Request) -> io::Result<&[u8]> {
+    /// Sends a request and returns the kernel's answer: empty for an acknowledgement.
+    fn request(&mut self, request: Request) -> io::Result<&[u8]> {
         self.number = self.number.wrapping_add(1);
         rustix::net::send(&self.socket, &request.numbered(self.number), SendFlags::empty())?;
         loop {
-            // It has answered before `send` returned.
+            // The kernel answers before `send` returns.
             let (_, len) = rustix::net::recv(&self.socket, self.answer.as_mut_slice(), RecvFlags::DONTWAIT)?;
             let answer = self.answer.get(..len).unwrap_or_default();
-            // An answer that somebody did not wait for may be in front of it.
+            // The answer to an earlier, abandoned request may come first.
             if answer.get(8..12) == Some(&self.number.to_ne_bytes()) {
                 break;
             }
@@ -136,7 +135,6 @@ impl Routes {
     }
 }
 
-/// The request about the neighbour at `hop`.
 fn about_neighbour(request: Request, hop: Hop, flags: u8) -> Request {
     let (family, octets) = encode(hop.address);
     // struct ndmsg: family, padding, interface, state, flags, type.
@@ -146,12 +144,12 @@ fn about_neighbour(request: Request, hop: Hop, flags: u8) -> Request {
     request.bytes(&header).attribute(NDA_DST, &octets)
 }
 
-/// The hop in struct rtmsg and attributes.
+/// Returns the hop in struct rtmsg and attributes.
 fn hop_in(answer: &[u8], to: IpAddr) -> Option<Hop> {
     let attributes = answer.get(RTMSG..)?;
     let interface = u32::from_ne_bytes(attribute(attributes, RTA_OIF)?.try_into().ok()?);
     let via = attribute(attributes, RTA_GATEWAY)
-        // A router of the other family: two bytes that say which, then its address.
+        // A router of the other family: two bytes for the family, then its address.
         .or_else(|| attribute(attributes, RTA_VIA).and_then(|via| via.get(2..)));
     let address = match via.map(<[u8]>::len) {
         None => to,
@@ -161,7 +159,7 @@ fn hop_in(answer: &[u8], to: IpAddr) -> Option<Hop> {
     (answer.get(7) == Some(&RTN_UNICAST)).then_some(Hop { interface, address })
 }
 
-/// The neighbour in struct ndmsg and attributes.
+/// Returns the neighbour in struct ndmsg and attributes.
 fn neighbour_in(answer: &[u8]) -> Option<Neighbour> {
     let state = u16::from_ne_bytes(answer.get(8..10)?.try_into().ok()?);
     let mac = attribute(answer.get(NDMSG..)?, NDA_LLADDR)?.try_into().ok()?;

@@ -1,4 +1,4 @@
-//! Socket options and requests of the kernel that no safe interface has: as bytes, by number.
+//! Socket options and requests of the kernel that no safe interface offers: as bytes, by number.
 
 use std::io;
 use std::ops::RangeInclusive;
@@ -31,19 +31,19 @@ pub fn get(fd: BorrowedFd<'_>, level: i32, name: i32, room: usize) -> io::Result
 /// `IP_LOCAL_PORT_RANGE` of linux/in.h.
 const IP_LOCAL_PORT_RANGE: i32 = 51;
 
-/// Lets a socket that is not bound, of either family, connect from one of these ports only.
+/// Limits the ports from which an unbound socket, of either family, connects.
 ///
 /// # Errors
-/// Linux before 6.3 does not know it.
+/// Not supported before Linux 6.3.
 pub fn use_local_ports(fd: BorrowedFd<'_>, ports: RangeInclusive<u16>) -> io::Result<()> {
     let value = u32::from(*ports.end()) << 16 | u32::from(*ports.start());
     set(fd, libc::IPPROTO_IP, IP_LOCAL_PORT_RANGE, &value.to_ne_bytes())
 }
 
-/// Lets a socket be bound to an address that is not one of this host (`IP_TRANSPARENT`).
+/// Permits a socket to be bound to an address that this host does not have (`IP_TRANSPARENT`).
 ///
 /// # Errors
-/// Without CAP_NET_RAW and CAP_NET_ADMIN.
+/// Both CAP_NET_RAW and CAP_NET_ADMIN are missing.
 pub fn allow_foreign_address(fd: BorrowedFd<'_>, ipv6: bool) -> io::Result<()> {
     let (level, name) = match ipv6 {
         true => (libc::SOL_IPV6, libc::IPV6_TRANSPARENT),
@@ -52,15 +52,15 @@ pub fn allow_foreign_address(fd: BorrowedFd<'_>, ipv6: bool) -> io::Result<()> {
     set(fd, level, name, &1i32.to_ne_bytes())
 }
 
-/// The number that a request such as SIOCINQ answers.
+/// Makes a request such as SIOCINQ and returns the resulting number.
 pub fn request(fd: BorrowedFd<'_>, request: u64) -> io::Result<i32> {
     let mut number: libc::c_int = 0;
-    // SAFETY: the requests of sockets that answer a number write one int.
+    // SAFETY: requests of sockets with a number as the result write one int.
     let answer = unsafe { libc::ioctl(fd.as_raw_fd(), request as _, &mut number) };
     if answer == 0 { Ok(number) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Wishes for socket buffers of so many bytes each way; the kernel may grant less.
+/// Requests socket buffers of `bytes` in each direction; the kernel may grant less.
 pub fn wish_for_buffers(fd: BorrowedFd<'_>, bytes: usize) {
     if rustix::net::sockopt::set_socket_recv_buffer_size_force(fd, bytes).is_err() {
         let _ = rustix::net::sockopt::set_socket_recv_buffer_size(fd, bytes);
@@ -68,14 +68,15 @@ pub fn wish_for_buffers(fd: BorrowedFd<'_>, bytes: usize) {
     let _ = rustix::net::sockopt::set_socket_send_buffer_size(fd, bytes);
 }
 
-/// Arrivals that found the receive buffer full since the socket was made; 0 if the kernel does not tell.
+/// Returns how many packets met a full receive buffer since the socket was opened; 0 if the kernel does not
+/// report it.
 pub fn dropped(fd: BorrowedFd<'_>) -> u64 {
     const SK_MEMINFO_DROPS: usize = 8;
     memory(fd).map_or(0, |memory| memory[SK_MEMINFO_DROPS].into())
 }
 
-/// Bytes of memory that what a socket has sent may take before it is told to wait, and how many it takes;
-/// `None` if the kernel does not tell.
+/// Returns the limit of the memory for sent packets, and its current size, in bytes; `None` if the kernel
+/// does not report it.
 pub(crate) fn send_memory(fd: BorrowedFd<'_>) -> Option<(usize, usize)> {
     const SK_MEMINFO_WMEM_ALLOC: usize = 2;
     const SK_MEMINFO_SNDBUF: usize = 3;
@@ -114,7 +115,7 @@ pub fn tcp_info(fd: BorrowedFd<'_>) -> io::Result<TcpInfo> {
     })
 }
 
-/// `SO_MEMINFO`, as linux/sock_diag.h numbers it.
+/// Returns `SO_MEMINFO`, in the order of linux/sock_diag.h.
 fn memory(fd: BorrowedFd<'_>) -> Option<[u32; 9]> {
     let meminfo = get(fd, libc::SOL_SOCKET, libc::SO_MEMINFO, size_of::<[u32; 9]>()).ok()?;
     let mut words = meminfo.chunks_exact(4).filter_map(|word| word.try_into().ok());

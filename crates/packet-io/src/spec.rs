@@ -13,7 +13,7 @@ use crate::tun::{TunDevice, TunOptions};
 use crate::udp::{UdpDevice, UdpOptions};
 use crate::xdp::{self, XdpOptions};
 
-/// A device as a user writes it.
+/// A device in the notation of `--device`.
 ///
 /// ```
 /// use brisk_packet_io::DeviceSpec;
@@ -45,15 +45,14 @@ pub enum DeviceSpec {
     },
 }
 
-/// Why a text is no [`DeviceSpec`]. Its `Display` is one line that says what is wrong and what to write
-/// instead.
+/// Why a text is not a [`DeviceSpec`]. Its `Display` is one line with the error and the remedy.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpecError {
-    /// No colon.
+    /// There is no colon.
     #[error("device '{0}' lacks a kind; write tun:NAME, packet:IFACE, xdp:IFACE or udp:ADDR:PORT")]
     NoKind(String),
-    /// A kind that the grammar does not know.
+    /// An unknown kind.
     #[error(
         "device '{text}': '{kind}' is no kind of device; write tun:NAME, packet:IFACE, xdp:IFACE or udp:ADDR:PORT"
     )]
@@ -63,24 +62,24 @@ pub enum SpecError {
         /// The text before the first colon.
         kind: String,
     },
-    /// The interface name cannot exist on Linux.
+    /// A name that no Linux interface can have.
     #[error(
         "device '{text}': {problem}; an interface name has 1 to 15 characters, without '/', ':' or spaces"
     )]
     BadName {
         /// The whole text.
         text: String,
-        /// The error in the name.
+        /// Error in the name.
         problem: &'static str,
     },
-    /// The local UDP address does not parse.
+    /// The local UDP address cannot be parsed.
     #[error("device '{text}': '{address}' is no address and port; {hint}")]
     BadAddress {
         /// The whole text.
         text: String,
         /// The text after `udp:`.
         address: String,
-        /// The remedy.
+        /// Remedy.
         hint: &'static str,
     },
 }
@@ -137,7 +136,8 @@ impl fmt::Display for DeviceSpec {
     }
 }
 
-/// The kernel's `dev_valid_name`, so that a bad name is refused before any right is asked for.
+/// Checks a name like the kernel's `dev_valid_name`, so that a bad name is refused before missing rights are
+/// reported.
 fn interface_name(text: &str, name: &str) -> Result<String, SpecError> {
     match name_problem(name) {
         None => Ok(name.to_owned()),
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_says_what_is_wrong_and_what_to_write() {
+    fn error_names_the_mistake_and_the_remedy() {
         assert_eq!(
             error("eth0"),
             "device 'eth0' lacks a kind; write tun:NAME, packet:IFACE, xdp:IFACE or udp:ADDR:PORT"

@@ -44,7 +44,7 @@ impl Tcp {
         Tcp { src: address(2), dst: address(1), ..Tcp::v4() }
     }
 
-    /// The packet with full checksums.
+    /// Returns the packet with complete checksums.
     pub(crate) fn packet(&self) -> Vec<u8> {
         let mut packet = self.with_partial_checksum();
         let headers = Headers::of(&packet).unwrap();
@@ -54,7 +54,7 @@ impl Tcp {
         packet
     }
 
-    /// The packet with nothing but the pseudo-header sum in the TCP checksum.
+    /// Returns the packet with only the pseudo-header sum in the TCP checksum.
     pub(crate) fn with_partial_checksum(&self) -> Vec<u8> {
         let tcp_len = 20 + self.options.len();
         assert_eq!(tcp_len % 4, 0);
@@ -78,7 +78,7 @@ impl Tcp {
     fn ip_header(&self, len: usize) -> Vec<u8> {
         match (self.src, self.dst) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
-                // The stack writes 0 where the field is too small.
+                // The stack writes 0 if the field is too small.
                 let total = u16::try_from(20 + len).unwrap_or(0);
                 let mut header = vec![0x45, self.ecn];
                 header.extend(total.to_be_bytes());
@@ -101,7 +101,6 @@ impl Tcp {
         }
     }
 
-    /// Reads a packet back.
     pub(crate) fn parse(packet: &[u8]) -> Tcp {
         let headers = Headers::of(packet).expect("a TCP packet");
         let tcp = &packet[headers.ip_len..];
@@ -130,13 +129,12 @@ impl Tcp {
     }
 }
 
-/// Whether the TCP checksum of a packet is right.
 pub(crate) fn checksum_is_right(packet: &[u8]) -> bool {
     let headers = Headers::of(packet).expect("a TCP packet");
     fold(sum(&packet[headers.ip_len..]) + u64::from(headers.pseudo_sum(packet))) == 0xFFFF
 }
 
-/// Bytes that tell their own position.
+/// Returns bytes that depend on their position.
 pub(crate) fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 31 + i / 256) as u8).collect()
 }

@@ -1,4 +1,4 @@
-//! A timer of the system, for who waits for a device.
+//! A system timer for tasks that wait for a device.
 
 use std::fmt;
 use std::io;
@@ -12,47 +12,48 @@ use rustix::time::{
 
 use crate::reactor::Reactor;
 
-/// A timer of the system, of its monotonic clock. Once set it costs nothing until it fires, however often the
-/// thread waits for other things meanwhile.
+/// A timer on the system's monotonic clock. Once set it costs nothing until it fires, even if the thread
+/// waits for other events meanwhile.
 pub struct SystemTimer {
     fd: OwnedFd,
     reactor: Reactor,
 }
 
 impl SystemTimer {
-    /// A timer that is not set.
+    /// Returns a timer that is not set.
     ///
     /// # Errors
-    /// There is no descriptor left for it.
+    /// No descriptor is free.
     pub fn new() -> io::Result<SystemTimer> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let fd = timerfd_create(TimerfdClockId::Monotonic, flags)?;
         Ok(SystemTimer { fd, reactor: Reactor::default() })
     }
 
-    /// Lets it fire after this time, a nanosecond at least, and at no other.
+    /// Sets the timer to fire once after this time, which is at least a nanosecond. Replaces an earlier
+    /// setting.
     pub fn set(&mut self, after: Duration) {
-        // Zero would end it.
+        // Zero would disarm it.
         let after = after.max(Duration::from_nanos(1));
         let seconds = i64::try_from(after.as_secs()).unwrap_or(i64::MAX);
         let it_value = Timespec { tv_sec: seconds, tv_nsec: after.subsec_nanos().into() };
         let it_interval = Timespec { tv_sec: 0, tv_nsec: 0 };
         let spec = Itimerspec { it_interval, it_value };
-        // It refuses only what is no time and what is no timer.
+        // Only invalid times and descriptors are refused.
         let _ = timerfd_settime(&self.fd, TimerfdTimerFlags::empty(), &spec);
     }
 
-    /// Ready once each time that it has fired. To be asked in a tokio runtime with I/O.
+    /// Ready once after each firing. Call it in a tokio runtime with I/O.
     ///
     /// # Errors
-    /// The runtime is gone, or the descriptor cannot be waited for.
+    /// The runtime has ended, or the descriptor cannot be registered.
     pub fn poll_fired(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             ready!(self.reactor.poll_readable(self.fd.as_fd(), cx))?;
             let read = || Ok((rustix::io::read(&self.fd, &mut [0; 8])?, true));
             match self.reactor.read_out(read) {
                 Ok(_) => return Poll::Ready(Ok(())),
-                // It has been set again since.
+                // The timer was set again after it fired.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Poll::Ready(Err(error)),
             }

@@ -1,13 +1,14 @@
-//! A Linux TUN device: the kernel routes IP packets to a descriptor, and takes those that are written to it.
+//! A Linux TUN device: the kernel routes IP packets to a descriptor, and receives packets that are written to
+//! it.
 //!
-//! With `IFF_VNET_HDR` each packet carries a `virtio_net_hdr` (virtio 1.2, 5.1.6) that describes unfinished
-//! work: a super-packet to be cut every `gso_size` bytes, a checksum to be finished. That makes a TUN the
-//! fastest path between a user-space TCP and the kernel of the same host: one call moves up to 64 kB, both
-//! ways, and up to 256 kB (`tun/big.rs`) to the kernel's own TCP. Where the kernel refuses the offloads the
-//! same device carries single packets, and what the stack leaves open is done in software.
+//! With `IFF_VNET_HDR` each packet has a `virtio_net_hdr` (virtio 1.2, 5.1.6) that describes unfinished work:
+//! a super-packet to be cut every `gso_size` bytes, a checksum to be finished. So a TUN is the fastest path
+//! between a user-space TCP and the kernel of the same host: one call moves up to 64 kB in both directions,
+//! and up to 256 kB (`tun/big.rs`) to the kernel's own TCP. If the kernel does not support the offloads, the
+//! device carries single packets and does the unfinished work in software.
 //!
-//! Creating a device needs CAP_NET_ADMIN; opening one that was made for this user (`ip tuntap add NAME mode
-//! tun user USER`) needs nothing.
+//! Creating a device needs CAP_NET_ADMIN. Opening one that was created for this user (`ip tuntap add NAME
+//! mode tun user USER`) needs no privilege.
 
 mod batch;
 mod big;
@@ -39,18 +40,17 @@ use crate::vnet::{Gso, VnetHeader};
 use batch::Batch;
 use big::Locals;
 
-/// How a TUN device is opened.
+/// Options of a TUN device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TunOptions {
-    /// Ask for super-packets and open checksums, both ways. Quietly without them where the kernel refuses.
-    /// Default true; a link emulator, which wants the packets as they would be on a wire, says false.
+    /// Request super-packets and open checksums in both directions; without support of the kernel, none are
+    /// used. Default true. A link emulator, which needs packets as on a wire, sets false.
     pub offload: bool,
-    /// Open one more queue of a device that has several (`IFF_MULTI_QUEUE`); every opener must say the same.
+    /// Open one more queue of a device with several (`IFF_MULTI_QUEUE`); all openers must use the same value.
     /// Default false.
     pub multi_queue: bool,
-    /// With offload, hand over super-packets beyond 64 kB where they end in this host and the kernel takes
-    /// them. Default true; for what polices or inspects packets at the interface and knows none that long,
-    /// false.
+    /// With offload, pass super-packets beyond 64 kB if they end in this host and the kernel accepts them.
+    /// Default true. Set false if a policer or inspector at the interface does not support such packets.
     pub beyond_64k: bool,
 }
 
@@ -60,59 +60,59 @@ impl Default for TunOptions {
     }
 }
 
-/// An open TUN device. It vanishes when dropped, unless it was made persistent by someone else.
+/// An open TUN device. It is removed when dropped, unless someone else made it persistent.
 ///
 /// As a [`Device`] it runs under tokio. [`TunDevice::recv`] and [`TunDevice::send_raw`] with [`AsFd`] serve a
-/// thread that has its own poll loop; the descriptor never blocks.
+/// thread with its own poll loop; the descriptor never blocks.
 #[derive(Debug)]
 pub struct TunDevice {
     reactor: Reactor,
     fd: OwnedFd,
     name: String,
-    /// Where the interface lives, if not in the namespace of whoever calls.
+    /// Namespace of the interface, if it is not the caller's.
     namespace: Option<Namespace>,
     mtu: usize,
-    /// Whether packets carry a `virtio_net_hdr`.
+    /// True if packets have a `virtio_net_hdr`.
     vnet: bool,
-    /// Recipients of super-packets beyond 64 kB; `None`: nobody.
+    /// Destinations of super-packets beyond 64 kB; `None`: none.
     big: Option<Locals>,
-    /// Hands over several packets in one call; `None` where the system cannot.
+    /// Passes several packets in one call; `None` if the system cannot.
     batch: Option<Batch>,
     buffers: Buffers,
     cut: Cut,
     counters: Counters,
 }
 
-/// A super-packet that leaves in pieces, which is counted when the last of them has left.
+/// A super-packet that leaves in pieces. It is counted when the last piece has left.
 #[derive(Debug, Default)]
 struct Cut {
-    /// The length of the packet.
+    /// Length of the packet.
     len: usize,
-    /// Whether the kernel refused a piece.
+    /// True if the kernel refused a piece.
     is_refused: bool,
-    /// The pieces that met a full queue.
+    /// The pieces that wait because the queue was full.
     left: VecDeque<(Vec<u8>, TxMeta)>,
 }
 
 impl Cut {
-    /// The next packet is of that length; nothing is left of the one before.
+    /// Begins a packet of this length, after the last piece of the one before.
     fn begin(&mut self, len: usize) -> &mut VecDeque<(Vec<u8>, TxMeta)> {
         (self.len, self.is_refused) = (len, false);
         &mut self.left
     }
 }
 
-/// A device whose previous owner just ended may be busy for a moment.
+/// A device may be busy for a moment after its previous owner ended.
 const BUSY_RETRIES: u32 = 25;
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
 
 impl TunDevice {
-    /// The most that is read for one packet: the kernel never hands over more than a 64 kB payload behind its
+    /// Size of the read buffer for one packet: the kernel passes at most a payload of 64 kB after its
     /// headers.
     pub const READ_BUFFER: usize = VnetHeader::LEN + 65_536 + 128;
 
-    /// Opens the TUN device `name`, or creates it if there is none. May block for up to half a second while a
-    /// previous owner lets go of it.
+    /// Opens the TUN device `name`, or creates it. May block for up to half a second while a previous owner
+    /// releases it.
     pub fn open(name: &str, options: TunOptions) -> Result<TunDevice, OpenError> {
         if let Some(problem) = name_problem(name) {
             return Err(OpenError::bad_name(format!("tun:{name}"), problem));
@@ -120,7 +120,7 @@ impl TunDevice {
         TunDevice::open_named(name, options)
     }
 
-    /// [`open`](TunDevice::open) for any name that the kernel takes.
+    /// Like [`open`](TunDevice::open), with any name that the kernel accepts.
     fn open_named(name: &str, options: TunOptions) -> Result<TunDevice, OpenError> {
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let fd = rustix::fs::open("/dev/net/tun", flags, Mode::empty())
@@ -132,21 +132,21 @@ impl TunDevice {
         Ok(TunDevice { big, ..TunDevice::over(fd, &name, mtu, vnet) })
     }
 
-    /// [`open`](TunDevice::open) inside another network namespace, given by name or path. The device can be
-    /// used from any thread afterwards.
+    /// Like [`open`](TunDevice::open) inside another network namespace, given by name or path. Any thread can
+    /// use the device afterwards.
     pub fn open_in_netns(name: &str, namespace: &str, options: TunOptions) -> Result<TunDevice, OpenError> {
         TunDevice::open_in(name, &Namespace::open(namespace)?, options)
     }
 
-    /// [`open`](TunDevice::open) inside an open network namespace.
+    /// Like [`open`](TunDevice::open) inside an open network namespace.
     pub fn open_in(name: &str, namespace: &Namespace, options: TunOptions) -> Result<TunDevice, OpenError> {
         let device = namespace.run(|| TunDevice::open(name, options))??;
         Ok(TunDevice { namespace: Some(namespace.clone()), ..device })
     }
 
-    /// Takes over a descriptor that is attached to a TUN device already, perhaps in a namespace that this
-    /// process cannot see; therefore the MTU in bytes is the caller's to know. Fails on a TAP device and on
-    /// one with a packet information header.
+    /// Takes over a descriptor that is attached to a TUN device, perhaps in a namespace that this process
+    /// cannot see; so the caller gives the MTU in bytes. Fails for a TAP device and for a device with a
+    /// packet information header.
     pub fn from_fd(fd: OwnedFd, mtu: usize) -> Result<TunDevice, OpenError> {
         let remedy = "pass the descriptor of an open TUN device";
         let failed = |error| OpenError::new("tun", "the descriptor is no TUN device", remedy, error);
@@ -185,9 +185,8 @@ impl TunDevice {
         }
     }
 
-    /// Gives the kernel's side of the device an address on a network of `prefix` bits, sets the MTU in bytes,
-    /// and switches it on. The stack then uses another address of that network. May be called again for more
-    /// addresses.
+    /// Gives the kernel's end of the device an address with a prefix of `prefix` bits, sets the MTU in bytes,
+    /// and brings it up. The stack then uses another address of that network. Further calls add addresses.
     pub fn configure(&mut self, address: IpAddr, prefix: u8, mtu: u32) -> Result<(), OpenError> {
         let name = self.name.clone();
         let configure = || {
@@ -204,31 +203,30 @@ impl TunDevice {
         Ok(())
     }
 
-    /// The name of the interface.
+    /// Returns the name of the interface.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Whether the device carries super-packets and open checksums.
+    /// True if the device carries super-packets and open checksums.
     pub fn offload(&self) -> bool {
         self.vnet
     }
 
-    /// Reads one packet into `buffer` and returns its length; `WouldBlock` if there is none. On a device with
-    /// offload it may be a super-packet with an unfinished checksum: see [`TunDevice::recv_in_place`].
+    /// Reads one packet into `buffer` and returns its length; `WouldBlock` if there is none. With offload it
+    /// may be a super-packet with an unfinished checksum: see [`TunDevice::recv_in_place`].
     pub fn recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
         if !self.vnet {
             return Ok(rustix::io::read(&self.fd, buffer)?);
         }
-        // The buffer is the packet's alone; the header needs one of its own.
+        // The buffer is for the packet alone, so the header needs another.
         let mut header = [0; VnetHeader::LEN];
         let len = rustix::io::readv(&self.fd, &mut [IoSliceMut::new(&mut header), IoSliceMut::new(buffer)])?;
         Ok(len.saturating_sub(VnetHeader::LEN))
     }
 
-    /// Reads one packet in one piece with what the kernel says about it, as [`receive`](Device::receive)
-    /// does, and returns where in `buffer` the packet is. A buffer of [`TunDevice::READ_BUFFER`] bytes holds
-    /// any.
+    /// Reads one packet with the kernel's metadata, as [`receive`](Device::receive) does. Returns the range
+    /// of the packet in `buffer`. A buffer of [`TunDevice::READ_BUFFER`] bytes is always long enough.
     pub fn recv_in_place(&self, buffer: &mut [u8]) -> io::Result<(Range<usize>, RxMeta)> {
         read_packet(self.fd.as_fd(), self.vnet, buffer)
     }
@@ -238,19 +236,20 @@ impl TunDevice {
         write_finished(self.fd.as_fd(), self.vnet, packet)
     }
 
-    /// Hands a super-packet or a packet with an open checksum to the kernel to finish, and counts it.
+    /// Passes a super-packet or a packet with an open checksum to the kernel, which finishes it, and counts
+    /// it.
     fn send_offloaded(&mut self, packet: &[u8], headers: Headers, tx: TxMeta) -> io::Result<()> {
         let (before, payload) = packet.split_at(headers.total());
         let mut head = [0; Headers::MAX];
         let head = &mut head[..before.len()];
         head.copy_from_slice(before);
-        // The field must hold the pseudo-header sum; what the caller has there does not matter.
+        // The field must have the pseudo-header sum, whatever the caller wrote there.
         let at = headers.ip_len + TCP_CHECKSUM;
         head[at..at + 2].copy_from_slice(&headers.pseudo_sum(packet).to_be_bytes());
         self.write_big(headers, head, [payload, &[]], tx)
     }
 
-    /// Hands a super-packet of any length to the kernel, whole or in pieces of 64 kB, and counts it.
+    /// Passes a super-packet of any length to the kernel, whole or in pieces of 64 kB, and counts it.
     fn write_big(
         &mut self,
         headers: Headers,
@@ -261,7 +260,7 @@ impl TunDevice {
         let len = head.len() + payload[0].len() + payload[1].len();
         let (size, most) = (tx.segment_size.unwrap_or_default(), MAX_SUPER - headers.total());
         if len > MAX_SUPER && !(1..=most).contains(&usize::from(size)) {
-            // No segment is that long.
+            // No segment can be that long.
             return self.refuse();
         }
         if len <= MAX_SUPER || self.big.as_mut().is_some_and(|locals| locals.take_whole(head)) {
@@ -284,8 +283,7 @@ impl TunDevice {
         Ok(())
     }
 
-    /// Writes a piece of a packet. If the queue is full, nothing of it is taken with the first, and the
-    /// others wait.
+    /// Writes a piece of a packet. If the queue is full, the first piece is not taken; later pieces wait.
     fn write_piece(
         &mut self,
         headers: Headers,
@@ -309,7 +307,7 @@ impl TunDevice {
         Ok(())
     }
 
-    /// Hands a packet with an open checksum to the kernel, its payload from where it lies.
+    /// Passes a packet with an open checksum to the kernel, with its payload in separate memory.
     fn write_gathered(
         &self,
         headers: Headers,
@@ -324,13 +322,13 @@ impl TunDevice {
         self.reactor.write(|| write_unfinished(self.fd.as_fd(), header, head, payload))
     }
 
-    /// Counts a packet that is not to be sent.
+    /// Counts a packet that cannot be sent.
     pub(crate) fn refuse(&mut self) -> io::Result<()> {
         self.counters.send_refused += 1;
         Ok(())
     }
 
-    /// Counts what became of a packet; a refusal is a loss.
+    /// Counts the result for a packet; a refusal is a loss.
     fn count(&mut self, written: io::Result<()>, len: usize) -> io::Result<()> {
         match written {
             Ok(()) => self.counters.on_sent(len),
@@ -340,7 +338,7 @@ impl TunDevice {
         Ok(())
     }
 
-    /// Counts what became of a packet of which all pieces have left: it was sent if all of them were.
+    /// Counts a packet whose pieces have all left: it was sent if the kernel refused none.
     fn count_cut(&mut self) {
         match &self.cut {
             Cut { left, .. } if !left.is_empty() => {}
@@ -349,7 +347,7 @@ impl TunDevice {
         }
     }
 
-    /// Writes what a full queue has left over.
+    /// Writes the pieces that wait.
     fn drain(&mut self) -> io::Result<()> {
         while let Some((packet, tx)) = self.cut.left.front() {
             let written = match Headers::of(packet).filter(|_| tx.partial_checksum) {
@@ -409,7 +407,7 @@ impl Device for TunDevice {
                     left.push_back((segment.to_vec(), TxMeta::default()))
                 });
                 match self.drain() {
-                    // Waiting packets are taken.
+                    // Waiting packets count as sent.
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
                     other => other,
                 }
@@ -481,7 +479,7 @@ impl AsRawFd for TunDevice {
     }
 }
 
-/// That range of a payload in two pieces.
+/// Returns a range of a payload that has two parts.
 fn part(payload: [&[u8]; 2], range: Range<usize>) -> [&[u8]; 2] {
     let [first, second] = payload;
     let within = |piece: Range<usize>, from: usize| piece.start.max(from) - from..piece.end.max(from) - from;
@@ -490,8 +488,8 @@ fn part(payload: [&[u8]; 2], range: Range<usize>) -> [&[u8]; 2] {
     [head.unwrap_or_default(), tail.unwrap_or_default()]
 }
 
-/// Whether the kernel refused a packet rather than the device being gone or busy: to TCP that is a loss. EIO
-/// is an interface that is down.
+/// True if the kernel refused a packet, which is a loss for TCP; false if the device is gone or busy. EIO
+/// means that the interface is down.
 fn is_refusal(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
@@ -499,8 +497,8 @@ fn is_refusal(error: &io::Error) -> bool {
     )
 }
 
-/// Reads a packet, behind its header if it has one, into `buffer`; answers where it is, and what the kernel
-/// says of it.
+/// Reads a packet, after its header if it has one, into `buffer`. Returns its range and the kernel's
+/// metadata.
 fn read_packet(fd: BorrowedFd<'_>, vnet: bool, buffer: &mut [u8]) -> io::Result<(Range<usize>, RxMeta)> {
     let len = rustix::io::read(fd, &mut *buffer)?;
     match buffer.first_chunk::<{ VnetHeader::LEN }>().filter(|_| vnet) {
@@ -509,7 +507,6 @@ fn read_packet(fd: BorrowedFd<'_>, vnet: bool, buffer: &mut [u8]) -> io::Result<
     }
 }
 
-/// Writes a finished packet.
 fn write_finished(fd: BorrowedFd<'_>, vnet: bool, packet: &[u8]) -> io::Result<()> {
     if vnet {
         rustix::io::writev(fd, &[IoSlice::new(&VnetHeader::default().bytes()), IoSlice::new(packet)])?;
@@ -519,8 +516,8 @@ fn write_finished(fd: BorrowedFd<'_>, vnet: bool, packet: &[u8]) -> io::Result<(
     Ok(())
 }
 
-/// Writes a packet that the kernel is to finish. A short one goes in one piece: the kernel takes longer to
-/// look at the description of several than we to put them together.
+/// Writes a packet that the kernel finishes. A short one is copied into one piece: that takes less time than
+/// the kernel's processing of several pieces.
 fn write_unfinished(
     fd: BorrowedFd<'_>,
     header: VnetHeader,
@@ -543,25 +540,25 @@ fn write_unfinished(
     Ok(())
 }
 
-/// Binds the descriptor to an interface. Returns whether packets will carry a `virtio_net_hdr`, and its name.
+/// Binds the descriptor to an interface. Returns whether packets will have a `virtio_net_hdr`, and its name.
 fn attach(fd: BorrowedFd<'_>, name: &str, options: TunOptions) -> io::Result<(bool, String)> {
     let queue = if options.multi_queue { libc::IFF_MULTI_QUEUE } else { 0 };
     let plain = libc::IFF_TUN | libc::IFF_NO_PI | queue;
     if !options.offload {
         let name = set_interface(fd, name, plain)?;
-        // A persistent device may remember what its previous owner could take.
+        // A persistent device may still have the offloads of its previous owner.
         let _ = set_number(fd, libc::TUNSETOFFLOAD, 0);
         return Ok((false, name));
     }
     let name = match set_interface(fd, name, plain | libc::IFF_VNET_HDR) {
         Ok(name) => name,
-        // A kernel from before virtio_net_hdr answers EINVAL; any other reason will be the same again.
+        // Kernels without virtio_net_hdr return EINVAL; other errors would occur again.
         Err(error) if error.raw_os_error() != Some(libc::EINVAL) => return Err(error),
         Err(_) => return Ok((false, set_interface(fd, name, plain)?)),
     };
     set_number(fd, libc::TUNSETVNETHDRSZ, VnetHeader::LEN as libc::c_int)?;
     let tso = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6;
-    // Offers to the kernel, best first. If all are refused, the kernel finishes its packets itself.
+    // Offers to the kernel, best first. If it refuses all, it finishes its packets itself.
     for offer in [tso | libc::TUN_F_TSO_ECN, tso, libc::TUN_F_CSUM, 0] {
         if set_number(fd, libc::TUNSETOFFLOAD, offer as libc::c_int).is_ok() {
             break;
@@ -570,7 +567,7 @@ fn attach(fd: BorrowedFd<'_>, name: &str, options: TunOptions) -> io::Result<(bo
     Ok((true, name))
 }
 
-/// Returns the name, in which the kernel puts a number for `%d`.
+/// Returns the name, in which the kernel has replaced `%d` by a number.
 fn set_interface(fd: BorrowedFd<'_>, name: &str, flags: libc::c_int) -> io::Result<String> {
     let mut request = interface_request(name);
     request.ifr_ifru.ifru_flags = flags as libc::c_short;
@@ -593,7 +590,7 @@ fn name_in(request: &libc::ifreq) -> String {
     String::from_utf8_lossy(&name).into_owned()
 }
 
-/// A request about the interface `name`, which is cut to what fits.
+/// Returns a request about the interface `name`, which is cut to the maximum length.
 fn interface_request(name: &str) -> libc::ifreq {
     // SAFETY: ifreq is plain old data, and all zeroes (an empty name, no flags) is a valid value of it.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -638,7 +635,7 @@ mod tests {
     pub(super) const KERNEL: &str = "10.77.0.1";
     pub(super) const KERNEL6: &str = "fd00:77::1";
 
-    /// Runs `body` in a fresh namespace with a configured device and a runtime, or says why not.
+    /// Runs `body` in a fresh namespace with a configured device and a runtime, or prints why not.
     pub(super) fn with_device(offload: bool, body: impl AsyncFnOnce(TunDevice) + Send) {
         with_device_of(TunOptions { offload, ..TunOptions::default() }, body);
     }
@@ -672,14 +669,14 @@ mod tests {
             .unwrap();
     }
 
-    /// The next TCP packet from the kernel.
+    /// Returns the next TCP packet from the kernel.
     async fn next_tcp(device: &mut TunDevice) -> (Vec<u8>, RxMeta) {
         loop {
             poll_fn(|cx| device.poll_readable(cx)).await.unwrap();
             let mut found = None;
             let count = device.receive(1, &mut |packet, meta| found = Some((packet.to_vec(), meta))).unwrap();
             assert_eq!(count, usize::from(found.is_some()));
-            // The kernel also speaks ICMPv6 on a new interface.
+            // The kernel also sends ICMPv6 on a new interface.
             match found {
                 Some((packet, meta)) if Headers::of(&packet).is_some() => return (packet, meta),
                 _ => {}
@@ -692,7 +689,7 @@ mod tests {
         device.flush().unwrap();
     }
 
-    /// Opens a connection to a kernel listener and returns the template of the next packet of ours.
+    /// Opens a connection to a kernel listener and returns the template of our next packet.
     pub(super) async fn connect(device: &mut TunDevice, template: Tcp, port: u16) -> Tcp {
         let mss = (device.mtu() - if template.src.is_ipv4() { 40 } else { 60 }) as u16;
         let [m0, m1] = mss.to_be_bytes();
@@ -708,7 +705,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_device_hands_over_finished_packets() {
+    fn device_without_offload_passes_finished_packets() {
         with_device(false, async |mut device| {
             assert_eq!((device.mtu(), device.offload()), (1400, false));
             let connecting = std::thread::spawn({
@@ -753,7 +750,7 @@ mod tests {
         });
     }
 
-    /// The kernel takes 30 kB from one `send`, and its answer of 30 kB arrives, whole or in pieces.
+    /// The kernel accepts 30 kB from one `send`, and its answer of 30 kB arrives, whole or in pieces.
     async fn super_packets_both_ways(mut device: TunDevice, template: Tcp, kernel: &str) {
         let offload = device.offload();
         let listener = TcpListener::bind((kernel, 0)).unwrap();
@@ -770,7 +767,7 @@ mod tests {
         stream.read_exact(&mut read).unwrap();
         assert!(read == payload);
 
-        // The same again, from where it lies.
+        // The same again with the payload in separate memory.
         let data = Tcp { seq: data.seq + 30_000, ..data }.with_partial_checksum();
         let (head, rest) = data.split_at(data.len() - payload.len());
         let (first, second) = rest.split_at(7_777);
@@ -781,7 +778,7 @@ mod tests {
         assert!(read == payload);
         assert_eq!(device.capabilities().gather, offload);
 
-        // Acknowledge so that the kernel's window opens, then collect its answer.
+        // Acknowledge, so that the kernel's window opens, then read its answer.
         let mut ack = Tcp { seq: ours.seq + 60_000, ..ours };
         stream.write_all(&payload).unwrap();
         let (mut collected, mut longest) = (Vec::new(), 0);
@@ -817,14 +814,14 @@ mod tests {
         with_device(true, async |device| super_packets_both_ways(device, Tcp::v6(), KERNEL6).await);
     }
 
-    /// Packets that the kernel has taken from the device of [`with_device`].
+    /// Returns the number of packets that the kernel has received from the device of [`with_device`].
     fn taken_by_the_kernel() -> u64 {
         let table = std::fs::read_to_string("/proc/thread-self/net/dev").unwrap();
         let line = table.lines().find_map(|line| line.trim().strip_prefix("pio0:")).unwrap();
         line.split_whitespace().nth(1).unwrap().parse().unwrap()
     }
 
-    /// The kernel reads 200 kB that were sent as one packet, which it takes as `expected` packets.
+    /// Sends 200 kB as one packet, which the kernel receives as `expected` packets.
     async fn a_long_super_packet(mut device: TunDevice, template: Tcp, kernel: &str, expected: u64) {
         let socket = socket2::Socket::new(
             socket2::Domain::for_address((kernel.parse::<IpAddr>().unwrap(), 0).into()),
@@ -847,7 +844,7 @@ mod tests {
         stream.set_read_timeout(Some(std::time::Duration::from_secs(5))).unwrap();
         let tx = TxMeta { segment_size: Some(1_300), partial_checksum: true, twice: false };
         let mut seq = ours.seq;
-        // The window of the SYN takes no more at first.
+        // The window of the SYN permits no more at first.
         for len in [60_000, 200_000, 200_000] {
             let payload = pattern(len);
             let data = Tcp { seq, flags: 0x18, payload: payload.clone(), ..ours.clone() };
@@ -866,7 +863,7 @@ mod tests {
             assert!(read == payload);
             assert_eq!(taken_by_the_kernel() - before, if len > MAX_SUPER { expected } else { 1 });
             seq += len as u32 + 1;
-            // A byte more, so that both ways of sending have their turn.
+            // One more byte, so that both ways of sending are tested.
             let last = Tcp { seq: seq - 1, flags: 0x18, payload: vec![7], ..ours.clone() };
             send(&mut device, &last.with_partial_checksum(), TxMeta { segment_size: None, ..tx });
             stream.read_exact(&mut [0]).unwrap();
@@ -890,7 +887,7 @@ mod tests {
         });
     }
 
-    /// The stand-in for the kernel refuses long packets as one from before Linux 6.6 does, and is full after
+    /// The replacement for the kernel refuses long packets, like one before Linux 6.6, and is full after
     /// three pieces.
     #[test]
     fn pieces_that_find_no_room_wait_and_follow_in_order() {
@@ -926,10 +923,10 @@ mod tests {
         });
     }
 
-    /// To an interface that is down nothing can be sent, and only the last of four pieces fits what stands in
-    /// for the kernel.
+    /// An interface that is down refuses all packets. The replacement for the kernel has room only for the
+    /// last of four pieces.
     #[test]
-    fn a_packet_in_pieces_counts_once_whatever_becomes_of_them() {
+    fn packet_in_pieces_is_counted_once_with_any_result() {
         with_device(true, async |_| {
             let options = TunOptions { beyond_64k: false, ..TunOptions::default() };
             let tx = TxMeta { segment_size: Some(1_300), partial_checksum: true, twice: false };
@@ -993,7 +990,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_that_the_kernel_refuses_is_a_loss_and_no_failure() {
+    fn packet_refused_by_the_kernel_is_a_loss_and_no_error() {
         with_device(true, async |mut device| {
             device.send(&[0x00; 40], TxMeta::default()).unwrap();
             assert_eq!(device.counters().send_refused, 1);
@@ -1011,7 +1008,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_owner_is_told_that_the_device_is_busy() {
+    fn second_owner_gets_a_busy_error() {
         with_device(false, async |device| {
             let error = TunDevice::open(device.name(), TunOptions::default()).unwrap_err();
             assert!(error.to_string().contains("another process holds this device"), "{error}");

@@ -1,15 +1,15 @@
 //! TCP inside UDP: one socket carries all connections of a stack, to any number of peers.
 //!
-//! No privilege is needed, a NAT or firewall sees one UDP flow per pair of gateways, and the kernel moves up
-//! to 64 segments in one call (`UDP_SEGMENT`, `UDP_GRO`) even if their headers differ. The price is four
-//! bytes per segment; what is in a datagram is in [`layout`], how peers are named in [`peers`].
+//! It needs no privilege, a NAT or firewall sees one UDP flow per pair of gateways, and the kernel moves up
+//! to 64 segments in one call (`UDP_SEGMENT`, `UDP_GRO`) even if their headers differ. Each segment is four
+//! bytes longer than in IP. [`layout`] describes the datagrams, [`peers`] the addresses of peers.
 //!
-//! The stack above speaks IPv6 with inner addresses: its own is [`LOCAL_INNER`], a peer's is
-//! [`inner_address`]. TCP ports are chosen freely and have nothing to do with the UDP ports.
+//! The stack uses IPv6 with inner addresses: its own is [`LOCAL_INNER`], a peer's is [`inner_address`]. TCP
+//! ports are independent of the UDP ports.
 //!
-//! NATs forget a silent flow after as little as 30 seconds; whoever wants an idle connection to survive sends
-//! a TCP keep-alive every 20. IP fragmentation is forbidden on the socket, so a path narrower than
-//! [`UdpOptions::path_mtu`] swallows full segments: lower it there.
+//! NATs drop an idle flow after as little as 30 seconds; connections that must survive longer idle times need
+//! a TCP keepalive every 20 seconds. The socket forbids IP fragmentation, so a path with an MTU below
+//! [`UdpOptions::path_mtu`] drops full segments: lower the option there.
 
 mod batch;
 mod errors;
@@ -39,14 +39,15 @@ pub use peers::{LOCAL_INNER, inner_address};
 use peers::{Peers, Route, canonical};
 use together::Together;
 
-/// How a UDP device is opened.
+/// Options of a UDP device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UdpOptions {
-    /// The longest IP packet, in bytes, that every path to the peers carries; 576 to 65535. Default 1500.
+    /// Longest IP packet, in bytes, that every path to the peers carries; 576 to 65535. Default 1500.
     pub path_mtu: usize,
     /// Share the port with other sockets of this user (`SO_REUSEPORT`): one device per core. Default false.
     pub reuse_port: bool,
-    /// Wish for the socket buffers in bytes, each way; the kernel may grant less. Default 4 MiB.
+    /// Requested size of the socket buffers in bytes, for each direction; the kernel may grant less. Default
+    /// 4 MiB.
     pub buffer_bytes: usize,
 }
 
@@ -63,36 +64,36 @@ pub struct UdpDevice {
     socket: UdpSocket,
     state: UdpSocketState,
     local: SocketAddr,
-    /// IPv4 peers can be reached: an IPv4 socket, or one of both families.
+    /// True if the socket can reach IPv4 peers: an IPv4 socket, or one of both families.
     serves_v4: bool,
     mtu: usize,
     peers: Peers,
     batches: Batches,
-    /// How several chains are sent in one call, where the system allows it.
+    /// Sends several chains in one call, if the system supports it.
     together: Option<Together>,
-    /// Room for [`RECEIVE_BATCH`] chains of datagrams.
+    /// Memory for [`RECEIVE_BATCH`] chains of datagrams.
     buffer: Vec<u8>,
     assembly: Assembly,
     copies: Assembly,
     counters: Counters,
     urgent_cleared: u64,
-    /// Errors about datagrams wait in the socket's queue.
+    /// True if the socket's queue has errors about datagrams.
     has_errors: bool,
 }
 
-/// Chains of datagrams that one system call may bring.
+/// Maximum number of chains of datagrams that one system call receives.
 const RECEIVE_BATCH: usize = 8;
-/// The longest chain that the kernel's GRO builds.
+/// Maximum length of a chain of the kernel's GRO.
 const CHAIN: usize = 65_536;
-/// With more chains than this waiting, all but the youngest are sent without waiting for a flush.
+/// With more waiting chains than this, all but the youngest are sent without a flush.
 const SEND_AT: usize = 8;
-/// Chains leave together where so many bytes wait: transactions, whose chains are short, are sent as quickly
-/// one by one.
+/// Chains leave together from this many waiting bytes on. The short chains of transactions gain nothing from
+/// it.
 const TOGETHER_AT: usize = 96 << 10;
-/// With more than this, nothing is taken any more.
+/// With this many waiting chains no packet is accepted.
 const MAX_WAITING: usize = 16;
 const UDP_HEADER: usize = 8;
-/// Where an IPv6 header has its source.
+/// Range of the source address in an IPv6 header.
 const SOURCE: std::ops::Range<usize> = 8..24;
 
 impl UdpDevice {
@@ -117,7 +118,7 @@ impl UdpDevice {
             local.is_ipv4() || local.ip().is_unspecified() && !socket2::SockRef::from(&socket).only_v6()?;
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
         sockopt::wish_for_buffers(socket.as_fd(), options.buffer_bytes);
-        // Nobody asks when a datagram came.
+        // Arrival times are not used.
         let _ = sockopt::set(socket.as_fd(), libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &0i32.to_ne_bytes());
         errors::enable(socket.as_fd(), local.is_ipv6());
         let path_mtu = options.path_mtu.clamp(576, MAX_SUPER);
@@ -140,23 +141,23 @@ impl UdpDevice {
         })
     }
 
-    /// The address of the stack on this and every UDP device: [`LOCAL_INNER`].
+    /// Returns the stack's address on every UDP device: [`LOCAL_INNER`].
     pub fn local_inner() -> IpAddr {
         IpAddr::V6(LOCAL_INNER)
     }
 
-    /// The UDP address that the socket is bound to.
+    /// Returns the UDP address of the socket.
     pub fn local_addr(&self) -> SocketAddr {
         self.local
     }
 
-    /// Segments that lost their URG flag because the datagram has no urgent pointer.
+    /// Returns the number of segments that lost their URG flag because the datagram has no urgent pointer.
     pub fn urgent_cleared(&self) -> u64 {
         self.urgent_cleared
     }
 
-    /// The longest super-packet whose datagrams are one chain: what goes beyond it would leave in a call of
-    /// its own.
+    /// Returns the maximum length of a super-packet whose datagrams form one chain. The rest of a longer one
+    /// would need another call.
     fn max_super(&self) -> usize {
         let (payload, most) = (self.mtu - INNER_HEADERS, self.state.max_gso_segments());
         let datagrams = (batch::MAX_BYTES / (HEADER_LEN + payload)).clamp(1, most.max(1));
@@ -191,14 +192,14 @@ impl UdpDevice {
 /// The result of one attempt to send from a chain.
 enum Step {
     Went(usize),
-    /// Nothing was sent; once more, and the kernel chooses our address.
+    /// Nothing was sent; try again without a source address.
     WithoutSource,
-    /// Nothing was sent; once more, one datagram at a time.
+    /// Nothing was sent; try again one datagram at a time.
     WithoutSegmentation,
-    /// Nothing was sent; once more, now that an error about an earlier datagram is reported.
+    /// Nothing was sent, because an error about an earlier datagram was reported; try again.
     AfterError,
     Refused(usize),
-    /// Nothing was left to send.
+    /// Nothing is left to send.
     Done,
 }
 
@@ -228,7 +229,7 @@ fn transmit_step(
         Err(error) => match error.raw_os_error() {
             Some(libc::EBADF | libc::ENOTSOCK) => Err(error),
             Some(code) if transmit.src_ip.is_some() && is_about_source(code) => Ok(Step::WithoutSource),
-            // The state has noticed by now that the way out cannot segment.
+            // The state has noted that the outgoing interface cannot segment.
             Some(libc::EINVAL | libc::EIO)
                 if transmit.segment_size.is_some() && state.max_gso_segments() == 1 =>
             {
@@ -239,8 +240,8 @@ fn transmit_step(
     }
 }
 
-/// True if an address of ours that this host no longer has may be the reason. Linux names an unreachable
-/// network since a route is looked up from that address.
+/// True if the reason may be a source address that this host no longer has. Linux also reports an unreachable
+/// network, because it looks up the route from that address.
 fn is_about_source(code: i32) -> bool {
     matches!(code, libc::EINVAL | libc::EADDRNOTAVAIL | libc::ENETUNREACH | libc::EHOSTUNREACH)
 }
@@ -261,7 +262,7 @@ impl Device for UdpDevice {
             let (chains, drained) = match self.read(&mut metas, budget - count) {
                 Ok(read) => read,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                // An ICMP error about an earlier datagram, which the kernel reports once in this way.
+                // An ICMP error about an earlier datagram, which the kernel reports once here.
                 Err(error) if is_unreachable(&error) => {
                     self.has_errors = true;
                     continue;
@@ -332,7 +333,7 @@ impl Device for UdpDevice {
     }
 
     fn learn_way_back(&mut self, WayBack { outer, from }: WayBack) {
-        // Only a collision of hashes is refused, and then the peer that is known keeps the way.
+        // Only a hash collision is refused, and then the known peer keeps its address.
         let _ = self.peers.heard(Route { outer, from });
     }
 
@@ -354,8 +355,8 @@ impl Device for UdpDevice {
 }
 
 impl UdpDevice {
-    /// Collects the datagrams of a packet, and sends chains of them if there are many; `None` is no packet
-    /// that can be sent.
+    /// Collects the datagrams of a packet, and sends chains if there are many; `None` is a packet that cannot
+    /// be sent.
     fn send_datagrams(&mut self, outgoing: Option<Outgoing<'_>>, tx: TxMeta) -> io::Result<()> {
         self.transmit(MAX_WAITING - 1)?;
         let outgoing = outgoing.filter(|outgoing| outgoing.packet_len() <= MAX_SUPER);
@@ -379,13 +380,13 @@ impl UdpDevice {
             return Ok(());
         }
         match self.transmit(1) {
-            // Packets that wait in a chain count as taken.
+            // Packets in a chain count as sent.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
             other => other,
         }
     }
 
-    /// One system call; `Ok` is how many chains it brought, and whether these were all.
+    /// Makes one system call. Returns how many chains it received, and whether these were all.
     fn read(&mut self, metas: &mut [RecvMeta; RECEIVE_BATCH], budget: usize) -> io::Result<(usize, bool)> {
         let mut chains = self.buffer.chunks_mut(CHAIN);
         let mut slices: [IoSliceMut<'_>; RECEIVE_BATCH] =
@@ -398,35 +399,35 @@ impl UdpDevice {
         })
     }
 
-    /// The way to a peer, if this socket can speak to it.
+    /// Returns the route to a peer, if this socket supports its family.
     fn route(&mut self, inner: Ipv6Addr) -> Option<Route> {
         let (v4, v6) = (self.serves_v4, self.local.is_ipv6());
         self.peers.route(inner).filter(|route| if route.outer.is_ipv4() { v4 } else { v6 })
     }
 }
 
-/// Datagrams of one call of `recv`, on their way to the stack.
+/// Datagrams of one call of `recv` for the stack.
 struct Arrival<'a> {
     peers: &'a mut Peers,
     assembly: &'a mut Assembly,
-    /// Copies of what is in `assembly`, which they follow one by one.
+    /// Copies of the segments in `assembly`, delivered after them.
     copies: &'a mut Assembly,
     counters: &'a mut Counters,
-    /// The socket has no address of its own, so replies name the one that was written to.
+    /// True if the socket is bound to no address, so replies use the address to which the peer wrote.
     unspecified: bool,
     count: usize,
 }
 
 impl Arrival<'_> {
-    /// A chain of datagrams of one peer: puts runs of one TCP stream together, as the kernel's GRO does for
-    /// TCP.
+    /// Processes a chain of datagrams of one peer: merges runs of one TCP stream, as the kernel's GRO does
+    /// for TCP.
     fn chain(&mut self, meta: &RecvMeta, bytes: &[u8], sink: &mut SharedSink<'_>) {
         let from = if self.unspecified { meta.dst_ip } else { None };
         let ecn = meta.ecn.map_or(0, |ecn| ecn as u8);
         let (mut run, mut copied) = (false, false);
         let mut peer = None;
         for datagram in bytes.chunks(meta.stride.max(1)) {
-            // Nothing is remembered about whoever sends something else to this port.
+            // The device remembers no sender of other datagrams.
             let Some(datagram) = Incoming::parse(datagram) else {
                 self.counters.receive_dropped += 1;
                 continue;
@@ -451,7 +452,7 @@ impl Arrival<'_> {
         self.deliver(run, copied, sink);
     }
 
-    /// Hands over the run, if there is one, and then the copies of it.
+    /// Delivers the run, if there is one, and then its copies.
     fn deliver(&mut self, run: bool, copied: bool, sink: &mut SharedSink<'_>) {
         let Arrival { assembly, copies, counters, count, .. } = self;
         for assembly in
@@ -466,14 +467,14 @@ impl Arrival<'_> {
     }
 }
 
-/// The longest inner packet whose datagram fits the path: IPv6 and TCP header give way to UDP, IP and our
-/// header.
+/// Returns the maximum length of an inner packet whose datagram fits the path: the IPv6 and TCP headers are
+/// replaced by our header, UDP and IP.
 fn inner_mtu(path_mtu: usize, local: SocketAddr) -> usize {
     let ip_header = if local.is_ipv4() { 20 } else { 40 };
     (path_mtu - ip_header - UDP_HEADER - HEADER_LEN + INNER_HEADERS).min(MAX_SUPER)
 }
 
-/// A socket of both families knows IPv4 peers by their mapped addresses.
+/// Returns a mapped address of an IPv4 peer for a socket of both families.
 fn for_socket(outer: SocketAddr, v6: bool) -> SocketAddr {
     match outer {
         SocketAddr::V4(v4) if v6 => SocketAddrV6::new(v4.ip().to_ipv6_mapped(), v4.port(), 0, 0).into(),
@@ -505,12 +506,12 @@ mod tests {
         UdpDevice::bind(bind.parse().unwrap(), UdpOptions::default()).unwrap()
     }
 
-    /// Two devices on loopback, the second of both families.
+    /// Returns two devices on loopback, the second for both families.
     fn pair(first: &str) -> (UdpDevice, UdpDevice) {
         (device(first), device("[::]:0"))
     }
 
-    /// The inner address of `device` as seen from loopback of the family of `like`.
+    /// Returns the inner address of `device` from loopback, in the family of `like`.
     fn seen(device: &UdpDevice, like: &UdpDevice) -> IpAddr {
         let loopback: IpAddr = if like.local_addr().is_ipv4() {
             std::net::Ipv4Addr::LOCALHOST.into()
@@ -554,7 +555,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_segment_reaches_a_peer_and_its_answer_comes_back() {
+    async fn segment_reaches_a_peer_and_the_answer_returns() {
         for bind in ["127.0.0.1:0", "[::1]:0"] {
             let (mut a, mut b) = pair(bind);
             let request = Tcp {
@@ -581,7 +582,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn super_packets_pass_both_ways_as_super_packets() {
+    async fn super_packets_pass_whole_in_both_directions() {
         for bind in ["127.0.0.1:0", "[::1]:0"] {
             let (mut a, mut b) = pair(bind);
             assert!(a.capabilities().tso);
@@ -591,7 +592,7 @@ mod tests {
         }
     }
 
-    /// Sends the longest super-packet there is and returns the inner address that it came from.
+    /// Sends a super-packet of maximum length and returns the inner address of its sender.
     async fn super_packet(from: &mut UdpDevice, at: &mut UdpDevice, dst: IpAddr) -> IpAddr {
         let mss = (from.mtu() - INNER_HEADERS) as u16;
         let payload = pattern(65_000);
@@ -619,7 +620,7 @@ mod tests {
         source.unwrap()
     }
 
-    /// 1 1' 2 2' ... on the way; to the stack, all originals that arrived in a row and then their copies.
+    /// On the wire: 1 1' 2 2' ...; to the stack: all consecutive originals, then their copies.
     #[tokio::test]
     async fn each_segment_of_a_super_packet_may_go_twice() {
         let (mut a, mut b) = pair("127.0.0.1:0");
@@ -632,7 +633,7 @@ mod tests {
             (datagram[0] & 0x08 != 0, u32::from_be_bytes(datagram[4..8].try_into().unwrap()) / 1000)
         });
         let expected = (0..10).flat_map(|segment| [(false, segment), (true, segment)]);
-        // The copy of the short segment opens a chain of its own.
+        // The copy of the short segment starts another chain.
         assert_eq!(seqs.collect::<Vec<_>>(), expected.take(19).collect::<Vec<_>>());
         a.flush().unwrap();
         let mut streams = [Vec::new(), Vec::new()];
@@ -651,7 +652,7 @@ mod tests {
         }
     }
 
-    /// Of 1 1' 2' 3 3' the second original is lost: its copy comes before what follows it.
+    /// Of 1 1' 2' 3 3' the second original is lost: its copy is delivered before the later segments.
     #[tokio::test]
     async fn a_gap_among_the_originals_ends_the_copies_too() {
         let (mut a, mut b) = pair("127.0.0.1:0");
@@ -676,7 +677,7 @@ mod tests {
         let (mut a, mut b) = pair("127.0.0.1:0");
         let dst = seen(&b, &a);
         for i in 0..40u32 {
-            // Contents and header differ: TCP's own segmentation offload could not join these.
+            // Contents and headers differ: TCP segmentation offload could not join these.
             let packet = Tcp { seq: i * 1000, window: i as u16, payload: pattern(100), ..to(dst) };
             a.send(&packet.packet(), TxMeta::default()).unwrap();
         }

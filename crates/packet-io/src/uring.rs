@@ -1,8 +1,8 @@
-//! Several writes, or messages for a socket, in one call of the kernel (`io_uring(7)`).
+//! Several writes, or messages on a socket, in one kernel call (`io_uring(7)`).
 //!
-//! A reader that a write wakes preempts the writer as soon as that comes back from its call; with several
-//! writes in one call it does so once. All of them are done when the call is over, so nothing is kept for the
-//! kernel and nobody waits.
+//! A reader that a write wakes preempts the writer when the call ends; with several writes in one call this
+//! happens once. All writes are complete when the call ends, so no buffer has to outlive it and no task
+//! waits.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -11,25 +11,27 @@ use io_uring::{IoUring, opcode, squeue, types};
 
 use crate::message::Message;
 
-/// Most writes in one call.
+/// Maximum number of writes in one call.
 pub(crate) const MAX: usize = 32;
 
 /// A queue of writes that is empty between calls.
 pub(crate) struct Uring(IoUring);
 
 impl Uring {
+    /// Opens a queue.
+    ///
     /// # Errors
-    /// Where the kernel knows no such thing, or the system does not allow it (`kernel.io_uring_disabled`, a
-    /// filter of system calls), or there is no descriptor or memory left.
+    /// The kernel does not support it, the system does not permit it (`kernel.io_uring_disabled`, a filter of
+    /// system calls), or descriptors or memory are exhausted.
     pub(crate) fn open() -> io::Result<Uring> {
         IoUring::new(MAX as u32).map(Uring)
     }
 
-    /// Writes at most [`MAX`] messages, each with a number and from a few pieces of memory, and tells `done`
-    /// what became of each that the kernel has looked at. The kernel tries all of them in this order,
-    /// whatever becomes of those before, and never blocks.
+    /// Writes at most [`MAX`] messages, each with a number and from a few pieces of memory. Calls `done` with
+    /// the result of each message that the kernel has tried. The kernel tries them in this order, also after
+    /// a failure, and never blocks.
     ///
-    /// Answers itself for another time; `None` if the kernel did not take the writes, and will not.
+    /// Returns itself for the next call; `None` if the kernel did not accept the writes.
     pub(crate) fn write<'a>(
         self,
         fd: BorrowedFd<'_>,
@@ -41,11 +43,11 @@ impl Uring {
                 opcode::Writev::new(types::Fd(fd.as_raw_fd()), pieces.as_ptr().cast(), pieces.len() as u32);
             write.rw_flags(libc::RWF_NOWAIT).build().user_data(number as u64)
         });
-        // SAFETY: an IoSlice is an iovec. Pieces and what they point to outlive 'a, and so this call.
+        // SAFETY: an IoSlice is an iovec. The pieces and their memory outlive 'a, and so this call.
         unsafe { self.run(entries, done) }
     }
 
-    /// As [`write`](Uring::write), for a socket. The messages are numbered from 0 on.
+    /// Like [`write`](Uring::write), for a socket. The messages are numbered from 0.
     pub(crate) fn send(
         self,
         fd: BorrowedFd<'_>,
@@ -61,11 +63,11 @@ impl Uring {
         unsafe { self.run(entries, done) }
     }
 
-    /// Has the kernel do all of this, and tells what became of each.
+    /// Submits all entries, waits for them and reports their results.
     ///
     /// # Safety
-    /// The memory that the entries point to must live for as long as this call takes: it does not end before
-    /// the kernel is done with it.
+    /// The memory that the entries point to must live during this call, which does not end before the kernel
+    /// has finished with it.
     unsafe fn run(
         mut self,
         entries: impl Iterator<Item = squeue::Entry>,
@@ -73,12 +75,12 @@ impl Uring {
     ) -> Option<Uring> {
         let mut queued = 0;
         for entry in entries {
-            // SAFETY: as the caller says. An entry that is not submitted is never looked at, as the queue is
-            // dropped then.
+            // SAFETY: by the contract of this function. The kernel never reads an entry that is not
+            // submitted, because the queue is dropped then.
             queued += usize::from(unsafe { self.0.submission().push(&entry) }.is_ok());
         }
         let submitted = self.submit(queued);
-        // They were done when they were submitted; on a kernel that does it another way this waits for it.
+        // They complete at submission; on a kernel that completes them later, this loop waits.
         while self.0.completion().len() < submitted {
             std::thread::yield_now();
         }
@@ -92,7 +94,7 @@ impl Uring {
         (submitted == queued).then_some(self)
     }
 
-    /// Submits all that is queued; answers how much of it the kernel took.
+    /// Submits all queued entries; returns how many the kernel took.
     fn submit(&mut self, queued: usize) -> usize {
         let mut submitted = 0;
         while submitted < queued {
@@ -148,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_is_told_and_nobody_waits() {
+    fn full_queue_returns_would_block() {
         let Some(uring) = open() else { return };
         let (near, mut far) = UnixStream::pair().unwrap();
         let big = vec![7; 1 << 20];

@@ -1,4 +1,4 @@
-//! `struct virtio_net_hdr` of linux/virtio_net.h: what is unfinished about a packet (virtio 1.2, 5.1.6).
+//! `struct virtio_net_hdr` of linux/virtio_net.h: unfinished work on a packet (virtio 1.2, 5.1.6).
 //!
 //! Ten bytes before every packet, in the byte order of the host:
 //!
@@ -10,13 +10,13 @@ use brisk_device::{ChecksumState, RxMeta};
 
 use crate::headers::{CWR, Headers, TCP_CHECKSUM};
 
-/// The checksum holds the pseudo-header sum only; finish it from `csum_start` on.
+/// The checksum is only the pseudo-header sum and must be finished from `csum_start` on.
 const F_NEEDS_CSUM: u8 = 1;
 /// The checksum was verified.
 const F_DATA_VALID: u8 = 2;
 const GSO_TCPV4: u8 = 1;
 const GSO_TCPV6: u8 = 4;
-/// Flag beside the type: the first segment carries CWR, and it alone.
+/// Flag in the type: the first segment has CWR, and no other.
 const GSO_ECN: u8 = 0x80;
 
 /// The fields of the header.
@@ -42,7 +42,7 @@ pub(crate) struct Gso {
 impl VnetHeader {
     pub(crate) const LEN: usize = 10;
 
-    /// For a TCP packet whose checksum is open, and which may have to be cut.
+    /// Returns the header for a TCP packet with an open checksum that may have to be cut.
     pub(crate) fn unfinished(headers: &Headers, gso: Option<Gso>) -> VnetHeader {
         let checksum = VnetHeader {
             flags: F_NEEDS_CSUM,
@@ -82,7 +82,7 @@ impl VnetHeader {
     }
 
     /// Returns the metadata of a received packet for the stack. An open checksum comes from a sender on this
-    /// host whose packet never saw a wire, so there is nothing to verify.
+    /// host. Such a packet was never on a wire, so there is nothing to verify.
     pub(crate) fn rx_meta(&self) -> RxMeta {
         let trusted = self.flags & (F_NEEDS_CSUM | F_DATA_VALID) != 0;
         let tcp = matches!(self.gso_type & !GSO_ECN, GSO_TCPV4 | GSO_TCPV6);
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_packet_is_to_be_verified() {
+    fn plain_packet_must_be_verified() {
         let meta = VnetHeader::parse(&[0; 10]).rx_meta();
         assert_eq!(meta, RxMeta { checksum: ChecksumState::Verify, segment_size: None });
     }

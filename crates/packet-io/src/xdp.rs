@@ -1,36 +1,36 @@
 //! Native TCP on an address of the host, through AF_XDP (`Documentation/networking/af_xdp.rst`).
 //!
-//! A program at the interface hands the segments for the stack to sockets whose memory is ours, before the
-//! kernel processes them; everything else stays the kernel's. Packets of the stack leave as frames from the
-//! same memory, by this interface alone and past the host's firewall, to the next hop that the kernel's
-//! tables name (`ways`). Where the driver supports it, frames are not copied at all. No super-packet passes
-//! whole: they are cut, and put together, here. It is meant for many short transfers on such an interface;
-//! for bulk `packet:` is better.
+//! A program at the interface passes the stack's segments to sockets with memory of ours, before the kernel
+//! processes them; the kernel gets all other frames. Packets of the stack leave as frames from the same
+//! memory, by this interface only and without the host's firewall, to the next hop in the kernel's tables
+//! (`next_hops`). If the driver supports it, frames are not copied at all. Super-packets do not pass whole:
+//! this module cuts and merges them. It is meant for many short transfers on such an interface; `packet:` is
+//! better for bulk.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
 //! | [`mod@self`] | [`open`] |
 //! | `device` | the device: some of the queues of the interface |
-//! | `program` | what the program at the interface decides |
+//! | `program` | the program at the interface |
 //! | `socket` | the socket of a queue of the interface, its memory and rings |
-//! | `ring`, `mapping` | a ring, and memory that is shared with the kernel |
-//! | `merge` | segments that arrive in a row, put together |
-//! | `ways` | hardware addresses of next hops |
-//! | `errors` | ICMP errors, and whether the interface is there |
-//! | `survey` | what it would meet on an interface |
+//! | `ring`, `mapping` | a ring, and memory shared with the kernel |
+//! | `merge` | merges consecutive segments |
+//! | `next_hops` | hardware addresses of next hops |
+//! | `errors` | ICMP errors, and the state of the interface |
+//! | `survey` | checks the requirements on an interface |
 //!
-//! It takes an Ethernet with an MTU of at most [`MAX_MTU`], Linux 5.9, CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF
-//! and CAP_PERFMON. The program and everything else go with the process, however it ends.
+//! It requires an Ethernet with an MTU of at most [`MAX_MTU`], Linux 5.9, CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF
+//! and CAP_PERFMON. The program and all other resources end with the process, also after a crash.
 
 mod device;
 mod errors;
 mod mapping;
 mod merge;
+mod next_hops;
 mod program;
 mod ring;
 mod socket;
 mod survey;
-mod ways;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -52,7 +52,7 @@ use program::Running;
 use socket::{HEADROOM, XdpSocket};
 pub use survey::{Survey, survey};
 
-/// How an XDP device is opened.
+/// Options of an XDP device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct XdpOptions {
     /// As [`PacketOptions::serve`]. Default none.
@@ -60,17 +60,17 @@ pub struct XdpOptions {
     /// As [`PacketOptions::local_ports`]. Default 256.
     pub local_ports: u16,
     /// Frames that may wait for the stack on each queue of the interface: 64 to 65,536, rounded up to a power
-    /// of two. Each takes 2 KiB, or 4 if the MTU is above 1774. Default 2048.
+    /// of two. Each takes 2 KiB, or 4 KiB if the MTU is above 1774. Default 2048.
     pub receive_frames: u32,
-    /// Frames that may wait for the interface on each of its queues; likewise. Default 1024.
+    /// Frames that may wait for the interface on each of its queues, with the same limits. Default 1024.
     pub send_frames: u32,
-    /// Have the program run by the driver, where it can. Default true.
+    /// Run the program in the driver if possible. Default true.
     pub native: bool,
-    /// Let the driver use the stack's memory, where it can. Default true.
+    /// Let the driver use the stack's memory if possible. Default true.
     pub zero_copy: bool,
-    /// Believe segments whose checksum is nothing but the sum of the pseudo-header: that is what a sender on
-    /// the same host leaves to the interface to finish. `None`: only on a veth. Where segments come from a
-    /// wire it must not be true. Default `None`.
+    /// Trust segments whose checksum is only the sum of the pseudo-header, which a sender on the same host
+    /// leaves to the interface to finish. `None`: only on a veth. Must not be true if segments come from a
+    /// wire. Default `None`.
     pub unfinished_checksums: Option<bool>,
 }
 
@@ -88,38 +88,37 @@ impl Default for XdpOptions {
     }
 }
 
-/// The longest IP packet that fits into a frame of a page, bytes: there are 256 before it, and a tag may be
-/// in its header.
+/// Maximum length of an IP packet, bytes: a frame is a page, with 256 bytes before the packet and possibly a
+/// VLAN tag in the header.
 pub const MAX_MTU: usize = 4096 - HEADROOM - ETHERNET_HEADER - VLAN_TAG;
 const VLAN_TAG: usize = 4;
-/// Queues of an interface that are used; `ethtool -L` makes them fewer.
+/// Maximum number of queues of an interface; `ethtool -L` reduces its queues.
 const MAX_QUEUES: u32 = 64;
 
 /// The device that [`open`] has opened.
 pub struct Opened {
-    /// The queues, each a device: as many as were asked for, or as the interface has if these are fewer.
+    /// The queues, one device each: as many as requested, or as the interface has if these are fewer.
     pub queues: Vec<Box<dyn Device>>,
-    /// The ports that connections opened by the stack must come from.
+    /// Ports from which the stack must open connections.
     pub local_ports: Option<RangeInclusive<u16>>,
-    /// How frames get to the stack.
+    /// How frames reach the stack.
     pub path: Path,
 }
 
-/// How frames get from the interface to the stack.
+/// How frames reach the stack from the interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Path {
     /// The driver writes them to the stack's memory.
     ZeroCopy,
     /// The driver runs the program, and frames are copied.
     Native,
-    /// The driver knows nothing of XDP: the kernel runs the program on buffers of its own, and frames are
-    /// copied. Packets that were put together on the way (GRO, TSO of a sender on the same host) do not fit a
-    /// frame and are lost.
+    /// The driver does not support XDP: the kernel runs the program on its own buffers, and frames are
+    /// copied. Merged packets (GRO, or TSO of a sender on the same host) do not fit a frame and are lost.
     Generic,
 }
 
 impl Path {
-    /// In a word: `zero-copy`, `native`, `generic`.
+    /// Returns `zero-copy`, `native` or `generic`.
     pub fn name(self) -> &'static str {
         match self {
             Path::ZeroCopy => "zero-copy",
@@ -129,12 +128,12 @@ impl Path {
     }
 }
 
-/// Opens so many queues, or as many as the interface has, for the stack on `addresses`, which the host has
-/// and which are reached over `interface`.
+/// Opens `count` queues, or as many as the interface has, for the stack on `addresses`, which the host must
+/// have and which are reached over `interface`.
 ///
 /// # Errors
-/// No such interface, or no Ethernet; an MTU above [`MAX_MTU`]; no addresses, or more than 16; a right that
-/// is missing; another XDP program at the interface, which is left alone; another program that has the port.
+/// No such interface, or not an Ethernet; an MTU above [`MAX_MTU`]; no addresses, or more than 16; a missing
+/// right; another XDP program at the interface, which is left unchanged; another program with the port.
 pub fn open(
     interface: &str,
     addresses: &[IpAddr],
@@ -152,7 +151,7 @@ pub fn open(
             interface.name()
         ));
     }
-    // All other packets are for the kernel, or on their way through this host.
+    // Other packets are for the kernel, or are forwarded by this host.
     if addresses.is_empty() || addresses.len() > MAX_ADDRESSES {
         return unsupported(format!(
             "the stack shares 1 to {MAX_ADDRESSES} addresses with the host, and these are {}; name them with --addr",
@@ -187,7 +186,7 @@ pub fn open(
     Ok(Opened { queues, local_ports: guards.ports(), path })
 }
 
-/// A socket for each queue of the interface: what comes by a queue can go only to its own.
+/// Opens a socket for each queue of the interface: frames of a queue can go only to its own socket.
 fn sockets(interface: &Interface, mtu: usize, options: &XdpOptions) -> Result<Vec<XdpSocket>, OpenError> {
     let chunk = if mtu + ETHERNET_HEADER + VLAN_TAG + HEADROOM <= 2048 { 2048 } else { 4096 };
     let queues = interface.receive_queues().max(1);
@@ -202,7 +201,7 @@ fn sockets(interface: &Interface, mtu: usize, options: &XdpOptions) -> Result<Ve
     for queue in 0..queues {
         match XdpSocket::open(interface, queue, chunk, options) {
             Ok(socket) => sockets.push(socket),
-            // There are not as many as there is room for.
+            // The interface has fewer queues than it has memory for.
             Err(error) if queue > 0 && error.kind() == io::ErrorKind::InvalidInput => break,
             Err(error) => return Err(error),
         }

@@ -1,5 +1,5 @@
-//! An HTTP client whose request leaves with the SYN: from the second connection on, the response comes after
-//! one round trip rather than two.
+//! An HTTP client that sends its request with the SYN: from the second connection on, the response arrives
+//! after one round trip instead of two.
 //!
 //! `cargo run -p brisk-runtime --example hyper_client`
 
@@ -22,7 +22,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let (client, server) = memory::network(&LinkSpec::parse("--rtt 100ms")?, 1)?;
     serve(&server)?;
     let connector = tower::service_fn(move |uri| Box::pin(connect(client.clone(), uri)));
-    // Each request has a connection of its own here, so that each shows what a connection costs.
+    // Each request has its own connection here, to show the cost of a connection.
     let client: Client<_, Empty<Bytes>> =
         Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build(connector);
     for _ in 0..3 {

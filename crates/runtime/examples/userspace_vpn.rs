@@ -1,10 +1,10 @@
-//! The server of a tunnel, without privileges ("tun2socks"): IP packets arrive in UDP datagrams, one in each;
-//! their TCP ends here, and goes on as connections of the kernel.
+//! The server of a tunnel, without privileges ("tun2socks"): IP packets arrive in UDP datagrams, one in each.
+//! Their TCP connections end here, and continue as connections of the kernel.
 //!
 //! `cargo run -p brisk-runtime --example userspace_vpn -- 127.0.0.1:5555`
 //!
-//! It encrypts nothing, and the sender of the latest datagram is its only client: a tunnel of your own does
-//! better. IPv4 and IPv6; other protocols than TCP are dropped.
+//! It encrypts nothing, and the sender of the latest datagram is its only client, so it is no replacement for
+//! a real tunnel. IPv4 and IPv6; other protocols than TCP are dropped.
 
 use std::error::Error;
 use std::io;
@@ -15,7 +15,7 @@ use bytes::Bytes;
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::sync::mpsc::{Receiver, Sender};
 
-/// Longest packet inside the tunnel, bytes: with the headers of IP and UDP it fits into 1500.
+/// Maximum length of a packet inside the tunnel, bytes: with the headers of IP and UDP it fits into 1500.
 const MTU: usize = 1400;
 /// Connections whose destination has not answered yet.
 const MAX_PENDING: usize = 1024;
@@ -54,7 +54,7 @@ async fn carry(
     }
 }
 
-/// Serves every connection that comes out of the tunnel.
+/// Serves every connection from the tunnel.
 pub async fn forward(endpoint: &Endpoint) -> io::Result<()> {
     let forwarder = Forwarder::bind(endpoint, MAX_PENDING)?;
     loop {
@@ -68,7 +68,7 @@ pub async fn forward(endpoint: &Endpoint) -> io::Result<()> {
     }
 }
 
-/// Connects to the destination, and only then answers the peer: it hears of a refusal as one.
+/// Connects to the destination before it answers the peer, so that a refusal is passed on.
 async fn serve(request: ConnectRequest) -> io::Result<()> {
     let mut outside = match TcpStream::connect(request.destination()).await {
         Err(error) if error.kind() == io::ErrorKind::TimedOut => {

@@ -1,4 +1,4 @@
-//! Endpoints on channels of packets: a tunnel between two of them, one that nobody reads, one that breaks.
+//! Endpoints on channels of packets: a tunnel between two of them, one that is not read, one that breaks.
 
 use std::io;
 use std::time::Duration;
@@ -21,7 +21,7 @@ fn endpoint(queue: usize, address: &str) -> (Endpoint, Sender<Bytes>, Receiver<B
     (Endpoint::builder(Box::new(device)).address(address).seed(1).build().unwrap(), to_stack, from_stack)
 }
 
-/// Carries packets one way, as a tunnel would.
+/// Carries packets in one direction, as a tunnel would.
 fn carry(mut from: Receiver<Bytes>, to: Sender<Bytes>) {
     tokio::spawn(async move {
         while let Some(packet) = from.recv().await {

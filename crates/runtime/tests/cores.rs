@@ -1,5 +1,5 @@
-//! Endpoints with several stacks: each on a queue of its own of the same device, which brings packets to the
-//! wrong one.
+//! Endpoints with several stacks: each on its own queue of the same device, which delivers packets to the
+//! wrong queue.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
@@ -24,16 +24,16 @@ use tokio::time::timeout;
 const CLIENT: &str = "10.0.0.1";
 const SERVER: &str = "10.0.0.2";
 const TWO: NonZeroUsize = NonZeroUsize::new(2).unwrap();
-/// Longer than any of this takes, also at idle priority beside much other work.
+/// Longer than any of these tests takes, even at idle priority on a busy machine.
 const LIMIT: Duration = Duration::from_secs(900);
 
-/// Where packets wait for one queue.
+/// Packets that wait for one queue.
 #[derive(Default)]
 struct Waiting {
     packets: VecDeque<(Vec<u8>, RxMeta)>,
     reader: Option<Waker>,
     broken: bool,
-    /// All that came here so far, if that is wanted.
+    /// All packets received so far, if a test needs them.
     seen: Option<Vec<(Vec<u8>, RxMeta)>>,
 }
 
@@ -46,7 +46,7 @@ struct Queue {
     next: Arc<AtomicUsize>,
 }
 
-/// The queues of two devices that are joined, and the inboxes of the second.
+/// Returns the queues of two connected devices, and the inboxes of the second.
 fn cable(queues: [usize; 2]) -> ([Vec<Queue>; 2], Vec<Inbox>) {
     let inboxes = queues.map(|count| (0..count).map(|_| Inbox::default()).collect::<Vec<_>>());
     let side = |own: usize| {
@@ -61,7 +61,7 @@ fn cable(queues: [usize; 2]) -> ([Vec<Queue>; 2], Vec<Inbox>) {
     ([side(0), side(1)], inboxes[1].clone())
 }
 
-/// Another packet for a queue.
+/// Adds a packet to a queue.
 fn bring(inbox: &Inbox, packet: Vec<u8>, meta: RxMeta) {
     let mut inbox = lock(inbox);
     if let Some(seen) = &mut inbox.seen {
@@ -77,7 +77,7 @@ fn lock(inbox: &Inbox) -> MutexGuard<'_, Waiting> {
     inbox.lock().unwrap()
 }
 
-/// From now on this queue answers an error.
+/// Makes this queue return an error from now on.
 fn break_queue(inbox: &Inbox) {
     lock(inbox).broken = true;
     let reader = lock(inbox).reader.take();
@@ -132,7 +132,7 @@ fn builder(queues: Vec<Queue>, address: &str, seed: u64) -> Builder {
     queues.fold(first, Builder::queue)
 }
 
-/// A client and a server with so many stacks, on these cores, and the inboxes of the server.
+/// Returns a client and a server with `stacks` stacks on these cores, and the inboxes of the server.
 fn hosts(stacks: [usize; 2], cores: &Cores) -> (Endpoint, Endpoint, Vec<Inbox>) {
     let ([client, server], inboxes) = cable(stacks);
     let client = builder(client, CLIENT, 1).cores(cores).build().unwrap();
@@ -145,7 +145,7 @@ fn at(text: &str) -> SocketAddr {
     text.parse().unwrap()
 }
 
-/// Answers each connection with what it has sent, until both are through.
+/// Sends the data of each connection back, until both ends have closed.
 async fn echo(listener: TcpListener) {
     let mut connections = JoinSet::new();
     while let Ok((mut stream, _)) = listener.accept().await {
@@ -315,7 +315,7 @@ async fn stacks_share_knowledge_of_a_server() {
     assert!(client.export_fast_open_cache().contains("10.0.0.2"));
 }
 
-/// Where an IPv4 packet has its source port, and the flags of its segment.
+/// Positions of the source port and the flags in an IPv4 packet with a TCP segment.
 const SOURCE_PORT: std::ops::Range<usize> = 20..22;
 const FLAGS: usize = 33;
 const SYN: u8 = 2;
@@ -371,7 +371,7 @@ async fn a_host_that_loses_one_queue_says_so_to_everybody() {
     break_queue(&inboxes[1]);
     let error = timeout(LIMIT, waiting).await.unwrap().unwrap().unwrap_err();
     assert!(error.to_string().contains("somebody pulled the plug"), "{error}");
-    // On every stack: half of the connections would otherwise wait for ever.
+    // On every stack: otherwise half of the connections would wait without end.
     for (_, mut stream) in accepted {
         let error = timeout(LIMIT, stream.read_u8()).await.unwrap().unwrap_err();
         assert!(error.to_string().contains("somebody pulled the plug"), "{error}");
@@ -380,7 +380,7 @@ async fn a_host_that_loses_one_queue_says_so_to_everybody() {
     timeout(LIMIT, server.wait_idle()).await.unwrap();
 }
 
-/// All datagrams of a peer come to one socket: the kernel keeps a flow together, and there is only one.
+/// All datagrams of a peer arrive at one socket: the kernel keeps a flow together, and there is only one.
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn tcp_in_udp_between_two_hosts_with_two_stacks_each() {
@@ -417,8 +417,8 @@ async fn tcp_in_udp_between_two_hosts_with_two_stacks_each() {
             timeout(LIMIT, asking.join_all()).await.unwrap();
         };
         exchanges().await;
-        // The counters are looked at now and then. The client opens everything on the core of this thread, so
-        // that perhaps nothing goes astray there.
+        // The counters are updated from time to time. The client opens all connections on this thread's core,
+        // so perhaps none arrives on the wrong queue there.
         while server.device_counters().handed_over == 0 {
             tokio::time::sleep(Duration::from_millis(150)).await;
             exchanges().await;
@@ -502,7 +502,7 @@ async fn changes_of_a_connection_reach_the_observer_in_order_from_each_stack() {
         drop((stream.unwrap(), accepted.unwrap()));
     }
     timeout(LIMIT, async { tokio::join!(client.wait_idle(), server.wait_idle()) }).await.unwrap();
-    // The driver that was idle last may be about to call it.
+    // The driver that was idle last may be about to call the observer.
     while heard.lock().unwrap().values().map(Vec::len).sum::<usize>() < 200 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }

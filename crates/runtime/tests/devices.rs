@@ -68,7 +68,7 @@ async fn tcp_in_udp_carries_ten_megabytes_both_ways() {
     assert!(at_server == up && at_client == down);
 }
 
-/// Every segment twice, in runs: what arrives is whole, and nothing stops the copies.
+/// Every segment is sent twice: the data arrives complete, and no mechanism stops the copies.
 #[tokio::test]
 async fn tcp_in_udp_sends_every_segment_twice() {
     let mut tcp = TcpConfig::default();
@@ -146,9 +146,8 @@ async fn a_device_that_pushes_back_loses_nothing() {
     }
 }
 
-/// On one thread the runtime polls spawned tasks, and so the driver, many times before it comes back to its
-/// main task. The driver waits for a reader that it has woken: what was received does not pile up to the size
-/// of the window.
+/// On one thread the runtime polls spawned tasks, and so the driver, many times before it returns to its main
+/// task. The driver waits for a reader that it has woken, so received data does not fill the window.
 #[tokio::test]
 async fn a_reader_gets_its_turn_before_the_window_is_full() {
     let (a, b) = MemoryDevice::pair_with(MemoryOptions { queue_bytes: 1 << 20, ..MemoryOptions::default() });
@@ -164,9 +163,9 @@ async fn a_reader_gets_its_turn_before_the_window_is_full() {
     assert!(most < 2 << 20, "{most} bytes were waiting");
 }
 
-/// A request that arrives is answered by one packet: it would be two if it were acknowledged before the
-/// server is asked. The clock stands still while anybody has something to do, for the server's turn is not
-/// for ever.
+/// One packet answers a request: an acknowledgement before the server runs would be a second one. The clock
+/// is paused, so it stands still while a task can run: otherwise the server's turn, which is limited in time,
+/// could end on a busy machine before the server answers.
 #[tokio::test(start_paused = true)]
 async fn an_acknowledgement_leaves_with_the_answer() {
     let (a, b) = MemoryDevice::pair_with(MemoryOptions::default());
@@ -190,7 +189,7 @@ async fn an_acknowledgement_leaves_with_the_answer() {
     assert_eq!(b.stats().packets_out - before, requests, "a super-packet each");
 }
 
-/// One who was told that there is something to read and does nothing about it keeps nobody waiting.
+/// A reader that is woken but does not read delays nobody.
 #[tokio::test(start_paused = true)]
 async fn unread_data_is_acknowledged_soon() {
     let (a, b) = MemoryDevice::pair_with(MemoryOptions::default());
@@ -217,7 +216,7 @@ async fn a_driver_of_which_nobody_reads_sleeps() {
     let a = endpoint(a, "10.0.0.1");
     let (mut client, mut server) = pair(&a, &b).await;
     tokio::spawn(async move { client.write_all(&vec![7; 4 * LEN]).await });
-    // The window has grown when the reading stops.
+    // The window has grown when the reader stops.
     server.read_exact(&mut vec![0; 2 * LEN]).await.unwrap();
     tokio::time::sleep(Duration::from_millis(300)).await;
     let before = looks.load(Ordering::Relaxed);
@@ -236,8 +235,8 @@ impl std::task::Wake for Forward {
     }
 }
 
-/// Two wakers of the main task of a runtime with one thread may look different. Places were told apart by
-/// that once, so that the main task filled them all and from then on woke itself at each poll.
+/// Two wakers of the main task of a runtime with one thread may look different. A list of waiters that
+/// distinguished them would fill up with the main task, which then would wake itself at each poll.
 #[tokio::test]
 async fn a_main_task_that_waits_sleeps() {
     let (_, b) = MemoryDevice::pair();
@@ -259,7 +258,7 @@ async fn a_main_task_that_waits_sleeps() {
     assert!(polls < 1000, "{polls} polls in 300 ms");
 }
 
-/// `device` until it is told to fail; how often the driver looks at it is counted.
+/// Returns `device`, which fails when `fail` is set; `looks` counts how often the driver receives from it.
 fn failing(device: MemoryDevice, fail: tokio::sync::watch::Receiver<bool>, looks: Arc<AtomicU32>) -> Watched {
     let on_look = move || {
         looks.fetch_add(1, Ordering::Relaxed);
@@ -280,7 +279,7 @@ async fn a_device_that_fails_is_an_error_for_everybody_who_waits() {
     let accepting = tokio::spawn(async move { listener.accept().await.map(drop) });
     tokio::task::yield_now().await;
     fail.send_replace(true);
-    // The driver notices when it looks at the device next.
+    // The driver notices when it next calls the device.
     server.write_all(b"x").await.unwrap();
     let limit = Duration::from_secs(10);
     let error = tokio::time::timeout(limit, reading).await.unwrap().unwrap().unwrap_err();
@@ -326,8 +325,8 @@ async fn the_device_is_closed_when_nobody_holds_the_endpoint() {
     tokio::time::timeout(Duration::from_secs(10), closed).await.expect("the cable is cut");
 }
 
-/// A TUN in a namespace of its own, set up so that the kernel there is `10.0.0.1` and the stack `10.0.0.2`.
-/// `None`, with the reason printed, if this user may not have one.
+/// Returns a TUN in a separate namespace, where the kernel is `10.0.0.1` and the stack `10.0.0.2`. `None`,
+/// with the reason printed, if this user may not create one.
 fn tun(offload: bool) -> Option<(Namespace, TunDevice)> {
     if !(privileges::has_net_admin() && privileges::has_sys_admin()) {
         println!("skipped: a TUN in a network namespace needs CAP_NET_ADMIN and CAP_SYS_ADMIN");
@@ -345,14 +344,14 @@ fn tun(offload: bool) -> Option<(Namespace, TunDevice)> {
     Some((namespace, device))
 }
 
-/// A listener of the kernel inside the namespace.
+/// Returns a listener of the kernel inside the namespace.
 fn kernel_listener(namespace: &Namespace, address: &str) -> tokio::net::TcpListener {
     let listener = namespace.run(|| std::net::TcpListener::bind(address)).unwrap().unwrap();
     listener.set_nonblocking(true).unwrap();
     tokio::net::TcpListener::from_std(listener).unwrap()
 }
 
-/// A connection of the kernel from inside the namespace. Blocks, so it needs a thread of its own.
+/// Opens a connection of the kernel from inside the namespace. Blocks, so it needs its own thread.
 async fn kernel_connect(namespace: &Namespace, address: &str) -> tokio::net::TcpStream {
     let (namespace, address) = (namespace.clone(), address.to_owned());
     let connect = move || namespace.run(|| std::net::TcpStream::connect(address.as_str())).unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! Order of the driver's transmissions where readers have their turn first, and its counters.
+//! Order of the driver's transmissions if readers run first, and its counters.
 
 mod watched;
 
@@ -18,7 +18,7 @@ fn endpoint(device: impl Device + 'static, address: &str) -> Endpoint {
     builder(device, address).build().unwrap()
 }
 
-/// Kind of a packet as seen on the wire.
+/// Kind of a packet on the wire.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Sent {
     SynAck,
@@ -37,7 +37,7 @@ impl Sent {
     }
 }
 
-/// `device`, and what is sent over it.
+/// Returns `device`, and the packets that are sent over it.
 fn tapped(device: MemoryDevice) -> (Watched, Arc<Mutex<Vec<Sent>>>) {
     let sent = Arc::<Mutex<Vec<Sent>>>::default();
     let noted = sent.clone();
@@ -45,8 +45,8 @@ fn tapped(device: MemoryDevice) -> (Watched, Arc<Mutex<Vec<Sent>>>) {
     (Watched { inner: device, on_look: Box::new(|| Ok(())), on_send }, sent)
 }
 
-/// Returns what a server sends for a request on an open connection that arrives together with the SYN of
-/// another, if its program takes `thinking` before it answers.
+/// Returns the packets that a server sends for a request on an open connection that arrives together with the
+/// SYN of another. The program takes `thinking` before it answers.
 async fn answers(thinking: Duration) -> Vec<Sent> {
     let (near, far) = MemoryDevice::pair();
     let (far, sent) = tapped(far);
@@ -74,7 +74,7 @@ async fn answers(thinking: Duration) -> Vec<Sent> {
     sent.lock().unwrap().clone()
 }
 
-/// A device that gathers, and of packets that are sent together leaves every third.
+/// A device that gathers, and does not take every third of the packets that are sent together.
 struct Choosy {
     inner: MemoryDevice,
     offered: usize,
@@ -236,8 +236,8 @@ async fn device_may_use_its_own_endpoint_while_it_receives() {
     let own: Arc<Mutex<Option<Endpoint>>> = Arc::default();
     let (known, listener) = (own.clone(), Arc::new(Mutex::new(None)));
     let bound = listener.clone();
-    // A tunnel that listens where the SYN that it carries leads. It does so in a thread of its own, so that
-    // the test fails where the endpoint is locked meanwhile, and does not hang.
+    // A tunnel that listens at the destination of the SYN that it carries. It does so in its own thread, so
+    // that the test fails instead of blocking if the endpoint is locked meanwhile.
     let on_packet = move || {
         let Some(endpoint) = known.lock().unwrap().take() else { return };
         let (done, waits) = std::sync::mpsc::channel();

@@ -1,5 +1,4 @@
-//! Fast Open through the runtime's API: the round trip it saves, and what it costs where the path prevents
-//! it.
+//! Fast Open through the runtime's API: the round trip it saves, and its cost on a path that prevents it.
 
 use std::time::Duration;
 
@@ -47,7 +46,8 @@ fn open(endpoint: &Endpoint, connect: FastOpenConnect, data: &[u8]) -> TcpStream
     stream
 }
 
-/// One exchange over a new connection: how long it took in round trips, and what became of Fast Open.
+/// Makes one exchange over a new connection; returns its duration in round trips, and the outcome of Fast
+/// Open.
 async fn exchange(endpoint: &Endpoint) -> (f64, FastOpenOutcome) {
     let started = Instant::now();
     let mut stream = open(endpoint, FastOpenConnect::default(), &[1; 100]);
@@ -60,7 +60,7 @@ async fn exchange(endpoint: &Endpoint) -> (f64, FastOpenOutcome) {
     (took.as_secs_f64() / RTT.as_secs_f64(), outcome)
 }
 
-/// So many exchanges over a link, one after the other.
+/// Makes `count` exchanges over a link, one after the other.
 async fn exchanges(link: &str, count: usize) -> Vec<(f64, FastOpenOutcome)> {
     let (a, b) = network(link);
     let listener = serve(&b);
@@ -93,8 +93,8 @@ async fn an_exchange_over_a_new_connection_takes_one_round_trip() {
 #[tokio::test(start_paused = true)]
 async fn where_the_path_prevents_it_nobody_notices() {
     for (link, outcome, most) in [
-        // The cookie is granted, and then the SYN with data is swallowed: the plain one follows after 1.5
-        // round trips.
+        // The cookie is granted, and then the SYN with data is dropped: the plain one follows after 1.5 round
+        // trips.
         ("--rtt 100ms --middlebox drop-syn-data", FastOpenOutcome::SynLost, 3.6),
         ("--rtt 100ms --middlebox strip-option:34", FastOpenOutcome::Stripped, 2.1),
         ("--rtt 100ms --middlebox strip-option:34@syn", FastOpenOutcome::Stripped, 2.1),
@@ -143,7 +143,7 @@ async fn the_cache_goes_from_one_process_to_the_next_and_can_be_flushed() {
         a.import_fast_open_cache(&stored).unwrap();
         assert_eq!(exchange(&a).await.1, FastOpenOutcome::Used);
         assert!(a.import_fast_open_cache("nonsense").is_err());
-        // New keys: the cookie is refused once, at no cost, and replaced.
+        // With new keys the cookie is refused once, at no cost, and replaced.
         assert!(listener.set_fast_open_keys(KeySource::parse("1-2-3-4").unwrap()));
         let (rounds, outcome) = exchange(&a).await;
         assert!(outcome == FastOpenOutcome::Refused && rounds < 2.1);
@@ -158,7 +158,7 @@ async fn the_cache_goes_from_one_process_to_the_next_and_can_be_flushed() {
     assert_eq!(listener.fast_open_pending(), 0);
 }
 
-/// A stream as `connect` with a SYN that waits for the first write returns it, and how long that took.
+/// Returns a stream whose SYN waits for the first write, and the duration of `connect`.
 async fn connect_deferred(endpoint: &Endpoint) -> (TcpStream, Duration) {
     let mut socket = TcpSocket::new(endpoint);
     socket.set_fast_open_connect(Some(FastOpenConnect { defer: true, ..FastOpenConnect::default() }));

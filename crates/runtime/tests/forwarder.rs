@@ -23,7 +23,7 @@ fn at(text: &str) -> SocketAddr {
     text.parse().unwrap()
 }
 
-/// A client, and a host on every address.
+/// Returns a client, and a host that has every address.
 fn hosts() -> (Endpoint, Endpoint) {
     let (a, b) = MemoryDevice::pair();
     let client = Endpoint::builder(Box::new(a)).address("10.0.0.1".parse().unwrap()).seed(1).build().unwrap();
@@ -74,7 +74,7 @@ async fn example_of_a_tunnel_forwards_a_hundred_connections_to_the_kernel() {
         });
     }
     timeout(LIMIT, asking.join_all()).await.unwrap();
-    // A port of the kernel that nobody listens on.
+    // A port of the kernel without a listener.
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let error = timeout(LIMIT, client.connect(closed)).await.unwrap().unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);

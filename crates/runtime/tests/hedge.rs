@@ -1,5 +1,5 @@
-//! Requests over Fast Open that a second connection insures: what a path costs that passes nothing behind a
-//! SYN with data, and what a path costs that works. In virtual time.
+//! Requests over Fast Open that are repeated on a second connection if necessary: the cost on a path that
+//! drops everything after a SYN with data, and on a path that works. In virtual time.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 const RTT: Duration = Duration::from_millis(100);
 
-/// Two endpoints, and how often the second got the request.
+/// Two endpoints, and the number of requests that the second got.
 struct World {
     client: Endpoint,
     server: Endpoint,
@@ -23,7 +23,7 @@ struct World {
 }
 
 impl World {
-    /// The server thinks for so long before it answers 100 bytes with 5000.
+    /// Returns a world whose server takes `thinks` before it answers 100 bytes with 5000.
     fn new(link: &str, thinks: Duration) -> World {
         let link = LinkSpec::parse(&format!("--rtt 100ms {link}")).unwrap();
         let (client, server) = memory::network(&link, 5).unwrap();
@@ -43,7 +43,7 @@ impl World {
         self.client.connect_hedged(address(), request, &config).unwrap()
     }
 
-    /// One exchange: how long it took in round trips, and what became of Fast Open.
+    /// Makes one exchange; returns its duration in round trips, and the outcome of Fast Open.
     async fn exchange(&self, fast_open: Option<FastOpenConnect>) -> (f64, FastOpenOutcome) {
         let started = Instant::now();
         let mut stream = self.open(fast_open, &[1; 100]);
@@ -58,7 +58,7 @@ impl World {
         (took, outcome)
     }
 
-    /// So many exchanges in a row: what each took more than the same over plain TCP.
+    /// Makes `count` consecutive exchanges; returns by how much each took longer than over plain TCP.
     async fn more_than_plain(&self, count: usize) -> Vec<(f64, FastOpenOutcome)> {
         let (plain, _) = self.exchange(None).await;
         let mut seen = Vec::new();
@@ -120,7 +120,7 @@ async fn a_path_that_works_gets_each_request_once_and_one_connection_more() {
     );
 }
 
-/// The request is asked twice the first time; after that the path has proven itself.
+/// The request is sent twice the first time; after that the path is known to work.
 #[tokio::test(start_paused = true)]
 async fn a_slow_server_gets_the_first_request_twice_and_its_first_answer_counts() {
     use FastOpenOutcome::{NoCookie, Used};
@@ -142,7 +142,7 @@ async fn other_devices_cost_what_they_cost_without_it() {
     }
 }
 
-/// The request is written to the stream, and closed behind, as an HTTP client does it.
+/// The request is written to the stream, which is then closed, as an HTTP client does.
 #[tokio::test(start_paused = true)]
 async fn data_written_before_the_answer_is_sent_again() {
     let world = World::new("--middlebox drop-after-handshake", Duration::ZERO);

@@ -1,4 +1,4 @@
-//! Observers of an endpoint: what they hear, when, and where they are called.
+//! Observers of an endpoint: their events, the order of events, and the thread that calls them.
 
 use std::io;
 use std::net::SocketAddr;
@@ -22,7 +22,7 @@ fn builders() -> (Builder, Builder) {
     memory::builders(&LinkSpec::parse("--rtt 20ms").unwrap(), 1)
 }
 
-/// The builder with an observer, and what it hears.
+/// Returns the builder with an observer, and the observer's events.
 fn observed(builder: Builder) -> (Builder, Receiver<LifecycleEvent>) {
     let (to_test, heard) = channel();
     // The test may end before the last connection does.
@@ -94,7 +94,7 @@ async fn observers_may_use_the_endpoint_because_the_stack_is_not_locked() {
     let observer = {
         let endpoint = endpoint.clone();
         move |event: &LifecycleEvent| {
-            // In a thread of its own, so that a lock fails the test rather than stop it.
+            // In its own thread, so that a lock fails the test instead of blocking it.
             let (endpoint, (answer, answered)) = (endpoint.clone(), channel());
             std::thread::spawn(move || answer.send(endpoint.get().map(Endpoint::connections)));
             to_test.send((event.change, answered.recv_timeout(Duration::from_secs(20)))).unwrap();

@@ -1,4 +1,4 @@
-//! Two endpoints over an emulated link in memory: data both ways, closing, refusing, giving up.
+//! Two endpoints over an emulated link in memory: data in both directions, closing, refusing, giving up.
 
 use std::io;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const SEED: u64 = 7;
 
-/// Bytes that tell their place: a missing, doubled or swapped segment shows.
+/// Returns bytes that depend on their position: a missing, duplicated or reordered segment shows.
 fn pattern(len: usize, salt: u32) -> Vec<u8> {
     (0..len as u32).map(|i| (i.wrapping_mul(2_654_435_761).wrapping_add(salt) >> 24) as u8).collect()
 }
@@ -74,7 +74,7 @@ async fn a_lossy_link_in_real_time_loses_nothing_of_the_stream() {
     assert!(answer == data && echo == data, "seed {SEED}");
 }
 
-/// Reads to the end, 5 kB at most at a time, without a buffer of its own.
+/// Reads to the end, at most 5 kB at a time, without its own buffer.
 async fn read_in_bytes(stream: TcpStream) -> Vec<u8> {
     let mut received = Vec::new();
     loop {
@@ -106,7 +106,7 @@ async fn bytes_that_are_taken_as_they_lie_are_the_stream() {
     assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
 }
 
-/// Writes all in pieces of many lengths: some in one go, some by what fits, some that are copied.
+/// Writes all data in pieces of several lengths: some whole, some in parts that fit, some copied.
 async fn write_in_bytes(stream: &TcpStream, mut data: Bytes) {
     for len in [100_000, 7, 4_096, 1_500, 9_000].into_iter().cycle() {
         let mut piece = data.split_to(len.min(data.len()));
@@ -162,7 +162,7 @@ async fn young_connection_acknowledges_each_segment_of_a_flight() {
     assert!(sent >= 12, "SYN, its acknowledgement and one for each of ten segments: {sent}");
 }
 
-/// RFC 9937 lets one segment more go for each acknowledgement that makes progress: also if two arrive at
+/// RFC 9937 permits one more segment for each acknowledgement that makes progress, even if two arrive at
 /// once.
 #[tokio::test(start_paused = true)]
 async fn acknowledgements_that_arrive_at_once_each_let_recovery_go_on() {
@@ -177,8 +177,8 @@ async fn acknowledgements_that_arrive_at_once_each_let_recovery_go_on() {
     assert!(round_trips < 8.0, "{round_trips}");
 }
 
-/// Six acknowledgements, then three that tell of a loss, at once: what the six let go leaves before recovery
-/// begins.
+/// Six acknowledgements arrive together with three that report a loss: the segments that the six permit leave
+/// before recovery begins.
 #[tokio::test(start_paused = true)]
 async fn a_loss_at_the_end_of_a_batch_of_acknowledgements_costs_no_round_trip() {
     // The SYN-ACK is 1; of the first flight of ten segments the seventh is lost.
@@ -187,7 +187,8 @@ async fn a_loss_at_the_end_of_a_batch_of_acknowledgements_costs_no_round_trip() 
     let began = tokio::time::Instant::now();
     server.write_all(&pattern(50_000, 6)).await.unwrap();
     client.read_exact(&mut vec![0; 50_000]).await.unwrap();
-    // Flights of ten, fourteen with the retransmission, and the rest, which arrives half a round trip later.
+    // A flight of ten, one of fourteen with the retransmission, and the rest, which arrives half a round trip
+    // later.
     let round_trips = began.elapsed().as_secs_f64() / 0.040;
     assert!(round_trips < 3.0, "{round_trips}");
 }
@@ -398,7 +399,7 @@ async fn many_threads_share_one_stack() {
     }
 }
 
-/// Writers of 600 kB each to readers that begin late, whose endpoint has room for a few of them.
+/// Writers of 600 kB each send to readers that start late, whose endpoint has memory for a few of them.
 async fn all_is_written_with_memory_of(max_buffer_bytes: usize, writers: usize) {
     let (a, b) = memory::builders(&link("--rtt 20ms --loss 1%"), SEED);
     let (a, b) =

@@ -1,6 +1,6 @@
-//! An endpoint with 500 peers that stall, 10,000 connections at once, 20,000 that come and go, readers that
-//! are slow, streams that are dropped in the middle of a transfer, futures that are dropped at every await,
-//! and every kind of end. Afterwards nothing is lost and nothing is left.
+//! An endpoint with 500 stalled peers, 10,000 connections at once, 20,000 short-lived ones, slow readers,
+//! streams that are dropped during a transfer, futures that are dropped at every await, and every kind of
+//! end. Afterwards no data is lost and no state is left.
 //!
 //! The clock is paused and each test runs on one thread, so that every run is the same; only the test of a
 //! runtime that ends has two runtimes and real time.
@@ -32,7 +32,7 @@ use brisk_runtime::memory::{self, LinkSpec};
 use brisk_runtime::{Endpoint, TcpListener, TcpStream};
 use tokio::time::timeout;
 
-/// Virtual time that no wait of a test takes.
+/// Maximum virtual time of a wait.
 const LIMIT: Duration = Duration::from_secs(60);
 const MSL: Duration = Duration::from_secs(1);
 
@@ -50,12 +50,12 @@ async fn pair(a: &Endpoint, listener: &TcpListener) -> (TcpStream, TcpStream) {
     (client.unwrap(), accepted.unwrap().0)
 }
 
-/// Bytes that tell their place and their stream.
+/// Returns bytes that depend on their position and on their stream.
 fn pattern(range: Range<usize>, salt: usize) -> Vec<u8> {
     range.map(|n| (n ^ (n >> 8) ^ salt) as u8).collect()
 }
 
-/// Waits until every connection is over, and checks that nothing is left of any.
+/// Waits until every connection is over, and checks that no state is left.
 async fn assert_nothing_left(endpoints: &[&Endpoint]) {
     for endpoint in endpoints {
         timeout(LIMIT, endpoint.wait_idle()).await.expect("every connection ends");

@@ -1,4 +1,4 @@
-//! Wakers of the program that use the endpoint when they are woken and when they are dropped.
+//! Wakers of the program that call the endpoint when they are woken and when they are dropped.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -12,10 +12,10 @@ use brisk_device::memory::MemoryDevice;
 use brisk_runtime::{Endpoint, Forwarder, TcpListener};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 
-/// Longer than any of these tests takes; a deadlock takes it all.
+/// Longer than any of these tests takes; a deadlock exceeds it.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A task that asks its endpoint something whenever it is woken or dropped.
+/// A task that calls its endpoint whenever it is woken or dropped.
 struct Asking {
     endpoint: Endpoint,
     woken: Arc<AtomicUsize>,
@@ -36,7 +36,7 @@ impl Drop for Asking {
     }
 }
 
-/// Makes wakers, and counts what becomes of them.
+/// Makes wakers, and counts how many are woken and dropped.
 #[derive(Clone)]
 struct Tasks {
     endpoint: Endpoint,
@@ -49,14 +49,14 @@ impl Tasks {
         Tasks { endpoint: endpoint.clone(), woken: Arc::default(), dropped: Arc::default() }
     }
 
-    /// Polls with a new waker, of which only what is polled has a copy afterwards.
+    /// Polls with a new waker; afterwards only the polled object has a copy of it.
     fn poll<T>(&self, poll: impl FnOnce(&mut Context<'_>) -> Poll<T>) -> Poll<T> {
         let Tasks { endpoint, woken, dropped } = self.clone();
         let waker = Waker::from(Arc::new(Asking { endpoint, woken, dropped }));
         poll(&mut Context::from_waker(&waker))
     }
 
-    /// Polls something that waits with one waker and then another; returns how many have been dropped.
+    /// Polls twice with different wakers; returns how many have been dropped.
     fn poll_twice<T>(&self, mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> usize {
         let before = self.dropped();
         assert!(self.poll(&mut poll).is_pending() && self.poll(&mut poll).is_pending());
@@ -71,7 +71,7 @@ impl Tasks {
         self.woken.load(Ordering::Relaxed)
     }
 
-    /// A future that waits drops its first waker for the second, and the second when it is dropped.
+    /// Checks that a waiting future drops its first waker for the second, and the second when it is dropped.
     fn check_future(&self, future: impl Future) {
         let before = self.dropped();
         {
@@ -82,7 +82,7 @@ impl Tasks {
     }
 }
 
-/// Runs `test` on a thread of its own, because a deadlock would block it for ever.
+/// Runs `test` on its own thread, because a deadlock would block it without end.
 fn within_the_limit(test: impl AsyncFnOnce() + Send + 'static) {
     let (done, ended) = mpsc::channel();
     std::thread::spawn(move || {

@@ -1,8 +1,8 @@
-//! `%{ assert tcpi_snd_cwnd == 10, tcpi_snd_cwnd }%`: the part of Python that such blocks use.
+//! `%{ assert tcpi_snd_cwnd == 10, tcpi_snd_cwnd }%`: the subset of Python in such blocks.
 //!
-//! Integers, the names that the runner offers, `+ - * / // % & |`, comparisons (chained as in Python),
-//! `not`, `and`, `or`, parentheses. A division by zero, an unknown name and everything else of Python is
-//! an error that says so. `print(name, name)` writes values into the trace; any other `print` is passed over.
+//! It has integers, the names of the runner, `+ - * / // % & |`, comparisons (chained as in Python), `not`,
+//! `and`, `or` and parentheses. A division by zero, an unknown name and all other Python are errors with a
+//! message. `print(name, name)` writes values into the trace; any other `print` is ignored.
 
 use crate::cursor::Cursor;
 use crate::error::ScriptError;
@@ -11,7 +11,7 @@ use crate::error::ScriptError;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Statement {
     Assert(Assertion),
-    /// `print(name, name)`: the values of these names go into the trace.
+    /// `print(name, name)`: writes the values of these names into the trace.
     Print(Vec<String>),
 }
 
@@ -19,7 +19,7 @@ pub(crate) enum Statement {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Assertion {
     pub(crate) line: u32,
-    /// As written, for the message.
+    /// The source text, for the message.
     pub(crate) text: String,
     condition: Expression,
 }
@@ -31,16 +31,16 @@ enum Expression {
     Not(Box<Expression>),
     Minus(Box<Expression>),
     Binary(Box<Expression>, &'static str, Box<Expression>),
-    /// `a < b <= c`: true if every neighbouring pair is.
+    /// `a < b <= c`: true if every comparison is true.
     Chain(Box<Expression>, Vec<(&'static str, Expression)>),
 }
 
-/// Operators that are no comparisons, by how tightly they bind, loosest first.
+/// Operators other than comparisons, in the order of their precedence, lowest first.
 const LEVELS: [&[&str]; 4] = [&["or"], &["and"], &["|", "&"], &["+", "-"]];
 const PRODUCTS: &[&str] = &["//", "*", "/", "%"];
 const COMPARISONS: &[&str] = &["==", "!=", "<=", ">=", "<", ">"];
 
-/// Reads a block of code that starts at `line`.
+/// Parses a block of code that starts at `line`.
 pub(crate) fn parse(outer: &Cursor<'_>, line: u32, code: &str) -> Result<Vec<Statement>, ScriptError> {
     let mut parsed = Vec::new();
     let statements = code.lines().enumerate().flat_map(|(n, text)| text.split(';').map(move |one| (n, one)));
@@ -67,7 +67,7 @@ pub(crate) fn parse(outer: &Cursor<'_>, line: u32, code: &str) -> Result<Vec<Sta
     Ok(parsed)
 }
 
-/// The names of `(name, name)`; `None` if there is anything else.
+/// Returns the names of `(name, name)`; `None` if there is other text.
 fn names_in_parentheses(text: &str) -> Option<Vec<String>> {
     let inner = text.trim().strip_prefix('(')?.strip_suffix(')')?;
     let is_name = |name: &str| {
@@ -137,7 +137,7 @@ fn unary(cursor: &mut Cursor<'_>) -> Result<Expression, ScriptError> {
 }
 
 impl Assertion {
-    /// Returns the value of the condition, and of the names in it; the error says what cannot be.
+    /// Returns the value of the condition and the values of its names, or the error in it.
     pub(crate) fn check(
         &self,
         name: &dyn Fn(&str) -> Option<i128>,

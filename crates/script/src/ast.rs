@@ -1,4 +1,4 @@
-//! A script as values: the output of the parser and the input of the runner.
+//! A parsed script: the output of the parser and the input of the runner.
 
 use brisk_wire::{Flags, IcmpKind};
 
@@ -45,7 +45,7 @@ pub(crate) enum Time {
     Blocking(Moment, Moment),
 }
 
-/// A point in time as written.
+/// A point in time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Moment {
     pub(crate) micros: i64,
@@ -61,7 +61,7 @@ pub(crate) enum Action {
     IcmpArrives(IcmpPacket),
     /// `> …`: the stack sends a segment.
     Sends(TcpPacket),
-    /// A system call and its result.
+    /// A system call with its result.
     Call(Call),
     /// `%{ … }%`.
     Code(Vec<Statement>),
@@ -76,7 +76,7 @@ pub(crate) struct Prefix {
     pub(crate) ecn: Option<EcnBits>,
     /// `flow NAME`: the connection, if there are several.
     pub(crate) flow: Option<String>,
-    /// `from ADDR`: address of the remote host of that flow.
+    /// `from ADDR`: address of the flow's remote host.
     pub(crate) from: Option<std::net::IpAddr>,
     /// `new`: this SYN begins a new connection over the same ports.
     pub(crate) new: bool,
@@ -88,7 +88,7 @@ pub(crate) struct Prefix {
     pub(crate) bad_checksum: bool,
 }
 
-/// The ECN field of a packet, given or expected.
+/// The ECN field of an arriving or an expected packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum EcnBits {
     /// This value.
@@ -97,7 +97,7 @@ pub(crate) enum EcnBits {
     Ect01,
 }
 
-/// A TCP segment as written: sequence numbers relative to the script's own initial ones.
+/// A TCP segment; sequence numbers are relative to the script's initial ones.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct TcpPacket {
     pub(crate) prefix: Prefix,
@@ -112,12 +112,11 @@ pub(crate) struct TcpPacket {
     pub(crate) options: Option<Vec<TcpOption>>,
 }
 
-/// An ICMP error as written.
+/// An ICMP error.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct IcmpPacket {
     pub(crate) prefix: Prefix,
     pub(crate) kind: IcmpKind,
-    /// The sequence number that it quotes.
     pub(crate) quoted_seq: u32,
     /// Payload bytes of the quoted segment.
     pub(crate) quoted_len: u32,
@@ -131,7 +130,7 @@ pub(crate) struct Call {
     pub(crate) result: Expected,
 }
 
-/// The result that a call must have.
+/// The expected result of a call.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Expected {
     /// `= ?`
@@ -145,7 +144,7 @@ pub(crate) enum Expected {
 /// An argument of a system call.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Argument {
-    /// `...`: the usual value.
+    /// `...`: the default value.
     Usual,
     /// A number.
     Number(i64),

@@ -1,7 +1,7 @@
-//! The reader of script text: blanks, comments, words, numbers and times, with the line for messages.
+//! The lexer: blanks, comments, words, numbers and times, with line numbers for messages.
 //!
-//! The language has no tokens with a fixed meaning (`.` is a flag, a decimal point and part of `...`), so the
-//! parser asks for the tokens that may come next instead of splitting the text beforehand.
+//! The tokens of the language have no fixed meaning (`.` is a flag, a decimal point and part of `...`), so
+//! the parser asks for each token that may come next.
 
 use crate::error::ScriptError;
 
@@ -11,7 +11,7 @@ pub(crate) struct Cursor<'a> {
     file: &'a str,
     text: &'a str,
     at: usize,
-    /// `//` and `/*` begin comments; in Python code they do not.
+    /// True if `//` and `/*` begin comments; false in Python code.
     comments: bool,
 }
 
@@ -20,12 +20,12 @@ impl<'a> Cursor<'a> {
         Cursor { file, text, at: 0, comments: true }
     }
 
-    /// A cursor over Python code, where `//` divides.
+    /// Returns a cursor over Python code, where `//` is a division.
     pub(crate) fn over_code(text: &'a str) -> Self {
         Cursor { file: "", text, at: 0, comments: false }
     }
 
-    /// The line of the next token, from 1.
+    /// Returns the line of the next token, from 1.
     pub(crate) fn line(&mut self) -> u32 {
         self.skip_blank();
         self.line_here()
@@ -35,7 +35,7 @@ impl<'a> Cursor<'a> {
         1 + self.text.bytes().take(self.at).filter(|byte| *byte == b'\n').count() as u32
     }
 
-    /// Returns an error about the next token, with the `expected` one.
+    /// Returns an error at the next token; the message names the `expected` one.
     pub(crate) fn error(&mut self, expected: impl std::fmt::Display) -> ScriptError {
         self.skip_blank();
         let found: String = self.rest().lines().next().unwrap_or("").chars().take(40).collect();
@@ -43,7 +43,7 @@ impl<'a> Cursor<'a> {
         ScriptError::new(self.file, self.line_here(), format!("expected {expected}, found {found}"))
     }
 
-    /// Returns an error that is not about the next token.
+    /// Returns an error at a line.
     pub(crate) fn complaint(&self, line: u32, message: impl std::fmt::Display) -> ScriptError {
         ScriptError::new(self.file, line, message.to_string())
     }
@@ -52,7 +52,7 @@ impl<'a> Cursor<'a> {
         self.text.get(self.at..).unwrap_or("")
     }
 
-    /// Passes over blanks and comments: `//` and `#` to the end of the line, `/* */`.
+    /// Skips blanks and comments: `//` and `#` to the end of the line, `/* */`.
     pub(crate) fn skip_blank(&mut self) {
         loop {
             let rest = self.rest();
@@ -79,13 +79,13 @@ impl<'a> Cursor<'a> {
         self.rest().chars().next()
     }
 
-    /// True if the next token starts with `mark`; nothing is taken.
+    /// True if the next token starts with `mark`; does not advance.
     pub(crate) fn sees(&mut self, mark: &str) -> bool {
         self.skip_blank();
         self.rest().starts_with(mark)
     }
 
-    /// Takes `mark` if it is next.
+    /// Skips `mark` if it is next. Returns true if it was.
     pub(crate) fn eat(&mut self, mark: &str) -> bool {
         let seen = self.sees(mark);
         if seen {
@@ -94,7 +94,7 @@ impl<'a> Cursor<'a> {
         seen
     }
 
-    /// Takes `mark` if it follows at once, without a blank.
+    /// Skips `mark` if it follows without a blank. Returns true if it was.
     pub(crate) fn eat_joined(&mut self, mark: &str) -> bool {
         let seen = self.rest().starts_with(mark);
         if seen {
@@ -114,14 +114,14 @@ impl<'a> Cursor<'a> {
         rest.get(..len).unwrap_or("")
     }
 
-    /// A name: letters, digits and underscores, not starting with a digit.
+    /// Reads a name: letters, digits and underscores, not starting with a digit.
     pub(crate) fn word(&mut self) -> Option<&'a str> {
         let first = self.peek()?;
         (first.is_ascii_alphabetic() || first == '_')
             .then(|| self.take_while(|c| c.is_ascii_alphanumeric() || c == '_'))
     }
 
-    /// Takes the name `wanted` if it is next as a whole word.
+    /// Skips the name `wanted` if it is next as a whole word. Returns true if it was.
     pub(crate) fn eat_word(&mut self, wanted: &str) -> bool {
         let mut ahead = *self;
         let seen = ahead.word() == Some(wanted);
@@ -131,13 +131,13 @@ impl<'a> Cursor<'a> {
         seen
     }
 
-    /// Everything up to the next blank.
+    /// Reads up to the next blank.
     pub(crate) fn chunk(&mut self) -> &'a str {
         self.skip_blank();
         self.take_while(|c| !c.is_whitespace())
     }
 
-    /// Everything up to `end`, which is taken too.
+    /// Reads up to `end`, which is skipped too.
     pub(crate) fn through(&mut self, end: &str) -> Result<&'a str, ScriptError> {
         let rest = self.rest();
         let Some(len) = rest.find(end) else { return Err(self.error(format!("a closing `{end}`"))) };
@@ -145,13 +145,13 @@ impl<'a> Cursor<'a> {
         Ok(rest.get(..len).unwrap_or(""))
     }
 
-    /// Hexadecimal digits, perhaps none.
+    /// Reads hexadecimal digits, perhaps none.
     pub(crate) fn hex_digits(&mut self) -> &'a str {
         self.skip_blank();
         self.take_while(|c| c.is_ascii_hexdigit())
     }
 
-    /// A number, decimal or with `0x`.
+    /// Reads a number, decimal or with `0x`.
     pub(crate) fn number(&mut self) -> Result<u64, ScriptError> {
         self.skip_blank();
         let mut ahead = *self;
@@ -165,7 +165,7 @@ impl<'a> Cursor<'a> {
         Ok(number)
     }
 
-    /// A number that fits `T`.
+    /// Reads a number that fits `T`.
     pub(crate) fn number_as<T: TryFrom<u64>>(&mut self) -> Result<T, ScriptError> {
         let mut ahead = *self;
         let number = ahead.number()?;
@@ -175,7 +175,7 @@ impl<'a> Cursor<'a> {
         Ok(fits)
     }
 
-    /// Seconds with decimals, in microseconds. A point that belongs to `...` is left alone.
+    /// Reads seconds with decimals; returns microseconds. Does not read a point that belongs to `...`.
     pub(crate) fn seconds(&mut self) -> Result<i64, ScriptError> {
         self.skip_blank();
         let mut ahead = *self;
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_says_what_was_there() {
+    fn error_shows_the_actual_text() {
         let mut cursor = Cursor::new("a.pkt", "\n  junk here");
         assert_eq!(cursor.error("a time").to_string(), "a.pkt:2: expected a time, found `junk here`");
     }

@@ -1,17 +1,16 @@
-//! An error in a script, or in the stack that it was run against: file, line and what to see.
+//! An error in a script, or of the stack in a script: file, line and message.
 
 use thiserror::Error;
 
-/// A script that cannot be understood, or a stack that did not do what the script says.
+/// A script that is not valid, or a stack that behaves differently from the script.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("{file}:{line}: {message}")]
 pub struct ScriptError {
-    /// The file as it was named.
+    /// Name of the file.
     pub file: String,
     /// The line, from 1.
     pub line: u32,
-    /// The error. Of a packet that differs: the fields, then the expected and the actual packet one
-    /// above the other.
+    /// The error. For a packet that differs: the fields, then the expected packet above the actual one.
     pub message: String,
 }
 

@@ -1,9 +1,9 @@
 //! Packet scripts in the packetdrill language, run against the stack in virtual time.
 //!
-//! A script says which segments arrive, which system calls the application makes, and which segments
-//! must leave, each with its time. The runner is one more driver of [`brisk_tcp::Stack`]: it owns the
-//! clock, hands in what arrives and compares what leaves, field by field. No other packet may
-//! be sent.
+//! A script lists which segments arrive, which system calls the application makes, and which segments must
+//! leave, each with its time. The runner is a driver of [`brisk_tcp::Stack`]: it owns the clock, passes
+//! arriving segments to the stack and compares departing ones field by field. The stack may send no other
+//! packet.
 //!
 //! ```
 //! let script = "
@@ -18,18 +18,18 @@
 //! brisk_script::run("handshake.pkt", script, &brisk_script::Options::default()).unwrap();
 //! ```
 //!
-//! The language, beyond what packetdrill has: `[flow NAME]` before a packet names one of several connections
-//! (`[flow b from 192.0.2.7]` gives its remote host another address), `[new]` says that a SYN begins a new
-//! connection over the same ports, `[badsum]` spoils the TCP checksum, `[spoiled]` the payload; sequence
-//! numbers may count back from the initial one (`-999:1(1000)`); `GA hex`, `kind N hex`, and `FO $name` for a
-//! cookie that the stack chooses. `--set key=value` configures the stack ([`keys`]). `TS val 7 ecr @1001/2`
-//! echoes the time stamp of the second segment of the stack that began at 1001, `ecr @` that of its last
-//! segment. `%{ print(tcpi_snd_cwnd) }%` writes values into the trace, and so does a call with the result
-//! `?`. Assertions see `tcpi_…` names and the stack's own figures as `brisk_…`. Payload is not zeros: byte
-//! `i` of a stream is `(7 i + 3) mod 256` in both directions, and every byte is checked.
+//! Extensions of packetdrill's language: `[flow NAME]` before a packet names one of several connections
+//! (`[flow b from 192.0.2.7]` gives its remote host another address), `[new]` means that a SYN begins a new
+//! connection over the same ports, `[badsum]` corrupts the TCP checksum, `[spoiled]` the payload. Sequence
+//! numbers may be negative, relative to the initial one (`-999:1(1000)`). Options: `GA hex`, `kind N hex`,
+//! and `FO $name` for a cookie that the stack chooses. `--set key=value` configures the stack ([`keys`]). `TS
+//! val 7 ecr @1001/2` echoes the time stamp of the second segment of the stack that began at 1001, `ecr @`
+//! that of its last segment. `%{ print(tcpi_snd_cwnd) }%` writes values into the trace, and so does a call
+//! with the result `?`. Assertions know `tcpi_…` names and the stack's own counters as `brisk_…`. The payload
+//! is not zeros: byte `i` of a stream is `(7 i + 3) mod 256` in both directions, and every byte is checked.
 //!
-//! Calls are made on the sockets of [`brisk_sockets`], or of the kernel ([`run_on_kernel`]), by a thread of
-//! their own, so that one may last while packets come and go.
+//! A separate thread makes the calls, on the sockets of [`brisk_sockets`] or of the kernel
+//! ([`run_on_kernel`]), so that a call may block while packets come and go.
 
 #![forbid(unsafe_code)]
 
@@ -47,14 +47,14 @@ use std::path::Path;
 pub use error::ScriptError;
 pub use settings::keys;
 
-/// How a script is run, beside what it says itself.
+/// Options of a run in addition to those in the script.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// `--key=value` flags that go before those of the script: key without dashes, value.
+    /// `--key=value` flags before those of the script: key without dashes, value.
     pub flags: Vec<(String, String)>,
-    /// Names for `${NAME}`.
+    /// Values for `${NAME}`.
     pub defines: Vec<(String, String)>,
-    /// Do not complain about packets that no event lists.
+    /// Ignore packets that no event lists.
     pub lenient: bool,
 }
 
@@ -65,7 +65,7 @@ pub struct Report {
     pub trace: Vec<String>,
 }
 
-/// Runs the text of a script; `name` stands for it in messages.
+/// Runs the text of a script; messages use `name` for the file.
 ///
 /// # Errors
 /// The error in the script, or the difference between the stack and the script.
@@ -73,10 +73,10 @@ pub fn run(name: &str, text: &str, options: &Options) -> Result<Report, ScriptEr
     run_traced(name, text, options, &mut |_| {})
 }
 
-/// As [`run`]; every line of the trace is handed out when it happens, failing runs included.
+/// Like [`run`], but passes on every line of the trace when it happens, also in a run that fails.
 ///
 /// # Errors
-/// As [`run`].
+/// Those of [`run`].
 pub fn run_traced(
     name: &str,
     text: &str,
@@ -96,17 +96,17 @@ pub fn run_traced(
 /// The outcome of a script on the kernel.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum KernelVerdict {
-    /// The kernel does what the script says.
+    /// The kernel behaves as the script requires.
     Passed,
-    /// It was not run, and why.
+    /// The script was not run, with the reason.
     Skipped(String),
 }
 
 /// Runs the text of a script against the kernel's TCP: in real time, in a network namespace of its own. It
-/// needs the right to make one.
+/// needs the right to create one.
 ///
 /// # Errors
-/// As [`run`], with what the kernel did otherwise.
+/// Those of [`run`], with the kernel in place of the stack.
 pub fn run_on_kernel(
     name: &str,
     text: &str,
@@ -114,7 +114,7 @@ pub fn run_on_kernel(
     trace: &mut (dyn FnMut(&str) + Send),
 ) -> Result<KernelVerdict, ScriptError> {
     let script = parse::parse(name, text, &options.defines)?;
-    // The namespace is entered for good: by a thread that ends with the script.
+    // The thread stays in the namespace, so it ends with the script.
     let played = std::thread::scope(|scope| {
         let thread = scope.spawn(|| run::run_on_kernel(name, &script, options, &mut |line| trace(&line)));
         thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -125,7 +125,7 @@ pub fn run_on_kernel(
 /// Runs a file.
 ///
 /// # Errors
-/// As [`run`]; line 0 if the file cannot be read.
+/// Those of [`run`]; line 0 if the file cannot be read.
 pub fn run_file(path: &Path, options: &Options) -> Result<Report, ScriptError> {
     let name = path.display().to_string();
     let text = std::fs::read_to_string(path)

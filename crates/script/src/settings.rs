@@ -1,13 +1,13 @@
-//! Settings of a script: flags as packetdrill has them, `--set key=value` for the configuration of the stack,
-//! and the sysctls that set-up commands write.
+//! Settings of a script: packetdrill's flags, `--set key=value` for the configuration of the stack, and the
+//! sysctls of set-up commands.
 //!
-//! Everything is collected before the first event: one configuration holds for the whole script.
+//! All settings are collected before the first event: one configuration holds for the whole script.
 
 use std::net::{IpAddr, SocketAddr};
 
 use brisk_sockets::settings::{self, Settings as HostSettings};
 
-/// The keys of `--set`, with what they take.
+/// Returns the keys of `--set` with their permitted values.
 pub fn keys() -> impl Iterator<Item = (&'static str, &'static str)> {
     settings::keys().chain([REMOTE_ISN])
 }
@@ -20,11 +20,11 @@ const REMOTE_ISN: (&str, &str) =
 pub(crate) struct Settings {
     /// The host: its stack and its sockets.
     pub(crate) host: HostSettings,
-    /// Why the kernel would not behave as the script says: `--kernel=reason`.
+    /// Why the kernel behaves differently from the script: `--kernel=reason`.
     pub(crate) not_on_the_kernel: Option<String>,
-    /// The keys that a script sets with `--set`, with their values.
+    /// The keys and values that a script gives with `--set`.
     pub(crate) own_keys: Vec<(String, String)>,
-    /// The settings of Linux that its commands set.
+    /// The Linux settings of its commands.
     pub(crate) sysctls: Vec<(String, String)>,
     /// Added to the sequence numbers of arriving segments.
     pub(crate) remote_isn: u32,
@@ -32,19 +32,18 @@ pub(crate) struct Settings {
     pub(crate) local_ip: IpAddr,
     /// Programs use IPv6 sockets for IPv4: `--ip_version=ipv4-mapped-ipv6`.
     pub(crate) mapped: bool,
-    /// Address of the remote host.
     pub(crate) remote_ip: IpAddr,
-    /// Port that `bind(3, ..., ...)` takes.
+    /// Port of `bind(3, ..., ...)`.
     pub(crate) bind_port: u16,
-    /// Port that `connect(3, ..., ...)` goes to.
+    /// Port of `connect(3, ..., ...)`.
     pub(crate) connect_port: u16,
     /// Microseconds that a packet or a return may be early or late.
     pub(crate) tolerance: i64,
-    /// Microseconds of a tick of the timestamp clock, if TSval is to be checked.
+    /// Length of a tick of the timestamp clock in microseconds, if TSval is to be checked.
     pub(crate) ts_tick: Option<i64>,
-    /// Outbound segments are compared one by one.
+    /// True if outbound segments are compared one by one.
     pub(crate) strict_segments: bool,
-    /// Nothing may be sent up to the last listed time that is not listed.
+    /// True if no unlisted packet may be sent up to the last listed time.
     pub(crate) silence: bool,
 }
 
@@ -69,11 +68,11 @@ impl Default for Settings {
     }
 }
 
-/// Why a setting was refused.
+/// Reason why a setting was refused.
 type Refused = String;
 
 impl Settings {
-    /// A `--key=value` line.
+    /// Processes a `--key=value` line.
     pub(crate) fn flag(&mut self, key: &str, value: &str) -> Result<(), Refused> {
         match key {
             "set" => {
@@ -93,7 +92,7 @@ impl Settings {
             "bind_port" => self.bind_port = number(key, value)?,
             "connect_port" => self.connect_port = number(key, value)?,
             "ip_version" => self.ip_version(value)?,
-            // Settings of real devices, the wire and Python have no meaning in virtual time.
+            // Settings for real devices, the wire and Python have no effect in virtual time.
             "define" | "verbose" | "dry_run" | "non_fatal" | "speed" | "gateway_ip" | "netmask_ip"
             | "init_scripts" | "code_command" | "code_sockopt" | "code_format" | "udp_encapsulation"
             | "persistent_tun_dev" | "debug" | "no_cleanup" | "so_filename" | "so_flags"
@@ -105,7 +104,7 @@ impl Settings {
         Ok(())
     }
 
-    /// An address as the program's sockets write it.
+    /// Returns an address in the form of the program's sockets.
     pub(crate) fn as_written(&self, addr: SocketAddr) -> SocketAddr {
         match addr.ip() {
             IpAddr::V4(ip) if self.mapped => SocketAddr::new(IpAddr::V6(ip.to_ipv6_mapped()), addr.port()),
@@ -129,7 +128,7 @@ impl Settings {
         }
     }
 
-    /// Takes `key=value` with one of the [`keys`].
+    /// Sets `key=value`, where the key is one of [`keys`].
     fn set(&mut self, key: &str, value: &str) -> Result<(), Refused> {
         if key == REMOTE_ISN.0 {
             self.remote_isn = number(key, value)?;
@@ -138,7 +137,7 @@ impl Settings {
         self.host.set(key, value)
     }
 
-    /// A set-up command: sysctls of TCP are taken over, everything else has no meaning in virtual time.
+    /// Processes a set-up command: applies sysctls of TCP and ignores everything else.
     pub(crate) fn command(&mut self, command: &str) -> Result<(), Refused> {
         for word in command.split_whitespace() {
             if word.ends_with("defaults.sh") {
@@ -153,7 +152,7 @@ impl Settings {
     }
 }
 
-/// The settings of Linux that a command changes.
+/// Returns the Linux settings that a command changes.
 pub(crate) fn sysctls(command: &str) -> Vec<(String, String)> {
     let commands = command.split(['\n', ';', '&']);
     commands.filter(|_| command.contains("sysctl")).flat_map(words).collect()
@@ -175,7 +174,7 @@ fn on_off(key: &str, value: &str) -> Result<bool, Refused> {
     }
 }
 
-/// The `net.ipv4.name=value` of a sysctl command; values may be quoted and have blanks.
+/// Returns the `net.ipv4.name=value` of a sysctl command; values may be quoted and contain blanks.
 fn words(command: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
     let mut rest = command;

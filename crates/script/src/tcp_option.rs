@@ -1,4 +1,4 @@
-//! TCP options as scripts write them, in order and with their padding, to bytes and back.
+//! TCP options in the script's notation, in order and with padding, to bytes and back.
 
 use std::fmt;
 
@@ -35,30 +35,30 @@ pub(crate) enum TcpOption {
     Other { kind: u8, content: Vec<u8> },
 }
 
-/// The echo of a time stamp as written.
+/// The echo of a time stamp.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Echo {
     /// `ecr n`
     Value(u32),
     /// `ecr @`: the time stamp of the last segment that the stack sent.
     Newest,
-    /// `ecr @seq/n`: the time stamp of the n-th segment of the stack that began at `seq`; as `@` if there is
-    /// none.
+    /// `ecr @seq/n`: the time stamp of the n-th segment of the stack that began at `seq`; like `@` if there
+    /// is none.
     Segment { seq: u32, transmission: u32 },
 }
 
-/// A Fast Open cookie as written.
+/// A Fast Open cookie.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Cookie {
-    /// These bytes; none is a request.
+    /// These bytes; an empty cookie is a request.
     Bytes(Vec<u8>),
-    /// A name: bound by the first packet of the stack that shows it.
+    /// A name: the first packet of the stack with the cookie defines its value.
     Named(String),
 }
 
 impl TcpOption {
-    /// Appends the bytes of the option. A named cookie or echo must have been resolved; it counts as a
-    /// request, or 0.
+    /// Appends the bytes of the option. Named cookies and echoes must be resolved before; otherwise they
+    /// count as a request, or 0.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         let mut tlv = |kind: u8, pieces: &[&[u8]]| {
             let len = 2 + pieces.iter().map(|piece| piece.len()).sum::<usize>();
@@ -95,7 +95,7 @@ impl TcpOption {
         }
     }
 
-    /// Reads an option area.
+    /// Parses an option area.
     pub(crate) fn decode_all(area: &[u8]) -> Vec<TcpOption> {
         let mut read = 0;
         let mut options = Vec::new();
@@ -183,7 +183,7 @@ impl fmt::Display for TcpOption {
     }
 }
 
-/// A sequence number a little below the initial one is easier to read with a sign.
+/// Returns a sequence number for display: one slightly below the initial one as a negative number.
 pub(crate) fn near(seq: u32) -> i64 {
     const LITTLE: u32 = 1 << 24;
     if seq > u32::MAX - LITTLE { i64::from(seq as i32) } else { i64::from(seq) }

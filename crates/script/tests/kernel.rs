@@ -1,14 +1,14 @@
-//! The scripts about socket calls are true of the kernel's sockets too: in a network namespace, in real time.
+//! The scripts about socket calls also pass on the kernel's sockets: in a network namespace, in real time.
 
 use std::path::Path;
 
 use brisk_script::{KernelVerdict, Options, run_on_kernel};
 
-/// Real time: a busy machine is late now and then, not always.
+/// Attempts, because a busy machine is sometimes late.
 const TRIES: u32 = 3;
 
 #[test]
-fn the_kernels_sockets_do_what_the_scripts_about_sockets_say() {
+fn scripts_about_sockets_pass_on_the_kernels_sockets() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/sockets");
     let mut files: Vec<_> = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();

@@ -1,4 +1,4 @@
-//! The table of states and segments: which cell has a script, and what our stack answers there.
+//! The table of states and segments: which cells have a script, and our stack's answer in each.
 //!
 //! `cargo test -p brisk-script --test matrix -- --nocapture` prints it.
 
@@ -41,7 +41,7 @@ fn cell(state: &str, event: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("scripts/matrix/{state}-{event}.pkt"))
 }
 
-/// Returns the last packet of a script's trace: the answer to the event, if it came after it.
+/// Returns the kind of the first packet that was sent after the event (the last arrival), or `-`.
 fn answer(trace: &[String]) -> &'static str {
     let event = trace.iter().rposition(|line| line.contains(" < "));
     let sent = trace.iter().skip(event.map_or(0, |at| at + 1)).find_map(|line| line.split_once(" > "));
@@ -84,7 +84,7 @@ fn every_cell_has_a_script_and_an_answer() {
     assert!(missing.is_empty(), "cells without a script that passes:\n{}", missing.join("\n"));
 }
 
-/// A script that lies there and belongs to no cell is one that nobody sees in the table.
+/// The table would not show a script that belongs to no cell.
 #[test]
 fn every_script_belongs_to_a_cell() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/matrix");

@@ -1,5 +1,4 @@
-//! Every kind of difference from a script is found, and reported with the line, the expectation and the
-//! event.
+//! Every kind of difference from a script is found and reported with the line, the expectation and the event.
 
 use brisk_script::{Options, run, run_traced};
 
@@ -81,7 +80,7 @@ fn a_packet_that_is_not_listed_is_found() {
 }
 
 #[test]
-fn segments_add_up_unless_each_is_to_be_looked_at() {
+fn segments_are_merged_unless_compared_one_by_one() {
     let script = "+0 write(4, ..., 2500) = 2500\n+0 > P. 1:2501(2500) ack 1\n";
     assert_eq!(message(script), "passes");
     let strict = Options { flags: vec![("strict_segments".to_owned(), String::new())], ..Options::default() };
@@ -128,7 +127,7 @@ fn times_do_not_go_back() {
 }
 
 #[test]
-fn settings_that_cannot_be_are_refused_with_what_can() {
+fn invalid_settings_are_refused_with_the_valid_ones() {
     for (flag, part) in [
         ("--set initial_window=many", "it takes segments"),
         ("--set initial_window=0", "1 to 64 segments"),
@@ -141,7 +140,7 @@ fn settings_that_cannot_be_are_refused_with_what_can() {
 }
 
 #[test]
-fn the_trace_tells_every_packet_also_of_a_run_that_fails() {
+fn trace_has_every_packet_even_of_a_failed_run() {
     let mut lines = Vec::new();
     let script = format!("{OPEN}+0 write(4, ..., 10) = 10\n+0 > P. 1:12(11) ack 1\n");
     run_traced("t.pkt", &script, &Options::default(), &mut |line| lines.push(line.to_owned())).unwrap_err();
@@ -151,7 +150,7 @@ fn the_trace_tells_every_packet_also_of_a_run_that_fails() {
 
 #[test]
 fn any_text_gives_a_verdict_and_no_panic() {
-    // Every prefix of a script, and the script with each line taken out.
+    // Every prefix of a script, and the script without each of its lines.
     let script = format!(
         "--set ecn=on\n`sysctl -q net.ipv4.tcp_sack=0`\n{OPEN}+0 < [ect0] P. 1:11(10) ack 1 win 9 \
          <nop,nop,TS val 1 ecr 2>\n+0 %{{ assert tcpi_state == 1 and 7 // 2 == 3 }}%\n+0 sendmsg(4, \

@@ -1,8 +1,8 @@
 //! Memory that outlives a [`World`](crate::World): hosts, links, lists and buffers.
 //!
-//! A transaction of 5 kB takes no longer to simulate than to make and to free what it is simulated with. So
-//! who runs many hands the arena from one world to the next. Its parts are reset in between: no state of one
-//! world reaches the next.
+//! A transaction of 5 kB takes no longer to simulate than to allocate and to free its world. So a caller of
+//! many simulations passes the arena from one world to the next. All parts are reset in between: no state of
+//! one world reaches the next.
 
 use brisk_link::{Link, LinkSpec};
 use brisk_tcp::error::ConfigError;
@@ -12,39 +12,39 @@ use crate::host::Host;
 use crate::schedule::Schedule;
 use crate::side::Side;
 
-/// An address as a number, which compares faster; those of IPv4 as IPv6 maps them (RFC 4291 section 2.5.5.2),
-/// which are on no wire.
+/// An address as a number, which compares faster. IPv4 addresses are mapped into IPv6 (RFC 4291 section
+/// 2.5.5.2); mapped addresses do not occur in packets.
 pub(crate) type Address = u128;
 
-/// Bytes that an application reads at once.
+/// Maximum number of bytes in one read of an application.
 const READ_CHUNK: usize = 64 << 10;
-/// Packet buffers that are kept.
+/// Maximum number of packet buffers that are kept.
 const SPARE_BUFFERS: usize = 512;
 
-/// Memory that worlds hand on, so that a thousand small ones in a row allocate little.
+/// Memory that one world leaves to the next, so that many small worlds allocate little.
 #[derive(Debug, Default)]
 pub struct Arena {
     packets: Vec<Vec<u8>>,
     /// The buffer that applications read into.
     pub(crate) scratch: Vec<u8>,
-    /// Hosts of worlds that are over, the one to be used next at the end.
+    /// Hosts of earlier worlds; the last one is used next.
     idle: Vec<Host>,
     lists: Lists,
 }
 
-/// The parts of a world.
+/// The lists of a world.
 #[derive(Debug, Default)]
 pub(crate) struct Lists {
     pub(crate) hosts: Vec<Host>,
-    /// Whose each address is, in the order of addresses.
+    /// The host of each address, sorted by address.
     pub(crate) by_address: Vec<(Address, usize)>,
     pub(crate) links: Vec<Link<Vec<u8>>>,
-    /// Its sources are the directions of the links, the way up first, and then the hosts.
+    /// The schedule. Its sources are the directions of the links, the way up first, and then the hosts.
     pub(crate) schedule: Schedule,
 }
 
 impl Arena {
-    /// Before a world begins: its lists, with nothing in them but links of these descriptions and seeds.
+    /// Returns empty lists for a new world, with links of these descriptions and seeds.
     pub(crate) fn prepare<'a>(&mut self, links: impl ExactSizeIterator<Item = (&'a LinkSpec, u64)>) -> Lists {
         self.scratch.resize(READ_CHUNK, 0);
         let mut lists = std::mem::take(&mut self.lists);
@@ -61,7 +61,7 @@ impl Arena {
         lists
     }
 
-    /// A buffer to write a packet into, which [`Arena::packet`] then takes.
+    /// Returns a buffer for a packet, which [`Arena::packet`] then takes.
     pub(crate) fn blank(&mut self) -> &mut Vec<u8> {
         if self.packets.is_empty() {
             self.packets.push(Vec::new());
@@ -70,22 +70,22 @@ impl Arena {
         &mut self.packets[last]
     }
 
-    /// The packet that was written last.
+    /// Takes the packet that was written last.
     pub(crate) fn packet(&mut self) -> Vec<u8> {
         self.packets.pop().unwrap_or_default()
     }
 
-    /// Keeps the buffer of a packet that has been delivered for the next one.
+    /// Keeps the buffer of a delivered packet for reuse.
     pub(crate) fn recycle(&mut self, packet: Vec<u8>) {
         if self.packets.len() < SPARE_BUFFERS {
             self.packets.push(packet);
         }
     }
 
-    /// A host without applications and connections.
+    /// Returns a host without applications and connections.
     ///
     /// # Errors
-    /// As [`Stack::new`].
+    /// Those of [`Stack::new`].
     #[inline]
     pub(crate) fn host(
         &mut self,
@@ -100,8 +100,7 @@ impl Arena {
         }
     }
 
-    /// Keeps what a world consisted of for the next one, which gives its hosts their places in the same
-    /// order.
+    /// Keeps the parts of a world for the next one. Its hosts are used again in the same order.
     pub(crate) fn keep(&mut self, mut lists: Lists) {
         self.idle.extend(lists.hosts.drain(..).rev());
         for link in &mut lists.links {
@@ -137,7 +136,7 @@ mod tests {
         "--rtt 40ms --loss 4% --mtu 900 --middlebox drop-syn-data",
     ];
 
-    /// A digest of what is written.
+    /// A digest of the written bytes.
     #[derive(Clone, Default)]
     struct Digest(Rc<RefCell<DefaultHasher>>);
 
@@ -152,7 +151,7 @@ mod tests {
         }
     }
 
-    /// The result of a transaction, and what tells its capture and its event trace from others.
+    /// Returns the result of a transaction, and digests of its capture and its event trace.
     fn all_of(spec: &TransactionSpec<'_>, seed: u64, arena: &mut Arena) -> (TransactionResult, [u64; 2]) {
         let [capture, trace] = [(); 2].map(|()| Digest::default());
         let records =
@@ -161,7 +160,7 @@ mod tests {
         (result, [capture, trace].map(|digest| digest.0.borrow().finish()))
     }
 
-    /// TCP with what each mechanism brings.
+    /// Returns TCP with each mechanism in turn.
     fn arms() -> Vec<TcpConfig> {
         let with = |set: fn(&mut TcpConfig)| {
             let mut tcp = TcpConfig::default();
@@ -186,7 +185,7 @@ mod tests {
         ]
     }
 
-    /// Every arm over a link in every kind of transaction: `heard` is told of each.
+    /// Calls `heard` with every arm in every kind of transaction over a link.
     fn each_kind(text: &str, mut heard: impl FnMut(&TransactionSpec<'_>)) {
         let link = LinkSpec::parse(text).unwrap();
         let known = Acquaintance::over(&link).unwrap();
@@ -202,7 +201,7 @@ mod tests {
         }
     }
 
-    /// Worlds of another shape before the next one: more hosts, and others.
+    /// Runs worlds with more and other hosts before the next one.
     fn disturb(arena: &mut Arena, seed: u64) {
         let link = LinkSpec::parse(LINKS[1]).unwrap();
         let download = |host, waits| Activity {
@@ -241,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_was_simulated_before_a_page_and_neighbours_do_not_notice() {
+    fn earlier_simulations_do_not_change_pages_and_neighbours() {
         let link = LinkSpec::parse(LINKS[0]).unwrap();
         let page = Page::new(
             "one",

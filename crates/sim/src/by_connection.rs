@@ -1,8 +1,8 @@
-//! Values for each connection of a host, found by the connection's place in its stack.
+//! Values for the connections of a host, indexed by the connection's place in its stack.
 
 use brisk_tcp::ConnId;
 
-/// A value for each of some connections of one stack, in the order of their places.
+/// Values for some connections of one stack, in the order of their places.
 #[derive(Debug)]
 pub(crate) struct ByConnection<T> {
     places: Vec<Option<(ConnId, T)>>,
@@ -15,7 +15,7 @@ impl<T> Default for ByConnection<T> {
 }
 
 impl<T> ByConnection<T> {
-    /// Returns to the initial state, in the same storage.
+    /// Removes all values and keeps the memory.
     pub(crate) fn clear(&mut self) {
         self.places.clear();
     }
@@ -36,14 +36,13 @@ impl<T> ByConnection<T> {
         self.places.get_mut(id.place())?.as_mut().filter(|(of, _)| *of == id).map(|(_, value)| value)
     }
 
-    /// Removes the value of a connection.
     pub(crate) fn remove(&mut self, id: ConnId) {
         if let Some(place) = self.places.get_mut(id.place())
             && place.as_ref().is_some_and(|(of, _)| *of == id)
         {
             *place = None;
         }
-        // An iteration need not visit the places that only the busiest time needed.
+        // Empty places at the end are removed, so that an iteration does not visit them.
         while self.places.pop_if(|place| place.is_none()).is_some() {}
     }
 
@@ -62,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_is_found_by_the_name_and_not_by_the_place() {
+    fn value_is_found_by_connection_and_not_by_place() {
         let local = StackConfig { addresses: vec![[10, 0, 0, 1].into()], ..StackConfig::default() };
         let mut stack = Stack::new(local, 1).unwrap();
         let remote: SocketAddr = "10.0.0.2:80".parse().unwrap();

@@ -1,9 +1,9 @@
-//! The bytes that applications exchange: a fixed pattern, so that a receiver can check every byte by
-//! its offset in the stream without being told what was sent.
+//! The bytes that applications exchange: a fixed pattern, so that a receiver can check every byte by its
+//! offset in the stream.
 
 /// The pattern repeats after this many bytes: a prime, so that no segment size divides it.
 const PERIOD: usize = 251;
-/// Bytes that [`from`] gives at most.
+/// Maximum number of bytes that [`from`] returns.
 const CHUNK: usize = 16 << 10;
 
 static PATTERN: [u8; PERIOD + CHUNK] = {
@@ -16,14 +16,14 @@ static PATTERN: [u8; PERIOD + CHUNK] = {
     bytes
 };
 
-/// The bytes of the stream from `offset` on, at most `max` and at most 16 KiB of them.
+/// Returns the bytes of the stream from `offset` on: at most `max`, and at most 16 KiB.
 pub(crate) fn from(offset: u64, max: u64) -> &'static [u8] {
     let start = (offset % PERIOD as u64) as usize;
     let len = max.min(CHUNK as u64) as usize;
     &PATTERN[start..start + len]
 }
 
-/// True if `bytes` are what the stream holds from `offset` on.
+/// True if `bytes` equal the stream from `offset` on.
 pub(crate) fn matches(mut offset: u64, mut bytes: &[u8]) -> bool {
     while !bytes.is_empty() {
         let expected = from(offset, bytes.len() as u64);

@@ -1,9 +1,10 @@
-//! A client that has been to the server before.
+//! A client that has connected to the server before.
 //!
-//! Fast Open pays from the second connection on. An [`Acquaintance`] is what two earlier connections over the
-//! same path have taught the client: the server's cookie, what the path is like, and whether it takes data on
-//! a SYN. The server remembers the path too. The path is that of the measurement with its middleboxes, but
-//! empty and without loss. It is made once and recalled at the start of every transaction.
+//! Fast Open saves time from the second connection on. An [`Acquaintance`] is the state that two earlier
+//! connections over the same path leave: the client has the server's cookie, knows the properties of the
+//! path, and knows whether the path passes data on a SYN. The server knows the path too. The path is that of
+//! the measurement with its middleboxes, but without load and loss. The acquaintance is made once and
+//! recalled at the start of every transaction.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -20,37 +21,37 @@ use crate::addresses::{CLIENT, PORT, SERVER};
 use crate::application::{Client, ClientPlan, Connections, Exchange, Server};
 use crate::world::{Side, World};
 
-/// The key of every simulated server: a cookie outlives the world in which it was given.
+/// The Fast Open key of every simulated server: a cookie stays valid in other worlds.
 const KEY: [u8; 16] = *b"brisk simulation";
-/// Longest that a connection of the acquaintance may take: longer than the stack needs to give one up.
+/// Maximum time per transaction of the acquaintance: longer than the stack takes to give up a connection.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Fast Open of a simulated server.
+/// Returns the Fast Open configuration of a simulated server.
 pub(crate) fn keys() -> FastOpenConfig {
     let primary = CookieKey::new(KEY);
     FastOpenConfig { keys: Some(KeySource::Fixed { primary, backup: None }), ..FastOpenConfig::default() }
 }
 
-/// Fast Open of a listener with this TCP. More than the standard initial window is for the servers of a
-/// gateway pair, which answer only requests that they have authenticated.
+/// Returns the Fast Open configuration of a listener with this TCP. An initial window above the standard is
+/// for the servers of a gateway pair, which respond only to authenticated requests.
 pub fn listening(tcp: &TcpConfig) -> FastOpenListen {
     let standard = TcpConfig::default().initial_window;
     FastOpenListen { authenticated: tcp.initial_window > standard, ..FastOpenListen::default() }
 }
 
-/// The memory of a client for a server, and of the server for the path to the client.
+/// A client's memory of servers and paths, and a server's memory of the path to the client.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Acquaintance {
-    /// The client's cookies.
+    /// The client's cookies, exported.
     cookies: String,
-    /// The client's paths.
+    /// The client's path memory, exported.
     paths: Option<String>,
-    /// The server's paths.
+    /// The server's path memory, exported.
     server: Option<String>,
 }
 
 impl Acquaintance {
-    /// Makes the acquaintance of the server of every transaction, over this path.
+    /// Makes the acquaintance with the server of every transaction over this path.
     ///
     /// # Errors
     /// None in practice: the configuration is the default one.
@@ -58,7 +59,7 @@ impl Acquaintance {
         Acquaintance::with(&[SERVER], link)
     }
 
-    /// The knowledge of a client's stack by now; of the servers nothing is kept.
+    /// Returns the memory of a client's stack without that of the servers.
     pub(crate) fn of_client(client: &Stack, now: Instant) -> Acquaintance {
         Acquaintance {
             cookies: client.export_fast_open_cache(now),
@@ -67,22 +68,22 @@ impl Acquaintance {
         }
     }
 
-    /// The cookies without what the path is like: what the kernel's SYN knows of a server it has met.
+    /// Returns the cookies without the path memory: the knowledge of the kernel's TCP about a known server.
     #[must_use]
     pub fn forget_paths(self) -> Acquaintance {
         Acquaintance { cookies: self.cookies, paths: None, server: None }
     }
 
-    /// Makes the acquaintance of several servers, over this path.
+    /// Makes the acquaintance with several servers over this path.
     ///
     /// # Errors
-    /// As [`Acquaintance::over`].
+    /// Those of [`Acquaintance::over`].
     pub(crate) fn with(servers: &[IpAddr], link: &LinkSpec) -> Result<Acquaintance, ConfigError> {
         Acquaintance::make(servers, &quiet(link), 1, &TcpConfig::default(), &[Exchange::of(100); 2])
     }
 
-    /// The state of both ends after many transactions over this path, losses included: its round-trip time,
-    /// the window it carries and its loss rate.
+    /// Returns the memory of both ends after many transactions over this path, losses included: its
+    /// round-trip time, window and loss rate.
     ///
     /// # Errors
     /// The configuration is out of range.
@@ -127,14 +128,14 @@ impl Acquaintance {
         })
     }
 
-    /// Lets a client remember.
+    /// Restores the client's memory.
     pub(crate) fn recall(&self, client: &mut Stack) {
         let cookies = client.import_fast_open_cache(&self.cookies, Instant::ZERO);
         debug_assert!(cookies.is_ok(), "as it was written");
         remember(client, self.paths.as_deref());
     }
 
-    /// Lets a server remember.
+    /// Restores the server's memory.
     pub(crate) fn recall_at_server(&self, server: &mut Stack) {
         remember(server, self.server.as_deref());
     }
@@ -145,7 +146,7 @@ fn remember(stack: &mut Stack, paths: Option<&str>) {
     debug_assert!(recalled.is_ok(), "as it was written");
 }
 
-/// Transactions, one after the other: the first brings the cookie, the second tries it.
+/// Returns a plan of consecutive transactions: the first gets the cookie, the second tries it.
 fn visit(server: SocketAddr, tcp: &TcpConfig, exchanges: &[Exchange]) -> ClientPlan {
     ClientPlan {
         server,
@@ -160,7 +161,8 @@ fn visit(server: SocketAddr, tcp: &TcpConfig, exchanges: &[Exchange]) -> ClientP
     }
 }
 
-/// The path without what chance does to it: a browser that loads a page over it learns how long its queue is.
+/// Returns the path without losses and other random effects. A browser that loads a page over it learns the
+/// length of its queue.
 pub(crate) fn lossless(link: &LinkSpec) -> LinkSpec {
     let lossless = |direction: &DirectionSpec| DirectionSpec {
         rate: direction.rate.clone(),
@@ -178,7 +180,7 @@ fn quiet_direction(direction: &DirectionSpec) -> DirectionSpec {
     }
 }
 
-/// The delay and the devices of a path, and nothing that depends on chance or load.
+/// Returns the path with only its delay and middleboxes: nothing on it depends on chance or load.
 fn quiet(link: &LinkSpec) -> LinkSpec {
     LinkSpec { down: quiet_direction(&link.down), up: quiet_direction(&link.up), seed: link.seed }
 }

@@ -8,11 +8,11 @@ use crate::application::Application;
 use crate::application::view::{HostView, Owners};
 use crate::side::Side;
 
-/// Names a host of a [`crate::World`].
+/// Identifies a host of a [`crate::World`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct HostId(pub(crate) usize);
 
-/// Names an application of a [`crate::World`].
+/// Identifies an application of a [`crate::World`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct AppId {
     pub(crate) host: usize,
@@ -21,7 +21,7 @@ pub struct AppId {
 
 #[derive(Debug)]
 struct Running {
-    /// When it is to be started; `None` once it has been.
+    /// When the application is started; `None` once it has been.
     starts: Option<Instant>,
     app: Box<dyn Application>,
 }
@@ -43,11 +43,10 @@ impl Host {
         Host { name: name.to_owned(), side, stack, apps: Vec::new(), owners: Owners::default(), notes: None }
     }
 
-    /// Makes this host what [`Host::new`] makes of a stack of that configuration and seed, in the same
-    /// storage.
+    /// Reinitialises this host as [`Host::new`] would create it, in the same memory.
     ///
     /// # Errors
-    /// As [`Stack::renew`].
+    /// Those of [`Stack::renew`].
     #[inline]
     pub(crate) fn renew(
         &mut self,
@@ -80,13 +79,13 @@ impl Host {
         self.apps.iter().all(|running| running.starts.is_none() && running.app.is_done())
     }
 
-    /// When something on this host happens by itself.
+    /// Returns the time of the next timer, start or wake-up on this host.
     pub(crate) fn next_wake(&self) -> Option<Instant> {
         let apps = self.apps.iter().filter_map(|running| running.starts.or_else(|| running.app.next_wake()));
         apps.chain(self.stack.next_timeout()).min()
     }
 
-    /// Runs what is due: timers of the stack, starts and wake-ups of applications.
+    /// Serves due timers of the stack, starts and wake-ups of applications.
     pub(crate) fn wake(&mut self, now: Instant, scratch: &mut [u8]) {
         if self.stack.next_timeout().is_some_and(|due| due <= now) {
             self.stack.on_timeout(now);
@@ -102,11 +101,11 @@ impl Host {
         }
     }
 
-    /// Hands an event of the stack, and those that there are besides, to the applications.
+    /// Delivers `first` and the other pending events of the stack to the applications.
     pub(crate) fn deliver_events(&mut self, first: Event, now: Instant, scratch: &mut [u8]) {
         let mut next = Some(first);
         while let Some(event) = next {
-            // A connection that its application released has no one to tell.
+            // A released connection has no application.
             if let Some(index) = self.owners.of(event) {
                 self.call(index, now, scratch, |app, host| app.on_event(event, host));
             }

@@ -8,12 +8,12 @@
 //! | module | content |
 //! |---|---|
 //! | [`world`] | the path, the hosts and the event loop |
-//! | [`application`] | what runs on a host: request and response, bulk, idle |
-//! | [`mod@transaction`] | one short transfer and what it cost: the unit of every comparison |
+//! | [`application`] | programs on a host: request and response, bulk, idle |
+//! | [`mod@transaction`] | one short transfer and its cost: the unit of every comparison |
 //! | [`page`] | a page of many objects, loaded as a browser does |
-//! | [`neighbours`] | plain bulk flows and others on the same link |
-//! | [`trace`] | what happened and why, as JSON lines |
-//! | [`pcapng`] | what crossed a point of the path, as a packet capture |
+//! | [`neighbours`] | plain bulk flows and flows under test on one link |
+//! | [`trace`] | events and their reasons, as JSON lines |
+//! | [`pcapng`] | the packets at a point of the path, as a packet capture |
 //!
 //! ```
 //! use brisk_link::LinkSpec;

@@ -1,8 +1,8 @@
-//! Flows of one kind beside plain bulk transfers on the same link: what do the plain ones keep?
+//! Plain bulk transfers next to flows under test on one link: how much of the rate do the plain flows keep?
 //!
-//! Plain senders at side B send as much as goes to receivers at side A. Beside them run either as many bulk
-//! transfers of the TCP under test, or clients that fetch short responses with it, one after the other. All
-//! begin within the first 200 ms, as the seed has it; what arrived is counted at the end.
+//! Plain senders at side B send as much as possible to receivers at side A. On the same link run either as
+//! many bulk transfers of the TCP under test, or clients that fetch short responses with it, one after the
+//! other. All begin at random times within the first 200 ms; the received bytes are counted at the end.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -18,14 +18,14 @@ use crate::host::{AppId, HostId};
 use crate::transaction::{TransactionError, TransactionResult};
 use crate::world::{Arena, Side, World};
 
-/// Where the plain flows end and begin.
+/// Addresses of the plain flows' receiver and sender.
 const PLAIN: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::new(10, 2, 0, 1)), IpAddr::V4(Ipv4Addr::new(10, 2, 0, 2))];
 /// All flows begin within this time, ms.
 const ONSET: u32 = 200;
-/// Most flows of a kind.
+/// Maximum number of flows of one kind.
 pub const MAX_FLOWS: u32 = 100;
 
-/// The other traffic on the link.
+/// The flows on the link.
 #[derive(Clone, Debug)]
 pub struct NeighbourSpec<'a> {
     /// The path.
@@ -34,19 +34,20 @@ pub struct NeighbourSpec<'a> {
     pub plain: u32,
     /// Flows, or clients, of the TCP under test, at most [`MAX_FLOWS`].
     pub others: u32,
-    /// Their TCP, at both ends.
+    /// The TCP under test, at both ends.
     pub tcp: TcpConfig,
-    /// The responses that their clients fetch, and the pause before each; `None`: bulk transfers.
+    /// The responses that clients fetch, with the pause before each; `None`: bulk transfers.
     pub short: Option<Exchange>,
-    /// How long it runs.
+    /// Duration of the run.
     pub takes: Duration,
 }
 
-/// Runs the flows: payload and times are those of the TCP under test, `neighbour_bytes` what the plain flows
-/// received. The completion of short fetches is their mean, that of bulk transfers the time that it ran.
+/// Runs the flows. Payload and times are those of the TCP under test; `neighbour_bytes` are the bytes that
+/// the plain flows received. The completion of short fetches is their mean, that of bulk transfers the
+/// duration.
 ///
 /// # Errors
-/// As [`crate::transaction()`].
+/// Those of [`crate::transaction()`].
 pub fn run(
     spec: &NeighbourSpec<'_>,
     seed: u64,
@@ -103,20 +104,20 @@ pub fn run(
     Ok(result)
 }
 
-/// A host at each side.
+/// Adds a host at each side.
 fn pair(world: &mut World, name: &str, [a, b]: [IpAddr; 2]) -> Result<[HostId; 2], TransactionError> {
     let a = world.add_host(Side::A, &format!("{name} A"), &[a], StackConfig::default())?;
     let b = world.add_host(Side::B, &format!("{name} B"), &[b], StackConfig::default())?;
     Ok([a, b])
 }
 
-/// Something at side A that takes all that comes.
+/// Adds a sink at side A.
 fn bulk(world: &mut World, hosts: [HostId; 2], address: IpAddr, tcp: &TcpConfig) -> AppId {
     let listen = ListenConfig { tcp: tcp.clone(), ..ListenConfig::default() };
     world.add_app(hosts[0], Instant::ZERO, Sink::new(SocketAddr::new(address, PORT), listen))
 }
 
-/// A server, and as many clients of it as are taken.
+/// Adds a server. Returns its clients, as many as are taken from the iterator.
 fn fetches(
     world: &mut World,
     server: HostId,
@@ -126,7 +127,7 @@ fn fetches(
     let address = SocketAddr::new(SERVER, PORT);
     let listen = ListenConfig { tcp: spec.tcp.clone(), ..ListenConfig::default() };
     world.add_app(server, Instant::ZERO, Server::new(address, listen));
-    // More than fit into the time: none of them is the last.
+    // These are more exchanges than fit into the time, so no client finishes.
     let least = exchange.pause.max(Duration::from_millis(1)).as_millis();
     let most = (spec.takes.as_millis() / least) as usize + 1;
     let plan = ClientPlan {
@@ -171,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn short_fetches_take_what_they_ask_for_and_leave_the_rest() {
+    fn short_fetches_complete_and_leave_the_other_rate_to_bulk() {
         let link = LinkSpec::parse("--rtt 40ms --rate 10mbit --queue 50kB").unwrap();
         let short = Some(Exchange { pause: Duration::from_millis(500), ..Exchange::of(10_000) });
         let result = run(&NeighbourSpec { short, ..spec(&link) }, 1, &mut Arena::default()).unwrap();
@@ -181,7 +182,7 @@ mod tests {
         assert!(result.completion.is_some_and(|mean| mean > Duration::from_millis(80)));
     }
 
-    /// Thirty clients of a link for five: most first flights overrun its queue.
+    /// Thirty clients share a link for five: most first flights overflow its queue.
     #[test]
     fn bbr_loads_an_overloaded_link_little_more_than_cubic() {
         let link = LinkSpec::parse("--rtt 100ms --rate 2mbit --queue 30kB").unwrap();

@@ -1,9 +1,9 @@
-//! A page and the time it takes to load: objects that depend on each other, fetched as a browser does.
+//! A page and its load time: objects that depend on each other, fetched as a browser does.
 //!
 //! A page is a graph of activities. A download is a request and its response on a connection to one of the
-//! page's hosts; a computation takes its time and blocks nothing but what waits for it. Connections are kept
-//! and used again (HTTP/1.1), at most six to a host; a download that finds none waits in order. Page-load
-//! time is from the start to the end of the last activity, as `loadEventEnd - navigationStart` is.
+//! page's hosts. A computation takes a time and blocks only the activities that wait for it. Connections are
+//! persistent (HTTP/1.1), at most six per host; a download that finds none waits in order. The page-load time
+//! is the time from the start to the end of the last activity, as `loadEventEnd - navigationStart`.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -22,22 +22,22 @@ use crate::host::{AppId, HostId};
 use crate::transaction::{TransactionError, TransactionResult};
 use crate::world::{Arena, Side, World};
 
-/// Most activities of a page.
+/// Maximum number of activities of a page.
 pub const MAX_ACTIVITIES: usize = 20_000;
-/// Most hosts of a page.
+/// Maximum number of hosts of a page.
 pub const MAX_HOSTS: usize = 1_000;
 
-/// Seed of the visit that an acquaintance is made on; nothing on its path depends on chance.
+/// Seed of the page load that makes the acquaintance; nothing on its path is random.
 const VISIT_SEED: u64 = 1;
-/// Address of the first host of a page; the others follow.
+/// Address of the first host of a page; the other hosts have the next addresses.
 const FIRST_SERVER: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 1);
 
-/// Something that must happen before the page is loaded.
+/// A step of a page load.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Activity {
     /// The kind of activity.
     pub work: Work,
-    /// The events that must have happened before it begins; all of them.
+    /// Events that must all have happened before it begins.
     pub waits: Vec<Wait>,
 }
 
@@ -46,32 +46,32 @@ pub struct Activity {
 pub enum Work {
     /// Fetches an object.
     Download {
-        /// From which host, counted from 0.
+        /// Host, counted from 0.
         host: usize,
         /// Bytes of the request, headers included.
         request: u32,
         /// Bytes of the response, headers included.
         response: u64,
-        /// How long the server thinks.
+        /// Think time of the server.
         think: Duration,
     },
     /// Computes for this long.
     Compute(Duration),
 }
 
-/// The event that an activity waits for.
+/// An event that an activity waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wait {
     /// The end of another activity.
     End(usize),
-    /// Another activity has run for this long.
+    /// Another activity began this long ago.
     Begun(usize, Duration),
-    /// This many thousandths of an object have arrived: a parser finds the next one in the middle of it.
+    /// This many thousandths of an object have arrived: a parser finds a reference in the middle of it.
     Share(usize, u16),
 }
 
 impl Wait {
-    /// The activity that is waited for.
+    /// Returns the activity that is waited for.
     pub fn on(&self) -> usize {
         match self {
             Wait::End(index) | Wait::Begun(index, _) | Wait::Share(index, _) => *index,
@@ -82,19 +82,19 @@ impl Wait {
 /// A page.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Page {
-    /// Its name, for reports.
+    /// Name for reports.
     pub label: String,
     hosts: usize,
     activities: Vec<Activity>,
 }
 
-/// Why activities make no page.
+/// Why activities do not form a page.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum PageError {
-    /// There is nothing to load.
+    /// There is no download.
     #[error("page '{0}' has nothing to download")]
     Empty(String),
-    /// Too much for one page.
+    /// Too many activities or hosts.
     #[error("page '{0}' has more than 20000 activities or 1000 hosts")]
     TooLarge(String),
     /// An activity waits for one that does not exist.
@@ -104,7 +104,7 @@ pub enum PageError {
         page: String,
         /// Counted from 0.
         activity: usize,
-        /// The event that it waits for.
+        /// The activity that it waits for.
         on: usize,
     },
     /// Activities wait for each other.
@@ -112,13 +112,13 @@ pub enum PageError {
     Circle {
         /// The page.
         page: String,
-        /// One of them, counted from 0.
+        /// One of these activities, counted from 0.
         activity: usize,
     },
 }
 
 impl Page {
-    /// Checks that everything can begin at some time.
+    /// Returns a page, after a check that every activity can begin.
     ///
     /// # Errors
     /// [`PageError`].
@@ -145,23 +145,23 @@ impl Page {
         }
     }
 
-    /// The event that must happen.
+    /// Returns the activities.
     pub fn activities(&self) -> &[Activity] {
         &self.activities
     }
 
-    /// Hosts that it is fetched from.
+    /// Returns the number of hosts.
     pub fn hosts(&self) -> usize {
         self.hosts
     }
 
-    /// Objects that it consists of.
+    /// Returns the number of objects.
     pub fn objects(&self) -> usize {
         self.activities.iter().filter(|activity| matches!(activity.work, Work::Download { .. })).count()
     }
 
-    /// The page with computations that take up to `spread` thousandths less or more, as the seed has it: no
-    /// two loads of a browser compute for the same time.
+    /// Returns the page with computations that take up to `spread` thousandths less or more, drawn from
+    /// `seed`: two loads of a browser never compute for the same time.
     fn varied(&self, spread: u16, seed: u64) -> Page {
         let mut page = self.clone();
         let mut rng = brisk_link::seeds::rng(seed, "computation");
@@ -175,7 +175,7 @@ impl Page {
         page
     }
 
-    /// Bytes of all responses.
+    /// Returns the sum of the response lengths in bytes.
     pub fn bytes(&self) -> u64 {
         let response = |activity: &Activity| match activity.work {
             Work::Download { response, .. } => response,
@@ -185,7 +185,8 @@ impl Page {
     }
 }
 
-/// An activity that can never begin (Kahn's algorithm: what is left over lies on a circle or behind one).
+/// Returns an activity that can never begin (Kahn's algorithm: the remaining ones lie on a circle or behind
+/// one).
 fn first_in_a_circle(activities: &[Activity]) -> Option<usize> {
     let mut waiting: Vec<usize> = activities.iter().map(|activity| activity.waits.len()).collect();
     let mut followers: Vec<Vec<usize>> = vec![Vec::new(); activities.len()];
@@ -215,19 +216,19 @@ pub struct LoadSpec<'a> {
     pub client: TcpConfig,
     /// The servers' TCP.
     pub server: TcpConfig,
-    /// The browser's knowledge of the hosts ([`acquaintance`]); default `None`: it has never been there.
+    /// Memory of the browser about the hosts ([`acquaintance`]); default `None`: no earlier visit.
     pub known: Option<&'a Acquaintance>,
     /// Both ends use Fast Open. Default off.
     pub fast_open: bool,
-    /// How far the computations of a load lie from those of the page: each takes between this share less and
-    /// this share more, drawn again for every load. In thousandths, 0 to 1000; default 0.
+    /// Maximum deviation of a computation from the page's time in thousandths of that time, 0 to 1000, drawn
+    /// for every load; default 0.
     pub spread: u16,
-    /// When to give up; default 600 s of virtual time.
+    /// Maximum duration; default 600 s of virtual time.
     pub limit: Duration,
 }
 
 impl<'a> LoadSpec<'a> {
-    /// Both ends with the default TCP, no Fast Open.
+    /// Returns a load with the default TCP at both ends, without Fast Open.
     pub fn new(link: &'a LinkSpec, page: &'a Page) -> Self {
         LoadSpec {
             link,
@@ -245,9 +246,9 @@ impl<'a> LoadSpec<'a> {
 /// The outcome of a page load.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LoadResult {
-    /// To the end of the last activity; `None` if it never came.
+    /// Time to the end of the last activity; `None` if the page was not loaded.
     pub load: Option<Duration>,
-    /// To the end of the first download, the page itself.
+    /// Time to the end of the first download, the document.
     pub first_object: Option<Duration>,
     /// Connections that were opened.
     pub connections: u64,
@@ -257,12 +258,12 @@ pub struct LoadResult {
     pub wire_down: u64,
     /// Packets dropped on the path.
     pub dropped: u64,
-    /// The counters of the connections, those together that were open at the end.
+    /// The sums of the counters of the connections that were open at the end.
     pub counted: TransactionResult,
 }
 
 impl LoadResult {
-    /// The load as one transaction whose payload is the page.
+    /// Returns the load as one transaction whose payload is the page.
     pub fn as_transaction(&self, page: &Page) -> TransactionResult {
         let LoadResult { load, first_object, connections: _, wire_up, wire_down, dropped, counted } = *self;
         TransactionResult {
@@ -277,10 +278,10 @@ impl LoadResult {
     }
 }
 
-/// Loads a page once. Everything that chance decides derives from the seed.
+/// Loads a page once. All random choices derive from the seed.
 ///
 /// # Errors
-/// As [`crate::transaction()`]; a load that does not end is a result.
+/// Those of [`crate::transaction()`]; a load that does not end is a result.
 pub fn load(spec: &LoadSpec<'_>, seed: u64, arena: &mut Arena) -> Result<LoadResult, TransactionError> {
     let Loaded { world, client, browser, serving } = play(spec, seed, arena)?;
     let result = match world.app::<Browser>(browser) {
@@ -338,7 +339,7 @@ fn play(spec: &LoadSpec<'_>, seed: u64, arena: &mut Arena) -> Result<Loaded, Tra
     Ok(Loaded { world, client, browser, serving })
 }
 
-/// The counters of the connections of the browser and of those of the servers.
+/// Returns the sums of the counters of the browser's and of the servers' connections.
 fn counted(
     world: &World,
     client: HostId,
@@ -355,11 +356,11 @@ fn counted(
     sum
 }
 
-/// Knowledge of a browser from earlier visits about the hosts of a page: the cookies, and the round-trip
-/// times of a load of the same page over the path without its losses, queues included.
+/// Returns a browser's memory of earlier visits to the hosts of a page: the cookies, and the round-trip times
+/// of a load of the same page over the path without losses, queues included.
 ///
 /// # Errors
-/// As [`load`].
+/// Those of [`load`].
 pub fn acquaintance(link: &LinkSpec, page: &Page) -> Result<Acquaintance, TransactionError> {
     let servers: Vec<IpAddr> = addresses(page).collect();
     let cookies = Acquaintance::with(&servers, link)?;
@@ -369,9 +370,8 @@ pub fn acquaintance(link: &LinkSpec, page: &Page) -> Result<Acquaintance, Transa
     Ok(Acquaintance::of_client(world.stack(client), world.now()))
 }
 
-/// The addresses of the hosts of a page.
 fn addresses(page: &Page) -> impl Iterator<Item = IpAddr> {
-    // At most MAX_HOSTS: the second octet is never reached.
+    // There are at most MAX_HOSTS addresses, so the second octet does not change.
     let address = |index: usize| IpAddr::V4(Ipv4Addr::from_bits(FIRST_SERVER.to_bits() + index as u32));
     (0..page.hosts()).map(address)
 }
@@ -401,17 +401,17 @@ mod tests {
 
     #[test]
     fn objects_of_one_host_share_six_connections() {
-        // The page, then 13 images: five new connections and the first one, then six and one again.
+        // The document, then 13 images: five new connections and the first one, then six downloads and one.
         let mut activities = vec![download(0, 1_000, vec![])];
         activities.extend((0..13).map(|_| download(0, 1_000, vec![Wait::End(0)])));
         let page = Page::new("images", activities).unwrap();
         assert_eq!((page.hosts(), page.objects(), page.bytes()), (1, 14, 14_000));
         let plain = loaded(&page, false);
-        // 200 the page; the old connection is there at once (3 rounds fit), new ones cost a round more:
-        // 1 + 5 in [200, 400], of which the old one does two; 6 in [400, 500].
+        // The document takes 200 ms. The old connection starts at once (3 round trips fit); new ones take a
+        // round trip more: 1 + 5 in [200, 400], of which the old one does two; 6 in [400, 500].
         assert_eq!((ms(plain.first_object), plain.connections), (200, 6));
         assert_eq!(ms(plain.load), 500);
-        // With Fast Open every connection answers after one round trip: 100, then 6, 6 and 1.
+        // With Fast Open every response takes one round trip: 100 ms, then 6, 6 and 1 downloads.
         let fast = loaded(&page, true);
         assert_eq!((ms(fast.first_object), fast.connections, ms(fast.load)), (100, 6, 400));
     }
@@ -446,8 +446,9 @@ mod tests {
     }
 
     #[test]
-    fn connections_that_queue_behind_each_other_do_not_take_that_for_a_loss() {
-        // Thirty SYNs with a request each, 14 ms of the uplink apiece, to three hosts that are 20 ms away.
+    fn queueing_among_connections_of_a_page_is_not_taken_for_loss() {
+        // Thirty SYNs with a request, each 14 ms on the uplink, to three hosts with a round-trip time of 20
+        // ms.
         let link = LinkSpec::parse("--rtt 20ms --rate 4mbit/256kbit --queue 128kB").unwrap();
         let mut activities = vec![download(0, 20_000, vec![])];
         activities
@@ -458,14 +459,14 @@ mod tests {
         let (client, server, known) = (tcp.clone(), tcp, Some(&known));
         let spec = LoadSpec { known, fast_open: true, client, server, ..LoadSpec::new(&link, &page) };
         let result = load(&spec, 1, &mut Arena::default()).unwrap();
-        // The first SYN to a host that meets a queue cannot know of it; the others hear of it while they
-        // wait.
+        // The first SYN to a host may time out in the queue. Later connections to that host learn the
+        // round-trip time while they wait.
         assert_eq!(result.dropped, 0);
         assert!(result.counted.handshake_timeouts <= 1 && result.connections > 10, "{result:?}");
     }
 
     #[test]
-    fn computations_differ_from_load_to_load_as_far_as_is_asked_for() {
+    fn computations_vary_between_loads_by_the_given_spread() {
         let page = Page::new("script", vec![download(0, 1_000, vec![]), compute(100, vec![Wait::End(0)])]);
         let page = page.unwrap();
         let link = LinkSpec::parse("--rtt 100ms").unwrap();

@@ -2,8 +2,8 @@
 //! (draft-ietf-opsawg-pcapng: sections 4.1 section header, 4.2 interface description, 4.3 enhanced
 //! packet).
 //!
-//! Packets are raw IP (LINKTYPE_RAW) and times are microseconds. Little-endian on every machine, no
-//! host name, no date of writing: the same packets give the same bytes.
+//! Packets are raw IP (LINKTYPE_RAW) and times are microseconds. The bytes are little-endian on every
+//! machine, without host name and date: the same packets give the same bytes.
 
 use std::io::{self, Write};
 
@@ -20,16 +20,16 @@ const OPTION_IF_NAME: u16 = 2;
 const OPTION_IF_TSRESOL: u16 = 9;
 const OPTION_EPB_FLAGS: u16 = 2;
 
-/// One of the capture's interfaces.
+/// Identifies an interface of the capture.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InterfaceId(u32);
 
-/// Which way a packet crossed the interface.
+/// Direction in which a packet crossed the interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Heading {
-    /// Towards the host that the interface belongs to.
+    /// Towards the interface's host.
     In,
-    /// Away from it.
+    /// Away from the interface's host.
     Out,
 }
 
@@ -57,12 +57,12 @@ impl<W: Write> PcapngWriter<W> {
         writer.u32(BYTE_ORDER_MAGIC);
         writer.u16(1); // major version
         writer.u16(0); // minor version
-        writer.block.extend(u64::MAX.to_le_bytes()); // section length: not told
+        writer.block.extend(u64::MAX.to_le_bytes()); // section length: unspecified
         writer.end()?;
         Ok(writer)
     }
 
-    /// Adds an interface; packets are recorded at one.
+    /// Adds an interface.
     ///
     /// # Errors
     /// Errors of the writer.
@@ -108,7 +108,7 @@ impl<W: Write> PcapngWriter<W> {
         self.end()
     }
 
-    /// Hands on what is buffered below.
+    /// Flushes the writer.
     ///
     /// # Errors
     /// Errors of the writer.
@@ -116,7 +116,7 @@ impl<W: Write> PcapngWriter<W> {
         self.to.flush()
     }
 
-    /// Gives the writer back.
+    /// Returns the writer.
     pub fn into_inner(self) -> W {
         self.to
     }
@@ -124,7 +124,7 @@ impl<W: Write> PcapngWriter<W> {
     fn begin(&mut self, kind: u32) {
         self.block.clear();
         self.u32(kind);
-        self.u32(0); // length, known at the end
+        self.u32(0); // length, filled in at the end
     }
 
     fn end(&mut self) -> io::Result<()> {
@@ -158,7 +158,7 @@ impl<W: Write> PcapngWriter<W> {
 mod tests {
     use super::*;
 
-    /// The blocks of a capture, as (type, whole length), checking that both lengths agree.
+    /// Returns the blocks of a capture as (type, total length), after a check that both lengths agree.
     fn blocks(mut capture: &[u8]) -> Vec<(u32, usize)> {
         let word = |bytes: &[u8]| u32::from_le_bytes(bytes[..4].try_into().unwrap());
         let mut found = Vec::new();

@@ -1,22 +1,22 @@
-//! The order in which things happen: of each source, when it is to be woken.
+//! The schedule: the next wake-up time of each source.
 //!
-//! Two sources of one instant come out in the order in which they were armed for it, so that a run depends on
-//! nothing but its inputs. A world has a handful of sources, two for each link and one for each host, and
-//! arms them several times for each that it wakes. So arming is an entry in a list, and who is first is
-//! looked for: a heap, in which what has moved leaves an old entry behind, took four times as much.
+//! Two sources with the same time are woken in the order in which they were armed, so that a run depends only
+//! on its inputs. A world has a handful of sources, two per link and one per host, and arms each of them
+//! several times per wake-up. So arming writes one entry of a list, and `pop` searches the list. A heap, in
+//! which every arming leaves an old entry behind, took four times as long.
 
 use brisk_wire::Instant;
 
-/// Index of something that wants to be woken: a host or one direction of a link.
+/// Index of a source: a host or one direction of a link.
 pub(crate) type Source = usize;
 
-/// When a source is to be woken, as (time, number of the arming).
+/// Wake-up of a source, as (time, number of the arming).
 type Turn = (u64, u64);
 
-/// The turn of a source that is not to be woken: no arming has this number, and it comes after all others.
+/// The turn of an unarmed source: it comes after all others, and no arming has this number.
 const NEVER: Turn = (u64::MAX, u64::MAX);
 
-/// When each source is to be woken next.
+/// The next wake-up of each source.
 #[derive(Debug, Default)]
 pub(crate) struct Schedule {
     turns: Vec<Turn>,
@@ -24,19 +24,19 @@ pub(crate) struct Schedule {
 }
 
 impl Schedule {
-    /// As a new one is, in the same storage.
+    /// Removes all sources and keeps the memory.
     pub(crate) fn clear(&mut self) {
         self.turns.clear();
         self.armings = 0;
     }
 
-    /// Makes room for one more source, the first of which is number 0.
+    /// Adds a source and returns its number; the first is 0.
     pub(crate) fn add(&mut self) -> Source {
         self.turns.push(NEVER);
         self.turns.len() - 1
     }
 
-    /// Wakes `source` at `due`, or not at all. Replaces what was said before.
+    /// Sets the wake-up of `source` to `due`, or removes it. Replaces an earlier one.
     pub(crate) fn arm(&mut self, source: Source, due: Option<Instant>) {
         let turn = &mut self.turns[source];
         match due.map(Instant::as_micros) {
@@ -49,7 +49,7 @@ impl Schedule {
         }
     }
 
-    /// Takes the next wake-up, if it is before or at `limit`; its source is unarmed from here on.
+    /// Removes and returns the next wake-up, if it is not after `limit`.
     pub(crate) fn pop(&mut self, limit: Instant) -> Option<(Instant, Source)> {
         let (mut first, mut of) = (NEVER, 0);
         for (source, turn) in self.turns.iter().enumerate() {
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_comes_out_before_its_time_and_the_end_of_time_is_one() {
+    fn sources_are_woken_at_their_time_and_not_earlier() {
         let mut schedule = Schedule::default();
         let [a, b] = [schedule.add(), schedule.add()];
         schedule.arm(a, Some(END));

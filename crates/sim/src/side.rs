@@ -5,14 +5,14 @@ use brisk_link::Way;
 /// The two sides of a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Side {
-    /// Where clients are.
+    /// The clients' side.
     A,
-    /// Where servers are.
+    /// The servers' side.
     B,
 }
 
 impl Side {
-    /// Which way packets from this side go.
+    /// Returns the direction of packets that come from this side.
     pub(crate) fn away(self) -> Way {
         match self {
             Side::A => Way::Up,

@@ -1,8 +1,8 @@
 //! Events and their reasons, one JSON object per line.
 //!
-//! Every line has `t` (virtual microseconds). An event of a connection has `host`, `conn`, `what` and the
-//! fields of that [`Observation`]; a packet refused by a link `link`, `way`, `bytes`, `what`; a note of an
-//! application `host`, `app`, `what`.
+//! Every line has `t` (virtual microseconds). An event of a connection also has `host`, `conn`, `what` and
+//! the fields of its [`Observation`]; a packet that a link refused has `link`, `way`, `bytes`, `what`; a note
+//! of an application has `host`, `app`, `what`.
 
 use std::io::{self, Write};
 
@@ -35,7 +35,7 @@ impl Trace {
         self.to.flush()
     }
 
-    /// The reason of a link that did not take a packet.
+    /// Writes why a link did not accept a packet.
     pub(crate) fn offered(&mut self, now: Instant, link: usize, way: Way, bytes: usize, offered: &Offered) {
         let what = match offered {
             Offered::Queued => return,
@@ -51,7 +51,7 @@ impl Trace {
         self.line(json!({"t": now.as_micros(), "link": link, "way": way, "bytes": bytes, "what": what}));
     }
 
-    /// The observations of a host's connections and the notes of its applications since the last call.
+    /// Writes the observations of a host's connections and the notes of its applications since the last call.
     pub(crate) fn host(&mut self, now: Instant, host: &mut Host) {
         while let Some((conn, at, observation)) = host.stack.poll_observation() {
             let mut line = json!({"t": at.as_micros(), "host": host.name, "conn": conn.to_string()});

@@ -1,9 +1,9 @@
-//! One short transfer and what it cost: the unit of every comparison.
+//! One short transfer and its cost: the unit of every comparison.
 //!
-//! A client opens a connection, sends a request and reads the response; the completion time runs from
-//! `connect` (or, on an established connection, from the writing of the request) to the last byte of the
-//! response at the client. Everything that chance decides derives from one seed, and the link's draws
-//! from names of their own, so that two configurations of the stacks meet the same losses.
+//! A client opens a connection, sends a request and reads the response. The completion time runs from
+//! `connect` (on an established connection, from the write of the request) to the last byte of the response
+//! at the client. All random numbers derive from one seed. The link has generators of its own, so that two
+//! configurations of the stacks have the same losses.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -30,13 +30,13 @@ use crate::world::{Arena, Point, Side, World};
 pub struct TransactionSpec<'a> {
     /// The path.
     pub link: &'a LinkSpec,
-    /// Bytes of the request; default 100, least 16.
+    /// Bytes of the request; default 100, minimum 16.
     pub request: u32,
     /// Bytes of the response.
     pub response: u64,
-    /// How long the server thinks before it answers; default none.
+    /// Think time of the server; default 0.
     pub think: Duration,
-    /// Begin on a connection that is open and has been silent for a second.
+    /// True to begin on an open connection that has been idle for a second.
     pub established: bool,
     /// Number of earlier transactions like this one on the open connection, one after the other: its window
     /// and its timeout remember their losses. Counters of the connections include them; times, bytes and
@@ -46,16 +46,17 @@ pub struct TransactionSpec<'a> {
     pub client: TcpConfig,
     /// The server's TCP.
     pub server: TcpConfig,
-    /// The knowledge of both ends of each other and of the path; default `None`: they have never met.
+    /// Memory of both ends about each other and the path; default `None`: no earlier connection.
     pub known: Option<&'a Acquaintance>,
-    /// Both ends use Fast Open; a client that has no cookie asks for one. Default off.
+    /// Both ends use Fast Open; a client without a cookie requests one. Default off.
     pub fast_open: bool,
-    /// When to give up; default 600 s of virtual time.
+    /// Maximum duration; default 600 s of virtual time.
     pub limit: Duration,
 }
 
 impl<'a> TransactionSpec<'a> {
-    /// A response of `response` bytes on a fresh connection, both ends with the default TCP.
+    /// Returns a transaction with a response of `response` bytes on a fresh connection, both ends with the
+    /// default TCP.
     pub fn new(link: &'a LinkSpec, response: u64) -> Self {
         TransactionSpec {
             link,
@@ -77,26 +78,26 @@ impl<'a> TransactionSpec<'a> {
 /// on the wire include the closing of the connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct TransactionResult {
-    /// From the beginning to the last byte of the response; `None` if it never came.
+    /// Time from the beginning to the last byte of the response; `None` if it did not arrive.
     pub completion: Option<Duration>,
-    /// From the beginning to the first byte of the response.
+    /// Time from the beginning to the first byte of the response.
     pub first_byte: Option<Duration>,
-    /// Segments that either end sent again, SYN and SYN-ACK included.
+    /// Retransmitted segments of both ends, SYN and SYN-ACK included.
     pub retransmits: u64,
-    /// Retransmission timeouts of either end, those of the handshake included.
+    /// Retransmission timeouts of both ends, those of the handshake included.
     pub timeouts: u64,
-    /// Of these, those of SYN and SYN-ACK.
+    /// Timeouts of SYN and SYN-ACK.
     pub handshake_timeouts: u64,
-    /// Fast recoveries of either end.
+    /// Fast recoveries of both ends.
     pub recoveries: u64,
-    /// Window reductions of either end that were taken back.
+    /// Undone window reductions of both ends.
     pub undos: u64,
-    /// Losses of either end that a probe repaired before loss detection saw them, and that the window
-    /// was reduced for.
+    /// Losses that probes repaired before loss detection saw them, and for which the window was reduced, at
+    /// both ends.
     pub masked_losses: u64,
-    /// Data segments and acknowledgements that either end sent.
+    /// Data segments and acknowledgements sent, of both ends.
     pub segments: u64,
-    /// Tail loss probes of either end.
+    /// Tail loss probes of both ends.
     pub probes: u64,
     /// Losses repaired by a probe.
     pub repaired_by_probe: u64,
@@ -116,9 +117,9 @@ pub struct TransactionResult {
     pub rto: Option<Duration>,
     /// The server's smoothed round-trip time at the end.
     pub srtt: Option<Duration>,
-    /// Bytes that arrived meanwhile for others on the same link ([`crate::neighbours`]).
+    /// Bytes that other flows on the link received in the same time ([`crate::neighbours`]).
     pub neighbour_bytes: u64,
-    /// Which packets of a burst were lost, the first in the lowest bit; 0 for what is no burst.
+    /// Lost packets of a burst as a bit mask, the first packet in the lowest bit; 0 without a burst.
     pub lost_at: u64,
 }
 
@@ -128,12 +129,12 @@ pub enum TransactionError {
     /// The configuration of a stack is out of range.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// A byte arrived that was not sent: a defect of the stack, never of the network.
+    /// A byte arrived that was not sent: a bug of the stack.
     #[error(
         "the response of seed {seed} arrived with wrong bytes: this is a defect, please report it with the seed"
     )]
     Corrupted {
-        /// The seed that shows it.
+        /// The seed of the transaction.
         seed: u64,
     },
     /// The trace or the capture could not be written.
@@ -141,7 +142,7 @@ pub enum TransactionError {
     Record(#[from] io::Error),
 }
 
-/// Where the records of a transaction go, if anywhere.
+/// Destinations of the records of a transaction.
 #[derive(Default)]
 pub struct Records {
     /// A capture of both ends in pcapng.
@@ -168,10 +169,10 @@ pub fn transaction(spec: &TransactionSpec<'_>, seed: u64) -> Result<TransactionR
     transaction_in(spec, seed, &mut Arena::default())
 }
 
-/// As [`transaction`], with buffers that are used again.
+/// Simulates one transaction with buffers of an arena.
 ///
 /// # Errors
-/// As [`transaction`].
+/// Those of [`transaction`].
 pub fn transaction_in(
     spec: &TransactionSpec<'_>,
     seed: u64,
@@ -180,10 +181,10 @@ pub fn transaction_in(
     run(spec, seed, arena, Records::default())
 }
 
-/// As [`transaction`], recording what crosses the ends and what happens inside.
+/// Simulates one transaction and records packets at both ends and events inside.
 ///
 /// # Errors
-/// As [`transaction`].
+/// Those of [`transaction`].
 pub fn transaction_recorded(
     spec: &TransactionSpec<'_>,
     seed: u64,
@@ -262,7 +263,7 @@ impl Stage {
                 1 + spec.earlier as usize
             ],
         };
-        // The server is there first: both begin at zero, in this order.
+        // Both begin at time zero, the server first.
         let client = world.add_app(client_host, Instant::ZERO, Client::new(plan));
         Ok(Stage { world, server_host, server, client })
     }
@@ -280,7 +281,7 @@ impl Stage {
             up: world.bytes_sent_by(Side::A),
             down: world.bytes_sent_by(Side::B),
         };
-        // On a fresh connection the SYN has already met the link when the exchange shows.
+        // On a fresh connection the SYN has already met the link when the exchange becomes visible.
         let before = if spec.established { before } else { Before::default() };
         let over = |world: &World| world.app::<Client>(client).is_some_and(|app| app.is_over());
         world.run_while(limit, over);
@@ -301,7 +302,7 @@ impl Stage {
                 (result.rto, result.srtt) = (Some(stats.rto), stats.srtt);
             }
         }
-        // Let the connection close: the server's end is gone once its FIN is acknowledged.
+        // Wait until the connection is closed: the server's end is gone once its FIN is acknowledged.
         world.run_while(limit, |world| world.stack(server_host).connections() == 0);
         result.wire_bytes_up = world.bytes_sent_by(Side::A) - before.up;
         result.wire_bytes_down = world.bytes_sent_by(Side::B) - before.down;
@@ -309,7 +310,7 @@ impl Stage {
     }
 }
 
-/// True if a middlebox on the link changes payload, checksum and all, so that wrong bytes are its doing.
+/// True if a middlebox on the link rewrites payload with its checksum, so that wrong bytes are expected.
 fn rewrites_payload(link: &LinkSpec) -> bool {
     let mut boxes = link.down.middleboxes.iter().chain(&link.up.middleboxes);
     boxes.any(|middlebox| matches!(middlebox, MiddleboxSpec::RewritePayload { .. }))

@@ -1,8 +1,8 @@
 //! The path, the hosts at its two sides, and the event loop.
 //!
-//! The path is a chain of links: side A, where clients are, then link 0, 1, ..., then side B. A packet from
-//! a host crosses the whole chain and reaches the host of the other side that has its destination
-//! address. Everything happens at an event; between events there is nothing but the clock.
+//! The path is a chain of links: side A with the clients, then link 0, 1, …, then side B. A packet from a
+//! host crosses the whole chain and reaches the host of the other side that has its destination address. The
+//! clock jumps from event to event.
 
 use std::any::Any;
 use std::io::{self, Write};
@@ -28,9 +28,9 @@ use crate::trace::Trace;
 /// A place on the path where packets can be captured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Point {
-    /// Where the hosts of a side are attached.
+    /// At the hosts of a side.
     Hosts(Side),
-    /// Behind the link of this number, seen from side A, and before the next one.
+    /// After the link of this number, seen from side A.
     Behind(usize),
 }
 
@@ -67,18 +67,18 @@ struct Path {
 }
 
 impl World {
-    /// A world with one link; all chance derives from `seed`.
+    /// Returns a world with one link; all random numbers derive from `seed`.
     pub fn new(link: &LinkSpec, seed: u64) -> World {
         World::chain(std::slice::from_ref(link), seed)
     }
 
-    /// A world whose path is a chain of links, from side A to side B. No link at all counts as one that
-    /// does nothing.
+    /// Returns a world whose path is a chain of links, from side A to side B. An empty chain is one
+    /// transparent link.
     pub fn chain(links: &[LinkSpec], seed: u64) -> World {
         World::in_arena(links, seed, Arena::default())
     }
 
-    /// As [`World::chain`], in the storage of an earlier world.
+    /// Returns a world like [`World::chain`] in the memory of an earlier world.
     pub fn in_arena(links: &[LinkSpec], seed: u64, mut arena: Arena) -> World {
         let transparent = [LinkSpec::default()];
         let links = if links.is_empty() { &transparent } else { links };
@@ -90,8 +90,8 @@ impl World {
         World { seed, hosts, by_address, path, arena, unrouted: 0 }
     }
 
-    /// Writes what happens from now on as JSON lines (see [`crate::trace`]). Hosts that are added
-    /// afterwards report what happens inside their connections, too.
+    /// Writes events from now on as JSON lines (see [`crate::trace`]). Hosts that are added later also report
+    /// the events of their connections.
     pub fn trace_to(&mut self, to: Box<dyn Write>) {
         self.path.trace = Some(Trace::new(to));
         for host in &mut self.hosts {
@@ -99,8 +99,8 @@ impl World {
         }
     }
 
-    /// Captures the packets that pass the given points from now on, one interface for each, called
-    /// `client`, `server` and `behind link N`. Between links, what goes from A to B counts as outbound.
+    /// Captures packets at the given points from now on, with one interface for each, named `client`,
+    /// `server` and `behind link N`. Between links, packets from A to B are outbound.
     ///
     /// # Errors
     /// Errors of the writer at the head of the capture.
@@ -122,7 +122,7 @@ impl World {
     /// Ends traces and captures.
     ///
     /// # Errors
-    /// The first error that their writers met.
+    /// The first error of their writers.
     pub fn finish_records(&mut self) -> io::Result<()> {
         for mut capture in self.path.captures.drain(..) {
             capture.failed.map_or(Ok(()), Err)?;
@@ -131,11 +131,11 @@ impl World {
         self.path.trace.take().map_or(Ok(()), Trace::finish)
     }
 
-    /// Adds a host with these addresses at one side. Its stack's chance derives from the world's seed
-    /// and its name.
+    /// Adds a host with these addresses at one side. The random numbers of its stack derive from the world's
+    /// seed and its name.
     ///
     /// # Errors
-    /// The first value of `config` that is out of its range.
+    /// The first value of `config` that is out of range.
     pub fn add_host(
         &mut self,
         side: Side,
@@ -161,7 +161,7 @@ impl World {
         Ok(HostId(index))
     }
 
-    /// Lets an application begin at `starts` on a host.
+    /// Starts an application on a host at `starts`.
     #[inline]
     pub fn add_app(&mut self, host: HostId, starts: Instant, app: impl Application) -> AppId {
         let index = self.hosts[host.0].add_app(starts, Box::new(app));
@@ -169,28 +169,28 @@ impl World {
         AppId { host: host.0, index }
     }
 
-    /// The virtual time.
+    /// Returns the virtual time.
     pub fn now(&self) -> Instant {
         self.path.now
     }
 
-    /// An application, if it is of this type.
+    /// Returns an application, if it is of this type.
     pub fn app<T: Application>(&self, id: AppId) -> Option<&T> {
         let app: &dyn Any = self.hosts.get(id.host)?.app(id.index)?;
         app.downcast_ref()
     }
 
-    /// The stack of a host.
+    /// Returns the stack of a host.
     pub fn stack(&self, host: HostId) -> &Stack {
         &self.hosts[host.0].stack
     }
 
-    /// The stack of a host, to prepare it before anything happens.
+    /// Returns the stack of a host, to prepare it before the run.
     pub(crate) fn stack_mut(&mut self, host: HostId) -> &mut Stack {
         &mut self.hosts[host.0].stack
     }
 
-    /// The counters of one direction of a link; `None` beyond the end of the chain.
+    /// Returns the counters of one direction of a link; `None` beyond the end of the chain.
     pub fn counters(&self, link: usize, way: Way) -> Option<Counters> {
         let link = self.path.links.get(link)?;
         Some(match way {
@@ -199,12 +199,12 @@ impl World {
         })
     }
 
-    /// Packets dropped so far on all links, both ways, whatever the cause.
+    /// Returns the number of packets dropped on all links, in both directions, for any reason.
     pub fn dropped(&self) -> u64 {
         self.path.links.iter().map(|link| link.up.counters().dropped() + link.down.counters().dropped()).sum()
     }
 
-    /// IP bytes that the hosts of one side have sent so far, lost packets included.
+    /// Returns the IP bytes that the hosts of one side have sent, lost packets included.
     pub fn bytes_sent_by(&self, side: Side) -> u64 {
         let counters = match side {
             Side::A => self.path.links.first().map(|link| link.up.counters()),
@@ -213,18 +213,18 @@ impl World {
         counters.map_or(0, |counters| counters.offered_bytes)
     }
 
-    /// Packets so far that were addressed to nobody.
+    /// Returns the number of packets whose destination no host has.
     pub fn unrouted(&self) -> u64 {
         self.unrouted
     }
 
-    /// True once every application has begun and is done.
+    /// True once every application has started and is done.
     pub fn apps_done(&self) -> bool {
         self.hosts.iter().all(Host::apps_done)
     }
 
-    /// Goes to the next event and carries it out; `None` if there is none before or at `limit`, and the
-    /// clock stays where it is.
+    /// Advances to the next event and handles it. Returns `None`, without moving the clock, if there is none
+    /// before or at `limit`.
     pub fn step(&mut self, limit: Instant) -> Option<Instant> {
         let (at, source) = self.path.schedule.pop(limit)?;
         self.path.now = at;
@@ -244,7 +244,7 @@ impl World {
         self.path.now = end;
     }
 
-    /// Runs until `done` says so, or nothing happens any more, or `limit`. True if `done` did.
+    /// Runs until `done` returns true, no event is left, or `limit`. Returns true if `done` did.
     pub fn run_while(&mut self, limit: Instant, mut done: impl FnMut(&World) -> bool) -> bool {
         while !done(self) {
             if self.step(limit).is_none() {
@@ -254,7 +254,7 @@ impl World {
         true
     }
 
-    /// Ends the world and keeps what the next one can use.
+    /// Ends the world and keeps its memory for the next one.
     pub fn into_arena(self) -> Arena {
         let World { hosts, by_address, path: Path { links, schedule, .. }, mut arena, .. } = self;
         arena.keep(Lists { hosts, by_address, links, schedule });
@@ -278,7 +278,7 @@ impl World {
         self.path.rearm_direction(link, way);
     }
 
-    /// Hands a packet that crossed the path to its host.
+    /// Delivers a packet that crossed the path to its host.
     fn deliver(&mut self, packet: Vec<u8>, way: Way) {
         let side = match way {
             Way::Up => Side::B,
@@ -301,12 +301,12 @@ impl World {
         }
     }
 
-    /// Where the address stands among those of all hosts, or would stand.
+    /// Returns the place of the address in the sorted list, or where it would be inserted.
     fn place_of(&self, address: Address) -> Result<usize, usize> {
         self.by_address.binary_search_by_key(&address, |(of, _)| *of)
     }
 
-    /// Lets a host react until it has nothing more to say at this instant.
+    /// Processes events and packets of a host until nothing is left at this instant.
     fn post_process(&mut self, index: usize) {
         let World { hosts, path, arena, .. } = self;
         let host = &mut hosts[index];
@@ -328,7 +328,7 @@ impl World {
     }
 }
 
-/// Puts everything that a host has to send onto the path.
+/// Sends all packets of a host onto the path.
 fn transmit(host: &mut Host, path: &mut Path, arena: &mut Arena) {
     while let Some(transmit) = host.stack.poll_transmit(path.now, arena.blank()) {
         let mut packet = arena.packet();
@@ -353,7 +353,7 @@ fn transmit(host: &mut Host, path: &mut Path, arena: &mut Arena) {
 }
 
 impl Path {
-    /// Returns the host or the link direction that a source stands for.
+    /// Returns the host or the link direction of a source.
     fn woken(&self, source: Source) -> Woken {
         match source.checked_sub(self.source_of_host(0)) {
             Some(host) => Woken::Host(host),
@@ -372,7 +372,7 @@ impl Path {
         link * DIRECTIONS + usize::from(way == Way::Down)
     }
 
-    /// Takes a packet from a host of this side.
+    /// Sends a packet from a host of this side.
     #[inline]
     fn send(&mut self, side: Side, packet: Vec<u8>) {
         self.capture(Point::Hosts(side), Heading::Out, &packet);
@@ -383,7 +383,7 @@ impl Path {
         self.offer(first, side.away(), packet);
     }
 
-    /// Hands a packet to one direction of a link; what comes back as an answer goes the other way.
+    /// Passes a packet to one direction of a link; answers of the link return in the other direction.
     fn offer(&mut self, link: usize, way: Way, packet: Vec<u8>) {
         let traced = self.trace.as_ref().map(|_| packet.len());
         let offered = direction(&mut self.links[link], way).offer(packet, self.now);
@@ -402,7 +402,7 @@ impl Path {
     }
 
     fn rearm_host(&mut self, index: usize, host: &Host) {
-        // Overdue events happen now: time does not go back.
+        // Overdue events happen now: the clock does not go back.
         let due = host.next_wake().map(|due| due.max(self.now));
         self.schedule.arm(self.source_of_host(index), due);
     }
@@ -452,7 +452,6 @@ fn number_of(address: IpAddr) -> Address {
     }
 }
 
-/// The destination address of an IP packet.
 fn destination(packet: &[u8]) -> Option<Address> {
     match packet.first()? >> 4 {
         4 => Some(number_of(<[u8; 4]>::try_from(packet.get(16..20)?).ok()?.into())),

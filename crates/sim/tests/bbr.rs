@@ -16,7 +16,7 @@ fn at(millis: u64) -> Instant {
     Instant::from_millis(millis)
 }
 
-/// Flows from one host to another over a link, each beginning at its time and lasting to the end.
+/// Flows from one host to another over a link, each with a start time, until the end of the run.
 struct Race {
     world: World,
     sink: AppId,
@@ -74,13 +74,13 @@ impl Race {
     }
 }
 
-/// The middle of an odd number of values.
+/// Returns the median of an odd number of values.
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
 }
 
-/// Goodput of one transfer as a share of the rate, opening and closing included.
+/// Returns the goodput of one transfer as a share of the rate, opening and closing included.
 fn transfer(mbit: f64, link: &str, bytes: u64, seed: u64) -> f64 {
     transfer_with(mbit, link, bytes, seed, &MechanismConfig::default())
 }
@@ -101,9 +101,9 @@ fn random_loss_of_2_percent_leaves_85_percent_of_the_rate() {
 }
 
 #[test]
-fn random_loss_costs_little_more_than_what_is_lost() {
-    // Of what the loss leaves: nine tenths up to 2 % (S6), and more than the plan's 70 % at 3 % and 50 % at 5
-    // % (S7); the headers' share of 3.5 % taken off.
+fn random_loss_costs_little_more_than_the_lost_bytes() {
+    // Share of the rate that the loss leaves: nine tenths up to 2 % (S6), and more than the plan's 70 % at 3
+    // % and 50 % at 5 % (S7); the headers' share of 3.5 % is subtracted.
     for (rtt, loss, floor) in
         [(20, "0.5%", 0.88), (100, "1%", 0.87), (20, "2%", 0.86), (100, "3%", 0.82), (50, "5%", 0.80)]
     {
@@ -114,7 +114,7 @@ fn random_loss_costs_little_more_than_what_is_lost() {
     }
 }
 
-/// S26: redundancy takes its share of the path, and nothing more: a copy of everything half, one parity of 16
+/// S26: redundancy costs its share of the path and no more: copies of every segment a half, one parity per 16
 /// segments a 17th.
 #[test]
 fn redundancy_costs_its_bytes() {
@@ -154,7 +154,7 @@ fn steps_of_the_rate_are_found() {
 
 #[test]
 fn the_standing_queue_is_short_in_a_deep_buffer() {
-    // S4: 10 Mbit/s, 40 ms, a buffer of eight times what the path holds.
+    // S4: 10 Mbit/s, 40 ms, a buffer of eight bandwidth-delay products.
     let link = "--rtt 40ms --rate 10mbit --queue 400kB";
     let mut race = Race::new(10.0, link, &[(Bbr, 0)], Amount::Until(at(60_000)), 1);
     race.world.run_until(at(10_000));
@@ -166,14 +166,14 @@ fn the_standing_queue_is_short_in_a_deep_buffer() {
         queues.push(counters.in_flight as f64);
     }
     queues.sort_by(f64::total_cmp);
-    // Half of the round trip lies behind the bottleneck of this direction: 17 packets; the rest is the queue.
+    // Half of the round trip lies after the bottleneck of this direction: 17 packets; the rest is the queue.
     let [p50, p99] = [0.5, 0.99].map(|q| queues[(5_000.0 * q) as usize] * 1.2 - 20.0);
     println!("deep buffer: {share:.3} of the rate, queue {p50:.1} ms p50, {p99:.1} ms p99");
     assert!(share > 0.92, "{share}");
     assert!(p50 <= 0.3 * 40.0 && p99 <= 1.2 * 40.0, "{p50} {p99}");
 }
 
-/// Shares of the rate of two BBR flows, the second of which begins two seconds later.
+/// Returns the shares of the rate of two BBR flows, of which the second begins two seconds later.
 fn two_bbr_flows(seed: u64) -> Vec<f64> {
     let link = "--rtt 40ms --rate 20mbit --queue 100kB";
     let mut race = Race::new(20.0, link, &[(Bbr, 0), (Bbr, 2_000)], Amount::Until(at(70_000)), seed);
@@ -191,8 +191,8 @@ fn two_bbr_flows_share() {
     }
 }
 
-/// Shares of the rate of a BBR and a CUBIC flow over 40 ms with a buffer of so many bandwidth-delay products.
-fn beside_cubic(mbit: u32, buffer: f64, seconds: u64, seed: u64) -> Vec<f64> {
+/// Returns the shares of the rate of a BBR and a CUBIC flow at 40 ms; `buffer` in bandwidth-delay products.
+fn shares_with_cubic(mbit: u32, buffer: f64, seconds: u64, seed: u64) -> Vec<f64> {
     let bytes = (f64::from(mbit) * 5_000.0 * buffer) as u64;
     let link = format!("--rtt 40ms --rate {mbit}mbit --queue {bytes}");
     let end = at(seconds * 1000);
@@ -202,17 +202,17 @@ fn beside_cubic(mbit: u32, buffer: f64, seconds: u64, seed: u64) -> Vec<f64> {
 }
 
 #[test]
-fn a_cubic_flow_beside_bbr_is_not_starved_nor_starves_it() {
-    // S9: the share of BBR by the buffer.
+fn cubic_and_bbr_flows_do_not_starve_each_other() {
+    // S9: bounds of BBR's share for each buffer.
     for (buffer, low, high) in [(0.5, 0.40, 0.66), (1.0, 0.35, 0.62), (8.0, 0.05, 0.55)] {
-        let shares = beside_cubic(20, buffer, 60, 1);
+        let shares = shares_with_cubic(20, buffer, 60, 1);
         let (sum, share) = (shares[0] + shares[1], shares[0] / (shares[0] + shares[1]));
         assert!((low..=high).contains(&share) && sum > 0.85, "buffer {buffer}: {shares:?}");
     }
 }
 
-/// Prints what the test plan asks for with more seeds:
-/// `cargo test --release -p brisk-sim --test bbr -- --ignored --nocapture`.
+/// Prints figures of the test plan with more seeds: `cargo test --release -p brisk-sim --test bbr --
+/// --ignored --nocapture`.
 #[test]
 #[ignore = "prints figures; takes minutes without optimisation"]
 fn figures() {
@@ -235,7 +235,10 @@ fn figures() {
     }
     for buffer in [0.5, 1.0, 2.0, 8.0] {
         for mbit in [20, 50] {
-            println!("beside CUBIC, {mbit} Mbit/s, {buffer} BDP: {:.3?}", beside_cubic(mbit, buffer, 120, 1));
+            println!(
+                "beside CUBIC, {mbit} Mbit/s, {buffer} BDP: {:.3?}",
+                shares_with_cubic(mbit, buffer, 120, 1)
+            );
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The cost of Corrective on a path without loss, and towards cross traffic, in virtual time. `cargo test -p
-//! brisk-sim --test corrective -- --nocapture` prints the figures of docs/measured/corrective.md.
+//! Cost of Corrective without loss and its effect on cross traffic, in virtual time. `cargo test -p brisk-sim
+//! --test corrective -- --nocapture` prints the figures of docs/measured/corrective.md.
 
 use std::time::Duration;
 
@@ -46,10 +46,10 @@ fn seconds(result: &LoadResult) -> f64 {
     result.load.expect("the page is loaded").as_secs_f64()
 }
 
-/// Many connections that share a thin link, and nothing is lost but what the queue drops: parity costs the
-/// time of its bytes and no more. That time is what plain TCP needs on a link that is slower by their share.
+/// Many connections share a slow link without random loss: parity costs the time of its bytes and no more.
+/// Plain TCP needs that time on a link that is slower by the parity's share.
 #[test]
-fn without_loss_a_page_comes_later_by_the_bytes_of_parity_alone() {
+fn without_loss_parity_delays_a_page_only_by_its_bytes() {
     let page = small_page();
     println!("| link | bytes | plain | corrective | plain, slower by the bytes |");
     for (rate, rest) in [
@@ -68,20 +68,20 @@ fn without_loss_a_page_comes_later_by_the_bytes_of_parity_alone() {
     }
 }
 
-/// Result of two bulk flows through one link: their counters, the bytes that each delivered, and the packets
-/// that the link was given and dropped.
+/// Result of two bulk flows over one link: their counters, the bytes that each delivered, and the packets
+/// that the link received and dropped.
 #[derive(Default)]
 struct Shared {
-    /// Of the senders.
+    /// Counters of the senders.
     counters: [Counters; 2],
     delivered: [u64; 2],
     dropped: u64,
     offered: u64,
 }
 
-/// Detection waits for the answer to parity; by then everything else has been reported, and no
-/// acknowledgement is left that would let the second of two losses go. Both are sent again at once, and take
-/// one round trip together.
+/// Loss detection waits for the answer to parity. Then all other segments are acknowledged, and no
+/// acknowledgement is left to clock out the second retransmission. Both segments are retransmitted at once
+/// and take one round trip together.
 #[test]
 fn losses_that_one_parity_cannot_repair_take_a_round_trip_together() {
     let mut tcp = corrective();
@@ -136,13 +136,13 @@ fn share(link: &str, flows: [Option<TcpConfig>; 2], duration: u64, seed: u64) ->
     shared
 }
 
-/// Times that a flow reduced its window.
+/// Returns the number of window reductions.
 fn reductions(counters: &Counters) -> u64 {
     counters.masked_losses + counters.recoveries + counters.timeouts
 }
 
-/// Single losses, 300 packets apart: a flow reduces its window as often whether parity brings back what was
-/// lost or a retransmission.
+/// Single losses, 300 packets apart: a flow reduces its window equally often whether parity or a
+/// retransmission repairs a loss.
 #[test]
 fn a_repaired_loss_reduces_the_window_as_often_as_one_that_is_not() {
     let losses: Vec<String> = (1..=300).map(|loss| (300 * loss).to_string()).collect();
@@ -154,8 +154,8 @@ fn a_repaired_loss_reduces_the_window_as_often_as_one_that_is_not() {
     let run = |name: &str, tcp: TcpConfig| {
         let Shared { counters: [sent, _], .. } = share(&link, [Some(tcp), None], 80, 1);
         let (masked, again) = (sent.masked_losses, sent.retransmits);
-        // The link counts parity too: which share of its losses hits data depends on the arm. A lost segment
-        // of data is repaired or sent again.
+        // The link counts parity too, so the share of its losses that hits data depends on the arm. A lost
+        // data segment is repaired or retransmitted.
         let lost = masked + again;
         println!("| {name} | {lost} | {} | {masked} | {again} |", reductions(&sent));
         (masked, reductions(&sent) as f64 / lost as f64)
@@ -163,14 +163,14 @@ fn a_repaired_loss_reduces_the_window_as_often_as_one_that_is_not() {
     let (_, without) = run("plain", plain());
     run("corrective", corrective());
     let (masked, with) = run("corrective, full hold", full);
-    // One reduction more or less is 0.7 percent.
+    // A single reduction changes the ratio by 0.7 percent.
     assert!(masked > 100, "{masked} repairs");
     assert!((with / without - 1.0).abs() < 0.02, "{without} a loss without, {with} with parity");
 }
 
-/// The flow in question begins first or second, with several distances in time; answers its share of what
-/// both delivered, and the share of packets that the bottleneck dropped.
-fn beside_plain_tcp(tcp: &TcpConfig, runs: u64, duration: u64) -> (f64, f64) {
+/// Runs the flow under test first or second, with several intervals between the starts. Returns its share of
+/// the delivered bytes, and the share of packets that the bottleneck dropped.
+fn share_with_plain_tcp(tcp: &TcpConfig, runs: u64, duration: u64) -> (f64, f64) {
     let link = "--rtt 40ms --rate 10mbit --queue 50kB";
     let (mut own, mut all, mut dropped, mut offered) = (0, 0, 0, 0);
     for (seed, first) in (0..runs).flat_map(|seed| [(seed, true), (seed, false)]) {
@@ -185,12 +185,12 @@ fn beside_plain_tcp(tcp: &TcpConfig, runs: u64, duration: u64) -> (f64, f64) {
 }
 
 #[test]
-fn beside_a_flow_without_parity_the_bottleneck_is_shared() {
-    let (share, _) = beside_plain_tcp(&corrective(), 1, 20);
+fn bottleneck_is_shared_with_a_flow_without_parity() {
+    let (share, _) = share_with_plain_tcp(&corrective(), 1, 20);
     assert!((0.38..=0.62).contains(&share), "{share}");
 }
 
-/// `cargo test --release -p brisk-sim --test corrective -- --ignored --nocapture`
+/// Run with: `cargo test --release -p brisk-sim --test corrective -- --ignored --nocapture`
 #[test]
 #[ignore = "half an hour of virtual time: run it by hand, in release"]
 fn parity_does_not_make_the_bottleneck_drop_more() {
@@ -199,7 +199,7 @@ fn parity_does_not_make_the_bottleneck_drop_more() {
         Some(CorrectiveConfig { into_queue: true, ..CorrectiveConfig::default() });
     println!("| beside plain TCP | share | dropped |");
     let run = |name: &str, tcp: &TcpConfig| {
-        let (share, dropped) = beside_plain_tcp(tcp, 4, 60);
+        let (share, dropped) = share_with_plain_tcp(tcp, 4, 60);
         println!("| {name} | {share:.3} | {:.4} % |", 100.0 * dropped);
         (share, dropped)
     };
@@ -210,8 +210,8 @@ fn parity_does_not_make_the_bottleneck_drop_more() {
     assert!(with <= 1.1 * without, "dropped: {without} without, {with} with parity");
 }
 
-/// Completion in milliseconds (mean, 50th, 95th and 99th percentile), retransmissions a transaction and bytes
-/// on the wire per byte of payload.
+/// Returns the completion in milliseconds (mean, 50th, 95th and 99th percentile), retransmissions per
+/// transaction and bytes on the wire per byte of payload.
 fn exchanges(link: &str, bytes: u64, tcp: &TcpConfig, runs: u64) -> ([f64; 4], f64, f64) {
     let link = LinkSpec::parse(link).expect("a link");
     let spec = TransactionSpec {
@@ -233,9 +233,9 @@ fn exchanges(link: &str, bytes: u64, tcp: &TcpConfig, runs: u64) -> ([f64; 4], f
     ([mean, at(50), at(95), at(99)], again as f64 / runs as f64, wire as f64 / payload as f64)
 }
 
-/// Measures `hold` with one parity: three segments above a hole either retransmit it at once or wait for the
-/// answer to the parity. `cargo test --release -p brisk-sim --test corrective gain_of_full_hold --
-/// --ignored --nocapture`
+/// Measures `hold` with one parity: three segments above a hole either cause a retransmission at once or wait
+/// for the answer to the parity. Run with: `cargo test --release -p brisk-sim --test corrective
+/// gain_of_full_hold -- --ignored --nocapture`
 #[test]
 #[ignore = "prints figures: run it by hand, in release"]
 fn gain_of_full_hold() {

@@ -25,7 +25,7 @@ impl Write for Shared {
     }
 }
 
-/// Capture, trace and result of one transaction.
+/// Returns the capture, trace and result of one transaction.
 fn records(seed: u64) -> [Vec<u8>; 3] {
     let link = LinkSpec::parse(LINK).unwrap();
     let (capture, trace) = (Shared::default(), Shared::default());

@@ -1,5 +1,5 @@
-//! `docs/wireshark/gentle.lua` in tshark: it names every flag and the encoded range of what we write.
-//! Skips with a reason where there is no tshark.
+//! Tests `docs/wireshark/gentle.lua` in tshark: it shows every flag and the encoded range of the segments
+//! that we write. Skipped, with a reason, without tshark.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,7 +12,7 @@ use brisk_tcp::config::{CorrectiveConfig, FecCode, FecHold, TcpConfig};
 use brisk_wire::gentle::{A_PAR, COPY, ENC, FIN_END, R_ACK, R_FAIL, R_SUCC, S_PAR, STOP};
 use brisk_wire::{ChecksumFill, Flags, Gentle, Instant, IpMeta, Options, SeqNum, TcpHeader, emit};
 
-/// Initial sequence numbers of client and server; relative number 0.
+/// Initial sequence numbers of client and server (relative number 0).
 const ISS: [u32; 2] = [0xffff_ff00, 5000];
 
 /// A segment from the client (0) or the server (1), with relative numbers.
@@ -55,7 +55,7 @@ impl Segment {
     }
 }
 
-/// A connection on which everything happens that the option can say.
+/// Returns the segments of a connection that uses every value of the option.
 fn segments() -> Vec<Segment> {
     let (syn, ack) = (Flags::SYN, Flags::ACK);
     let parity = |seq, len, option| Segment::new(1, seq, 1, ack, len).with(option);
@@ -80,7 +80,7 @@ fn segments() -> Vec<Segment> {
     ]
 }
 
-/// Says why if this machine cannot run the test.
+/// True, with a printed reason, if this machine cannot run the test.
 fn tshark_is_missing() -> bool {
     let missing = Command::new("tshark").arg("--version").output().is_err();
     if missing {
@@ -100,7 +100,7 @@ fn capture(name: &str, packets: impl IntoIterator<Item = Vec<u8>>) -> PathBuf {
     path
 }
 
-/// One line per packet that passes the filter: the fields, separated by a bar.
+/// Returns one line per packet that passes the filter: the fields, separated by a bar.
 fn dissected(file: &Path, filter: &str, fields: &[&str]) -> Vec<String> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/wireshark/gentle.lua");
     let mut command = Command::new("tshark");
@@ -167,7 +167,7 @@ fn the_dissector_names_every_flag_and_the_encoded_range() {
     assert_eq!(dissected(&file, "gentle.stop == 1", &["frame.number"]), ["10"]);
 }
 
-/// A response over Reed-Solomon parities of which three segments are lost, as the simulator records it.
+/// The simulator records a response with Reed-Solomon parities of which three segments are lost.
 #[test]
 fn the_dissector_reads_what_the_simulator_recorded() {
     if tshark_is_missing() {
@@ -196,7 +196,7 @@ fn the_dissector_reads_what_the_simulator_recorded() {
     );
     let fields = ["gentle.parity", "gentle.blocks", "gentle.range.end"];
     let mut parities = dissected(&path, "gentle.parities == 3 && tcp.srcport == 80", &fields);
-    // The tap at each end of the link has seen them.
+    // The capture has each segment at both ends of the link.
     parities.sort();
     parities.dedup();
     assert_eq!(parities, ["0|21|30001", "1|21|30001", "2|21|30001"]);
@@ -208,7 +208,7 @@ fn the_dissector_marks_what_must_be_dropped_and_survives_any_option() {
     if tshark_is_missing() {
         return;
     }
-    // A parity segment whose option is then broken byte by byte: Length, flags, parities.
+    // A parity segment. The test then changes its option byte by byte: Length, flags, parities.
     let good = Segment::new(1, 3001, 1, Flags::ACK, 100).with(Gentle::EncRs {
         flags: ENC,
         enc_len: 300,

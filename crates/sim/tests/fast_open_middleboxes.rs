@@ -1,6 +1,6 @@
-//! Fast Open behind devices that do not allow it: what each transaction takes longer than plain TCP over the
-//! same path, and what is reported. Four transactions in a row from one client to one server; the first only
-//! fetches the cookie, so the first to put data on a SYN is the second.
+//! Fast Open behind devices that block it: the extra time of each transaction compared with plain TCP over
+//! the same path, and the reported outcome. A client makes five consecutive transactions with one server. The
+//! first only gets the cookie, so the second is the first with data on its SYN.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -17,7 +17,7 @@ const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
 const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
 const TRANSACTIONS: usize = 5;
 
-/// Completion in ms (`None`: never, or failed) and outcome of each of `count` transactions.
+/// Returns completion in ms (`None` if it failed) and outcome of each of `count` transactions.
 fn transactions(
     path: &str,
     fast_open: Option<FastOpenConnect>,
@@ -52,7 +52,7 @@ fn transactions(
         .collect()
 }
 
-/// Extra milliseconds against plain TCP and outcome, per transaction.
+/// Returns the extra milliseconds compared with plain TCP, and the outcome, per transaction.
 fn extra(middlebox: &str, connect: FastOpenConnect) -> Vec<(i64, &'static str)> {
     let plain = transactions(middlebox, None, TRANSACTIONS);
     let fast = transactions(middlebox, Some(connect), TRANSACTIONS);
@@ -68,10 +68,10 @@ fn extra(middlebox: &str, connect: FastOpenConnect) -> Vec<(i64, &'static str)> 
         .collect()
 }
 
-/// A row of the table: the device; then per transaction the extra time in ms and the outcome.
+/// A row of the table: the device, then the extra time in ms and the outcome of each transaction.
 type Row = (&'static str, [(i64, &'static str); TRANSACTIONS]);
 
-/// The first transaction asks for a cookie, the second is the first to try.
+/// The first transaction requests a cookie; the second is the first to use it.
 #[test]
 fn cost_of_each_device_with_the_plain_copy() {
     let no_cookie = (0, "no-cookie");
@@ -108,9 +108,9 @@ fn stripped() -> [(i64, &'static str); TRANSACTIONS] {
     [(0, "stripped"), off, off, off, off]
 }
 
-/// A black hole behind the handshake takes the connection with it: the request is acknowledged and nothing
-/// more arrives. No copy of a SYN helps; the repeated SYN-ACK tells after 3 s, and after 15 s the connection
-/// ends, so that the application can ask again. From then on the opening is plain.
+/// A device that drops everything after the handshake ends the connection: the request is acknowledged and
+/// nothing more arrives. A copy of the SYN does not help. The repeated SYN-ACK shows it after 3 s, and after
+/// 15 s the connection ends, so that the application can try again. Later connections open without Fast Open.
 #[test]
 fn a_black_hole_behind_the_handshake_takes_one_connection() {
     let extra = extra("--middlebox drop-after-handshake", FastOpenConnect::insured());
@@ -118,7 +118,7 @@ fn a_black_hole_behind_the_handshake_takes_one_connection() {
     assert_eq!(extra, [(0, "no-cookie"), (i64::MAX, "blackholed"), off, off, off]);
 }
 
-/// Without the copy, the paper's timer decides.
+/// Without the copy, the paper's timer determines the delay.
 #[test]
 fn without_the_copy_a_swallowed_syn_costs_a_round_trip_and_a_half() {
     let extra = extra("--middlebox drop-syn-data", FastOpenConnect::default());
@@ -126,14 +126,15 @@ fn without_the_copy_a_swallowed_syn_costs_a_round_trip_and_a_half() {
     assert_eq!(extra, [(0, "no-cookie"), lost, lost, off, off]);
 }
 
-/// A SYN proxy that came after the cookie: it acknowledges the SYN alone, with a window of zero.
+/// A SYN proxy that was installed after the client got its cookie: it acknowledges the SYN alone, with a
+/// window of zero.
 #[test]
 fn data_on_a_syn_that_a_proxy_answers_costs_nothing() {
     let connect = FastOpenConnect { no_cookie: true, ..FastOpenConnect::insured() };
     assert_eq!(extra("--middlebox synproxy", connect), [(0, "stripped"); TRANSACTIONS]);
 }
 
-/// A lost SYN is no black hole, and a path that only loses keeps Fast Open.
+/// A lost SYN is not a black hole: a path that only loses packets keeps Fast Open.
 #[test]
 fn random_loss_is_reported_as_lost_syns_and_not_as_a_black_hole() {
     for connect in [FastOpenConnect::default(), FastOpenConnect::insured()] {
@@ -141,7 +142,7 @@ fn random_loss_is_reported_as_lost_syns_and_not_as_a_black_hole() {
         let count = |word| seen[1..].iter().filter(|(_, outcome)| *outcome == word).count();
         assert_eq!(seen[0].1, "no-cookie");
         assert_eq!(count("used") + count("syn-lost"), 600, "{seen:?}");
-        // One SYN of twenty is lost, give or take three standard deviations.
+        // One SYN in twenty is lost, within three standard deviations.
         assert!((14..=46).contains(&count("syn-lost")), "{}", count("syn-lost"));
     }
 }

@@ -138,7 +138,7 @@ fn exchanges_follow_each_other_on_one_connection_or_on_fresh_ones() {
 }
 
 #[test]
-fn a_server_may_speak_first() {
+fn server_may_send_first() {
     let (mut world, a, b) = hosts("--rtt 50ms", 1);
     let server_at: SocketAddr = format!("{B}:25").parse().unwrap();
     let server = Server::new(server_at, ListenConfig::default()).speaks_first(80);

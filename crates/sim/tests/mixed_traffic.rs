@@ -1,5 +1,5 @@
-//! Tables 3 and 4 of "Gentle Aggression" in shape: web-sized responses over paths with burst loss and jitter,
-//! the TCP of 2012 with the paper's Reactive and without. `BRISK_SEEDS=20000 cargo test --release -p
+//! The pattern of Tables 3 and 4 of "Gentle Aggression": web-sized responses over paths with burst loss and
+//! jitter, the TCP of 2012 with and without the paper's Reactive. `BRISK_SEEDS=20000 cargo test --release -p
 //! brisk-sim --test mixed_traffic -- --nocapture` prints the tables of docs/reactive.md.
 
 use std::time::Duration;
@@ -8,17 +8,17 @@ use brisk_link::LinkSpec;
 use brisk_sim::transaction::{TransactionResult, TransactionSpec, transaction};
 use brisk_tcp::TcpConfig;
 
-/// A service: quantiles of its responses in bytes, from the smallest to the largest, between which sizes are
-/// spread evenly.
+/// A service: quantiles of its response sizes in bytes, in ascending order, between which sizes are
+/// distributed evenly.
 struct Mix {
     name: &'static str,
     bytes: [u64; 7],
 }
 
-/// Shares of the responses that are at most as large as the entries of [`Mix::bytes`].
+/// Shares, in percent, of the responses that are at most as large as the entries of [`Mix::bytes`].
 const SHARES: [u64; 7] = [0, 10, 25, 50, 75, 90, 100];
 
-/// The paper names its services and not their sizes. Search: one small page. Images: the median (8 KB) and
+/// The paper names its services but not their sizes. Search: one small page. Images: the median (8 KB) and
 /// the 90th percentile (183 KB) of the HTTP Archive's images in July 2025. Maps: tiles.
 const MIXES: [Mix; 3] = [
     Mix { name: "search", bytes: [600, 1_500, 4_000, 9_000, 18_000, 32_000, 60_000] },
@@ -26,8 +26,8 @@ const MIXES: [Mix; 3] = [
     Mix { name: "maps", bytes: [800, 3_000, 7_000, 13_000, 21_000, 34_000, 90_000] },
 ];
 
-/// Where the users are, with the jitter of an access network. At the median the timeout is 240 ms or more:
-/// six round trips, as in the paper (section 2).
+/// Paths to the users, with the jitter of an access network. At the median the timeout is 240 ms or more: six
+/// round trips, as in the paper (section 2).
 const PATHS: [&str; 5] = [
     "--rtt 20ms",
     "--rtt 30ms",
@@ -36,11 +36,12 @@ const PATHS: [&str; 5] = [
     "--rtt 60ms --jitter 20ms",
 ];
 
-/// Losses of both kinds: bursts at the end of a flight (a full queue) and single ones; acknowledgements too.
+/// Two kinds of losses: bursts at the end of a flight (a full queue) and single ones, also of
+/// acknowledgements.
 const LOSS: &str = "--loss down:after:1%,50% --loss up:0.3%";
 
-/// `part` of `whole` for each transaction, without a generator of its own: the golden ratio spreads them
-/// evenly.
+/// Returns a value below `whole` for each transaction, without a random generator: multiples of the golden
+/// ratio are evenly distributed.
 fn spread(index: u64, whole: u64) -> u64 {
     ((u128::from(index.wrapping_mul(0x9e37_79b9_7f4a_7c15)) * u128::from(whole)) >> 64) as u64
 }
@@ -55,7 +56,7 @@ impl Mix {
     }
 }
 
-/// The result of all transactions of an arm.
+/// The sums over all transactions of an arm.
 struct Sum {
     took: Vec<Duration>,
     timeouts: u64,
@@ -92,7 +93,7 @@ impl Sum {
     }
 }
 
-/// One transaction on an open connection, as most of the paper's were.
+/// Runs one transaction on an open connection, like most transactions of the paper.
 fn run(mix: &Mix, tcp: &TcpConfig, index: u64) -> TransactionResult {
     let path = PATHS[spread(index.wrapping_mul(3) + 1, PATHS.len() as u64) as usize];
     let link = LinkSpec::parse(&format!("{path} {LOSS}")).unwrap();

@@ -1,5 +1,5 @@
-//! Connections that share the controller of their path, in virtual time: answers beside bulk, and the share
-//! of a bottleneck.
+//! Connections that share the controller of their path, in virtual time: responses next to bulk, and the
+//! share of a bottleneck.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -23,7 +23,7 @@ fn shared() -> TcpConfig {
     tcp
 }
 
-/// Bulk senders on the host B that go to the host A, and a server on B that a client on A asks.
+/// Bulk senders on host B that send to host A, and a server on B with a client on A.
 struct Hosts {
     world: World,
     a: HostId,
@@ -32,14 +32,14 @@ struct Hosts {
     sink: AppId,
 }
 
-/// Runs of which the median counts.
+/// Number of runs, of which the median counts.
 const SEEDS: u64 = 5;
 
 const SINK: &str = "10.0.0.1:9";
 const SERVER: &str = "10.0.0.2:80";
 
 impl Hosts {
-    /// The host C is a neighbour of B.
+    /// Creates the hosts; host C is on the same side as B.
     fn new(link: &str, seed: u64) -> Hosts {
         let spec = LinkSpec::parse(link).unwrap_or_else(|error| panic!("{link}: {error}"));
         let mut world = World::new(&spec, seed);
@@ -64,9 +64,9 @@ impl Hosts {
     }
 }
 
-/// S27: an answer of 20 segments every 200 ms next to a bulk transfer, 10 Mbit/s, 40 ms.
+/// S27: a response of 20 segments every 200 ms next to a bulk transfer, 10 Mbit/s, 40 ms.
 #[test]
-fn answers_overtake_bulk_which_keeps_what_they_leave() {
+fn responses_overtake_bulk_which_uses_the_remaining_rate() {
     for seed in 0..3 {
         let mut hosts = Hosts::new("--rtt 40ms --rate 10mbit --queue 50kB", seed);
         hosts.bulk(hosts.b, shared(), 0, 40_000);
@@ -112,7 +112,7 @@ fn answers_overtake_bulk_which_keeps_what_they_leave() {
     }
 }
 
-/// The share of `members` bulk transfers next to one CUBIC flow, 50 Mbit/s, 40 ms, a queue of one
+/// Returns the share of `members` bulk transfers next to one CUBIC flow, 50 Mbit/s, 40 ms, a queue of one
 /// bandwidth-delay product.
 fn share_beside_cubic(members: u32, seed: u64) -> f64 {
     let mut hosts = Hosts::new("--rtt 40ms --rate 50mbit --queue 250kB", seed);
@@ -149,7 +149,7 @@ fn members_together_take_the_share_of_one_flow() {
     assert!(max - min <= 0.08 && min >= 0.30, "{shares:?}");
 }
 
-/// Members share the rate equally, whenever they began.
+/// Members share the rate equally, independent of their start times.
 #[test]
 fn members_share_the_rate_equally() {
     let mut hosts = Hosts::new("--rtt 40ms --rate 20mbit --queue 100kB --loss 1%", 3);

@@ -1,4 +1,4 @@
-//! Proactive and the planner over time: what they do to others, and to the rate of retransmissions.
+//! Proactive and the planner over time: their effect on other flows, and on the rate of retransmissions.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -25,8 +25,8 @@ fn proactive(scope: CopyScope) -> TcpConfig {
     tcp
 }
 
-/// Mbit/s of a flow with `ours` and of a plain CUBIC flow that share a link of 10 Mbit/s for two minutes.
-fn beside_cubic(ours: &TcpConfig, seed: u64) -> (f64, f64) {
+/// Returns the Mbit/s of a flow with `ours` and of a plain CUBIC flow that share 10 Mbit/s for two minutes.
+fn rates_with_cubic(ours: &TcpConfig, seed: u64) -> (f64, f64) {
     let link = LinkSpec::parse("--rtt 50ms --rate 10mbit --queue 60p").unwrap();
     let mut world = World::new(&link, seed);
     let a =
@@ -51,8 +51,8 @@ fn beside_cubic(ours: &TcpConfig, seed: u64) -> (f64, f64) {
     (mbit(received(&world, ours), before.0), mbit(received(&world, reference), before.1))
 }
 
-/// The reference keeps at least 38 % of the link beside everything that is meant for general use. Bulk sent
-/// twice (`all`) is not: it is printed, not judged.
+/// The reference flow keeps at least 38 % of the link next to each configuration for general use. Bulk sent
+/// twice (`all`) is not one of these: its figure is printed and not checked.
 #[test]
 #[ignore = "minutes: cargo test --release -p brisk-sim --test proactive a_cubic_flow -- --ignored --nocapture"]
 fn a_cubic_flow_keeps_its_share() {
@@ -64,7 +64,7 @@ fn a_cubic_flow_keeps_its_share() {
         ("proactive=all", proactive(CopyScope::All), false),
     ];
     for (name, tcp, judged) in arms {
-        let runs: Vec<(f64, f64)> = (1..=2).map(|seed| beside_cubic(&tcp, seed)).collect();
+        let runs: Vec<(f64, f64)> = (1..=2).map(|seed| rates_with_cubic(&tcp, seed)).collect();
         let mean = |of: fn(&(f64, f64)) -> f64| runs.iter().map(of).sum::<f64>() / runs.len() as f64;
         let (ours, reference) = (mean(|run| run.0), mean(|run| run.1));
         println!("| {name} | {ours:.2} | {reference:.2} | {:.0} % |", 10.0 * reference);
@@ -73,7 +73,7 @@ fn a_cubic_flow_keeps_its_share() {
     }
 }
 
-/// Table 6 of the paper in shape: with copies hardly anything is left to retransmit.
+/// The pattern of Table 6 of the paper: with copies hardly any segment is retransmitted.
 #[test]
 fn copies_leave_little_to_retransmit() {
     let link = LinkSpec::parse("--rtt 40ms --loss down:2%").unwrap();
@@ -98,19 +98,19 @@ fn copies_leave_little_to_retransmit() {
     assert!(copies.2 > 50, "masked losses {}", copies.2);
 }
 
-/// The result of bulk and short flows next to each other.
+/// The result of bulk and short flows on one link.
 #[derive(Default)]
 struct Crowd {
-    /// Bytes of the bulk flows that arrived while the short ones came.
+    /// Bytes of the bulk flows that arrived during the short flows.
     bulk: u64,
-    /// IP bytes that the senders of both put on the link in that time.
+    /// IP bytes that both senders put on the link in that time.
     offered: u64,
     /// Completion of the short flows.
     times: Vec<Duration>,
 }
 
 impl Crowd {
-    /// The same over several runs.
+    /// Returns the sum over several seeds.
     fn of_seeds(seeds: std::ops::RangeInclusive<u64>, short: Option<&TcpConfig>, seconds: u64) -> Crowd {
         seeds.map(|seed| crowd(short, seconds, seed)).fold(Crowd::default(), |mut sum, one| {
             sum.bulk += one.bulk;
@@ -125,8 +125,8 @@ impl Crowd {
         self.times.iter().sum::<Duration>() / self.times.len().max(1) as u32
     }
 
-    /// Short flows that took more than a second: their SYN-ACK was lost, and the first timer of the handshake
-    /// waits so long.
+    /// Returns the number of short flows that took more than a second. Their SYN-ACK was lost, and the first
+    /// handshake timeout is that long.
     fn late(&self) -> usize {
         self.times.iter().filter(|took| **took > Duration::from_secs(1)).count()
     }
@@ -145,9 +145,9 @@ impl std::fmt::Display for Crowd {
     }
 }
 
-/// Four bulk flows fill a link of 10 Mbit/s; from the fifth second on 50 responses a second of 2 kB are asked
-/// for over connections of their own, for `seconds`, if there is a configuration for them. The seed sets when
-/// each begins.
+/// Four bulk flows fill a link of 10 Mbit/s. From the fifth second on, if `short` is set, clients request 50
+/// responses of 2 kB per second, each over its own connection, for `seconds`. The seed determines the start
+/// times.
 fn crowd(short: Option<&TcpConfig>, seconds: u64, seed: u64) -> Crowd {
     let link = LinkSpec::parse("--rtt 50ms --rate 10mbit --queue 60p").unwrap();
     let mut world = World::new(&link, seed);
@@ -193,8 +193,8 @@ fn crowd(short: Option<&TcpConfig>, seconds: u64, seed: u64) -> Crowd {
     Crowd { bulk, offered, times: clients.iter().map(took).collect() }
 }
 
-/// Short flows with the planner in a crowd: it sees that a queue stands and adds nothing to it, so that the
-/// bulk loses what the short flows add without the planner, and they are no later.
+/// Short flows with the planner on a full link: the planner sees the standing queue and adds no redundancy.
+/// So the bulk flows lose only what short flows take without the planner, and the short flows are not slower.
 #[test]
 #[ignore = "prints figures: cargo test --release -p brisk-sim --test proactive bulk_loses -- --ignored --nocapture"]
 fn bulk_loses_what_short_flows_add() {
@@ -203,7 +203,7 @@ fn bulk_loses_what_short_flows_add() {
     let (alone, plain) = (of(None), of(Some(&TcpConfig::default())));
     println!("alone: {alone}\nplain: {plain}");
     let link = runs * seconds * 10_000_000 / 8;
-    // 2 kB in two segments, the handshake and the FIN; retransmissions too.
+    // 2 kB in two segments, the handshake and the FIN, with retransmissions.
     let added = runs * 50 * seconds * (2_000 + 6 * 60);
     for percent in [5, 25, 100] {
         let planned = of(Some(&TcpConfig::planned(percent)));
@@ -211,7 +211,7 @@ fn bulk_loses_what_short_flows_add() {
         assert!(alone.bulk - planned.bulk.min(alone.bulk) <= added * 11 / 10, "{planned}; alone {alone}");
         assert!(planned.bulk * 100 >= plain.bulk * 99, "{planned}; plain {plain}");
         assert!(planned.mean() <= plain.mean() * 21 / 20, "{planned}; plain {plain}");
-        // The 99th percentile itself lies where the lost SYN-ACKs begin, and says little: see `late`.
+        // The 99th percentile lies where lost SYN-ACKs begin and varies widely, so `late` is compared.
         assert!(planned.late() * 4 <= plain.late() * 5, "{planned}; plain {plain}");
         assert!(planned.offered <= link * 21 / 20, "{planned}");
     }

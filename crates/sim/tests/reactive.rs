@@ -36,9 +36,9 @@ fn run(link: &str, response: u64, tcp: &TcpConfig, seed: u64) -> TransactionResu
     transaction(&spec, seed).unwrap()
 }
 
-/// A response of ten segments of which the last `k` are lost: round trips until it is complete.
+/// Returns the round trips of a response of ten segments of which the last `k` are lost.
 fn tail_loss(k: u64, rtt: u64, tcp: &TcpConfig) -> (f64, TransactionResult) {
-    // Down: 1 is the SYN-ACK, 2 to 11 the response.
+    // Packets down: 1 is the SYN-ACK, 2 to 11 the response.
     let lost = if k == 0 { "13".to_owned() } else { format!("{}-11", 12 - k) };
     let result = run(&format!("--rtt {rtt}ms --loss down:list:{lost}"), 14_000, tcp, 1);
     assert_eq!(result.dropped, k, "{result:?}");
@@ -64,7 +64,7 @@ fn a_lost_tail_of_any_length_ends_in_a_fast_recovery() {
                 assert!(result.timeouts >= 1 && rtts > 3.0, "k = {k}: {result:?}");
             }
             for (rtts, result) in [paper, rack_tlp] {
-                // If nothing of the response arrives, the client may probe for its request too.
+                // If no segment of the response arrives, the client may probe for its request too.
                 let probes = 1..=1 + u64::from(k == 10);
                 assert!(result.timeouts == 0 && probes.contains(&result.probes), "k = {k}: {result:?}");
                 assert!(rtts <= timeout.0, "k = {k}: {rtts}");
@@ -75,7 +75,7 @@ fn a_lost_tail_of_any_length_ends_in_a_fast_recovery() {
 
 #[test]
 fn probes_prevent_timeouts_where_losses_come_in_bursts() {
-    // Table 4 in shape: on the same seeds, at 40 ms, where a probe is well before the timeout.
+    // The pattern of Table 4: the same seeds, at 40 ms, where a probe is well before the timeout.
     let n = std::env::var("BRISK_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(400u64);
     println!("{n} transactions each over 40 ms, after:1%,50% on the way down");
     println!(

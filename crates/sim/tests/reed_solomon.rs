@@ -6,15 +6,15 @@ use brisk_sim::{TransactionResult, TransactionSpec, transaction};
 use brisk_tcp::config::{CorrectiveConfig, FecCode, TcpConfig};
 
 const RTT: f64 = 0.1;
-/// Responses per arm: the 99th percentile is the fifth longest.
+/// Responses per arm; the 99th percentile is the fifth longest.
 const RUNS: u64 = 400;
 
-/// Plain TCP whose first flight holds the whole response.
+/// Returns plain TCP whose first flight holds the whole response.
 fn plain() -> TcpConfig {
     TcpConfig { initial_window: 32, ..TcpConfig::default() }
 }
 
-/// The same with Reed-Solomon parities for up to 32 blocks.
+/// Returns the same with Reed-Solomon parities for up to 32 blocks.
 fn reed_solomon(parities: u8) -> TcpConfig {
     let mut tcp = plain();
     let code = FecCode::ReedSolomon;
@@ -62,7 +62,7 @@ fn print(name: &str, summary: &Summary) {
 
 #[test]
 fn three_losses_in_one_flight_are_repaired_without_a_retransmission() {
-    // Down: 1 is the SYN-ACK, 2 to 22 the response.
+    // Packets down: 1 is the SYN-ACK, 2 to 22 the response.
     let result = response(&reed_solomon(3), "down:list:3,8,22", 1);
     assert_eq!(
         (result.dropped, result.retransmits, result.probes, result.timeouts),
@@ -72,7 +72,7 @@ fn three_losses_in_one_flight_are_repaired_without_a_retransmission() {
     assert!(result.repaired_by_parity > 0, "{result:?}");
     let completion = result.completion.expect("it completes").as_secs_f64() / RTT;
     assert!(completion < 1.45, "{completion}");
-    // With one parity less one segment is sent again; then the parities that waited repair the others.
+    // With one parity less, one segment is retransmitted; then the stored parities repair the others.
     let result = response(&reed_solomon(2), "down:list:3,8,22", 1);
     assert_eq!((result.retransmits, result.repaired_by_parity), (1, 2), "{result:?}");
 }

@@ -1,4 +1,4 @@
-//! Redundancy where packets are late and none is lost: no profile may be slower than plain TCP.
+//! Redundancy on paths that reorder packets without loss: no profile may be slower than plain TCP.
 
 use brisk_link::LinkSpec;
 use brisk_sim::application::Exchange;
@@ -9,14 +9,14 @@ use brisk_tcp::config::{
     CongestionAlgorithm, CopyScope, CorrectiveConfig, FecCode, PathStart, PlannerConfig, ProactiveConfig,
 };
 
-/// Share of packets that are late, and by how much.
+/// Share of packets that are late, and their delay.
 const LATE: [&str; 2] = ["2%,5ms", "3%,10ms"];
-/// Open connections of a cell, each with twenty responses before the one that counts.
+/// Connections of a cell, each with twenty responses before the measured one.
 const CONNECTIONS: u64 = 24;
-/// How much slower a profile may be in the mean, percent.
+/// Maximum slowdown of a profile in the mean, percent.
 const SLOWER: f64 = 3.0;
 
-/// Mean time of a response of 30 kB on a kept connection, milliseconds.
+/// Returns the mean time of a response of 30 kB on a persistent connection, milliseconds.
 fn mean_ms(late: &str, tcp: &TcpConfig) -> f64 {
     let link = LinkSpec::parse(&format!("--rtt 50ms --rate 1gbit --queue 1000p --reorder {late}")).unwrap();
     let acquaintance = Acquaintance::familiar(&link, 77, tcp, &[Exchange::of(30_000); 20]).unwrap();

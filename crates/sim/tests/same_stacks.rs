@@ -1,5 +1,5 @@
-//! The bar of the planner as real time has it: two stacks that live through all transactions, a few of them
-//! at a time, so that what one learns of the path, and what it spends, concerns the next.
+//! The planner's target with persistent stacks, as in real time: two stacks carry all transactions, a few of
+//! them at a time, so that path memory and allowance pass from one transaction to the next.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -15,12 +15,12 @@ use brisk_tcp::config::{
 use brisk_tcp::fast_open::{CookieKey, FastOpenConnect, KeySource};
 use brisk_wire::Instant;
 
-/// Transactions at a time, as `tools/measure/bar` has them.
+/// Concurrent transactions, as in `tools/measure/bar`.
 const WORKERS: u64 = 14;
-/// Transactions of each worker that are not counted: they fetch the cookie and teach both ends the path.
+/// Transactions of each worker that are not counted: they get the cookie and fill the path memory.
 const WARM: usize = 7;
 
-/// Two ends that know each other: the request may arrive twice.
+/// Two ends that know each other; the request may arrive twice.
 fn all(max_overhead: u32) -> TcpConfig {
     let planned = TcpConfig::planned(max_overhead);
     TcpConfig {
@@ -90,8 +90,8 @@ fn play(link: &str, bytes: u64, tcp: &TcpConfig, each: usize, seed: u64) -> Cell
 }
 
 #[test]
-#[ignore = "prints figures: cargo test --release -p brisk-sim --test same_stacks the_bar -- --ignored --nocapture"]
-fn the_bar() {
+#[ignore = "prints figures: cargo test --release -p brisk-sim --test same_stacks figures -- --ignored --nocapture"]
+fn figures() {
     let cells = [
         (30_000, 25, "0%"),
         (30_000, 25, "2%"),
@@ -116,7 +116,7 @@ fn the_bar() {
     }
 }
 
-/// The knowledge of both ends suffices and is not too much: the bar for 30 kB at 2 % loss.
+/// With the memory of both ends, responses meet the target for 30 kB at 2 % loss.
 #[test]
 fn the_tail_stays_short_while_the_memory_of_the_path_grows() {
     let cell = play("--rtt 100ms --loss 2%", 30_000, &all(25), 36, 1);

@@ -1,5 +1,5 @@
-//! A pair of hosts that know each other and their path, as a gateway pair does: a response every so often,
-//! each over a connection of its own, and everything that one of them learns concerns the next.
+//! Two hosts that know each other and their path, as a gateway pair does: responses at a steady rate, each
+//! over its own connection, while path memory and allowance pass from one connection to the next.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -16,10 +16,10 @@ use brisk_tcp::config::{
 use brisk_tcp::fast_open::{CookieKey, FastOpenConnect, KeySource};
 use brisk_wire::Instant;
 
-/// Requests that are not counted: they fetch the cookie and teach both ends the path.
+/// Requests that are not counted: they get the cookie and fill the path memory.
 const WARM: usize = 50;
 
-/// The TCP of a gateway pair as installed, but for its allowance of `max_overhead` percent; installed are 25.
+/// Returns the default TCP of a gateway pair with an allowance of `max_overhead` percent (the default is 25).
 fn gateway(max_overhead: u32) -> TcpConfig {
     let planned = TcpConfig::planned(max_overhead);
     let handshake_copies =
@@ -48,7 +48,7 @@ impl Load {
     }
 }
 
-/// `count` responses of `bytes`, one every `every`, between ends with `tcp`.
+/// Runs `count` responses of `bytes`, one every `every`, between ends with `tcp`.
 fn load(link: &str, tcp: &TcpConfig, bytes: u64, every: Duration, count: usize, seed: u64) -> Load {
     load_on(link, tcp, bytes, every, count, seed, None)
 }
@@ -93,7 +93,7 @@ fn load_on(
         };
         world.add_app(client, at, Client::new(plan))
     };
-    // As a load generator does: first responses of 30 kB.
+    // Like a load generator, begin with responses of 30 kB.
     let every = every.as_micros() as u64;
     for n in 0..WARM as u64 {
         begin(Instant::from_micros(n * 100_000), 30_000.min(bytes));
@@ -116,7 +116,7 @@ fn load_on(
     Load { times, wire: sent as f64 / (count as u64 * (bytes + 100)) as f64 }
 }
 
-/// The loads of several seeds as one.
+/// Runs several seeds and merges the results.
 fn loads(link: &str, tcp: &TcpConfig, bytes: u64, every: Duration, count: usize, seeds: u64) -> Load {
     let loads: Vec<Load> = (0..seeds).map(|seed| load(link, tcp, bytes, every, count, seed)).collect();
     let wire = loads.iter().map(|load| load.wire).sum::<f64>() / seeds as f64;
@@ -150,19 +150,19 @@ fn figures() {
 }
 
 #[test]
-fn a_response_of_100_kb_takes_one_round_trip_on_a_path_that_loses() {
+fn response_of_100_kb_takes_one_round_trip_on_a_lossy_path() {
     let link = "--rtt 100ms --rate 20mbit --queue 200p --loss 2%";
     let load = loads(link, &gateway(25), 100_000, Duration::from_millis(100), 100, 4);
     assert!(load.at(0.5) <= 150.0 && load.at(0.95) <= 160.0, "{:?}", load.times);
     assert!(load.wire <= 1.27, "{}", load.wire);
 }
 
-/// They overlap, and wait for each other: that is not taken for a queue of others, before which starts are
-/// smaller.
+/// Responses overlap and wait for each other. The stack must not take this for a queue of other flows, which
+/// would make the initial flights smaller.
 #[test]
 fn responses_take_one_round_trip_up_to_70_percent_of_the_rate() {
     for percent in [40, 55, 63, 70] {
-        // 1.08 bytes on the wire for each byte of a response, at 1.25 MB/s.
+        // A response takes 1.08 bytes on the wire per byte, at 1.25 MB/s.
         let every = Duration::from_secs_f64(30_000.0 * 1.08 / 1.25e6) * 100 / percent;
         let load = loads("--rtt 40ms --rate 10mbit --queue 50kB", &gateway(25), 30_000, every, 400, 1);
         assert!(load.at(0.99) <= 66.0, "{percent} %: {:?}", load.times);
@@ -183,8 +183,8 @@ fn a_busy_path_stays_within_its_allowance() {
     }
 }
 
-/// A pool opens connections in advance where Fast Open is off. They start as fast as with Fast Open, whatever
-/// other responses were under way during their handshakes.
+/// A pool opens connections in advance because Fast Open is off. They start as fast as with Fast Open, even
+/// if other responses were in flight during their handshakes.
 #[test]
 fn responses_on_connections_opened_in_advance_take_one_round_trip() {
     let every = Duration::from_millis(100);

@@ -1,4 +1,4 @@
-//! Short transfers: completion times that theory gives, losses that cost what they should.
+//! Short transfers: completion times equal theory, and losses cost the expected time.
 
 use std::time::Duration;
 
@@ -44,13 +44,13 @@ fn a_connection_that_had_earlier_transactions_has_their_window() {
         transaction(&spec, 1).unwrap()
     };
     assert_eq!((after(0).completion, after(1).completion), (ms(200), ms(100)));
-    // The bytes are those of the last one, up to the headers of what still acknowledges the one before.
+    // The bytes are those of the last transaction, except for headers that acknowledge the one before.
     let [first, second] = [after(0), after(1)].map(|result| result.wire_bytes_down);
     assert!(first.abs_diff(second) < 500, "{first} {second}");
 }
 
-/// The bandwidth of a flight that its volume limits is no more than that volume per round trip: to pace by it
-/// would spread each response over a third of a round trip.
+/// The volume of a flight limits its delivery rate to that volume per round trip. Pacing at this rate would
+/// spread each response over a third of a round trip.
 #[test]
 fn a_kept_connection_answers_as_fast_with_bbr_as_with_cubic() {
     let after = |link: &str, response, congestion| {
@@ -74,9 +74,9 @@ fn a_kept_connection_answers_as_fast_with_bbr_as_with_cubic() {
 }
 
 #[test]
-fn the_rate_adds_what_the_bytes_take() {
-    // 5000 bytes of payload in 4 segments of 52 bytes of headers: 5208 bytes at 1 Mbit/s, and
-    // the SYN (60), its answer (60) and the request (152) before.
+fn the_rate_adds_the_serialisation_time() {
+    // 5000 bytes of payload in 4 segments with 52 bytes of headers: 5208 bytes at 1 Mbit/s, and before them
+    // the SYN (60), the SYN-ACK (60) and the request (152).
     let result = run("--rtt 200ms --rate 1mbit", 5_000, false, 1);
     let serialised = Duration::from_micros((5_208 + 60 + 60 + 152) * 8);
     let took = result.completion.unwrap() - Duration::from_millis(400);
@@ -102,7 +102,7 @@ fn a_lost_syn_costs_the_initial_timeout() {
 
 #[test]
 fn hole_in_the_middle_takes_one_round_trip_and_a_lost_tail_more() {
-    // Down: 1 is the SYN-ACK, the response of ten segments is 2 or 3 to 12.
+    // Packets down: 1 is the SYN-ACK; the response of ten segments is 2 or 3 to 12.
     let middle = run("--rtt 100ms --loss down:list:5", 14_000, false, 1);
     let completion = middle.completion.unwrap();
     assert!(completion <= Duration::from_millis(330), "{completion:?}");

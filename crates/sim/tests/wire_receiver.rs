@@ -1,5 +1,5 @@
 //! `docs/wire/receiver.py`, a receiver that was written from `docs/wire` alone, reads captures of the
-//! simulator and repairs what the link lost. Skips with a reason where there is no python3.
+//! simulator and repairs the lost segments. Skipped, with a reason, without python3.
 
 use std::path::Path;
 use std::process::Command;
@@ -18,7 +18,7 @@ struct Case {
     blocks: u32,
     parities: u8,
     loss: &'static str,
-    /// Runs that the receiver has to repair.
+    /// Number of runs of bytes that the receiver has to repair.
     repairs: usize,
 }
 
@@ -27,7 +27,7 @@ fn case(name: &'static str, code: FecCode, parities: u8, loss: &'static str, rep
     Case { name, code, blocks, parities, loss, repairs }
 }
 
-/// Simulates the case and returns what the receiver prints of its capture.
+/// Simulates the case and returns the receiver's output for its capture.
 fn received(case: &Case, seed: u64) -> String {
     let mut tcp = TcpConfig { initial_window: 32, ..TcpConfig::default() };
     let corrective = CorrectiveConfig {
@@ -55,7 +55,7 @@ fn received(case: &Case, seed: u64) -> String {
     out.into_owned()
 }
 
-/// True if this machine cannot run the receiver; says so.
+/// True, with a printed reason, if this machine cannot run the receiver.
 fn python_is_missing() -> bool {
     let missing = Command::new("python3").arg("--version").output().is_err();
     if missing {
@@ -86,7 +86,7 @@ fn the_receiver_of_the_document_repairs_our_captures() {
     }
 }
 
-/// Any loss: what parity does not repair is sent again, and the stream is right all the same.
+/// With random losses, unrepaired segments are retransmitted, and the stream is correct.
 #[test]
 fn the_receiver_of_the_document_reads_captures_with_random_losses() {
     if python_is_missing() {

@@ -1,9 +1,9 @@
-//! The system calls, as functions of values: what waits and what does not, and for how long.
+//! The system calls as functions: which of them block, and for how long.
 //!
-//! Each is the call of its name in Linux (section 2 of the manual), with its arguments, results and error
-//! numbers; every error number comes as [`Errno`]. Times are milliseconds where the call has them so. A
-//! blocking call waits in the [`World`] that it is made in. A descriptor is a number from
-//! [`FIRST_FD`](crate::FIRST_FD) on; others are `EBADF`.
+//! Each function is the Linux call of the same name (section 2 of the manual), with its arguments, results
+//! and error numbers; every error is an [`Errno`]. Times are in milliseconds where the call has them so. A
+//! blocking call waits in the [`World`] that it gets. Descriptors are numbers from
+//! [`FIRST_FD`](crate::FIRST_FD) on; others give `EBADF`.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -18,11 +18,11 @@ use crate::ready::epoll;
 use crate::socket::{Closing, Control, Family, Received, Role, Sending};
 use crate::world::World;
 
-/// Where the type stands in the second argument of socket() (linux/net.h).
+/// Mask of the type in the second argument of socket() (linux/net.h).
 const SOCK_TYPE_MASK: i32 = 15;
-/// `SIOCOUTQNSD` of linux/sockios.h: bytes that were never sent.
+/// `SIOCOUTQNSD` of linux/sockios.h: bytes that are unsent.
 const SIOCOUTQNSD: libc::Ioctl = 0x894B;
-/// `SIOCATMARK` of asm/sockios.h: whether the next byte is the urgent one.
+/// `SIOCATMARK` of asm/sockios.h: true if the next byte is the urgent one.
 const SIOCATMARK: libc::Ioctl = 0x8905;
 /// The result of fcntl(F_GETFL) for a socket: O_RDWR.
 const READ_WRITE: i32 = libc::O_RDWR;
@@ -68,7 +68,7 @@ pub fn listen(world: &impl World, fd: i32, backlog: i32) -> Answer<()> {
     })
 }
 
-/// accept(): a new descriptor and the peer's address.
+/// accept(): returns a new descriptor and the peer's address.
 pub fn accept(world: &impl World, fd: i32) -> Answer<(i32, SocketAddr)> {
     let limit = world.call(|host| wait_limit(host, fd, 0, Direction::Receive))?;
     let accepted = world.wait(limit, |host| {
@@ -92,7 +92,7 @@ pub fn connect(world: &impl World, fd: i32, remote: SocketAddr) -> Answer<()> {
     }
 }
 
-/// connect() with `AF_UNSPEC`: ends the connection, or the attempt, or the listening.
+/// connect() with `AF_UNSPEC`: ends the connection, the attempt to connect, or the listening.
 pub fn disconnect(world: &impl World, fd: i32) -> Answer<()> {
     world.call(|host| {
         let now = host.now;
@@ -102,7 +102,7 @@ pub fn disconnect(world: &impl World, fd: i32) -> Answer<()> {
     })
 }
 
-/// Waits for the end of the handshake, unless the program does not want to.
+/// Waits for the end of the handshake, unless the call must not block.
 fn finish_connect(world: &impl World, fd: i32, flags: i32) -> Answer<()> {
     let limit = world.call(|host| wait_limit(host, fd, flags, Direction::Send))?;
     let done = world.wait(limit, |host| host.socket(fd)?.connect_outcome())?;
@@ -115,7 +115,7 @@ enum Direction {
     Send,
 }
 
-/// How long a call may wait: not at all, SO_RCVTIMEO or SO_SNDTIMEO, or for ever.
+/// Returns how long a call may wait: zero, SO_RCVTIMEO or SO_SNDTIMEO, or without a limit.
 fn wait_limit(host: &mut Host, fd: i32, flags: i32, direction: Direction) -> Answer<Option<Duration>> {
     let socket = host.socket(fd)?;
     if socket.nonblocking || flags & (libc::MSG_DONTWAIT | libc::MSG_ERRQUEUE) != 0 {
@@ -127,13 +127,13 @@ fn wait_limit(host: &mut Host, fd: i32, flags: i32, direction: Direction) -> Ans
     })
 }
 
-/// recv() and its kin.
+/// recv(), recvfrom() and recvmsg().
 pub fn receive(world: &impl World, fd: i32, len: usize, flags: i32) -> Answer<Received> {
     let limit = world.call(|host| wait_limit(host, fd, flags, Direction::Receive))?;
     let wants_all = flags & libc::MSG_WAITALL != 0 && flags & (libc::MSG_PEEK | libc::MSG_ERRQUEUE) == 0;
     let low_water = world.call(|host| Ok(host.socket(fd)?.options.receive_low_water))?;
     let target = if wants_all { len } else { low_water.min(len).max(1) };
-    // A single look takes what there is.
+    // MSG_PEEK and MSG_ERRQUEUE return the available data and do not wait for more.
     let waits = limit != Some(Duration::ZERO) && flags & (libc::MSG_PEEK | libc::MSG_ERRQUEUE) == 0;
     let mut so_far: Option<Received> = None;
     let received = world.wait(limit, |host| {
@@ -149,7 +149,7 @@ pub fn receive(world: &impl World, fd: i32, len: usize, flags: i32) -> Answer<Re
     });
     match (received, so_far) {
         (Ok(Some(received)), _) => Ok(received),
-        // Bytes that have arrived before the wait was over, or before an error, are not lost.
+        // Bytes that arrived before the timeout or error are returned.
         (Ok(None) | Err(_), Some(partial)) if partial.count > 0 => Ok(partial),
         (Ok(None), _) => Err(Errno(libc::EAGAIN)),
         (Err(error), _) => Err(error),
@@ -176,18 +176,18 @@ fn merge(so_far: &mut Option<Received>, more: Received) -> Received {
     merged
 }
 
-/// Options of a write besides its data.
+/// Options of a write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SendOptions {
-    /// `MSG_MORE` and so on.
+    /// `MSG_MORE` and other flags.
     pub flags: i32,
-    /// Where to: of Fast Open; otherwise a connection knows.
+    /// Destination of a write that opens a connection (Fast Open); otherwise ignored.
     pub to: Option<SocketAddr>,
     /// Flags of SO_TIMESTAMPING in a control message.
     pub stamping: Option<u32>,
 }
 
-/// send() and its kin: how many bytes were taken.
+/// send(), sendto() and sendmsg(): returns the number of bytes that were taken.
 pub fn send(world: &impl World, fd: i32, data: &[u8], options: SendOptions) -> Answer<usize> {
     let flags = options.flags;
     let limit = world.call(|host| wait_limit(host, fd, flags, Direction::Send))?;
@@ -195,7 +195,7 @@ pub fn send(world: &impl World, fd: i32, data: &[u8], options: SendOptions) -> A
     let mut sending = Sending { data, flags, stamping: options.stamping, waits, done: 0, blocked: false };
     let opens = flags & libc::MSG_FASTOPEN != 0 || world.call(|host| Ok(host.socket(fd)?.deferred))?;
     let mut all = match opens && !send_with_syn(world, fd, &mut sending, options.to)? {
-        // The handshake goes on in the background.
+        // The handshake continues in the background.
         true => Ok(Some(())),
         false => world.wait(limit, |host| {
             let now = host.now;
@@ -205,7 +205,7 @@ pub fn send(world: &impl World, fd: i32, data: &[u8], options: SendOptions) -> A
     };
     if sending.done > 0 || data.is_empty() {
         world.call(|host| {
-            host.socket(fd)?.note_written(&sending);
+            host.socket(fd)?.record_write(&sending);
             Ok(())
         })?;
         if sending.done > 0 {
@@ -218,8 +218,8 @@ pub fn send(world: &impl World, fd: i32, data: &[u8], options: SendOptions) -> A
     }
 }
 
-/// Opens a connection with a write: the SYN takes what it can, and a caller that may wait waits for the end
-/// of the handshake. True once the handshake is complete.
+/// Opens a connection with a write: the SYN carries as many bytes as possible. A blocking call waits for the
+/// end of the handshake. Returns true once the handshake is complete.
 fn send_with_syn(
     world: &impl World,
     fd: i32,
@@ -280,7 +280,7 @@ pub fn close(world: &impl World, fd: i32) -> Answer<()> {
     })
 }
 
-/// fcntl(): the flags of a descriptor.
+/// fcntl(): reads or sets the flags of a descriptor.
 pub fn fcntl(world: &impl World, fd: i32, command: i32, argument: i64) -> Answer<i32> {
     world.call(|host| {
         if !host.knows(fd) {
@@ -307,9 +307,9 @@ pub fn fcntl(world: &impl World, fd: i32, command: i32, argument: i64) -> Answer
     })
 }
 
-/// ioctl() that answers a number.
+/// ioctl() with a number as the result.
 pub fn ioctl(world: &impl World, fd: i32, request: u64) -> Answer<i32> {
-    // The C libraries have integers of different sizes for it.
+    // The C libraries declare the request with different integer types.
     let request = request as libc::Ioctl;
     world.call(|host| {
         let (socket, stack, _) = host.parts(fd)?;
@@ -322,19 +322,19 @@ pub fn ioctl(world: &impl World, fd: i32, request: u64) -> Answer<i32> {
             }
             _ => return Err(Errno(libc::ENOTTY)),
         }
-        // Linux refuses the question to a listener and knows nothing of a fresh socket.
+        // Linux refuses these requests on a listener and returns 0 on a fresh socket.
         if matches!(socket.role, Role::Listening(_)) {
             return Err(Errno(libc::EINVAL));
         }
         let Some(id) = id else { return Ok(0) };
         Ok(match request {
-            // Up to the urgent mark.
+            // The bytes before the urgent mark.
             libc::FIONREAD => {
                 let before_mark = stack.conn_info(id).and_then(|info| info.before_mark);
                 stack.readable(id).min(before_mark.map_or(usize::MAX, |bytes| bytes as usize)) as i32
             }
             libc::TIOCOUTQ => stack.conn_stats(id).map_or(0, |stats| {
-                // A FIN has a number, and so it counts until it is acknowledged.
+                // A FIN occupies a sequence number and counts until it is acknowledged.
                 let fin = matches!(stats.state, State::FinWait1 | State::LastAck | State::Closing);
                 stats.send_queue as i32 + i32::from(fin)
             }),
@@ -351,7 +351,7 @@ pub fn set_nonblocking(world: &impl World, fd: i32, nonblocking: bool) -> Answer
     })
 }
 
-/// poll(); `foreign` fills in an entry whose descriptor is the kernel's.
+/// poll(); `foreign` fills in an entry whose descriptor belongs to the kernel.
 pub fn poll(
     world: &impl World,
     entries: &mut [libc::pollfd],
@@ -382,7 +382,7 @@ pub fn epoll_ctl(world: &impl World, epfd: i32, fd: i32, control: EpollControl) 
         if epfd == fd {
             return Err(Errno(libc::EINVAL));
         }
-        // Those that watch each other in a ring would wake each other for ever.
+        // Epoll descriptors that watch each other in a circle would wake each other without end.
         if matches!(control, EpollControl::Add { .. }) && epoll::reaches(host, fd, epfd) {
             return Err(Errno(libc::ELOOP));
         }
@@ -390,7 +390,7 @@ pub fn epoll_ctl(world: &impl World, epfd: i32, fd: i32, control: EpollControl) 
     })
 }
 
-/// epoll_wait(): pairs of events and data.
+/// epoll_wait(): returns pairs of events and user data.
 pub fn epoll_wait(world: &impl World, epfd: i32, most: i32, timeout: i32) -> Answer<Vec<(u32, u64)>> {
     let most = usize::try_from(most).ok().filter(|most| *most > 0).ok_or(Errno(libc::EINVAL))?;
     let reported = world.wait(duration(timeout), |host| {
@@ -405,12 +405,12 @@ pub fn setsockopt(world: &impl World, fd: i32, level: i32, name: i32, value: &[u
     world.call(|host| crate::options::set(host, fd, level, name, value))
 }
 
-/// getsockopt(): at most `len` bytes.
+/// getsockopt(): returns at most `len` bytes.
 pub fn getsockopt(world: &impl World, fd: i32, level: i32, name: i32, len: usize) -> Answer<Vec<u8>> {
     world.call(|host| crate::options::get(host, fd, level, name, len))
 }
 
-/// The flags of SO_TIMESTAMPING among the control messages of a write.
+/// Returns the flags of SO_TIMESTAMPING among the control messages of a write.
 pub fn stamping(control: &[Control]) -> Answer<Option<u32>> {
     let mut found = None;
     for one in control.iter().filter(|one| one.level == libc::SOL_SOCKET) {

@@ -1,20 +1,20 @@
-//! Control messages as bytes, in the layout of this machine.
+//! Control messages as bytes, in this machine's layout.
 
 use crate::errno::{Answer, Errno};
 use crate::socket::Control;
 
-/// Header of a control message: a length of 8 bytes, level and type.
+/// Length of a control message's header: a length of 8 bytes, level and type.
 const HEADER: usize = 16;
 
-/// Bytes that a control message with so much data takes.
+/// Returns the bytes that a control message with `len` bytes of data occupies.
 fn space(len: usize) -> usize {
     HEADER + len.next_multiple_of(8)
 }
 
-/// The messages in a control buffer.
+/// Parses the messages in a control buffer.
 ///
 /// # Errors
-/// `EINVAL` if one says that it is longer than the buffer.
+/// `EINVAL` if a message declares a length beyond the end of the buffer.
 pub fn parse(mut rest: &[u8]) -> Answer<Vec<Control>> {
     let invalid = Errno(libc::EINVAL);
     let mut found = Vec::new();
@@ -28,13 +28,13 @@ pub fn parse(mut rest: &[u8]) -> Answer<Vec<Control>> {
     Ok(found)
 }
 
-/// Control messages as bytes; what does not fit `room` bytes is left out, which the flag `MSG_CTRUNC` tells.
+/// Writes control messages as bytes, at most `room` bytes. Returns `MSG_CTRUNC` if some did not fit.
 pub fn write(control: &[Control], room: usize) -> (Vec<u8>, i32) {
     let mut bytes = Vec::new();
     for one in control {
         let left = room - bytes.len();
         if HEADER + one.data.len() > left {
-            // Of the last one as much as fits, header and all (Linux: put_cmsg).
+            // The last message is cut to the available space, header included (Linux: put_cmsg).
             if let Some(fits) = left.checked_sub(HEADER) {
                 bytes.extend(left.to_ne_bytes());
                 bytes.extend(one.level.to_ne_bytes());
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn control_messages_go_both_ways_and_say_when_they_do_not_fit() {
+    fn control_messages_are_parsed_and_written_and_truncation_is_reported() {
         let one = Control { level: libc::SOL_TCP, kind: libc::TCP_INQ, data: vec![1, 2, 3, 4] };
         let two = Control { level: libc::SOL_SOCKET, kind: libc::SCM_TIMESTAMPING, data: vec![7; 48] };
         let (bytes, flags) = write(&[one.clone(), two.clone()], 256);

@@ -1,13 +1,13 @@
-//! The watches of an epoll descriptor: level, edge, one-shot and exclusive.
+//! The watches of an epoll descriptor: level-triggered, edge-triggered, one-shot and exclusive.
 
 use std::collections::BTreeMap;
 
 use crate::errno::{Answer, Errno};
 
-/// Events of a descriptor; `poll` and `epoll` have the same numbers for them.
+/// Events of a descriptor; `poll` and `epoll` use the same numbers.
 pub(crate) type Flags = u32;
 
-/// Reported whether they were asked for or not.
+/// Events that are reported even if the watch does not request them.
 pub(crate) const ALWAYS: Flags = (libc::EPOLLERR | libc::EPOLLHUP) as Flags;
 const ET: Flags = libc::EPOLLET as Flags;
 pub(crate) const ONESHOT: Flags = libc::EPOLLONESHOT as Flags;
@@ -18,27 +18,27 @@ const WITH_EXCLUSIVE: Flags =
         | ET
         | EXCLUSIVE;
 
-/// Counts of what has happened at a descriptor: an edge is reported again when a count grows, even if the
-/// ready events stay the same.
+/// Counters of what happened at a descriptor. An edge is reported again when a counter grows, even if the
+/// ready events are the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Happened {
-    /// Arrivals, which wake readers.
+    /// Arrivals of data and of connections to accept, which wake readers.
     pub(crate) arrivals: u64,
-    /// Errors and closed directions, which wake everybody.
+    /// Errors and closed directions, which wake every watcher.
     pub(crate) changes: u64,
 }
 
-/// Events for which an arrival makes an edge.
+/// Events for which an arrival is an edge.
 const READS: Flags = (libc::EPOLLIN | libc::EPOLLRDNORM) as Flags;
 
-/// A descriptor that is watched.
+/// A watched descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Watch {
     pub(crate) events: Flags,
     pub(crate) data: u64,
-    /// The events and counts of the last report: an edge is a change of either.
+    /// Events and counters at the last report: a change of either is an edge.
     pub(crate) reported: Option<(Flags, Happened)>,
-    /// EPOLLONESHOT: told once, silent until it is changed.
+    /// EPOLLONESHOT: the event was reported, and the watch is disabled until it is changed.
     pub(crate) spent: bool,
 }
 
@@ -53,24 +53,24 @@ pub(crate) struct Epoll {
 pub enum Control {
     /// Watch a descriptor.
     Add {
-        /// `EPOLLIN` and so on.
+        /// `EPOLLIN` and other events.
         events: Flags,
         /// User data that epoll_wait() returns.
         data: u64,
     },
-    /// Watch it for something else.
+    /// Change the events of a watch.
     Change {
-        /// `EPOLLIN` and so on.
+        /// `EPOLLIN` and other events.
         events: Flags,
         /// User data that epoll_wait() returns.
         data: u64,
     },
-    /// Watch it no more.
+    /// Remove a watch.
     Remove,
 }
 
 impl Epoll {
-    /// epoll_ctl() for a descriptor that exists.
+    /// epoll_ctl() for an existing descriptor.
     pub(crate) fn control(&mut self, fd: i32, control: Control) -> Answer<()> {
         let known = self.watches.get(&fd).copied();
         let watch = |events, data| Watch { events, data, reported: None, spent: false };
@@ -97,12 +97,12 @@ impl Epoll {
         }
     }
 
-    /// The descriptors that are watched.
+    /// Returns the watched descriptors.
     pub(crate) fn watched(&self) -> impl Iterator<Item = i32> + '_ {
         self.watches.keys().copied()
     }
 
-    /// A descriptor was closed.
+    /// Removes a closed descriptor.
     pub(crate) fn forget(&mut self, fd: i32) {
         self.watches.remove(&fd);
     }
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn level_tells_as_long_as_it_holds_and_edge_tells_a_change() {
+    fn level_triggers_while_ready_and_edge_triggers_on_change() {
         let at = |arrivals, changes| Happened { arrivals, changes };
         assert_eq!(pending_events(&watch(IN), IN, at(1, 0)), Some(IN));
         let reported = |events| Watch { reported: Some((IN | OUT, at(1, 0))), ..watch(events) };

@@ -1,8 +1,8 @@
-//! The error queue of a socket: time stamps of bytes that were sent (`SO_TIMESTAMPING`), completions
-//! of `MSG_ZEROCOPY`, and ICMP errors, read with `MSG_ERRQUEUE`.
+//! The error queue of a socket, which `MSG_ERRQUEUE` reads: time stamps of sent bytes (`SO_TIMESTAMPING`),
+//! completions of `MSG_ZEROCOPY`, and ICMP errors.
 //!
-//! Linux puts three stamps on the last byte of a write: when it was handed to the queueing discipline,
-//! when it left, and when it was acknowledged. Here the first two are one instant.
+//! Linux takes three time stamps of the last byte of a write: when it enters the queueing discipline, when it
+//! leaves, and when it is acknowledged. Here the first two are equal.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -15,11 +15,11 @@ const SOFTWARE: u32 = 1 << 4;
 const OPT_ID: u32 = 1 << 7;
 const TX_SCHED: u32 = 1 << 8;
 const TX_ACK: u32 = 1 << 9;
-/// Without the packet.
+/// Time stamps are returned without the packet.
 const OPT_TSONLY: u32 = 1 << 11;
-/// Keys count from what was written, not from what is acknowledged.
+/// Keys count from the first unwritten byte and not from the first unacknowledged one.
 const OPT_ID_TCP: u32 = 1 << 16;
-/// All flags that Linux knows.
+/// All flags that Linux accepts.
 pub(crate) const ALL_FLAGS: u32 = (1 << 19) - 1;
 
 /// Contents of an entry (`ee_origin`, `ee_type`, `ee_code`, `ee_info`, `ee_data` of `struct
@@ -34,37 +34,37 @@ pub(crate) struct ExtendedError {
     pub(crate) data: u32,
 }
 
-/// An ICMP error beside its numbers.
+/// The quoted segment and the sender of an ICMP error.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Quoted {
     /// The sender of the error.
     pub(crate) offender: IpAddr,
-    /// Where the segment was to go that it quotes.
+    /// Destination of the quoted segment.
     pub(crate) destination: SocketAddr,
-    /// The segment, as far as it is quoted.
+    /// The quoted bytes of the segment.
     pub(crate) segment: Vec<u8>,
 }
 
-/// An entry: what happened, and for a time stamp when, since 1970.
+/// An entry: the error, and the time since 1970 if it is a time stamp.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Entry {
     pub(crate) error: ExtendedError,
     pub(crate) stamp: Option<Duration>,
-    /// Linux hands back the packet as well, which a program that gives no room for it is told of.
+    /// True if Linux returns the packet too, for which it sets a flag if the program has no room.
     pub(crate) has_payload: bool,
-    /// For an ICMP error, where it came from.
+    /// For an ICMP error: its origin.
     pub(crate) quoted: Option<Box<Quoted>>,
 }
 
 const ORIGIN_TIMESTAMPING: u8 = 4;
 const ORIGIN_ZEROCOPY: u8 = 5;
 const CODE_ZEROCOPY_COPIED: u8 = 1;
-/// `ee_info` of a time stamp: which of the three.
+/// Values of `ee_info` for the three time stamps.
 const STAMP_SND: u32 = 0;
 const STAMP_SCHED: u32 = 1;
 const STAMP_ACK: u32 = 2;
 
-/// A write whose last byte is watched.
+/// A write whose last byte gets time stamps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Watched {
     /// Stream offset of its last byte.
@@ -74,7 +74,7 @@ struct Watched {
     sent: bool,
 }
 
-/// How far the stream of a connection has come.
+/// Stream offsets of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Offsets {
     pub(crate) acknowledged: u64,
@@ -86,27 +86,27 @@ pub(crate) struct Offsets {
 pub(crate) struct ErrorQueue {
     /// `SO_TIMESTAMPING`.
     flags: u32,
-    /// Stream offset that key 0 stands for.
+    /// Stream offset of key 0.
     base: u64,
     watched: VecDeque<Watched>,
-    /// Zero-copy writes: the end of each, in order; and the number of the first.
+    /// Zero-copy writes: the end of each, in order, and the number of the first.
     zerocopy: VecDeque<u64>,
     first_zerocopy: u32,
     entries: VecDeque<Entry>,
-    /// Entries that there ever were, and completions that joined one.
+    /// Number of entries so far, plus completions that were merged into an entry.
     count: u64,
 }
 
 impl ErrorQueue {
-    /// `SO_TIMESTAMPING` is set; `offsets`: those of its connection, if it has one. False if
-    /// the flags are none that Linux takes.
+    /// Sets `SO_TIMESTAMPING`. `offsets`: those of the socket's connection, if it has one. Returns false if
+    /// Linux would refuse the flags.
     pub(crate) fn set_flags(&mut self, flags: u32, offsets: Option<Offsets>) -> bool {
         let without_id = flags & OPT_ID_TCP != 0 && flags & OPT_ID == 0;
         if flags & !ALL_FLAGS != 0 || without_id {
             return false;
         }
         if flags & OPT_ID != 0 && self.flags & OPT_ID == 0 {
-            // Before there is a connection there is nothing to count from.
+            // Without a connection there is no offset to count from.
             let Some(Offsets { acknowledged, written }) = offsets else { return false };
             self.base = if flags & OPT_ID_TCP != 0 { written } else { acknowledged };
         }
@@ -119,13 +119,13 @@ impl ErrorQueue {
         self.flags
     }
 
-    /// True if received data is to be stamped.
+    /// True if received data gets time stamps.
     pub(crate) fn stamps_arrivals(&self) -> bool {
         self.flags & (RX_SOFTWARE | SOFTWARE) == RX_SOFTWARE | SOFTWARE
     }
 
-    /// A write took the stream up to `end`; `asked`: flags that its control message gives in place of the
-    /// socket's.
+    /// Records a write that extended the stream to `end`. `asked`: flags of its control message, which
+    /// replace those of the socket.
     pub(crate) fn on_write(&mut self, end: u64, asked: Option<u32>, zerocopy: bool) {
         let record = TX_SOFTWARE | TX_SCHED | TX_ACK;
         let flags = asked.map_or(self.flags, |asked| (self.flags & !record) | asked & record);
@@ -138,7 +138,7 @@ impl ErrorQueue {
         }
     }
 
-    /// The stream was sent up to `sent` and acknowledged up to `acknowledged`.
+    /// Records that the stream was sent up to `sent` and acknowledged up to `acknowledged`.
     pub(crate) fn on_progress(&mut self, sent: u64, acknowledged: u64, now: Duration) {
         for watched in self.watched.iter_mut().filter(|watched| !watched.sent && watched.last < sent) {
             watched.sent = true;
@@ -162,7 +162,7 @@ impl ErrorQueue {
         }
     }
 
-    /// One more zero-copy write is done; completions in a row are one entry.
+    /// Completes one zero-copy write; consecutive completions share an entry.
     fn complete_zerocopy(&mut self) {
         let number = self.first_zerocopy;
         self.first_zerocopy = number.wrapping_add(1);
@@ -174,7 +174,7 @@ impl ErrorQueue {
             last.error.data = number;
             return;
         }
-        // The bytes are copied into the stack: the program learns that nothing was saved.
+        // The stack copies the bytes, so the completion reports that nothing was saved.
         let error = ExtendedError {
             errno: 0,
             origin: ORIGIN_ZEROCOPY,
@@ -186,7 +186,7 @@ impl ErrorQueue {
         self.entries.push_back(Entry { error, stamp: None, has_payload: false, quoted: None });
     }
 
-    /// An ICMP error ended the attempt to connect.
+    /// Queues the ICMP error that ended an attempt to connect.
     pub(crate) fn on_icmp(&mut self, error: ExtendedError, quoted: Quoted) {
         self.entries.push_back(Entry {
             error,
@@ -197,31 +197,31 @@ impl ErrorQueue {
         self.count += 1;
     }
 
-    /// How often there was something new.
+    /// Returns the number of additions to the queue so far.
     pub(crate) fn count(&self) -> u64 {
         self.count
     }
 
-    /// The connection is over: what was handed over by zero-copy writes is the program's again.
+    /// Completes all zero-copy writes when the connection ends.
     pub(crate) fn on_end(&mut self) {
         while self.zerocopy.pop_front().is_some() {
             self.complete_zerocopy();
         }
     }
 
-    /// True if there is something to read: POLLERR.
+    /// True if the queue has an entry (POLLERR).
     pub(crate) fn is_ready(&self) -> bool {
         !self.entries.is_empty()
     }
 
-    /// Takes the next entry.
+    /// Removes and returns the next entry.
     pub(crate) fn pop(&mut self) -> Option<Entry> {
         self.entries.pop_front()
     }
 }
 
 impl Watched {
-    /// The time is told only to who asks for it.
+    /// Makes the entry of a time stamp; it has the time only if the program has asked for it.
     fn stamp(&self, which: u32, now: Duration) -> Entry {
         let error = ExtendedError {
             errno: libc::ENOMSG as u32,
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_count_from_where_they_were_asked_for() {
+    fn keys_count_from_the_offset_at_which_they_were_enabled() {
         let mut queue = ErrorQueue::default();
         queue.set_flags(TX_ACK | SOFTWARE | OPT_ID, Some(Offsets { acknowledged: 1000, written: 1200 }));
         queue.on_write(1500, None, false);

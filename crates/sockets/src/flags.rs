@@ -1,19 +1,19 @@
 //! `--so_flags`: `key=value` pairs of the stack's configuration.
 //!
-//! Pairs are separated by blanks, semicolons or commas; a comma may also stand inside of a value, as in
-//! `fast_open=client,server`: what follows it has no `=` then. The keys are those of packet scripts
-//! (`--set`), and two of this library's own.
+//! Blanks, semicolons or commas separate the pairs. A comma may also be part of a value, as in
+//! `fast_open=client,server`: then the text after it has no `=`. The keys are those of packet scripts
+//! (`--set`) and two of this library.
 
 use std::path::PathBuf;
 
 use crate::settings::Settings;
 
-/// Meaning of `--so_flags`.
+/// The parsed value of `--so_flags`.
 #[derive(Clone, Debug)]
 pub struct SoFlags {
-    /// Where the settings of the network namespace are read.
+    /// Directory from which the settings of the network namespace are read.
     pub(crate) sysctl_dir: Option<PathBuf>,
-    /// The address of the stack, if it is not the usual one.
+    /// Address of the stack, if it is not the default.
     pub(crate) local_ip: Option<std::net::IpAddr>,
     /// Pairs for the stack, in order.
     pairs: Vec<(String, String)>,
@@ -26,7 +26,7 @@ impl Default for SoFlags {
 }
 
 impl SoFlags {
-    /// Takes the value of `--so_flags`.
+    /// Parses the value of `--so_flags`.
     pub fn parse(text: &str) -> Result<SoFlags, String> {
         let mut flags = SoFlags::default();
         let mut check = Settings::default();
@@ -47,7 +47,7 @@ impl SoFlags {
         Ok(flags)
     }
 
-    /// Puts the pairs over what the namespace says.
+    /// Applies the pairs over the settings of the namespace.
     pub(crate) fn apply(&self, settings: &mut Settings) -> Result<(), String> {
         self.pairs.iter().try_for_each(|(key, value)| settings.set(key, value))
     }
@@ -89,13 +89,13 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_nobody_knows_is_refused_with_those_that_there_are() {
+    fn unknown_key_is_refused_with_the_known_ones() {
         assert!(SoFlags::parse("colour=red").unwrap_err().contains("initial_window"));
         assert!(SoFlags::parse("initial_window=four").unwrap_err().contains("initial_window"));
     }
 
     #[test]
-    fn the_pairs_go_over_the_settings_of_the_namespace() {
+    fn pairs_override_the_settings_of_the_namespace() {
         let mut settings = Settings::default();
         settings.sysctl("tcp_congestion_control", "cubic").unwrap();
         SoFlags::parse("congestion=reno").unwrap().apply(&mut settings).unwrap();

@@ -1,4 +1,4 @@
-//! The host under test: the stack, its virtual clock, the packets that left it, and the descriptors.
+//! The host: the stack, its clock, the packets that left it, and the descriptors.
 
 mod arrivals;
 
@@ -22,18 +22,18 @@ use crate::socket::{Family, Role, Socket, plain};
 use crate::sysctl;
 use crate::tcp_info;
 
-/// Where descriptors of this library begin: no kernel gives out such numbers.
+/// First descriptor of this library; kernels use smaller numbers.
 pub const FIRST_FD: i32 = 1 << 24;
-/// Where the clock starts: not at the origin, so that nothing is "long ago" by accident.
+/// Initial time of the clock: not zero, so that nothing is "long ago" by accident.
 pub(crate) const START: Instant = Instant::from_millis(1_000_000);
-/// Time of day when the clock shows zero, seconds since 1970.
+/// Time of day at clock time zero, seconds since 1970.
 const EPOCH_SECS: u64 = 1_700_000_000;
-/// Ports that are given out (Linux: `ip_local_port_range`).
+/// Ephemeral ports (Linux: `ip_local_port_range`).
 const PORTS: RangeInclusive<u16> = 32_768..=60_999;
-/// A full-sized segment over IPv4, and the least window that [`window_of`] answers, bytes.
+/// A full-sized segment over IPv4, and the smallest result of [`window_of`], bytes.
 const SEGMENT: usize = 1460;
 const MIN_WINDOW: usize = 2 * SEGMENT;
-/// Packets at one instant beyond which the stack is stuck.
+/// After this many packets at one instant the stack is considered to send without end.
 const MAX_AT_ONCE: u32 = 100_000;
 
 /// The object behind a descriptor.
@@ -43,66 +43,66 @@ pub(crate) enum Descriptor {
     Epoll(Epoll),
 }
 
-/// Where the settings of a host come from.
+/// Origin of the settings of a host.
 #[derive(Debug)]
 enum Source {
-    /// The network namespace, and what the flags put over it: read again when it is used.
+    /// The network namespace and the flags; read again at each [`Host::refresh`].
     Namespace(SoFlags),
-    /// They were handed in.
+    /// The caller of [`Host::given`].
     Given,
 }
 
-/// A host on a device, which knows its own addresses.
+/// Properties of a host on a device.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct OnDevice {
     pub(crate) addresses: Vec<IpAddr>,
-    /// Largest IP packet, bytes.
+    /// Maximum size of an IP packet, bytes.
     pub(crate) mtu: u16,
-    /// How finely timers fire.
+    /// Granularity of timers.
     pub(crate) granularity: Duration,
     pub(crate) seed: Seed,
 }
 
-/// The host under test: the stack, its clock, the packets that left it, and the descriptors.
+/// The host: the stack, its clock, the packets that left it, and the descriptors.
 #[derive(Debug)]
 pub struct Host {
     source: Source,
-    /// Where the host is, if its packets go to a device.
+    /// The host's device, if its packets go to one.
     device: Option<OnDevice>,
-    /// Where the search for a free port begins.
+    /// Start of the search for a free port.
     next_port: u16,
-    /// The settings of the namespace and `--so_flags`, as of the last [`Host::refresh`].
+    /// The settings of the namespace and `--so_flags` at the last [`Host::refresh`].
     pub(crate) settings: Settings,
-    /// SO_RCVBUF of a socket whose program has not set it: the window is a part of it.
+    /// SO_RCVBUF of a socket whose program has not set it; the window is a part of it.
     system_receive_buffer: usize,
     pub(crate) stack: Option<Stack>,
     pub(crate) now: Instant,
     /// Packets that left, each with its time.
     out: VecDeque<(Instant, Vec<u8>)>,
     table: BTreeMap<i32, Descriptor>,
-    /// The connections of descriptors that were closed and not given out again.
+    /// Connections of descriptors that were closed and not reused.
     closed: BTreeMap<i32, ConnId>,
-    /// The error number of the last ICMP error: the stack tells only that a host cannot be reached, Linux
-    /// why.
+    /// Error number of the last ICMP error. The stack reports only that a host is unreachable; Linux reports
+    /// the reason.
     unreachable: Option<Errno>,
-    /// That of the packet which is being taken in.
+    /// Error number of the packet that is being processed, if it is an ICMP error.
     refused: Option<Errno>,
-    /// The packet that is being taken has payload.
+    /// True if the packet that is being processed has payload.
     data_arrives: bool,
-    /// The stack has sent without end at one instant.
+    /// True if the stack sends without end at one instant.
     runs_away: bool,
-    /// SYNs of listeners with TCP_SAVE_SYN whose connections were not accepted yet.
+    /// SYNs of connections that were not accepted yet, of listeners with TCP_SAVE_SYN.
     pub(crate) syns: SavedSyns,
 }
 
-/// Life, and time.
+/// Construction, and time.
 impl Host {
-    /// A host without sockets.
+    /// Returns a host without sockets.
     pub(crate) fn new(flags: SoFlags) -> Host {
         Host::with(Source::Namespace(flags), Settings::default())
     }
 
-    /// A host that is set to `settings` for good, and has the addresses that stand there.
+    /// Returns a host with fixed `settings`, which include its addresses.
     pub(crate) fn given(settings: Settings) -> Host {
         Host::with(Source::Given, settings)
     }
@@ -127,17 +127,17 @@ impl Host {
         }
     }
 
-    /// A host without sockets whose packets go to a device.
+    /// Returns a host without sockets whose packets go to a device.
     pub(crate) fn on_device(flags: SoFlags, device: OnDevice) -> Host {
         Host { device: Some(device), ..Host::new(flags) }
     }
 
-    /// The time of day, microseconds since 1970.
+    /// Returns the time of day, microseconds since 1970.
     pub(crate) fn time_of_day(&self, at: Instant) -> u64 {
         EPOCH_SECS * 1_000_000 + at.as_micros()
     }
 
-    /// When a timer of the stack is due next.
+    /// Returns the time of the stack's next timer.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         self.stack.as_ref().and_then(Stack::next_timeout)
     }
@@ -154,7 +154,7 @@ impl Host {
         }
     }
 
-    /// Reads the settings of the network namespace again, and makes the stack at the first call.
+    /// Reads the settings of the network namespace again. The first call creates the stack.
     pub(crate) fn refresh(&mut self) -> Answer<()> {
         match &self.source {
             Source::Given => self.system_receive_buffer = self.settings.tcp.receive_buffer.initial,
@@ -173,7 +173,7 @@ impl Host {
         Ok(())
     }
 
-    /// Changes a setting of Linux.
+    /// Changes a Linux setting.
     ///
     /// # Errors
     /// The error in the value.
@@ -190,8 +190,8 @@ impl Host {
             return Stack::new(config, device.seed.clone()).map_err(|_| Errno(libc::EINVAL));
         }
         if let Source::Namespace(flags) = &self.source {
-            // Any address is ours, as on a device that captures everything; connections go out from the
-            // first.
+            // As on a device that captures everything, every address is local. Connections are opened from
+            // the first address in the list.
             config.any_address = true;
             config.addresses = flags.local_ip.into_iter().collect();
             config.addresses.push(IpAddr::from([192, 168, 0, 1]));
@@ -200,7 +200,7 @@ impl Host {
         Stack::new(config, self.settings.seed).map_err(|_| Errno(libc::EINVAL))
     }
 
-    /// The stack, once there was a socket.
+    /// Returns the stack; `EBADF` before the first socket.
     pub(crate) fn stack(&mut self) -> Answer<&mut Stack> {
         self.stack.as_mut().ok_or(Errno(libc::EBADF))
     }
@@ -208,7 +208,7 @@ impl Host {
 
 /// Packets.
 impl Host {
-    /// Takes a packet from outside.
+    /// Processes a packet that arrives.
     pub fn arrive(&mut self, packet: &[u8], rx: Rx) -> Answer<()> {
         if self.is_below_min_ttl(packet) {
             return Ok(());
@@ -238,9 +238,9 @@ impl Host {
         Ok(())
     }
 
-    /// A SYN is answered with the settings of the system as they are now.
+    /// Gives listeners the current settings of the system, which Linux uses for each SYN.
     fn renew_listeners(&mut self) -> Answer<()> {
-        // A stack begins with the first socket.
+        // The first socket creates the stack.
         if self.table.is_empty() {
             return Ok(());
         }
@@ -255,7 +255,7 @@ impl Host {
         Ok(())
     }
 
-    /// The next packet that left, with its time.
+    /// Returns the next packet that left, with its time.
     pub(crate) fn next_packet(&mut self) -> Option<(Instant, Vec<u8>)> {
         self.out.pop_front()
     }
@@ -264,7 +264,7 @@ impl Host {
         !self.out.is_empty()
     }
 
-    /// Takes what the stack wants to send and tell now, and what follows from it.
+    /// Takes all packets and events from the stack and updates the sockets.
     pub(crate) fn drain(&mut self) {
         let mut packet = Vec::new();
         for _ in 0..MAX_AT_ONCE {
@@ -278,7 +278,7 @@ impl Host {
                     }
                     match transmit.segment_size {
                         None if !transmit.partial_checksum => self.out.push_back((at, packet.clone())),
-                        // No device behind this host cuts a super-segment.
+                        // This host cuts super-segments itself.
                         size => split(&packet, size.unwrap_or(u16::MAX), ChecksumFill::Full, &mut |piece| {
                             self.out.push_back((at, piece.to_vec()));
                         }),
@@ -293,19 +293,19 @@ impl Host {
         self.runs_away = true;
     }
 
-    /// True if the stack has sent without end at one instant: a bug of it.
+    /// True if the stack sent without end at one instant (a bug of the stack).
     pub(crate) fn sends_without_end(&self) -> bool {
         self.runs_away
     }
 
-    /// True if the stack has sent without end at one instant, or wants to be woken at one for ever: a bug of
-    /// it.
+    /// True if the stack sent without end at one instant, or has a timer that is due after it was served (a
+    /// bug of the stack).
     pub(crate) fn runs_away(&self) -> bool {
         self.runs_away || self.next_timeout().is_some_and(|due| due <= self.now)
     }
 
-    /// Knowledge of the connection of a socket, and its `struct tcp_info`; also after its program has closed
-    /// it, as long as the stack has it.
+    /// Returns statistics and the `struct tcp_info` of a socket's connection. It works after the program has
+    /// closed the socket, as long as the stack has the connection.
     pub fn connection(&mut self, fd: i32) -> Option<(ConnStats, Vec<u8>)> {
         let now = self.now;
         let stack = self.stack.as_ref()?;
@@ -322,7 +322,7 @@ impl Host {
         Some((stats, tcp_info::bytes(socket, stack, now)))
     }
 
-    /// The counters of the stack; `None` before the first socket.
+    /// Returns the counters of the stack; `None` before the first socket.
     pub fn stack_stats(&self) -> Option<&StackStats> {
         self.stack.as_ref().map(Stack::stats)
     }
@@ -354,7 +354,7 @@ impl Host {
         }
     }
 
-    /// Brings what the sockets note of their connections up to date.
+    /// Updates what the sockets record of their connections.
     fn update_sockets(&mut self) {
         let now = self.now;
         let stamp = Duration::from_micros(self.time_of_day(now));
@@ -369,7 +369,7 @@ impl Host {
 
 /// Descriptors.
 impl Host {
-    /// Gives out the lowest free number.
+    /// Assigns the lowest free descriptor.
     pub(crate) fn add(&mut self, descriptor: Descriptor) -> i32 {
         let mut fd = FIRST_FD;
         while self.table.contains_key(&fd) {
@@ -395,7 +395,7 @@ impl Host {
         Ok(gone)
     }
 
-    /// True if the number is one of ours and open.
+    /// True if the descriptor is open and belongs to this host.
     pub(crate) fn knows(&self, fd: i32) -> bool {
         self.table.contains_key(&fd)
     }
@@ -408,7 +408,6 @@ impl Host {
         }
     }
 
-    /// A socket and the stack beside it.
     pub(crate) fn parts(&mut self, fd: i32) -> Answer<(&mut Socket, &mut Stack, &Settings)> {
         let stack = self.stack.as_mut().ok_or(Errno(libc::EBADF))?;
         match self.table.get_mut(&fd) {
@@ -418,8 +417,8 @@ impl Host {
         }
     }
 
-    /// A socket and the stack beside it, once the socket has taken over the settings of the system as they
-    /// are now.
+    /// Returns a socket, the stack and the settings after the socket has taken over the current settings of
+    /// the system.
     pub(crate) fn parts_now(&mut self, fd: i32) -> Answer<(&mut Socket, &mut Stack, &Settings)> {
         self.socket(fd)?;
         self.refresh()?;
@@ -436,7 +435,7 @@ impl Host {
         }
     }
 
-    /// bind(): port 0 stands for one that no other socket has.
+    /// bind(): port 0 selects a port that no other socket has.
     pub(crate) fn bind(&mut self, fd: i32, addr: SocketAddr) -> Answer<()> {
         let foreign = |device: &OnDevice| !device.addresses.contains(&plain(addr).ip());
         if !addr.ip().is_unspecified() && self.device.as_ref().is_some_and(foreign) {
@@ -455,7 +454,7 @@ impl Host {
         Ok(free)
     }
 
-    /// A new socket for a connection that was accepted.
+    /// Adds the socket of a connection that was accepted.
     pub(crate) fn add_accepted(&mut self, of: i32, id: ConnId) -> Answer<i32> {
         let ends = self.stack()?.local_addr(id).zip(self.stack()?.remote_addr(id));
         let syn = ends.and_then(|ends| self.syns.take(ends));
@@ -485,7 +484,7 @@ impl Host {
         }
     }
 
-    /// A fresh socket.
+    /// Adds a fresh socket.
     pub(crate) fn new_socket(&mut self, family: Family, nonblocking: bool) -> Answer<i32> {
         self.refresh()?;
         let mut socket = Socket::new(family, &self.settings);
@@ -501,7 +500,7 @@ impl Host {
     }
 }
 
-/// Returns the settings of the network namespace and the flags, and the receive buffer that the system gives.
+/// Returns the settings of the network namespace with the flags, and the system's receive buffer.
 fn of_namespace(flags: &SoFlags) -> Answer<(Settings, usize)> {
     let mut settings = Settings { like_linux: true, ..Settings::default() };
     settings.tcp.push_bursts = true;
@@ -519,13 +518,13 @@ fn of_namespace(flags: &SoFlags) -> Answer<(Settings, usize)> {
     Ok((settings, of_system))
 }
 
-/// The window that Linux makes of so many bytes of receive buffer before segments have told how much memory
-/// they take: half of it, less a segment.
+/// Returns the window that Linux derives from a receive buffer before it knows how much memory segments take:
+/// half of the buffer less a segment.
 fn window_of(buffer: usize) -> usize {
     (buffer / 2).saturating_sub(SEGMENT).max(MIN_WINDOW)
 }
 
-/// Payload bytes of a TCP segment.
+/// Returns the payload length of a TCP packet in bytes.
 fn payload_len(packet: &[u8]) -> usize {
     match parse(packet, brisk_wire::ChecksumCheck::Trust) {
         Ok(Packet::Tcp(segment)) => segment.payload.len(),

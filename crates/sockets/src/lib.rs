@@ -1,27 +1,28 @@
-//! Linux's socket calls over our stack, as functions of values.
+//! Linux's socket calls on top of our stack.
 //!
-//! The calls of a Linux TCP socket, from `socket()` to `epoll_wait()` and the error queue, with Linux's
-//! results and error numbers. Three programs share it: packet scripts (`brisk-script`), the library for
-//! packetdrill (`brisk-conformance`), and the device under test for packetimpact (`brisk-conformance-dut`).
+//! This crate has the calls of a Linux TCP socket, from `socket()` to `epoll_wait()` and the error queue,
+//! with Linux's results and error numbers. Three programs use it: packet scripts (`brisk-script`), the
+//! library for packetdrill (`brisk-conformance`), and the device under test for packetimpact
+//! (`brisk-conformance-dut`).
 //!
-//! | module | what |
+//! | module | content |
 //! |---|---|
-//! | [`calls`] | the calls: what waits and what does not, and for how long |
+//! | [`calls`] | the calls, and how long they block |
 //! | [`control`] | control messages as bytes |
 //! | `world` | the lock, the clock (virtual or real), and callers that sleep |
 //! | [`live`] | the same calls in real time on a device |
 //! | `host` | the stack, the packets that left it, the descriptors |
-//! | `socket` | what a socket is, and its calls |
+//! | `socket` | a socket and its calls |
 //! | `ready` | `poll` and `epoll` |
 //! | `epoll` | the watches of an epoll descriptor |
 //! | `options` | `setsockopt` and `getsockopt` |
 //! | `tcp_info` | `struct tcp_info` |
-//! | `usage` | how long a connection was busy, and what held it up |
+//! | `usage` | the busy time of a connection, by the event that it waited for |
 //! | `error_queue` | time stamps of sent bytes, completions of `MSG_ZEROCOPY`, ICMP errors |
-//! | `host::arrivals` | what sockets take from packets themselves: saved SYNs, hop limits, ICMP errors |
-//! | [`settings`] | what a host is set to, by keys or by Linux's names |
+//! | `host::arrivals` | data that sockets take from packets: saved SYNs, hop limits, ICMP errors |
+//! | [`settings`] | the settings of a host, by keys or by Linux's names |
 //! | `sysctl` | the settings of the network namespace |
-//! | `flags` | the same in one line of text |
+//! | `flags` | the settings as one line of text |
 
 #![forbid(unsafe_code)]
 

@@ -1,8 +1,8 @@
-//! Linux's socket calls over our stack, in real time, on a device: what a program that steers a device under
-//! test calls.
+//! Linux's socket calls on top of our stack, in real time, on a device; for programs that control a device
+//! under test.
 //!
-//! The calls are those of the table that packetdrill gets, so that both judge the same sockets. A call that
-//! must wait blocks its thread; others go on beside it.
+//! The calls are those that packetdrill gets, so both test the same sockets. A call that must wait blocks its
+//! thread; other threads continue.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -16,38 +16,38 @@ use crate::flags::SoFlags;
 use crate::host::{Host, OnDevice};
 use crate::world::real_time::{Caller, GRANULARITY, RealWorld};
 
-/// The answer of a call: a value, or the error number that Linux would give.
+/// The result of a call: a value, or Linux's error number.
 pub type Answer<T> = Result<T, Errno>;
 
-/// A stack on a device, and the sockets on it.
+/// A stack on a device, and its sockets.
 #[derive(Clone, Debug)]
 pub struct Sockets {
     caller: Caller,
 }
 
-/// Ends the calls of one [`Sockets`] when it is dropped: those that wait answer `EINTR`.
+/// Ends the calls of one [`Sockets`] when it is dropped: blocked calls return `EINTR`.
 #[derive(Debug)]
 pub struct HangUp {
     caller: Caller,
 }
 
-/// A descriptor and what poll() is asked and answers of it.
+/// A descriptor with the events that poll() is asked for, or returns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PollEntry {
     /// The descriptor.
     pub fd: i32,
-    /// Events that are asked for (`POLLIN` and so on); what is there, in an answer.
+    /// Requested events (`POLLIN` and others); in a result, the ready events.
     pub events: i16,
 }
 
 impl Sockets {
     /// Starts a stack with the addresses `own` on `device`. `flags` are `key=value` pairs as in `--so_flags`;
-    /// settings that they do not give come from the network namespace. `seed` makes sequence numbers and
-    /// keys: take it from the system's randomness. Returns the sockets, and what must be awaited for anything
-    /// to move: it ends with the error of the device.
+    /// the network namespace gives the other settings. `seed` determines sequence numbers and keys: take it
+    /// from the system's random numbers. Returns the sockets and the future that moves packets. The caller
+    /// must poll this future; it ends with the error of the device.
     ///
     /// # Errors
-    /// One line about a flag that cannot be taken.
+    /// One line about a flag that is not valid.
     pub fn start(
         device: Box<dyn Device>,
         own: Vec<IpAddr>,
@@ -64,7 +64,7 @@ impl Sockets {
         Ok((Sockets { caller }, async move { world.drive(device).await }))
     }
 
-    /// The same sockets for one more caller, and what ends its calls.
+    /// Returns the same sockets for another caller, and the handle that ends its calls.
     pub fn for_caller(&self) -> (Sockets, HangUp) {
         let caller = Caller { world: Arc::clone(&self.caller.world), gone: Arc::new(AtomicBool::new(false)) };
         (Sockets { caller: caller.clone() }, HangUp { caller })
@@ -85,7 +85,7 @@ impl Sockets {
         calls::listen(&self.caller, fd, backlog)
     }
 
-    /// accept(2): the new descriptor and the peer's address.
+    /// accept(2): returns the new descriptor and the peer's address.
     pub fn accept(&self, fd: i32) -> Answer<(i32, SocketAddr)> {
         calls::accept(&self.caller, fd)
     }
@@ -100,30 +100,30 @@ impl Sockets {
         calls::getsockname(&self.caller, fd)
     }
 
-    /// recv(2): at most `len` bytes.
+    /// recv(2): returns at most `len` bytes.
     pub fn recv(&self, fd: i32, len: usize, flags: i32) -> Answer<Vec<u8>> {
         calls::receive(&self.caller, fd, len, flags).map(|received| received.bytes)
     }
 
-    /// send(2), and sendto(2) with `to`: how many bytes were taken.
+    /// send(2), and sendto(2) with `to`: returns the number of bytes that were taken.
     pub fn send(&self, fd: i32, data: &[u8], flags: i32, to: Option<SocketAddr>) -> Answer<usize> {
         calls::send(&self.caller, fd, data, SendOptions { flags, to, stamping: None })
     }
 
-    /// Waits as poll(2) does and returns the entries that have events.
+    /// poll(2): waits and returns the entries that have events.
     pub fn poll(&self, entries: &[PollEntry], timeout_ms: i32) -> Answer<Vec<PollEntry>> {
         let mut asked: Vec<libc::pollfd> = entries
             .iter()
             .map(|entry| libc::pollfd { fd: entry.fd, events: entry.events, revents: 0 })
             .collect();
-        // Descriptors of the kernel's are none of these sockets.
+        // The kernel's descriptors are not valid here.
         let foreign = &mut |entry: &mut libc::pollfd| entry.revents = libc::POLLNVAL;
         calls::poll(&self.caller, &mut asked, timeout_ms, foreign)?;
         let ready = asked.iter().filter(|entry| entry.revents != 0);
         Ok(ready.map(|entry| PollEntry { fd: entry.fd, events: entry.revents }).collect())
     }
 
-    /// Sets or clears `O_NONBLOCK`, as fcntl(2) does.
+    /// Sets or clears `O_NONBLOCK` (fcntl(2)).
     pub fn set_nonblocking(&self, fd: i32, nonblocking: bool) -> Answer<()> {
         calls::set_nonblocking(&self.caller, fd, nonblocking)
     }
@@ -133,7 +133,7 @@ impl Sockets {
         calls::setsockopt(&self.caller, fd, level, name, value)
     }
 
-    /// getsockopt(2): at most `len` bytes.
+    /// getsockopt(2): returns at most `len` bytes.
     pub fn getsockopt(&self, fd: i32, level: i32, name: i32, len: usize) -> Answer<Vec<u8>> {
         calls::getsockopt(&self.caller, fd, level, name, len)
     }
@@ -152,6 +152,6 @@ impl Sockets {
 impl Drop for HangUp {
     fn drop(&mut self) {
         self.caller.gone.store(true, Ordering::Relaxed);
-        self.caller.world.tell();
+        self.caller.world.wake_callers();
     }
 }

@@ -1,5 +1,5 @@
-//! `setsockopt` and `getsockopt`. Options without a use in the stack are kept and given back; options that
-//! Linux would refuse are refused with Linux's number.
+//! `setsockopt` and `getsockopt`. Options that the stack does not use are stored and returned. Options that
+//! Linux refuses are refused with Linux's error number.
 
 use std::time::Duration;
 
@@ -28,18 +28,18 @@ const TCP_CC_INFO: i32 = 26;
 const TCP_SAVE_SYN: i32 = 27;
 const TCP_SAVED_SYN: i32 = 28;
 const TCP_MD5SIG: i32 = 14;
-/// Least that TCP_WINDOW_CLAMP bounds a window to.
+/// Minimum of TCP_WINDOW_CLAMP.
 const MIN_CLAMP: i32 = 1152;
-/// Bytes of `struct tcp_md5sig`.
+/// Size of `struct tcp_md5sig`.
 const MD5SIG_LEN: usize = 216;
 const TCP_NOTSENT_LOWAT: i32 = 25;
 const TCP_TIMESTAMP: i32 = 24;
-/// The least timer that Linux takes: what is more than one tick of a clock of 250 Hz.
+/// Minimum timer of Linux: more than one tick of a clock of 250 Hz.
 const TWO_TICKS_US: i32 = 4_001;
 /// `IPV6_MINHOPCOUNT` of linux/in6.h.
 const IPV6_MINHOPCOUNT: i32 = 73;
 const SO_ZEROCOPY: i32 = 60;
-/// `SOF_TIMESTAMPING_BIND_PHC`: a clock of the network card, of which there is none.
+/// `SOF_TIMESTAMPING_BIND_PHC` selects a clock of the network card; there is none here.
 const BIND_PHC: u32 = 1 << 15;
 const SO_MEMINFO: i32 = 55;
 const SO_COOKIE: i32 = 57;
@@ -64,13 +64,13 @@ pub(crate) fn set(host: &mut Host, fd: i32, level: i32, name: i32, value: &[u8])
     Ok(())
 }
 
-/// A value as a C int; a shorter one is an error.
+/// Reads a C int; a shorter value is an error.
 fn int(value: &[u8]) -> Answer<i32> {
     let bytes = value.first_chunk().ok_or(Errno(libc::EINVAL))?;
     Ok(i32::from_ne_bytes(*bytes))
 }
 
-/// A struct timeval; zero is no limit.
+/// Reads a struct timeval; zero means no limit.
 fn timeval(value: &[u8]) -> Answer<Option<Duration>> {
     let (secs, rest) = value.split_first_chunk::<8>().ok_or(Errno(libc::EINVAL))?;
     let micros = rest.first_chunk::<8>().ok_or(Errno(libc::EINVAL))?;
@@ -82,8 +82,8 @@ fn timeval(value: &[u8]) -> Answer<Option<Duration>> {
     Ok(Some(span).filter(|span| !span.is_zero()))
 }
 
-/// Linux doubles the requested size, as room for its own records: the program's share is half. A negative
-/// size requests the maximum.
+/// Returns the buffer for a requested size. Linux doubles the size for its own records: the program's share
+/// is half. A negative size requests the maximum.
 fn send_buffer(value: i32, most: usize) -> BufferConfig {
     let bytes = (value as u32 as usize).min(most).saturating_mul(2).clamp(4608, 1 << 30);
     BufferConfig { initial: bytes, max: bytes }
@@ -123,8 +123,8 @@ fn set_socket(socket: &mut Socket, stack: &mut Stack, name: i32, value: &[u8]) -
         libc::SO_RCVTIMEO => socket.options.receive_timeout = timeval(value)?,
         libc::SO_SNDTIMEO => socket.options.send_timeout = timeval(value)?,
         libc::SO_RCVLOWAT => {
-            // No more than half of the buffer, of which the program's share is half; a negative value asks
-            // for that.
+            // The limit is half of the buffer, of which the program's share is half; a negative value
+            // requests the limit.
             let share = if socket.options.receive_buffer_set { 1 } else { 2 };
             let most = socket.tcp.receive_buffer.max / share;
             socket.options.receive_low_water = usize::try_from(int(value)?).unwrap_or(most).clamp(1, most);
@@ -140,10 +140,10 @@ fn set_socket(socket: &mut Socket, stack: &mut Stack, name: i32, value: &[u8]) -
     Ok(())
 }
 
-/// Options of the socket that change nothing here: they are kept for whoever asks for them.
+/// Stores an option of the socket that has no effect here.
 fn keep_socket(socket: &mut Socket, name: i32, value: &[u8]) -> Answer<()> {
     match name {
-        // Linux keeps one bit of them.
+        // Linux stores one bit of these.
         libc::SO_REUSEADDR
         | libc::SO_REUSEPORT
         | libc::SO_DONTROUTE
@@ -152,7 +152,7 @@ fn keep_socket(socket: &mut Socket, name: i32, value: &[u8]) -> Answer<()> {
         | libc::SO_TIMESTAMPNS => {
             keep(socket, libc::SOL_SOCKET, name, &i32::from(int(value)? != 0).to_ne_bytes());
         }
-        // A structure of eight bytes.
+        // The value is a structure of eight bytes.
         libc::SO_TXTIME if value.len() != 8 => return Err(Errno(libc::EINVAL)),
         libc::SO_BUSY_POLL if int(value)? < 0 => return Err(Errno(libc::EINVAL)),
         libc::SO_MARK
@@ -163,14 +163,14 @@ fn keep_socket(socket: &mut Socket, name: i32, value: &[u8]) -> Answer<()> {
         | libc::SO_NO_CHECK
         | libc::SO_TXTIME
         | libc::SO_PREFER_BUSY_POLL => keep(socket, libc::SOL_SOCKET, name, value),
-        // Those that can only be asked for (SO_TYPE, SO_ERROR, ...) among them.
+        // Read-only options (SO_TYPE, SO_ERROR, …) are refused too.
         _ => return Err(Errno(libc::ENOPROTOOPT)),
     }
     Ok(())
 }
 
-/// SO_MAX_PACING_RATE, bytes per second in four or eight bytes; all ones: no bound. Asking for a bound
-/// switches pacing on (Linux: the same).
+/// SO_MAX_PACING_RATE: bytes per second in four or eight bytes; all ones mean no bound. As in Linux, a bound
+/// switches pacing on.
 fn set_pacing_rate(socket: &mut Socket, stack: &mut Stack, value: &[u8]) -> Answer<()> {
     let rate = match value.first_chunk::<8>() {
         Some(bytes) => u64::from_ne_bytes(*bytes),
@@ -211,12 +211,11 @@ fn apply_keepalive(socket: &mut Socket, stack: &mut Stack) {
     }
 }
 
-/// The options of the socket's connection, if it has one.
 fn open_conn<'a>(socket: &Socket, stack: &'a mut Stack) -> Option<ConnMut<'a>> {
     socket.conn().and_then(|id| stack.conn_mut(id))
 }
 
-/// A value within Linux's range for it.
+/// Checks that a value is in Linux's range.
 fn within(value: i32, range: core::ops::RangeInclusive<i32>) -> Answer<i32> {
     if range.contains(&value) { Ok(value) } else { Err(Errno(libc::EINVAL)) }
 }
@@ -278,11 +277,11 @@ fn set_tcp(
     Ok(())
 }
 
-/// Returns the value that Linux gives back for a number that has no effect here.
+/// Returns the value that Linux reports for an option that has no effect here.
 fn without_effect(name: i32, number: i32) -> Answer<i32> {
     Ok(match name {
         libc::TCP_QUICKACK => i32::from(number != 0),
-        // Only a connection that is being restored may set it.
+        // Linux permits this only while a connection is being restored.
         TCP_TIMESTAMP => return Err(Errno(libc::EPERM)),
         libc::TCP_ULP => return Err(Errno(libc::ENOENT)),
         libc::TCP_THIN_DUPACK => within(number, 0..=1).map(|_| 0)?,
@@ -291,8 +290,8 @@ fn without_effect(name: i32, number: i32) -> Answer<i32> {
     })
 }
 
-/// TCP_WINDOW_CLAMP: never less than half of Linux's least receive buffer. 0, for no bound, only without a
-/// connection.
+/// Sets TCP_WINDOW_CLAMP: at least half of Linux's minimum receive buffer. 0 (no bound) is valid only without
+/// a connection.
 fn set_window_clamp(socket: &mut Socket, stack: &mut Stack, number: i32) -> Answer<()> {
     let clamp = match number {
         0 if socket.conn().is_some() => return Err(Errno(libc::EINVAL)),
@@ -307,7 +306,7 @@ fn set_window_clamp(socket: &mut Socket, stack: &mut Stack, number: i32) -> Answ
     Ok(())
 }
 
-/// Numbers that end or bound a connection. False if the option is none of them.
+/// Sets an option that ends or limits a connection. Returns false for other options.
 fn set_tcp_limits(
     socket: &mut Socket,
     stack: &mut Stack,
@@ -326,7 +325,7 @@ fn set_tcp_limits(
             socket.tcp.thin_stream = (within(number, 0..=1)? == 1).then(linear_timeouts);
         }
         libc::TCP_LINGER2 => {
-            // Linux: 0 stands for the system's; what is negative lets the connection end at once.
+            // As in Linux, 0 selects the system's timeout, and a negative value ends the connection at once.
             let limit =
                 if number == 0 { settings.tcp.fin_wait_2_timeout } else { secs(number.clamp(0, 120)) };
             socket.tcp.fin_wait_2_timeout = limit;
@@ -404,7 +403,7 @@ fn set_tcp_fast_open(socket: &mut Socket, settings: &Settings, name: i32, number
     Ok(true)
 }
 
-/// Takes the name of a congestion control, as Linux does up to the first zero byte.
+/// Sets the congestion control from a name that ends, as in Linux, at the first zero byte.
 fn set_congestion(socket: &mut Socket, value: &[u8]) -> Answer<()> {
     let name = value.split(|byte| *byte == 0).next().unwrap_or_default();
     let algorithm = core::str::from_utf8(name).ok().and_then(|name| name.parse().ok());
@@ -412,7 +411,7 @@ fn set_congestion(socket: &mut Socket, value: &[u8]) -> Answer<()> {
     Ok(())
 }
 
-/// One key of 16 bytes, or two.
+/// Sets one key of 16 bytes, or two.
 fn set_fast_open_key(socket: &mut Socket, value: &[u8]) -> Answer<()> {
     let key = |bytes: &[u8]| bytes.first_chunk::<16>().map(|bytes| CookieKey::new(*bytes));
     let primary = key(value).ok_or(Errno(libc::EINVAL))?;
@@ -433,7 +432,7 @@ fn set_traffic_class(socket: &mut Socket, stack: &mut Stack, class: i32) {
     }
 }
 
-/// -1 stands for the system's.
+/// Sets the hop limit; -1 selects the system's.
 fn set_hop_limit(socket: &mut Socket, stack: &mut Stack, hops: i32) -> Answer<()> {
     socket.tcp.hop_limit = if hops == -1 { 64 } else { within(hops, 1..=255)? as u8 };
     if let Some(mut conn) = open_conn(socket, stack) {
@@ -442,7 +441,7 @@ fn set_hop_limit(socket: &mut Socket, stack: &mut Stack, hops: i32) -> Answer<()
     Ok(())
 }
 
-/// A value of `SOL_IP`: Linux takes a byte as well as an int, and nothing for zero.
+/// Reads a value of `SOL_IP`: as in Linux an int, a byte, or nothing for zero.
 fn int_or_byte(value: &[u8]) -> i32 {
     int(value).unwrap_or_else(|_| value.first().map_or(0, |byte| i32::from(*byte)))
 }
@@ -494,7 +493,7 @@ fn set_ipv6(socket: &mut Socket, stack: &mut Stack, name: i32, value: &[u8]) -> 
         | libc::IPV6_TRANSPARENT
         | libc::IPV6_RECVHOPLIMIT
         | libc::IPV6_RECVPKTINFO => {}
-        // IPV6_FLOWINFO_SEND and IPV6_AUTOFLOWLABEL: the flow label is the stack's.
+        // IPV6_FLOWINFO_SEND and IPV6_AUTOFLOWLABEL: the stack chooses the flow label.
         33 | 70 => {}
         _ => return Err(Errno(libc::ENOPROTOOPT)),
     }
@@ -502,11 +501,11 @@ fn set_ipv6(socket: &mut Socket, stack: &mut Stack, name: i32, value: &[u8]) -> 
     Ok(())
 }
 
-/// getsockopt(): at most `len` bytes.
+/// getsockopt(): returns at most `len` bytes.
 pub(crate) fn get(host: &mut Host, fd: i32, level: i32, name: i32, len: usize) -> Answer<Vec<u8>> {
     let now = host.now;
     let (socket, stack, _) = host.parts(fd)?;
-    // A SYN is told once, to who has room for it.
+    // The SYN is returned once; a buffer that is too small is an error and keeps it.
     let larger = |syn: &Vec<u8>| syn.len() > len;
     if (level, name) == (libc::SOL_TCP, TCP_SAVED_SYN) && socket.saved_syn.as_ref().is_some_and(larger) {
         return Err(Errno(libc::EINVAL));
@@ -518,7 +517,7 @@ pub(crate) fn get(host: &mut Host, fd: i32, level: i32, name: i32, len: usize) -
         libc::SOL_IP | libc::SOL_IPV6 => get_ip(socket, stack, level, name)?,
         _ => return Err(Errno(libc::EOPNOTSUPP)),
     };
-    // Linux gives a small number of `SOL_IP` to who has room for a byte.
+    // Linux returns a small number of `SOL_IP` as one byte if the buffer is smaller than an int.
     if level == libc::SOL_IP && (1..4).contains(&len) && value[1..].iter().all(|byte| *byte == 0) {
         value.truncate(1);
     }
@@ -556,7 +555,7 @@ fn get_socket(socket: &mut Socket, stack: &Stack, name: i32) -> Answer<Vec<u8>> 
         }),
         libc::SO_ACCEPTCONN => number(matches!(socket.role, Role::Listening(_))),
         libc::SO_SNDBUF => number(socket.tcp.send_buffer.initial as i64),
-        // A size that the system chose is returned as it is, a size that a program asked for doubled.
+        // A size that the system chose is returned unchanged, a size that the program requested doubled.
         libc::SO_RCVBUF => match socket.options.receive_buffer_set {
             true => number(2 * socket.tcp.receive_buffer.initial as i64),
             false => number(socket.options.system_receive_buffer as i64),
@@ -596,8 +595,8 @@ fn get_socket(socket: &mut Socket, stack: &Stack, name: i32) -> Answer<Vec<u8>> 
     })
 }
 
-/// The nine numbers of SO_MEMINFO: RMEM_ALLOC, RCVBUF, WMEM_ALLOC, SNDBUF, FWD_ALLOC, WMEM_QUEUED, OPTMEM,
-/// BACKLOG, DROPS.
+/// Returns the nine numbers of SO_MEMINFO: RMEM_ALLOC, RCVBUF, WMEM_ALLOC, SNDBUF, FWD_ALLOC, WMEM_QUEUED,
+/// OPTMEM, BACKLOG, DROPS.
 fn memory_info(socket: &Socket, stack: &Stack) -> Vec<u8> {
     let stats = socket.conn().and_then(|id| stack.conn_stats(id));
     let (received, queued) =
@@ -614,11 +613,11 @@ fn get_tcp(socket: &mut Socket, stack: &Stack, name: i32, now: Instant) -> Answe
     let keepalive = socket.options.keepalive;
     Ok(match name {
         libc::TCP_INFO => tcp_info::bytes(socket, stack, now),
-        // CUBIC and Reno have no figures of their own.
+        // CUBIC and Reno report no figures.
         TCP_CC_INFO => Vec::new(),
         libc::TCP_MAXSEG => {
             let connected = stats.filter(|_| socket.connected).map(|stats| stats.mss as i64);
-            // Linux assumes that an unanswered peer supports time stamps, and subtracts them.
+            // Before the peer answers, Linux assumes time stamps and subtracts their length.
             let stamps = if socket.conn().is_some() && socket.tcp.timestamps { 12 } else { 0 };
             number(connected.unwrap_or(socket.tcp.max_segment.map_or(536 - stamps, i64::from)))
         }
@@ -646,7 +645,7 @@ fn get_tcp(socket: &mut Socket, stack: &Stack, name: i32, now: Instant) -> Answe
         TCP_RTO_MIN_US => number(socket.tcp.rto.var_floor.as_micros() as i64),
         TCP_DELACK_MAX_US => number(socket.tcp.delack_max.as_micros() as i64),
         TCP_SAVED_SYN => socket.saved_syn.take().unwrap_or_default(),
-        // No upper protocol is there.
+        // There is no upper-layer protocol.
         libc::TCP_ULP => Vec::new(),
         libc::TCP_QUICKACK => kept(socket, libc::SOL_TCP, name).unwrap_or_else(|| number(1)),
         libc::TCP_DEFER_ACCEPT
@@ -662,7 +661,7 @@ fn get_tcp(socket: &mut Socket, stack: &Stack, name: i32, now: Instant) -> Answe
 
 fn get_ip(socket: &Socket, stack: &Stack, level: i32, name: i32) -> Answer<Vec<u8>> {
     let ecn = socket.conn().and_then(|id| stack.conn_info(id)).is_some_and(|info| info.ecn);
-    // ECT(0) of a connection with ECN stands beside the class.
+    // On a connection with ECN, the traffic class includes ECT(0).
     let class = i64::from(socket.tcp.dscp) << 2 | if ecn { 2 } else { 0 };
     Ok(match (level, name) {
         (libc::SOL_IP, libc::IP_TOS) | (libc::SOL_IPV6, libc::IPV6_TCLASS) => number(class),
@@ -674,7 +673,7 @@ fn get_ip(socket: &Socket, stack: &Stack, level: i32, name: i32) -> Answer<Vec<u
             let info = socket.conn().and_then(|id| stack.conn_info(id));
             number(i64::from(info.ok_or(Errno(libc::ENOTCONN))?.path_mtu))
         }
-        // The default finds the path MTU (IP_PMTUDISC_WANT).
+        // By default the path MTU is discovered (IP_PMTUDISC_WANT).
         (libc::SOL_IP, libc::IP_MTU_DISCOVER) => kept(socket, level, name).unwrap_or_else(|| number(1)),
         _ => kept(socket, level, name).unwrap_or_else(|| number(0)),
     })

@@ -17,7 +17,7 @@ mod sysctl;
 
 pub(crate) use sysctl::{linear_timeouts, linux_syn_retries, retransmissions_in};
 
-/// The keys of [`Settings::set`], with what they take.
+/// Returns the keys of [`Settings::set`], each with its permitted values.
 pub fn keys() -> impl Iterator<Item = (&'static str, &'static str)> {
     KEYS.iter().chain(corrective::KEYS).copied()
 }
@@ -112,41 +112,41 @@ const KEYS: &[(&str, &str)] = &[
     ("syn_cookies", "off, under_flood or always"),
 ];
 
-/// Settings of a run.
+/// Settings of a host.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The stack.
+    /// Settings of the stack.
     pub stack: StackConfig,
-    /// Its connections.
+    /// Settings of connections.
     pub tcp: TcpConfig,
-    /// Its listeners, beside that.
+    /// Settings of listeners.
     pub listen: ListenConfig,
-    /// Fast Open of active opens that ask for it.
+    /// Fast Open of active opens that request it.
     pub fast_open_connect: FastOpenConnect,
-    /// Every active open asks for it.
+    /// Every active open requests Fast Open.
     pub fast_open_always: bool,
-    /// Fast Open of listeners that ask for it.
+    /// Fast Open of listeners that request it.
     pub fast_open_listen: FastOpenListen,
-    /// Every listener asks for it.
+    /// Every listener requests Fast Open.
     pub fast_open_all_listeners: bool,
-    /// Active opens may ask for it: bit 1 of Linux's `tcp_fastopen`.
+    /// Active opens may use Fast Open: bit 1 of Linux's `tcp_fastopen`.
     pub fast_open_client_allowed: bool,
-    /// Listeners may ask for it: bit 2 of Linux's `tcp_fastopen`.
+    /// Listeners may use Fast Open: bit 2 of Linux's `tcp_fastopen`.
     pub fast_open_server_allowed: bool,
     /// Maximum of unsent bytes in a send buffer: Linux's `tcp_notsent_lowat`.
     pub notsent_lowat: u32,
-    /// `profile=linux_suite`: buffers, retries and the restart after idle are those of the suites that are
-    /// written for Linux.
+    /// `profile=linux_suite`: buffers, retries and the restart after idle have the values that test suites
+    /// for Linux expect.
     pub linux_suite: bool,
-    /// As in Linux a SYN with data waits for the program's write and is sent again after a second, a listener
-    /// has no limit of Fast Open for each client, and nothing is written or shut before the handshake is
-    /// complete.
+    /// Linux's behaviour: a SYN with data waits for the program's write and is sent again after a second, a
+    /// listener has no Fast Open limit per client, and nothing is written or shut down before the handshake
+    /// is complete.
     pub like_linux: bool,
-    /// Keepalive when a program switches it on.
+    /// Keepalive of sockets that enable it.
     pub keepalive: KeepaliveConfig,
-    /// Set by `--set backlog`: what listen() says does not count then.
+    /// `--set backlog` was given; the argument of listen() is ignored.
     pub fixed_backlog: bool,
-    /// Seed of the stack's random choices.
+    /// Seed of the stack's random numbers.
     pub seed: u64,
 }
 
@@ -172,11 +172,11 @@ impl Default for Settings {
     }
 }
 
-/// Why a setting was refused.
+/// Reason why a setting was refused.
 type Refused = String;
 
 impl Settings {
-    /// Takes `key=value` with one of the [`keys`].
+    /// Sets `key=value`, where the key is one of [`keys`].
     ///
     /// # Errors
     /// The error in the key or the value.
@@ -409,12 +409,12 @@ fn on_off(key: &str, value: &str) -> Result<bool, Refused> {
     }
 }
 
-/// `None` for "off".
+/// Returns `None` for "off".
 fn off_or<T>(value: &str, read: impl FnOnce() -> Result<T, Refused>) -> Result<Option<T>, Refused> {
     if value == "off" { Ok(None) } else { read().map(Some) }
 }
 
-/// A span of time: `40ms`, `2s`, `150us`, or `0`.
+/// Parses a time: `40ms`, `2s`, `150us`, or `0`.
 fn span(key: &str, value: &str) -> Result<Duration, Refused> {
     if value == "0" {
         return Ok(Duration::ZERO);
@@ -495,7 +495,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_documented_key_is_known_and_refuses_nonsense_with_what_it_takes() {
+    fn every_documented_key_refuses_invalid_values_with_the_valid_ones() {
         for (key, takes) in keys() {
             let refused = Settings::default().set(key, "nonsense").unwrap_err();
             assert!(refused.contains(takes) && refused.starts_with(key), "{refused}");

@@ -1,13 +1,13 @@
-//! The settings of the network namespace, as Linux shows them below `/proc/sys/net/ipv4`.
+//! The settings of the network namespace, as files below `/proc/sys/net/ipv4`.
 //!
-//! Scripts set them by commands; the files show those of the process's own namespace. A file that is missing
-//! or cannot be read leaves the stack's default.
+//! Scripts set them by commands; the files show those of the process's own namespace. The stack's default
+//! replaces a file that is missing or cannot be read.
 
 use std::path::Path;
 
 use crate::settings::Settings;
 
-/// The settings that are taken over.
+/// The settings that are read.
 const NAMES: &[&str] = &[
     "ip_default_ttl",
     "tcp_base_mss",
@@ -47,8 +47,8 @@ const NAMES: &[&str] = &[
     "tcp_wmem",
 ];
 
-/// Reads the settings below `dir` into `settings`. Settings that the stack cannot take (such as another
-/// congestion control) are left out: a script that needs one will say so.
+/// Reads the settings below `dir` into `settings`. Settings that the stack does not accept (such as another
+/// congestion control) are ignored; a script that needs one fails with an error of its own.
 pub(crate) fn read(dir: &Path, settings: &mut Settings) {
     for name in NAMES {
         let Ok(value) = std::fs::read_to_string(dir.join(name)) else { continue };
@@ -60,7 +60,7 @@ pub(crate) fn read(dir: &Path, settings: &mut Settings) {
     }
 }
 
-/// A number of `net.core`, beside the directory of `net.ipv4`.
+/// Reads a number of `net.core`, the directory next to `net.ipv4`.
 pub(crate) fn of_core(dir: &Path, name: &str) -> Option<usize> {
     let text = std::fs::read_to_string(dir.parent()?.join("core").join(name)).ok()?;
     text.trim().parse().ok()

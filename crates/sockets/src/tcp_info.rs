@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use crate::socket::{Role, Socket};
 
-/// Bytes of a time stamp with its padding.
+/// Length of the time stamp option with padding, bytes.
 const TIMESTAMPS_LEN: u32 = 12;
 /// Linux's infinite slow-start threshold.
 const INFINITE_SSTHRESH: u32 = 0x7fff_ffff;
-/// Most reordering that Linux believes (`tcp_max_reordering`).
+/// Maximum reordering in Linux (`tcp_max_reordering`).
 const MAX_REORDERING: u32 = 300;
 /// Bits of `tcpi_options`: TIMESTAMPS, SACK, WSCALE, ECN, ECN_SEEN, SYN_DATA and TFO_CHILD.
 const TIMESTAMPS: u8 = 1;
@@ -23,11 +23,11 @@ const ECN: u8 = 8;
 const ECN_SEEN: u8 = 16;
 const SYN_DATA: u8 = 32;
 const TFO_CHILD: u8 = 128;
-/// The state of a socket that has no connection (`TCP_CLOSE`) or listens.
+/// State of a socket without a connection (`TCP_CLOSE`) and of a listener.
 const TCP_CLOSE: u8 = 7;
 const TCP_LISTEN: u8 = 10;
 
-/// The bytes of the structure, in the layout of this machine.
+/// The bytes of the structure, in this machine's layout.
 #[derive(Debug, Default)]
 struct Fields(Vec<u8>);
 
@@ -58,14 +58,14 @@ pub(crate) fn bytes(socket: &mut Socket, stack: &Stack, now: Instant) -> Vec<u8>
     let conn = socket.conn();
     match conn.and_then(|id| Some((stack.conn_stats(id)?, stack.conn_info(id)?))) {
         Some((stats, info)) => {
-            socket.usage.note_time(now);
+            socket.usage.add_time(now);
             of_connection(socket, &stats, &info, now)
         }
         None => of_none(socket),
     }
 }
 
-/// A socket without a connection: everything is zero but the state.
+/// Returns the structure of a socket without a connection: all fields but the state are zero.
 fn of_none(socket: &Socket) -> Vec<u8> {
     let mut fields = Fields::default();
     fields.u8(if matches!(socket.role, Role::Listening(_)) { TCP_LISTEN } else { TCP_CLOSE });
@@ -73,7 +73,7 @@ fn of_none(socket: &Socket) -> Vec<u8> {
     fields.0
 }
 
-/// Bytes of the structure in Linux 6.18.
+/// Size of the structure in Linux 6.18, bytes.
 pub(crate) const LEN: usize = 280;
 
 fn of_connection(socket: &Socket, stats: &ConnStats, info: &ConnInfo, now: Instant) -> Vec<u8> {
@@ -86,7 +86,7 @@ fn of_connection(socket: &Socket, stats: &ConnStats, info: &ConnInfo, now: Insta
     fields.0
 }
 
-/// `tcpi_state` to the bit fields.
+/// Writes `tcpi_state` to the bit fields.
 fn write_head(fields: &mut Fields, stats: &ConnStats, info: &ConnInfo) {
     fields.u8(state_number(stats.state));
     fields.u8(match stats.recovery {
@@ -112,7 +112,7 @@ fn write_head(fields: &mut Fields, stats: &ConnStats, info: &ConnInfo) {
     fields.u8(failed << 1);
 }
 
-/// `tcpi_options`.
+/// Returns `tcpi_options`.
 fn options(stats: &ConnStats, info: &ConnInfo) -> u8 {
     let syn_data = stats.syn_data_taken || stats.syn_ack == Some(SynAckClass::Accepted);
     let options = [
@@ -127,12 +127,12 @@ fn options(stats: &ConnStats, info: &ConnInfo) -> u8 {
     options.into_iter().filter(|(_, holds)| *holds).map(|(bit, _)| bit).sum()
 }
 
-/// `tcpi_rto` to `tcpi_last_ack_recv`.
+/// Writes `tcpi_rto` to `tcpi_last_ack_recv`.
 fn write_state(fields: &mut Fields, stats: &ConnStats, info: &ConnInfo, socket: &Socket, now: Instant) {
     let since = |at: Option<Instant>| at.map_or(0, |at| now.saturating_since(at).as_millis() as u32);
     let (sacked, lost) = (info.sacked, info.lost);
     fields.all([micros(stats.rto), info.ack_delay.map_or(0, micros), stats.mss, info.rcv_mss]);
-    // A SYN-ACK is not the connection's own segment.
+    // In Linux the SYN-ACK is not one of the connection's segments.
     let unacked = info.unacked - u32::from(stats.state == State::SynReceived && info.unacked > 0);
     fields.all([unacked, sacked, lost, info.retransmitted, 0]);
     let usage = &socket.usage;
@@ -145,7 +145,7 @@ fn write_state(fields: &mut Fields, stats: &ConnStats, info: &ConnInfo, socket: 
     ]);
 }
 
-/// `tcpi_pmtu` to `tcpi_total_retrans`.
+/// Writes `tcpi_pmtu` to `tcpi_total_retrans`.
 fn write_paths(fields: &mut Fields, stats: &ConnStats, info: &ConnInfo, socket: &Socket) {
     let segments = |bytes: u32| bytes / stats.mss.max(1);
     let ssthresh = if stats.ssthresh == u32::MAX { INFINITE_SSTHRESH } else { segments(stats.ssthresh) };
@@ -154,20 +154,20 @@ fn write_paths(fields: &mut Fields, stats: &ConnStats, info: &ConnInfo, socket: 
     let syn_data_again = u64::from(info.syn_data_again.div_ceil(stats.mss.max(1)));
     let retransmits = counters.retransmits + probes_again + counters.handshake_retransmits + syn_data_again;
     let reordering = info.reordering_degree.max(socket.tcp.dup_thresh).min(MAX_REORDERING);
-    // Linux takes off what a time stamp needs in each segment.
+    // Linux subtracts the length of a time stamp.
     let advertised_mss = info.advertised_mss - if info.timestamps { TIMESTAMPS_LEN } else { 0 };
     fields.all([info.path_mtu, stats.rcv_wnd, stats.srtt.map_or(0, micros), micros(stats.rttvar)]);
     fields.all([ssthresh, segments(stats.cwnd), advertised_mss, reordering]);
     fields.all([0, stats.rcv_wnd, retransmits as u32]);
 }
 
-/// `tcpi_pacing_rate` to `tcpi_delivered_ce`.
+/// Writes `tcpi_pacing_rate` to `tcpi_delivered_ce`.
 fn write_counters(fields: &mut Fields, stats: &ConnStats, info: &ConnInfo, socket: &Socket) {
     let (counters, usage) = (&stats.counters, &socket.usage);
     fields.u64(info.pacing_rate.unwrap_or(u64::MAX));
     fields.u64(u64::MAX);
-    // Linux counts the SYN of an active open and the FIN among the bytes that were acknowledged, the peer's
-    // FIN among those that were received. The count of a passive open begins when it is accepted.
+    // Linux counts the SYN of an active open and our FIN as acknowledged bytes, and the peer's FIN as a
+    // received byte. The counters of a passive open begin when it is accepted.
     let active = socket.opens_actively();
     let fin_acked = matches!(stats.state, State::FinWait2 | State::TimeWait);
     let syn_acked = active && stats.established.is_some();
@@ -185,7 +185,7 @@ fn write_counters(fields: &mut Fields, stats: &ConnStats, info: &ConnInfo, socke
     fields.all([counters.delivered_segments as u32, counters.delivered_segments_ce as u32]);
 }
 
-/// `tcpi_bytes_sent` to the end.
+/// Writes `tcpi_bytes_sent` to the end.
 fn write_totals(fields: &mut Fields, stats: &ConnStats, info: &ConnInfo, socket: &Socket) {
     let counters = &stats.counters;
     fields.u64(socket.usage.bytes_sent);
@@ -208,7 +208,7 @@ fn state_number(state: State) -> u8 {
         State::SynReceived => 3,
         State::FinWait1 => 4,
         State::FinWait2 => 5,
-        // Linux keeps TIME-WAIT apart from the socket, which is closed.
+        // In Linux, TIME-WAIT is separate from the socket, which is closed.
         State::TimeWait | State::Closed => TCP_CLOSE,
         State::CloseWait => 8,
         State::LastAck => 9,
@@ -216,7 +216,7 @@ fn state_number(state: State) -> u8 {
     }
 }
 
-/// Bytes per second that the window and the round-trip time allow.
+/// Returns the bytes per second that the window and the round-trip time allow.
 fn delivery_rate(stats: &ConnStats) -> u64 {
     let srtt = stats.srtt.map_or(0, |srtt| srtt.as_micros() as u64);
     (u64::from(stats.cwnd) * 1_000_000).checked_div(srtt).unwrap_or(0)

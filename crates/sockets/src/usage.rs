@@ -1,29 +1,28 @@
-//! How long a connection was busy and what held it up, as `TCP_INFO` tells it; looked at whenever the
-//! stack has done something, which is the only time at which it can change.
+//! The busy time of a connection by the event that it waits for, as `TCP_INFO` reports it. It is updated
+//! after every action of the stack, because it cannot change between them.
 
 use std::time::Duration;
 
 use brisk_tcp::connection::{ConnInfo, ConnStats, State};
 use brisk_wire::{Ecn, Instant};
 
-/// The event that a connection waits for.
+/// The event for which a connection waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Waits {
-    /// For the program: there is nothing to send.
+    /// The program: there is nothing to send.
     #[default]
     Program,
-    /// For acknowledgements or the congestion window.
+    /// Acknowledgements or the congestion window.
     Network,
-    /// For the peer's window.
+    /// The peer's window.
     PeerWindow,
-    /// For room in the send buffer: everything is sent and the program had to stop writing.
+    /// Room in the send buffer: everything is sent and the program had to stop writing.
     SendBuffer,
 }
 
 /// Arrivals with an ECN codepoint, whether both ends agreed on ECN or not.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Marks {
-    /// Packets with CE.
     pub(crate) ce_packets: u32,
     /// Payload bytes of packets with each codepoint.
     pub(crate) ect1_bytes: u32,
@@ -39,11 +38,11 @@ pub(crate) struct Usage {
     pub(crate) busy: Duration,
     pub(crate) window_limited: Duration,
     pub(crate) buffer_limited: Duration,
-    /// A write found the buffer full, and nothing was written since.
+    /// True if a write found the buffer full and nothing was written since.
     pub(crate) refused: bool,
-    /// When data arrived last.
+    /// Time of the last arrival of data.
     pub(crate) last_data: Option<Instant>,
-    /// When an acknowledgement or anything else arrived last.
+    /// Time of the last arrival of any segment.
     pub(crate) last_segment: Option<Instant>,
     received: u64,
     segments_in: u64,
@@ -55,7 +54,7 @@ pub(crate) struct Usage {
 }
 
 impl Usage {
-    /// A packet of the connection left.
+    /// Counts a packet that left.
     pub(crate) fn on_sent(&mut self, payload: usize) {
         self.data_segments_out += u32::from(payload > 0);
         self.bytes_sent += payload as u64;
@@ -73,10 +72,10 @@ impl Usage {
         self.marks.ce_packets = self.marks.ce_packets.wrapping_add(u32::from(ecn == Ecn::Ce));
     }
 
-    /// The connection was looked at; `data`: the packet that may have arrived has payload.
-    pub(crate) fn on_look(&mut self, stats: &ConnStats, info: &ConnInfo, data: bool, now: Instant) {
-        self.note_time(now);
-        // A SYN or SYN-ACK alone keeps nobody busy.
+    /// Updates the record after an action of the stack. `data`: the packet that arrived has payload.
+    pub(crate) fn update(&mut self, stats: &ConnStats, info: &ConnInfo, data: bool, now: Instant) {
+        self.add_time(now);
+        // A SYN or SYN-ACK alone does not make a connection busy.
         let handshake = u32::from(matches!(stats.state, State::SynSent | State::SynReceived));
         self.waits = if info.unacked <= handshake && info.unsent == 0 {
             Waits::Program
@@ -100,8 +99,8 @@ impl Usage {
         self.state = Some(stats.state);
     }
 
-    /// Counts the time since the last look.
-    pub(crate) fn note_time(&mut self, now: Instant) {
+    /// Adds the time since the last update.
+    pub(crate) fn add_time(&mut self, now: Instant) {
         let passed = now.saturating_since(self.since);
         self.since = now;
         match self.waits {
@@ -113,17 +112,17 @@ impl Usage {
         self.busy += passed;
     }
 
-    /// Data arrives at every look after this counter grows: the edge that EPOLLET waits for.
+    /// Returns a counter that grows with every arrival of data: each arrival is an edge for EPOLLET.
     pub(crate) fn arrivals(&self) -> u64 {
         self.received
     }
 
-    /// The peer had closed its side when the connection was last looked at.
+    /// True if the peer had closed its side at the last update.
     pub(crate) fn peer_closed(&self) -> bool {
         matches!(self.state, Some(State::CloseWait | State::LastAck | State::Closing | State::TimeWait))
     }
 
-    /// The peer had closed its side and the program had not, when the connection was last looked at.
+    /// True if, at the last update, the peer had closed its side and the program had not.
     pub(crate) fn waits_for_close(&self) -> bool {
         self.state == Some(State::CloseWait)
     }

@@ -172,6 +172,15 @@ impl LossHistory {
     pub(crate) fn is_excess(&self, segments: u64, lost: u64) -> bool {
         lost > self.allowed(segments)
     }
+
+    /// True if random loss causes so many losses in less than one of some ten thousand cases.
+    pub(crate) fn is_certain_excess(&self, segments: u64, lost: u64) -> bool {
+        let run_milli = self.run_milli();
+        let mean = segments.saturating_mul(self.loss_ppm()) / run_milli;
+        // Thousandths, for a Poisson distribution of runs: four standard deviations and two runs more.
+        let runs = mean + 4 * (mean * 1000).isqrt() + 2000;
+        lost * 1_000_000 > runs * run_milli
+    }
 }
 
 fn allowed_losses(segments: u64, loss_ppm: u64, run_milli: u64) -> u64 {
@@ -270,6 +279,18 @@ mod tests {
         let learned = LossHistory { segments: 500, lost: 10, runs: 0 };
         assert_eq!(learned.loss_ppm(), 18_333);
         assert_eq!((LossHistory::default().loss_ppm(), LossHistory::default().run_milli()), (10_000, 1300));
+    }
+
+    /// The probability of so many and more, by the Poisson distribution: 6e-5, 8e-5, 7e-5, 5e-5.
+    #[test]
+    fn certain_are_losses_that_chance_causes_in_one_of_ten_thousand_cases() {
+        let history = LossHistory { segments: 1_000_000, lost: 20_000, runs: 20_000 };
+        for (segments, least) in [(20, 5), (50, 7), (150, 12), (500, 25)] {
+            assert!(history.is_certain_excess(segments, least), "{least} of {segments}");
+            assert!(!history.is_certain_excess(segments, least - 1), "one less of {segments}");
+        }
+        let in_runs = LossHistory { runs: 10_000, ..history };
+        assert!(!in_runs.is_certain_excess(150, 12) && in_runs.is_certain_excess(150, 19));
     }
 
     #[test]

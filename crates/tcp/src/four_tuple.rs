@@ -50,11 +50,6 @@ impl FourTuple {
     pub(crate) fn is_loop(&self) -> bool {
         self.local.port() == self.remote.port() && self.local == self.remote
     }
-
-    /// True if both ends are of one address family.
-    pub fn is_one_family(&self) -> bool {
-        self.local.is_ipv4() == self.remote.is_ipv4()
-    }
 }
 
 /// The words of an IPv4 four-tuple as they are hashed.
@@ -225,7 +220,6 @@ mod tests {
         assert_eq!(plain, mapped);
         let labelled = SocketAddr::V6(core::net::SocketAddrV6::new(core::net::Ipv6Addr::LOCALHOST, 80, 7, 3));
         assert_eq!(canonical(labelled), "[::1]:80".parse().expect("valid"));
-        assert!(plain.is_one_family());
     }
 
     #[test]

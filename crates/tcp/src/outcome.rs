@@ -31,6 +31,28 @@ pub enum Origin {
     Parity,
 }
 
+/// The properties of the origins. A new origin is entered here and in the table of `send::budget`.
+impl Origin {
+    /// True for redundancy: it spends the allowance that all other packets earn.
+    pub(crate) fn is_redundancy(self) -> bool {
+        match self {
+            Origin::Duplicate | Origin::Parity => true,
+            Origin::Ack | Origin::New | Origin::Retransmit | Origin::TailLossProbe => false,
+        }
+    }
+
+    /// Returns the cause of a DSACK for data that this origin sends again; `None` if the scoreboard does not
+    /// record the origin.
+    pub(crate) fn dsack_of(self) -> Option<DsackOf> {
+        match self {
+            Origin::Ack | Origin::Parity => None,
+            Origin::New | Origin::Retransmit => Some(DsackOf::Retransmit),
+            Origin::TailLossProbe => Some(DsackOf::TailLossProbe),
+            Origin::Duplicate => Some(DsackOf::Duplicate),
+        }
+    }
+}
+
 /// A segment as the mechanisms and the receiver see it: header fields and payload, without addresses.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrived<'a> {

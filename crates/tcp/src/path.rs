@@ -11,12 +11,12 @@
 //!
 //! | fact | folded in how | believed for |
 //! |---|---|---|
-//! | round-trip time | a longer one at once, a shorter one by an eighth (so does Linux) | `rtt_lifetime` |
-//! | time of a handshake in doubt | until one is certain | `rtt_lifetime` |
-//! | least round-trip time | the least | `rtt_lifetime` since it was seen |
+//! | round-trip time | a longer one at once, a shorter one by an eighth (so does Linux) | `RTT_LIFETIME` |
+//! | time of a handshake in doubt | until one is certain | `RTT_LIFETIME` |
+//! | least round-trip time | the least | `RTT_LIFETIME` since it was seen |
 //! | round-trip time of a full queue | from its losses (`LossTimes`) | the last 2048 samples |
-//! | volume of a flight, its rate | see `path/volume.rs` | `window_lifetime`, half of it after 30 s |
-//! | loss, burst length | counts that decay, without what a queue lost | halved per `loss_half_life` |
+//! | volume of a flight, its rate | see `path/volume.rs` | `WINDOW_LIFETIME`, half of it after 30 s |
+//! | loss, burst length | counts that decay, without what a queue lost | halved per `LOSS_HALF_LIFE` |
 //! | MTU | as path-MTU discovery left it | `mtu_lifetime` (RFC 8201 section 4) |
 //! | MSS of the peer, handshakes that failed | the last | while there is room |
 
@@ -40,22 +40,22 @@ pub(crate) use volume::{FlightReport, StartRequest};
 
 /// Interval at which a busy connection reports its measurements.
 pub(crate) const REPORT_INTERVAL: Duration = Duration::from_secs(10);
+/// Lifetime of a round-trip time.
+const RTT_LIFETIME: Duration = Duration::from_secs(600);
+/// Lifetime of the volume of a flight; it is halved after 30 s.
+const WINDOW_LIFETIME: Duration = Duration::from_secs(600);
+/// Half-life of a loss.
+const LOSS_HALF_LIFE: Duration = Duration::from_secs(600);
 /// Limit of segments in the loss estimate; above it all counts are halved.
 const LOSS_SEGMENTS: u64 = 1 << 14;
 /// Unit of the counts, as a fraction of a segment, so that halving a single loss does not lose it.
 const FRACTION: u64 = 1 << 10;
 
-/// Limits and lifetimes of the memory.
+/// Limits of the memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PathMemoryConfig {
     /// Pairs of addresses. 0 (off)..=1000000, default 1024.
     pub entries: usize,
-    /// Lifetime of a round-trip time. 1 s..=86400 s, default 600 s.
-    pub rtt_lifetime: Duration,
-    /// Lifetime of the volume of a flight; it is halved after 30 s. 1 s..=86400 s, default 600 s.
-    pub window_lifetime: Duration,
-    /// Half-life of a loss. 1 s..=86400 s, default 600 s.
-    pub loss_half_life: Duration,
     /// Lifetime of a reduced MTU. 0 (not remembered)..=86400 s, default 600 s: RFC 8201 section 4 recommends
     /// ten minutes.
     pub mtu_lifetime: Duration,
@@ -66,44 +66,19 @@ pub struct PathMemoryConfig {
 
 impl Default for PathMemoryConfig {
     fn default() -> Self {
-        let ten_minutes = Duration::from_secs(600);
-        PathMemoryConfig {
-            entries: 1024,
-            rtt_lifetime: ten_minutes,
-            window_lifetime: ten_minutes,
-            loss_half_life: ten_minutes,
-            mtu_lifetime: ten_minutes,
-            non_exhaustive: (),
-        }
+        PathMemoryConfig { entries: 1024, mtu_lifetime: Duration::from_secs(600), non_exhaustive: () }
     }
 }
 
 impl PathMemoryConfig {
     /// Checks the ranges given at the fields.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        let PathMemoryConfig {
-            entries,
-            rtt_lifetime,
-            window_lifetime,
-            loss_half_life,
-            mtu_lifetime,
-            non_exhaustive: (),
-        } = *self;
+        let PathMemoryConfig { entries, mtu_lifetime, non_exhaustive: () } = *self;
         let refuse = |key, value: String, range| Err(ConfigError { key, value, range });
         if entries > 1_000_000 {
             return refuse("path.entries", entries.to_string(), "0 to 1000000");
         }
-        let day = Duration::from_secs(86_400);
-        for (key, value) in [
-            ("path.rtt_lifetime", rtt_lifetime),
-            ("path.window_lifetime", window_lifetime),
-            ("path.loss_half_life", loss_half_life),
-        ] {
-            if !(Duration::from_secs(1)..=day).contains(&value) {
-                return refuse(key, format!("{value:?}"), "1 s to 86400 s");
-            }
-        }
-        if mtu_lifetime > day {
+        if mtu_lifetime > Duration::from_secs(86_400) {
             return refuse("path.mtu_lifetime", format!("{mtu_lifetime:?}"), "0 to 86400 s");
         }
         Ok(())
@@ -315,12 +290,12 @@ impl PathMemory {
 
     /// Returns the facts of a path; none for a path without reports.
     pub(crate) fn facts(&self, ends: &Ends, now: Instant) -> PathFacts {
-        self.paths.peek(ends).map_or_else(PathFacts::default, |path| path.facts(&self.config, now))
+        self.paths.peek(ends).map_or_else(PathFacts::default, |path| path.facts(now))
     }
 
     /// Iterates over all paths, the least recently used first.
     pub(crate) fn iter(&self, now: Instant) -> impl Iterator<Item = (Ends, PathFacts)> {
-        self.paths.iter().map(move |(ends, path)| (*ends, path.facts(&self.config, now)))
+        self.paths.iter().map(move |(ends, path)| (*ends, path.facts(now)))
     }
 
     /// Merges a connection's report.
@@ -329,16 +304,16 @@ impl PathMemory {
         let PathMemory { config, paths, .. } = self;
         let Some((_, path)) = paths.touch_or_insert(ends, Path::default) else { return };
         if let Some(fact) = report.doubtful_rtt {
-            path.doubtful_rtt = Some(Aging { fact, until: now + config.rtt_lifetime });
+            path.doubtful_rtt = Some(Aging { fact, until: now + RTT_LIFETIME });
         }
         if let Some((rtt, samples)) = report.rtt {
-            path.on_rtt(rtt, samples, now, config.rtt_lifetime);
+            path.on_rtt(rtt, samples, now, RTT_LIFETIME);
             path.doubtful_rtt = None;
         }
         if let Some(flight) = &report.flight {
-            let history = path.losses.history(now, config.loss_half_life);
+            let history = path.losses.history(now, LOSS_HALF_LIFE);
             let knew = path.volume.queued_from().is_some();
-            path.volume.on_flight(flight, &history, config.window_lifetime, now);
+            path.volume.on_flight(flight, &history, WINDOW_LIFETIME, now);
             if !knew && path.volume.queued_from().is_some() {
                 // Losses of the queue counted as random before.
                 path.losses = Losses::default();
@@ -347,7 +322,7 @@ impl PathMemory {
         if report.saw_queue {
             path.volume.on_queue();
         }
-        path.losses.add(report.losses, now, config.loss_half_life);
+        path.losses.add(report.losses, now, LOSS_HALF_LIFE);
         path.mss = report.mss.or(path.mss);
         match report.mtu {
             MtuReport::Silent => {}
@@ -376,14 +351,14 @@ impl PathMemory {
 }
 
 impl Path {
-    fn facts(&self, config: &PathMemoryConfig, now: Instant) -> PathFacts {
+    fn facts(&self, now: Instant) -> PathFacts {
         PathFacts {
             rtt: Aging::at(self.rtt, now),
             doubtful_rtt: Aging::at(self.doubtful_rtt, now),
             least_rtt: Aging::at(self.least_rtt, now),
             queued_from: self.volume.queued_from(),
-            volume: self.volume.start(Aging::at(self.least_rtt, now), config.window_lifetime, now),
-            loss: self.losses.estimate(now, config.loss_half_life),
+            volume: self.volume.start(Aging::at(self.least_rtt, now), WINDOW_LIFETIME, now),
+            loss: self.losses.estimate(now, LOSS_HALF_LIFE),
             mss: self.mss,
             mtu: Aging::at(self.mtu, now),
             handshake_failures: self.handshake_failures,

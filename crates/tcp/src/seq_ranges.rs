@@ -233,13 +233,6 @@ impl SeqRanges {
         removed
     }
 
-    /// Takes out the lowest range.
-    pub fn pop_first(&mut self) -> Option<SeqRange> {
-        let first = self.ranges.pop_front()?;
-        self.bytes = self.bytes.saturating_sub(first.len());
-        Some(first)
-    }
-
     /// Empties the set and gives its memory back.
     pub fn clear(&mut self) {
         *self = SeqRanges::new();
@@ -295,7 +288,6 @@ mod tests {
         Insert(u32, u32),
         Remove(u32, u32),
         RemoveBefore(u32),
-        PopFirst,
     }
 
     fn change() -> impl Strategy<Value = Change> {
@@ -303,7 +295,6 @@ mod tests {
             6 => (0..SPACE, 0u32..40).prop_map(|(from, len)| Change::Insert(from, len)),
             3 => (0..SPACE, 0u32..40).prop_map(|(from, len)| Change::Remove(from, len)),
             1 => (0..SPACE / 2).prop_map(Change::RemoveBefore),
-            1 => Just(Change::PopFirst),
         ]
     }
 
@@ -350,13 +341,6 @@ mod tests {
                     }
                     Change::RemoveBefore(to) => {
                         prop_assert_eq!(set.remove_before(SeqNum(base) + to), model.set(0, to, false));
-                    }
-                    Change::PopFirst => {
-                        let first = model.runs(true).first().copied();
-                        prop_assert_eq!(set.pop_first(), first.map(|(from, to)| range(base, from, to)));
-                        if let Some((from, to)) = first {
-                            model.set(from, to, false);
-                        }
                     }
                 }
                 let expected: Vec<_> = model.runs(true).iter().map(|&(from, to)| range(base, from, to)).collect();

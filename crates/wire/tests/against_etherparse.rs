@@ -1,6 +1,6 @@
-//! Our packets as another implementation reads them, and its packets as we read them.
+//! Another implementation reads our packets, and we read its packets.
 //!
-//! Round trips through one's own code prove only that it is consistent with itself.
+//! Round trips through the same code prove only that it is consistent with itself.
 
 use brisk_wire::{
     ChecksumCheck, ChecksumFill, Ecn, Flags, IpMeta, Packet, ParseError, SackBlock, SeqNum, TcpHeader,

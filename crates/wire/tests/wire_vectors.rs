@@ -1,10 +1,10 @@
-//! The option vectors of `docs/wire/vectors.md`, read from the page and compared with what this crate reads
-//! and writes.
+//! The option vectors of `docs/wire/vectors.md`, read from the page and compared with the results of this
+//! crate.
 
 use brisk_wire::Gentle;
 use brisk_wire::gentle::{EXPERIMENTAL_ID, Reading};
 
-/// The lines of the list with this name.
+/// Returns the lines of the list with this name.
 fn list(name: &str) -> Vec<String> {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/wire/vectors.md");
     let page = std::fs::read_to_string(page).expect("the page is in the repository");
@@ -18,7 +18,7 @@ fn bytes(hex: &str) -> Vec<u8> {
     pairs.collect::<Result<_, _>>().expect("hexadecimal digits")
 }
 
-/// The meaning of an option in the words of the page.
+/// Returns the meaning of an option in the words of the page.
 fn meaning(reading: Reading) -> String {
     match reading {
         Reading::Ignore => "ignore".to_owned(),

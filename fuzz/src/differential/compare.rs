@@ -1,10 +1,10 @@
-//! Finds what two stacks did otherwise in the same script.
+//! Finds the differences between two stacks in the same script.
 
 use std::collections::BTreeMap;
 
 use super::record::{Deed, Packet, Record, Step};
 
-/// A packet that leaves at once may be this late in the kernel, and any may be early by as much: microseconds.
+/// A packet that leaves at once may be this late in the kernel, and any packet this early, microseconds.
 const TOLERANCE: i64 = 6_000;
 
 /// The kind of difference.
@@ -29,18 +29,18 @@ pub struct Difference {
     pub step: usize,
     /// The kind of difference.
     pub what: What,
-    /// The segments, if it is about one.
+    /// The segments, if the difference concerns one.
     pub packets: (Option<Packet>, Option<Packet>),
-    /// The values, if it is about TCP_INFO; -1 if there is no connection.
+    /// The values, if the difference concerns TCP_INFO; -1 without a connection.
     pub values: (i64, i64),
-    /// Ours, for a reader.
+    /// Description of our result.
     pub ours: String,
-    /// The kernel's, for a reader.
+    /// Description of the kernel's result.
     pub kernel: String,
 }
 
 impl Difference {
-    /// A name for differences of the same kind.
+    /// Returns a name for differences of the same kind.
     pub fn class(&self) -> String {
         let kind = |packet: &Option<Packet>| match packet {
             Some(packet) if packet.has('R') => "reset",
@@ -59,14 +59,14 @@ impl Difference {
         }
     }
 
-    /// True if the connections went different ways: nothing that follows can be compared.
+    /// True if the connections diverge, so that later events cannot be compared.
     pub fn parts(&self) -> bool {
         matches!(self.what, What::Missing | What::Surplus | What::Returned)
             || matches!(self.what, What::Field("sequence number" | "length"))
     }
 }
 
-/// How much later than the script says the kernel was given an event at most; `None` if it played another script.
+/// Returns the maximum delay of an event in the kernel's run; `None` if the kernel ran another script.
 pub fn lateness(ours: &Record, kernel: &Record) -> Option<i64> {
     let same = ours.steps.len() == kernel.steps.len()
         && ours.steps.iter().zip(&kernel.steps).all(|(ours, kernel)| ours.event == kernel.event);
@@ -74,8 +74,8 @@ pub fn lateness(ours: &Record, kernel: &Record) -> Option<i64> {
     same.then(|| late.map(|(ours, kernel)| kernel.at - ours.at).max().unwrap_or(0))
 }
 
-/// The differences in order of time, up to the first after which nothing can be compared. A value that differs is reported
-/// when it begins to, and again when the two move apart or together.
+/// Returns the differences in order of time, up to the first after which nothing can be compared. A value
+/// that differs is reported when the difference begins, and again when it changes.
 pub fn compare(ours: &Record, kernel: &Record) -> Vec<Difference> {
     let mut differences = Vec::new();
     let mut known = Known::new();
@@ -92,7 +92,7 @@ pub fn compare(ours: &Record, kernel: &Record) -> Vec<Difference> {
 /// The fields whose values differed at the last mark, with both values.
 type Known = BTreeMap<String, (Option<i64>, Option<i64>)>;
 
-/// Fields that count and never go back: as long as the distance stays, nothing new has happened.
+/// Counters that never decrease: while their difference is constant, nothing new has happened.
 const COUNTERS: &[&str] = &[
     "total_retrans",
     "bytes_acked",
@@ -198,7 +198,7 @@ fn results(step: &Step) -> impl Iterator<Item = &String> {
     step.deeds.iter().filter_map(|deed| if let Deed::Returned(value) = deed { Some(value) } else { None })
 }
 
-/// The fields of a segment that differ.
+/// Returns the fields of a segment that differ.
 fn fields(ours: &Packet, kernel: &Packet, at_once: bool) -> impl Iterator<Item = What> {
     let late = if at_once { TOLERANCE } else { TOLERANCE + super::generate::lateness(ours) };
     let differ = [
@@ -214,18 +214,19 @@ fn fields(ours: &Packet, kernel: &Packet, at_once: bool) -> impl Iterator<Item =
     differ.into_iter().filter_map(|(field, differs)| differs.then_some(What::Field(field)))
 }
 
-/// Linux counts the memory of its buffers, we count bytes: a window is about the same, and closed when the other is.
+/// True if two windows are about equal, and both or neither closed: Linux counts the memory of its buffers,
+/// we count bytes.
 fn are_windows_near(ours: &Packet, kernel: &Packet) -> bool {
     let (low, high) = (ours.win.min(kernel.win), ours.win.max(kernel.win));
     low == high || (low > 0 && high - low <= high / 8 + 1)
 }
 
-/// Whether the values of a field are the same, or as near as what is measured can be.
+/// True if the values of a field are equal, or within the accuracy of the measurement.
 fn are_near(field: &str, ours: Option<i64>, kernel: Option<i64>) -> bool {
     let (Some(ours), Some(kernel)) = (ours, kernel) else { return ours == kernel };
     let allowed = match field {
         "rtt" | "min_rtt" => 4_000,
-        // In ticks of 4 ms in the kernel.
+        // The kernel rounds to ticks of 4 ms.
         "rto" => 12_000 + ours / 16,
         "ato" => 8_000,
         _ => 0,

@@ -11,18 +11,18 @@ impl Draws {
         Draws(ChaCha8Rng::seed_from_u64(seed))
     }
 
-    /// A number of `low..=high`.
+    /// Returns a number of `low..=high`.
     pub(super) fn between(&mut self, low: i64, high: i64) -> i64 {
         let span = high.saturating_sub(low).max(0).unsigned_abs() + 1;
         low + (self.0.next_u64() % span) as i64
     }
 
-    /// True in so many of a hundred cases.
+    /// Returns true in this percentage of cases.
     pub(super) fn percent(&mut self, percent: i64) -> bool {
         self.between(0, 99) < percent
     }
 
-    /// One of these.
+    /// Returns one of these.
     pub(super) fn pick<T: Copy>(&mut self, of: &[T]) -> T {
         of[self.between(0, of.len() as i64 - 1) as usize]
     }

@@ -1,4 +1,4 @@
-//! The differences that are deliberate, each with a matcher as narrow as its reason.
+//! The deliberate differences, each with a matcher as narrow as its reason.
 
 use super::compare::{Difference, What};
 use super::record::{Deed, Packet, Record};
@@ -9,12 +9,12 @@ mod window;
 use parting::PARTINGS;
 use window::value;
 
-/// Why a difference is none that needs mending.
+/// Why a difference needs no correction.
 #[derive(Clone, Copy)]
 pub struct Explanation {
     /// A short name, for the summary.
     pub name: &'static str,
-    /// The behaviour of either, and the RFC or part of Linux that says so.
+    /// The behaviour of both, with the RFC or the part of Linux that specifies it.
     pub reason: &'static str,
     /// True if it explains this difference of these records, ours first.
     pub matches: fn(&Difference, &Record, &Record) -> bool,
@@ -134,7 +134,7 @@ const EXPLANATIONS: &[Explanation] = &[
                 Some((at(record, "rto")? >> backoff) - rtt)
             };
             let Some((ours_part, other)) = variance(ours).zip(variance(kernel)) else { return false };
-            // It decays from what it has been.
+            // It decays from its earlier value.
             let before = (0..difference.step).filter_map(|step| value(kernel, step, "rto"));
             let most_before = before.max().unwrap_or(0);
             is_value(difference, "rto")
@@ -719,7 +719,7 @@ const EXPLANATIONS: &[Explanation] = &[
 const TIMESTAMPS: i64 = 1;
 const SACK: i64 = 2;
 
-/// Linux's least timeout, and least variance term of ours, microseconds.
+/// Minimum timeout of Linux, and minimum variance term of ours, microseconds.
 const RTO_MIN: i64 = 200_000;
 
 /// A tick of the kernel's clock, microseconds.
@@ -731,7 +731,8 @@ const QUICK: usize = 16;
 /// Bytes of data within which Linux widens a window from the first one it offers to all of the buffer, which is twice as much.
 const GROWTH: i64 = 32 << 10;
 
-/// The first entry that explains a difference, and whether the connections are in different states from then on.
+/// Returns the first entry that explains a difference, and whether the connections are in different states
+/// afterwards.
 pub fn explain(
     difference: &Difference,
     ours: &Record,
@@ -742,7 +743,7 @@ pub fn explain(
     find(EXPLANATIONS).map(|entry| (entry, false)).or_else(|| find(PARTINGS).map(|entry| (entry, true)))
 }
 
-/// All entries.
+/// Returns all entries.
 pub fn explanations() -> impl Iterator<Item = &'static Explanation> {
     EXPLANATIONS.iter().chain(PARTINGS)
 }
@@ -751,7 +752,7 @@ fn is_value(difference: &Difference, field: &str) -> bool {
     matches!(&difference.what, What::Value(name) if name == field)
 }
 
-/// The sequence numbers after what each call without MSG_MORE has written up to a step, and after all that was written.
+/// Returns the sequence numbers after each call without MSG_MORE up to a step, and after all written data.
 fn ends_of_writes(record: &Record, step: usize) -> (Vec<i64>, i64) {
     let mut ends = Vec::new();
     let mut end = 1;
@@ -767,7 +768,7 @@ fn ends_of_writes(record: &Record, step: usize) -> (Vec<i64>, i64) {
     (ends, end)
 }
 
-/// Bytes that a call has written.
+/// Returns the bytes that a call has written.
 fn written(deed: &Deed) -> i64 {
     match deed {
         Deed::Returned(value) => value.parse::<i64>().unwrap_or(0).max(0),
@@ -785,7 +786,7 @@ fn has_option(record: &Record, step: usize, bit: i64) -> bool {
     value.is_some_and(|options| options & bit != 0)
 }
 
-/// A segment that arrived, as the script has it.
+/// A segment that arrived, as in the script.
 #[derive(Clone, Copy)]
 struct Arrived {
     seq: i64,
@@ -795,7 +796,7 @@ struct Arrived {
 }
 
 impl Arrived {
-    /// `< P. 1:11(10) ack 1 win 1024 <nop,nop,TS val 7 ecr 8>`
+    /// Parses `< P. 1:11(10) ack 1 win 1024 <nop,nop,TS val 7 ecr 8>`.
     fn read(event: &str) -> Option<Arrived> {
         let text = event.strip_prefix("< ")?;
         let after =
@@ -824,7 +825,7 @@ struct Last {
 }
 
 impl Last {
-    /// The one that arrived at a step.
+    /// Returns the segment that arrived at a step.
     fn at(record: &Record, step: usize) -> Option<Last> {
         let event = &record.steps.get(step)?.event;
         let Arrived { seq, end, ack, window } = Arrived::read(event)?;
@@ -835,47 +836,47 @@ impl Last {
         Some(Last { step, seq, end, ack, window, blocks: blocks.collect() })
     }
 
-    /// The last one up to a step.
+    /// Returns the last one up to a step.
     fn up_to(record: &Record, step: usize) -> Option<Last> {
         (0..=step).rev().find_map(|step| Last::at(record, step))
     }
 
-    /// The right edge of the window that it offers: that of a SYN is not scaled.
+    /// Returns the right edge of the offered window; that of a SYN is not scaled.
     fn edge(&self, record: &Record) -> i64 {
         self.ack + if self.seq == 0 { self.window } else { self.window << shift(record) }
     }
 
-    /// The duplicate that it reports (RFC 2883 section 4).
+    /// Returns the duplicate that it reports (RFC 2883 section 4).
     fn dsack(&self) -> Option<(i64, i64)> {
         let first = *self.blocks.first()?;
         let is_within = |outer: &(i64, i64)| outer.0 <= first.0 && first.1 <= outer.1;
         (first.0 < self.ack || self.blocks.get(1).is_some_and(is_within)).then_some(first)
     }
 
-    /// True if it says that this range has arrived.
+    /// True if it reports the arrival of this range.
     fn reports(&self, from: i64, to: i64) -> bool {
         to <= self.ack || self.blocks.iter().any(|block| block.0 <= from && to <= block.1)
     }
 }
 
-/// Arrivals up to a step, the last first.
+/// Returns arrivals up to a step, the last first.
 fn arrivals(record: &Record, step: usize) -> impl Iterator<Item = Arrived> {
     record.steps.iter().take(step + 1).rev().filter_map(|step| Arrived::read(&step.event))
 }
 
-/// The acknowledgement numbers that were sent up to a step, the last first.
+/// Returns the acknowledgement numbers that were sent up to a step, the last first.
 fn acks_sent(record: &Record, step: usize) -> impl Iterator<Item = i64> {
     let deeds = record.steps.iter().take(step + 1).rev().flat_map(|step| step.deeds.iter().rev());
     deeds.filter_map(|deed| if let Deed::Sent(packet) = deed { packet.ack } else { None })
 }
 
-/// The segments that were sent up to a step.
+/// Returns the segments that were sent up to a step.
 fn sent(record: &Record, step: usize) -> impl Iterator<Item = &Packet> {
     let deeds = record.steps.iter().take(step + 1).flat_map(|step| &step.deeds);
     deeds.filter_map(|deed| if let Deed::Sent(packet) = deed { Some(packet) } else { None })
 }
 
-/// Acknowledgements that left at once when data arrived, up to a step.
+/// Returns the number of acknowledgements up to a step that left at once when data arrived.
 fn acks_of_data(record: &Record, step: usize) -> usize {
     let arrivals = record.steps.iter().take(step + 1).filter(|step| step.event.starts_with("< "));
     let answered = arrivals.filter(|step| {
@@ -886,7 +887,7 @@ fn acks_of_data(record: &Record, step: usize) -> usize {
     answered.count()
 }
 
-/// Segments with data that arrived behind the first `bytes` of it, up to a step.
+/// Returns the number of segments up to a step with data after the first `bytes`.
 fn arrivals_after(record: &Record, step: usize, bytes: i64) -> usize {
     let mut data: Vec<_> = arrivals(record, step).map(|arrived| arrived.end - arrived.seq).collect();
     data.reverse();
@@ -898,14 +899,15 @@ fn arrivals_after(record: &Record, step: usize, bytes: i64) -> usize {
     after.count()
 }
 
-/// The SACK blocks of a segment.
+/// Returns the SACK blocks of a segment.
 fn sack_blocks(packet: &Packet) -> Vec<(i64, i64)> {
     let blocks = packet.options.iter().find_map(|option| option.strip_prefix("sack ")).unwrap_or("");
     let ends = blocks.split(' ').filter_map(|block| block.split_once(':'));
     ends.filter_map(|(start, end)| Some((start.parse().ok()?, end.parse().ok()?))).collect()
 }
 
-/// The ranges above a hole of which a stack has told, up to a step, and how many there were at most at a time.
+/// Returns the ranges above a hole that a stack has reported up to a step, and their maximum number at a
+/// time.
 fn told_ranges(record: &Record, step: usize) -> (Vec<(i64, i64)>, usize) {
     let mut ranges: Vec<(i64, i64)> = Vec::new();
     let mut most = 0;
@@ -925,7 +927,7 @@ fn told_ranges(record: &Record, step: usize) -> (Vec<(i64, i64)>, usize) {
     (ranges, most)
 }
 
-/// The shift of the peer's windows: that of its SYN, if ours agreed to it.
+/// Returns the shift of the peer's windows: that of its SYN, if our stack accepted it.
 fn shift(record: &Record) -> i64 {
     let syn = record.steps.iter().find(|step| step.event.starts_with("< S"));
     let shift =
@@ -950,12 +952,12 @@ fn has_late_original(record: &Record, step: usize) -> bool {
     })
 }
 
-/// The highest acknowledgement number that arrived before a step.
+/// Returns the highest acknowledgement number that arrived before a step.
 fn acks_before(record: &Record, step: usize) -> i64 {
     arrivals(record, step - 1).map(|arrived| arrived.ack).max().unwrap_or(1)
 }
 
-/// When the last data left that no event called for before a step, and where it ended.
+/// Returns the time and the end of the last data before a step that no event triggered.
 fn last_probe(record: &Record, step: usize) -> Option<(i64, i64)> {
     record.steps.iter().take(step).rev().find_map(|step| {
         step.deeds.iter().rev().find_map(|deed| match deed {

@@ -1,9 +1,9 @@
-//! Random scripts. The peer in them is a small model of a receiver behind a path that loses, delays and reorders: it
-//! looks at what our stack sends and writes down what it answers, so that a script goes where a connection goes. The
-//! finished script is fixed; both stacks get the same.
+//! Random scripts. Their peer is a small model of a receiver behind a path that loses, delays and reorders:
+//! it sees the segments of our stack and writes its answers into the script, so that a script reaches the
+//! states of real connections. The finished script is fixed; both stacks get the same.
 //!
-//! The kernel's timers are late, ours are not. An event never lies where a timer of ours has fired and the kernel's may
-//! not have: the peer waits until both have.
+//! The kernel's timers are late, ours are not. No event lies between the expiry of our timer and that of the
+//! kernel's: the peer waits until both have expired.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -13,7 +13,7 @@ use super::draws::Draws;
 use super::record::{Packet, Record};
 use super::script::Script;
 
-/// The subject of a script.
+/// The direction of the data in a script.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// The stack sends, the peer acknowledges.
@@ -63,20 +63,20 @@ pub const FIELDS: &[&str] = &[
     "total_rto",
 ];
 
-/// When the handshake begins: the sockets have been opened by then, however busy the machine is.
+/// Start of the handshake: the sockets have been opened by then, even on a busy machine.
 const BEGIN: i64 = 50_000;
-/// The least time between two events.
+/// Minimum time between two events.
 const SPACING: i64 = 300;
-/// How far behind an event timers are looked for.
+/// How far after an event timers are considered.
 const AHEAD: i64 = 6_000;
-/// Farther than any window that the stack offers here.
+/// Beyond any window that the stack offers here.
 const FAR: i64 = 500_000;
 /// Bytes of a time stamp with its padding.
 const STAMP_LEN: i64 = 12;
-/// Events of a script at most.
+/// Maximum number of events of a script.
 const MAX_EVENTS: usize = 90;
 
-/// Something that will happen unless the script ends first.
+/// An event that happens unless the script ends first.
 #[derive(Clone, Debug)]
 enum Pending {
     /// A segment of the stack arrives at the peer: `transmission` counts those that began at `seq`.
@@ -103,7 +103,7 @@ enum Pending {
     End,
 }
 
-/// An event outside of what an honest peer does, or of what it rarely does.
+/// An event that an honest peer never or rarely causes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stray {
     DuplicateAck,
@@ -135,7 +135,7 @@ const STRAYS: &[Stray] = &[
     Stray::OldData,
 ];
 
-/// Makes the script of a seed.
+/// Returns the script of a seed.
 pub fn generate(kind: Kind, seed: u64) -> Script {
     let salt = match kind {
         Kind::Sender => 0,
@@ -155,11 +155,11 @@ struct Generator {
     draws: Draws,
     script: Script,
     pending: BTreeMap<(i64, u64), Pending>,
-    /// Keeps the order of what is planned for one instant.
+    /// Keeps the order of events planned for one instant.
     planned: u64,
     ends: i64,
     fd: u32,
-    // The agreed options.
+    // The negotiated options.
     sack: bool,
     stamps: bool,
     shift: u32,
@@ -172,7 +172,7 @@ struct Generator {
     ack_loss: i64,
     reorder: i64,
     blackout: Option<(i64, i64)>,
-    /// When the last segment was delivered.
+    /// Time of the last delivery of a segment.
     delivered: i64,
     // The peer.
     ack_every: i64,
@@ -233,7 +233,7 @@ impl Generator {
         self.pending.insert((at, self.planned), what);
     }
 
-    /// Settings and handshake.
+    /// Writes settings and handshake.
     fn open(&mut self) {
         let congestion = self.draws.pick(&["reno", "cubic"]);
         let ecn = self.draws.percent(25);
@@ -293,7 +293,7 @@ impl Generator {
     fn plan_writes(&mut self) {
         let (fd, begin) = (self.fd, self.script.last());
         let mut at = begin;
-        // Linux counts segments, we count bytes: the same as long as all segments are full.
+        // Linux counts segments, we count bytes: both are equal while all segments are full.
         let whole = self.draws.percent(85);
         for _ in 0..self.draws.between(1, 6) {
             at += self.draws.pick(&[0, 1_000, 30_000, 200_000, 400_000]);
@@ -334,7 +334,7 @@ impl Generator {
         }
     }
 
-    /// The peer's data: in order, and what a path makes of it.
+    /// Plans the peer's data: in order, and changed by the path.
     fn plan_data(&mut self) {
         let (fd, mut at) = (self.fd, self.script.last());
         let begin = at;
@@ -401,7 +401,7 @@ impl Generator {
         self.plan_strays(begin, strays);
     }
 
-    /// Takes what is planned in order of time, until the end.
+    /// Processes planned events in order of time, until the end.
     fn play(&mut self) {
         while let Some((&key, _)) = self.pending.first_key_value() {
             let at = key.0.max(self.script.last() + SPACING);
@@ -436,7 +436,7 @@ impl Generator {
         Record::read("", &report.trace).packets().cloned().collect()
     }
 
-    /// Segments that left by now meet their fate on the path.
+    /// Decides the fate of segments that have left by now.
     fn take_in(&mut self, packets: &[Packet], now: i64) {
         while let Some(packet) = packets.get(self.seen) {
             let first = self.pending.first_key_value().map_or(i64::MAX, |((at, _), _)| *at);
@@ -457,7 +457,7 @@ impl Generator {
             let reordered = self.draws.percent(self.reorder);
             let mut arrival = packet.at + self.round_trip + self.draws.between(0, self.jitter);
             if dark {
-                // Lost, or kept back to the end of it.
+                // Lost, or delayed to the end of the blackout.
                 match (self.blackout, self.draws.percent(50)) {
                     (Some((_, to)), true) => arrival = arrival.max(to),
                     _ => continue,
@@ -475,8 +475,8 @@ impl Generator {
         }
     }
 
-    /// When an event at this time would lie where a timer has fired here and may not have in the kernel: when it will
-    /// have there.
+    /// For an event at a time when a timer has expired here and perhaps not in the kernel: returns when it
+    /// will have expired there.
     fn timer_beside(&self, packets: &[Packet], at: i64) -> Option<i64> {
         let events: BTreeSet<i64> = self.script.events.iter().map(|event| event.at).collect();
         packets.iter().filter(|packet| !events.contains(&packet.at)).find_map(|packet| {
@@ -485,7 +485,7 @@ impl Generator {
         })
     }
 
-    /// Nothing happens before this time.
+    /// Moves the events before this time to it, in order and with the minimum spacing.
     fn postpone(&mut self, to: i64) {
         let early: Vec<_> = self.pending.range(..(to, 0)).map(|(key, _)| *key).collect();
         let moved: Vec<Pending> = early.iter().filter_map(|key| self.pending.remove(key)).collect();
@@ -527,7 +527,7 @@ impl Generator {
         self.script.push(at, format!("%{{ print({}) }}%", names.join(", ")));
     }
 
-    /// The peer gets a segment.
+    /// Processes a segment at the peer.
     fn receive(&mut self, at: i64, seq: i64, len: i64, fin: bool, transmission: usize) {
         let end = seq + len + i64::from(fin);
         let known = end <= self.next || self.ranges.iter().any(|(from, to)| *from <= seq && end <= *to);
@@ -594,7 +594,8 @@ impl Generator {
                 self.duplicate = Some((from, from + self.draws.between(1, 3) * self.size));
                 self.segment(at, "", ".", self.seq, 0, self.next)
             }
-            // The next acknowledgement tells it: Linux believes one that acknowledges something.
+            // The next acknowledgement reports it: Linux accepts a smaller window from a segment that
+            // acknowledges data.
             Stray::WindowShrinks => {
                 self.window = self.draws.between(1, 3_000);
                 return;
@@ -652,8 +653,9 @@ impl Generator {
     }
 }
 
-/// How late the kernel's timer for this segment may be, in microseconds. The wheel has slots of 4 ms up to a quarter of
-/// a second, as for a delayed acknowledgement, and of 32 ms up to two seconds, as for a timeout (250 ticks a second).
+/// Returns how late the kernel's timer for this segment may be, microseconds. The wheel has slots of 4 ms up
+/// to a quarter of a second, as for a delayed acknowledgement, and of 32 ms up to two seconds, as for a
+/// timeout (250 ticks per second).
 pub(super) fn lateness(sent: &Packet) -> i64 {
     if sent.is_pure_ack() { 14_000 } else { 45_000 }
 }

@@ -1,4 +1,4 @@
-//! Plays a script to both stacks and judges what they did.
+//! Runs a script against both stacks and compares the results.
 
 use std::collections::BTreeSet;
 
@@ -9,25 +9,25 @@ use super::explain::explain;
 use super::record::Record;
 use super::script::Script;
 
-/// How late the machine may give the kernel an event, microseconds.
+/// Maximum delay of an event for the kernel, microseconds.
 const LATE: i64 = 3_000;
-/// How often a script is played to the kernel at most.
+/// Maximum number of runs of a script against the kernel.
 const TRIES: usize = 6;
-/// How often a difference is seen before it is believed.
+/// Number of runs in which a difference must occur.
 const CONFIRMATIONS: usize = 2;
 
 /// The verdict on a script.
 #[derive(Clone, Debug)]
 pub enum Verdict {
-    /// Both did the same, but for the differences that these entries of the list explain.
+    /// Both did the same, except for differences that these entries of the list explain.
     Agreed(BTreeSet<&'static str>),
-    /// The first difference that nothing explains, our record and the kernel's.
+    /// The first unexplained difference, with our record and the kernel's.
     Differs(Box<(Difference, Record, Record)>),
     /// The machine was too busy each time.
     Late,
-    /// The kernel cannot be asked here, and why.
+    /// The kernel cannot be used here, with the reason.
     Skipped(String),
-    /// It is no script, or the kernel plays it otherwise.
+    /// The script is not valid, or the kernel runs it in another way.
     Broken(String),
 }
 
@@ -35,19 +35,19 @@ fn options() -> Options {
     Options { lenient: true, ..Options::default() }
 }
 
-/// Plays a script to our stack.
+/// Runs a script against our stack.
 ///
 /// # Errors
-/// It is no script.
+/// The script is not valid.
 pub fn play_ours(text: &str) -> Result<Record, String> {
     let report = brisk_script::run("differential", text, &options()).map_err(|error| error.to_string())?;
     Ok(Record::read(text, &report.trace))
 }
 
-/// Plays a script to the kernel; `Err(Skipped)` if that cannot be done here.
+/// Runs a script against the kernel; `Err(Skipped)` if that is impossible here.
 ///
 /// # Errors
-/// Why it was not played to its end.
+/// Why it did not run to its end.
 pub fn play_kernel(text: &str) -> Result<Record, Verdict> {
     let mut trace = Vec::new();
     let played = brisk_script::run_on_kernel("differential", text, &options(), &mut |line| {
@@ -60,8 +60,8 @@ pub fn play_kernel(text: &str) -> Result<Record, Verdict> {
     }
 }
 
-/// Plays a script to both, to the kernel again where the machine was late or a difference is new. Differences of the
-/// classes `ignored` are passed over unless the connections part with them.
+/// Runs a script against both; repeats the kernel's run if the machine was late or a difference is new.
+/// Differences of the classes `ignored` are ignored unless the connections diverge with them.
 pub fn judge(text: &str, ignored: &[String]) -> Verdict {
     let ours = match play_ours(text) {
         Ok(record) => record,
@@ -104,7 +104,7 @@ pub fn judge(text: &str, ignored: &[String]) -> Verdict {
     Verdict::Late
 }
 
-/// Drops events while the first difference stays of the same class.
+/// Drops events while the first difference keeps its class.
 pub fn minimise(script: &Script, class: &str, ignored: &[String]) -> Script {
     let mut smallest = script.clone();
     let still = |script: &Script| match judge(&script.text(), ignored) {

@@ -1,12 +1,12 @@
-//! The stack against the kernel's: the same random script, played to both, and every difference explained.
+//! Comparison with the kernel's stack: both run the same random script, and every difference is explained.
 //!
-//! | module | what it is |
+//! | module | content |
 //! |---|---|
-//! | `generate` | random scripts of a seed: a sender with a peer behind a bad path, or a receiver |
+//! | `generate` | random scripts from a seed: a sender with a peer behind a bad path, or a receiver |
 //! | `record` | the trace of a run as values |
 //! | `compare` | the differences between two records |
-//! | `explain` | the list of differences that are deliberate |
-//! | `judge` | plays a script to both, again if the machine was late, and makes it smaller |
+//! | `explain` | the list of deliberate differences |
+//! | `judge` | runs a script against both, again if the machine was late, and minimises it |
 
 mod compare;
 mod draws;

@@ -1,13 +1,13 @@
-//! The trace of a run as values: which packets left between which events of the script.
+//! The trace of a run as values: the packets that left between two events of the script.
 
 /// A segment that a stack sent.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Packet {
     /// Microseconds of script time.
     pub at: i64,
-    /// The ECN field as scripts write it; empty for Not-ECT.
+    /// The ECN field in the script's notation; empty for Not-ECT.
     pub ecn: String,
-    /// As scripts write them.
+    /// Flags in the script's notation.
     pub flags: String,
     /// First sequence number, relative to the initial one.
     pub seq: i64,
@@ -15,16 +15,16 @@ pub struct Packet {
     pub len: i64,
     /// Acknowledgement number.
     pub ack: Option<i64>,
-    /// The window field as on the wire.
+    /// The window field, unscaled.
     pub win: i64,
-    /// Options in order, as scripts write them; a time stamp without its own value.
+    /// Options in order, in the script's notation; a time stamp without its own value.
     pub options: Vec<String>,
     /// The line of the trace.
     pub line: String,
 }
 
 impl Packet {
-    /// True if it has this flag: one letter, as scripts write it.
+    /// True if it has this flag, given as a letter.
     pub fn has(&self, flag: char) -> bool {
         self.flags.contains(flag)
     }
@@ -46,10 +46,10 @@ pub enum Deed {
     Values(Vec<(String, Option<i64>)>),
 }
 
-/// An event of the script and what happened up to the next.
+/// An event of the script and the reactions up to the next.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Step {
-    /// When it took place, microseconds of script time.
+    /// Time of the event, microseconds of script time.
     pub at: i64,
     /// The event without its time; a mark is `mark`.
     pub event: String,
@@ -57,17 +57,17 @@ pub struct Step {
     pub deeds: Vec<Deed>,
 }
 
-/// A whole run.
+/// The record of a run.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Record {
     /// The settings of the script: its lines before the first event.
     pub settings: Vec<String>,
-    /// Its events in order.
+    /// The events in order.
     pub steps: Vec<Step>,
 }
 
 impl Record {
-    /// Reads a trace of `brisk_script`, of a run of the script `text`.
+    /// Parses a trace of `brisk_script` for the script `text`.
     pub fn read(text: &str, trace: &[String]) -> Record {
         let settings = text.lines().take_while(|line| line.starts_with(['-', '`'])).map(str::to_owned);
         let mut record = Record { settings: settings.collect(), steps: Vec::new() };
@@ -94,7 +94,7 @@ impl Record {
         record
     }
 
-    /// The segments that were sent.
+    /// Returns the segments that were sent.
     pub fn packets(&self) -> impl Iterator<Item = &Packet> {
         self.steps.iter().flat_map(|step| &step.deeds).filter_map(|deed| match deed {
             Deed::Sent(packet) => Some(packet),
@@ -108,7 +108,7 @@ fn read_value(text: &str) -> Option<(String, Option<i64>)> {
     Some((name.trim_start_matches("tcpi_").to_owned(), value.parse().ok()))
 }
 
-/// `[ect0] P. 1:11(10) ack 1 win 1024 <nop,nop,TS val 7 ecr 8>`
+/// Parses `[ect0] P. 1:11(10) ack 1 win 1024 <nop,nop,TS val 7 ecr 8>`.
 fn read_packet(at: i64, text: &str, line: &str) -> Option<Packet> {
     let (ecn, text) = match text.strip_prefix('[') {
         Some(prefixed) => prefixed.split_once("] ")?,
@@ -142,7 +142,7 @@ fn read_packet(at: i64, text: &str, line: &str) -> Option<Packet> {
     })
 }
 
-/// Seconds with six decimals, in microseconds.
+/// Parses seconds with six decimals; returns microseconds.
 fn micros(text: &str) -> i64 {
     let (whole, part) = text.split_once('.').unwrap_or((text, "0"));
     let number = |text: &str| text.parse::<i64>().unwrap_or(0);

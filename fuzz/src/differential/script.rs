@@ -1,4 +1,4 @@
-//! A packet script that is being made, or made smaller.
+//! A packet script that is being generated or minimised.
 
 use std::fmt::Write;
 
@@ -16,7 +16,7 @@ pub struct Script {
 pub struct Event {
     /// Microseconds since the start.
     pub at: i64,
-    /// As in a script, without its time.
+    /// Text of the event without its time.
     pub text: String,
 }
 
@@ -26,12 +26,12 @@ impl Script {
         self.events.push(Event { at, text: text.into() });
     }
 
-    /// The time of the last event.
+    /// Returns the time of the last event.
     pub fn last(&self) -> i64 {
         self.events.last().map_or(0, |event| event.at)
     }
 
-    /// The script as text.
+    /// Returns the script as text.
     pub fn text(&self) -> String {
         let mut text = String::new();
         for line in &self.header {

@@ -1,4 +1,4 @@
-//! Asks: so many transactions at a time, each over a connection of its own.
+//! The client: runs a number of concurrent transactions, each over its own connection.
 
 use std::cell::Cell;
 use std::fmt::Write as _;
@@ -13,7 +13,7 @@ use crate::Workload;
 use crate::server::Request;
 use brisk_lab::side::{Side, Stream};
 
-/// A request that is not finished by then has failed.
+/// Time limit of a request.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// State that all workers share.
@@ -22,7 +22,7 @@ struct Shared {
     workload: Workload,
     request: Vec<u8>,
     began: Instant,
-    /// Transactions that were begun.
+    /// Number of transactions that have begun.
     begun: Cell<u64>,
     finished: Cell<u64>,
     failed: Cell<u64>,
@@ -30,7 +30,6 @@ struct Shared {
     quiet: bool,
 }
 
-/// One transaction.
 #[derive(Default)]
 struct Transaction {
     connected: Duration,
@@ -75,7 +74,7 @@ impl Shared {
     }
 
     async fn work(self: Rc<Self>, worker: usize) {
-        // Workers do not begin in step.
+        // Workers start at different times.
         tokio::time::sleep(Duration::from_millis(worker as u64 * 7 % 200)).await;
         while self.begun.get() < self.workload.count && self.ends().is_none_or(|end| Instant::now() < end) {
             self.begun.set(self.begun.get() + 1);
@@ -116,7 +115,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Sends the request, on a new connection or one that has stood for a while; answers when time began.
+    /// Sends the request, on a new connection or one that was opened earlier; returns when the measured time
+    /// began.
     async fn begin(&self, seen: &mut Transaction) -> io::Result<(Stream, Instant)> {
         let Some(millis) = self.workload.open_for else {
             let started = Instant::now();
@@ -140,12 +140,13 @@ impl Shared {
             }
             Err(error) => format!("failed {error}"),
         };
-        // A reader that has closed the output has no use for the rest either.
+        // If the reader has closed the output, the rest does not matter either.
         let _ = writeln!(io::stdout(), "{line}");
     }
 }
 
-/// Fast Open, retransmissions, timeouts, probes, parity segments received, losses that they repaired.
+/// Formats the outcome of Fast Open, and the numbers of retransmissions, timeouts, probes, received parity
+/// segments, and losses that parity repaired.
 fn of_ours(stream: &Stream) -> String {
     let mut text = String::new();
     if let Some(stats) = stream.stats() {

@@ -1,6 +1,6 @@
 //! An attacker: SYNs with data at a steady rate, from a TUN device whose network is the attacker's.
 //!
-//! The server's answers are read only until one cookie is stolen, and then left to overflow.
+//! The server's answers are read only until one cookie is stolen; later answers overflow the queue.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -14,11 +14,11 @@ use brisk_wire::{
 /// Kind of packet to send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub(crate) enum Kind {
-    /// SYNs with data and drawn cookies from drawn addresses.
+    /// SYNs with data and random cookies from random addresses.
     Forged,
-    /// SYNs with data and one good cookie from the address that it belongs to.
+    /// SYNs with data and one valid cookie, from the address to which the cookie belongs.
     Stolen,
-    /// The same, each followed by a reset.
+    /// Like `Stolen`, each followed by a reset.
     StolenAndReset,
 }
 
@@ -28,26 +28,26 @@ pub(crate) struct Flood {
     /// TUN device to send from
     #[arg(long)]
     tun: String,
-    /// The attackers' network: its first three numbers; an address of the kernel in it is .1
+    /// The attackers' network: its first three numbers; the kernel has the address .1
     #[arg(long, default_value = "10.66.0.0", value_name = "ADDR")]
     network: Ipv4Addr,
     /// Address to attack
     #[arg(long)]
     to: SocketAddr,
-    /// SYNs a second
+    /// SYNs per second
     #[arg(long)]
     rate: u64,
-    /// For so many seconds
+    /// Duration in seconds
     #[arg(long)]
     seconds: u64,
     #[arg(long, value_enum)]
     kind: Kind,
 }
 
-/// How often it sends.
+/// Interval between two bursts.
 const TICK: Duration = Duration::from_millis(1);
 
-/// Sends until the time is over; prints how many SYNs and how many of the packets found no room.
+/// Sends for the duration; prints the number of SYNs and of packets that found no room.
 pub(crate) fn flood(flood: &Flood) -> io::Result<()> {
     let mut attacker = Attacker::new(flood)?;
     println!("ready");
@@ -78,7 +78,7 @@ struct Attacker {
 }
 
 impl Attacker {
-    /// The thief's place in the network of the attackers.
+    /// Host number of the address whose cookie is stolen.
     const THIEF: u32 = 66;
 
     fn new(flood: &Flood) -> io::Result<Attacker> {
@@ -89,7 +89,7 @@ impl Attacker {
         Ok(Attacker { tun, own, to: flood.to, draw: 12_345, packet: Vec::new() })
     }
 
-    /// 64 bits of no consequence.
+    /// Returns 64 pseudo-random bits of low quality.
     fn draw(&mut self) -> u64 {
         self.draw = self.draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         self.draw ^ (self.draw >> 29)
@@ -100,7 +100,7 @@ impl Attacker {
         TcpHeader { src_port, dst_port, seq: SeqNum(seq), flags, window: 65_535, ..TcpHeader::default() }
     }
 
-    /// Whether there was room for the packet.
+    /// Sends a packet; returns false if there was no room.
     fn send(&mut self, from: u32, tcp: &TcpHeader, payload: &[u8]) -> io::Result<bool> {
         let meta = IpMeta::new(IpAddr::V4(Ipv4Addr::from_bits(from)), self.to.ip());
         emit(&meta, tcp, &[payload], ChecksumFill::Full, &mut self.packet).map_err(io::Error::other)?;
@@ -111,7 +111,7 @@ impl Attacker {
         }
     }
 
-    /// The cookie of the thief's own address.
+    /// Requests the cookie of the attacker's own address.
     fn steal(&mut self) -> io::Result<FastOpen> {
         let mut syn = self.header(9, 1, Flags::SYN);
         syn.options.fast_open = Some(FastOpen::REQUEST);

@@ -1,5 +1,5 @@
-//! The load of the measurements: requests and responses over fresh connections, through the kernel's TCP or
-//! through ours, with the same code above either, so that what differs is the TCP.
+//! The load of the measurements: requests and responses over fresh connections, over the kernel's TCP or
+//! ours. The code above TCP is the same, so that only the TCP differs.
 //!
 //! ```text
 //! exchange serve --listen 10.77.0.2:7000                                   the kernel's TCP
@@ -7,11 +7,11 @@
 //! exchange load  --to 10.77.0.2:7000 --bytes 5000 --count 1000 --parallel 8
 //! ```
 //!
-//! `serve` prints `ready`, and when it is ended by SIGTERM what our stack counted. `load` prints a line per
-//! transaction: milliseconds since its start (with `--open-for` since the request) at which the connection
-//! stood, the first byte and the last byte of the response came; bytes; and of our TCP what became of Fast
-//! Open, retransmissions, timeouts and probes of the client. A transaction that failed has `failed` and the
-//! reason. The script in `tools/measure` that started it makes figures of that.
+//! `serve` prints `ready`, and on SIGTERM the counters of our stack. `load` prints a line per transaction:
+//! the times in milliseconds since its start (with `--open-for`: since the request) at which the connection
+//! was open and the first and the last byte of the response arrived; bytes; and for our TCP the outcome of
+//! Fast Open, and the client's retransmissions, timeouts and probes. A failed transaction has `failed` and
+//! the reason. The scripts in `tools/measure` compute figures from this output.
 
 mod client;
 mod flood;
@@ -32,15 +32,15 @@ use brisk_lab::side::Side;
 /// Requests and responses over the kernel's TCP or ours
 #[derive(Debug, Parser)]
 enum Args {
-    /// Answer requests until the end
+    /// Answer requests until SIGTERM
     Serve(Serve),
-    /// Send requests and print how long each took
+    /// Send requests and print their durations
     Load(Load),
     /// Attack a server with Fast Open
     Flood(flood::Flood),
 }
 
-/// Whose TCP.
+/// The TCP to use.
 #[derive(Debug, clap::Args)]
 struct Stack {
     /// Our TCP on this device; without it the kernel's
@@ -49,13 +49,13 @@ struct Stack {
     /// Address of our TCP on the device
     #[arg(long, value_name = "ADDR/LEN", requires = "device")]
     addr: Vec<Prefix>,
-    /// Our TCP in one of the forms that `whatif --arms` knows
+    /// Mechanisms of our TCP, in the form of `whatif --arms`
     #[arg(long, default_value = "tcp", requires = "device", value_name = "ARM")]
     arm: String,
     /// Overhead limit of the planner, percent of the bytes, if the profile has one
     #[arg(long, requires = "device", value_name = "PERCENT")]
     max_overhead: Option<u32>,
-    /// Use Fast Open; the kernel's server wants `net.ipv4.tcp_fastopen` with 0x400
+    /// Use Fast Open; the kernel's server needs `net.ipv4.tcp_fastopen` with 0x400
     #[arg(long)]
     fast_open: bool,
 }
@@ -67,7 +67,7 @@ struct Serve {
     /// Address and port
     #[arg(long)]
     listen: SocketAddr,
-    /// Most connections that Fast Open may leave unacknowledged
+    /// Maximum number of connections that Fast Open may leave unacknowledged
     #[arg(long, default_value_t = 256)]
     queue: u16,
 }
@@ -83,22 +83,22 @@ struct Workload {
     /// Bytes of each request, 16 at least
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(16..=65_536))]
     request: u32,
-    /// Transactions
+    /// Number of transactions
     #[arg(long, default_value_t = u64::MAX)]
     count: u64,
-    /// Begin no transaction after so many seconds, and break off what is not finished
+    /// Begin no transaction after this many seconds, and abort unfinished ones
     #[arg(long)]
     seconds: Option<f64>,
-    /// Transactions at a time
+    /// Number of concurrent transactions
     #[arg(long, default_value_t = 1)]
     parallel: usize,
-    /// Ask only when the connection has stood for so many milliseconds; the times count from then
+    /// Send the request this many milliseconds after the connection was opened; times count from then
     #[arg(long, value_name = "MS", conflicts_with = "fast_open")]
     open_for: Option<u64>,
     /// Pause between two transactions of the same worker, milliseconds
     #[arg(long, default_value_t = 0)]
     pause: u64,
-    /// The client closes first; else the server does, behind its response
+    /// The client closes first; otherwise the server does, after its response
     #[arg(long)]
     client_closes: bool,
 }
@@ -109,7 +109,7 @@ struct Load {
     stack: Stack,
     #[command(flatten)]
     workload: Workload,
-    /// Print nothing but the sum: transactions, failures, seconds, bytes
+    /// Print only the sums: transactions, failures, seconds, bytes
     #[arg(long)]
     sum: bool,
 }
@@ -129,7 +129,7 @@ fn main() -> ExitCode {
             Args::Flood(attack) => flood::flood(&attack),
         }
     };
-    // One thread: the cost of a transaction is to be that of one core.
+    // One thread, so that the cost of a transaction is that of one core.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     match runtime.and_then(|runtime| runtime.block_on(work)) {
         Ok(()) => ExitCode::SUCCESS,
@@ -141,7 +141,7 @@ fn main() -> ExitCode {
 }
 
 impl Stack {
-    /// The side that the flags ask for.
+    /// Opens the TCP that the flags select.
     fn open(&self) -> io::Result<Side> {
         let Some(device) = &self.device else {
             return Ok(Side::Kernel { fast_open: self.fast_open, congestion: None });

@@ -1,4 +1,4 @@
-//! Answers: `SIZE` bytes for a request that asks for them.
+//! The server: answers a request with the requested number of bytes.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,7 +8,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use brisk_lab::side::{Side, Stream};
 
-/// A request: bytes of the response, bytes of the request, who closes; then filling.
+/// A request: bytes of the response, bytes of the request, which side closes; then padding.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
     pub(crate) bytes: u64,
@@ -17,7 +17,7 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// Bytes that say something.
+    /// Length of a request without padding.
     const HEAD: usize = 13;
 
     pub(crate) fn encode(&self) -> Vec<u8> {
@@ -38,7 +38,7 @@ impl Request {
     }
 }
 
-/// Serves until SIGTERM, and says then what our stack has counted.
+/// Serves until SIGTERM, then prints the counters of our stack.
 pub(crate) async fn serve(side: &Side, local: SocketAddr, queue: u16) -> io::Result<()> {
     let listener = side.listen(local, queue)?;
     let mut end = signal(SignalKind::terminate())?;
@@ -55,14 +55,14 @@ pub(crate) async fn serve(side: &Side, local: SocketAddr, queue: u16) -> io::Res
         };
         match accepted {
             Ok(stream) => drop(tokio::spawn(converse(stream))),
-            // A kernel hands the failure of one connection to its listener.
+            // The kernel reports the failure of one connection at its listener.
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(error) => return Err(error),
         }
     }
 }
 
-/// Requests on one connection, until the client has had enough or asked for the end.
+/// Serves the requests of one connection until the client closes it or requests the close.
 async fn converse(mut stream: Stream) {
     static PIECE: [u8; 1 << 16] = [b'x'; 1 << 16];
     // The client sees and counts every failure.

@@ -8,7 +8,6 @@ use brisk_runtime::profile::DEFAULT_MAX_OVERHEAD;
 /// Widest bar of progress.
 const BAR: usize = 30;
 
-/// Introduction of the demonstration.
 pub(super) fn introduction(demo: &Demo) -> String {
     let link = demo.link.to_string();
     let link = if link.is_empty() { "no delay, no limit" } else { &link };
@@ -56,7 +55,6 @@ pub(super) fn live(demo: &Demo, snapshot: &Snapshot) -> String {
     text
 }
 
-/// Result of the demonstration.
 pub(super) fn result(demo: &Demo, report: &DemoReport) -> String {
     let mut text =
         "arm               answered   p50 ms   p95 ms   p99 ms   p50/RTT  p99/RTT  wire\n".to_owned();

@@ -25,9 +25,9 @@ Examples:
 
 Needs root, Chromium and chromedriver. A page without --pages is made from the plan that has one of its label.";
 
-/// The link when no flag describes one: that of TCP Fast Open, Table 1.
+/// The default link, from TCP Fast Open, Table 1.
 const USUAL_LINK: &str = "--rtt 100ms --rate 4mbit/256kbit --queue 128kB";
-/// The seed when none is given.
+/// The default seed.
 const USUAL_SEED: u64 = 1;
 
 /// The flags of `lab browse`.
@@ -147,7 +147,6 @@ fn made() -> Result<Vec<Outline>, Failure> {
     Ok(outlines)
 }
 
-/// Converts a label into a file name.
 fn file_name(label: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || c == '-' || c == '.' { c } else { '-' };
     format!("{}.png", label.chars().map(plain).collect::<String>())

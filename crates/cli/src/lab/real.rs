@@ -12,10 +12,10 @@ use brisk_lab::real::contestant::{Contestant, OneOrMore};
 use brisk_lab::real::report::RealReport;
 
 use crate::Common;
-use crate::duration::parse_duration;
 use crate::failure::Failure;
 use crate::interrupt;
 use crate::output::{print, print_line};
+use brisk_gateway::settings::parse_duration;
 
 /// The flags of `lab run` for real time.
 #[derive(Debug, clap::Args)]
@@ -114,7 +114,7 @@ impl Args {
         contestants.push(Contestant::nginx_pool());
         contestants.extend(named.map_err(Failure::usage)?);
         contestants.extend(cell.arms.iter().map(|arm| Contestant::pair(&program, arm)));
-        // On a link without a rate, two flows have nothing to share.
+        // On a link without a rate, two flows do not compete.
         let limited = link.up.rate.is_some() || link.down.rate.is_some();
         let beside = if limited { self.beside.unwrap_or(USUAL_BESIDE) } else { Duration::ZERO };
         let n = self.n.unwrap_or(USUAL_NUMBER);

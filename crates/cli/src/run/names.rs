@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_nameserver_is_asked_and_the_host_itself_without_one() {
+    fn first_nameserver_is_used_or_the_host_without_one() {
         let at = |text: &str| resolver(text).to_string();
         assert_eq!(at("# x\nsearch a\nnameserver 192.0.2.53\nnameserver 192.0.2.54\n"), "192.0.2.53:53");
         assert_eq!(at("nameserver fd00::1\n"), "[fd00::1]:53");

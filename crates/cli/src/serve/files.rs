@@ -36,7 +36,6 @@ impl Files {
         Ok(Files { root, synthetic })
     }
 
-    /// Returns the answer to one request.
     pub(crate) async fn answer<B>(&self, request: &Request<B>) -> Response<Content> {
         let range = request.headers().get(RANGE).and_then(|range| range.to_str().ok());
         let result = match *request.method() {

@@ -1,4 +1,4 @@
-//! `brisk bench`: two ends in namespaces of their own, the kernel's TCP and ours in turns.
+//! `brisk bench`: two ends in their own namespaces, the kernel's TCP and ours in turns.
 
 use std::process::Command;
 
@@ -17,7 +17,7 @@ fn smoltcp_does_the_same_work() {
     measure(&["smoltcp-receive", "smoltcp-send", "smoltcp-rr1", "smoltcp-rr64"]);
 }
 
-/// Short, for it is the machinery that is tested and not the speed.
+/// Short, because this tests the bench and not the speed.
 fn measure(names: &[&str]) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_brisk"));
     command.args(["bench", "-q", "--rounds", "2", "--seconds", "0.2", "--json", "--rows", &names.join(",")]);
@@ -36,14 +36,14 @@ fn measure(names: &[&str]) {
         let number = |pointer| row.pointer(pointer).and_then(Value::as_f64);
         let (least, most) = (number("/cpu/min").unwrap(), number("/cpu/max").unwrap());
         assert!(0.0 < least && least <= most && most.is_finite(), "{row}");
-        // Of the candidate's time a part is its own: without it the ratio would be no worse.
+        // Some of the candidate's time is its own, so without it the ratio would not be worse.
         assert_eq!(number("/limit").is_some(), row["name"] != "udp", "{row}");
         assert!(number("/limit").is_none_or(|limit| limit >= least), "{row}");
     }
 }
 
 #[test]
-fn a_row_that_does_not_exist_is_refused_with_those_that_do() {
+fn unknown_row_is_refused_with_the_known_ones() {
     let out = Command::new(env!("CARGO_BIN_EXE_brisk")).args(["bench", "--rows", "rr2"]).output().unwrap();
     let said = String::from_utf8_lossy(&out.stderr);
     assert!(!out.status.success() && said.contains("rr2") && said.contains("rr64-tfo"), "{said}");
@@ -51,7 +51,7 @@ fn a_row_that_does_not_exist_is_refused_with_those_that_do() {
 
 #[cfg(not(feature = "peers"))]
 #[test]
-fn a_row_that_is_not_built_in_is_refused_with_the_way_to_have_it() {
+fn row_that_is_not_built_in_is_refused_with_the_remedy() {
     let brisk = Command::new(env!("CARGO_BIN_EXE_brisk")).args(["bench", "--rows", "smoltcp-rr1"]).output();
     let out = brisk.unwrap();
     let said = String::from_utf8_lossy(&out.stderr);

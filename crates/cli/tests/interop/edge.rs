@@ -1,5 +1,5 @@
 //! `brisk edge` on the host's own address: kernel clients on one side, nginx over the kernel's TCP on the
-//! other, beside services of the kernel on the same address.
+//! other, next to services of the kernel on the same address.
 
 use std::process::Command;
 
@@ -10,10 +10,10 @@ use crate::packet::{ethernet, has_interface, resets};
 use crate::pages::{Pages, fetches};
 use crate::process::{Process, eventually, run, text};
 
-/// Where clients find the edge.
+/// The edge's address for clients.
 const AT: &str = "10.66.0.2:8000";
 
-/// An edge in front of the nginx of this host, which listens on port 80.
+/// Starts an edge in front of the nginx of this host, which listens on port 80.
 fn edge(host: &Namespace, more: &[&str]) -> Process {
     let words = ["edge", "--listen", ":8000", "--device", "packet:eth", "--to", "127.0.0.1:80"];
     let edge = Process::start("brisk edge", &mut host.brisk(&[&words[..], more].concat()));
@@ -28,7 +28,7 @@ fn curl(host: &Namespace, words: &[&str]) -> Command {
 }
 
 #[test]
-fn kernel_clients_reach_the_origin_beside_the_kernels_services() {
+fn kernel_clients_reach_the_origin_next_to_the_kernels_services() {
     require!("nginx", "curl", "sysctl");
     let ((near, far), pages) = (ethernet(), Pages::new());
     allow(&near);
@@ -40,7 +40,7 @@ fn kernel_clients_reach_the_origin_beside_the_kernels_services() {
         for port in ["8000", "80", "8000"] {
             fetches(&mut curl(&near, &[&format!("http://{host}:{port}/page")]), &page, 1);
         }
-        // The second connection and the third have a cookie.
+        // The second and the third connection have a cookie.
         let active = counters(&near)["Active"];
         for used in [0, 1, 2] {
             let url = format!("http://{host}:8000/small");
@@ -117,7 +117,7 @@ fn open_connection_ends_in_order_after_the_order_to_stop() {
 }
 
 #[test]
-fn reason_why_an_edge_cannot_start_says_what_to_do() {
+fn failed_start_of_an_edge_is_reported_with_the_remedy() {
     require!("nginx");
     let ((_near, far), pages) = (ethernet(), Pages::new());
     let _nginx = nginx::serve(&far, &pages);

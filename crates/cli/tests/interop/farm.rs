@@ -1,5 +1,5 @@
-//! A farm of a kernel server and `brisk serve` behind one address: cookies of either are good at both, and
-//! the key is exchanged in three steps without a connection that does not use Fast Open.
+//! A farm of a kernel server and `brisk serve` behind one address: each accepts the other's cookies, and a
+//! key rotation in three steps leaves no connection without Fast Open.
 
 use std::path::Path;
 
@@ -12,16 +12,16 @@ use crate::process::{Process, run, text};
 /// The address of the farm.
 const FARM: &str = "10.7.0.2";
 
-/// Both servers with the address of the farm, and the client that a balancer would send to one or the other.
+/// Both servers with the address of the farm, and a client that a balancer sends to one or the other.
 struct Farm {
     client: Namespace,
     kernel: Namespace,
     pages: Pages,
     brisk: Process,
     _nginx: Process,
-    /// Connections that the client has made.
+    /// Number of connections that the client has made.
     made: u64,
-    /// Changes of the key that `brisk serve` has noticed.
+    /// Number of key changes that `brisk serve` has logged.
     noticed: usize,
 }
 
@@ -54,14 +54,14 @@ impl Farm {
         farm
     }
 
-    /// The line of the key file is one for the kernel too.
+    /// Sets the kernel's keys to the line of the key file.
     fn tell_the_kernel(&self) {
         let line = std::fs::read_to_string(self.pages.path("keys")).expect("the keys");
         let setting = format!("net.ipv4.tcp_fastopen_key={}", line.trim());
         run(self.kernel.command("sysctl").args(["-q", "-w", &setting]));
     }
 
-    /// A connection over the balancer, which chooses this server; true if the request rode on the SYN.
+    /// Makes a connection to this server; returns true if the SYN carried the request.
     fn visit(&mut self, server: Server) -> bool {
         let device = match server {
             Server::Kernel => "near",
@@ -74,18 +74,19 @@ impl Farm {
         counters(&self.client)["Active"] > before
     }
 
-    /// Both servers in turn, each after itself and after the other.
+    /// Checks that connections use Fast Open: to both servers in turn, each after itself and after the other.
     fn is_fast(&mut self, when: &str) {
         for server in [Server::Kernel, Server::Brisk, Server::Brisk, Server::Kernel, Server::Kernel] {
             assert!(self.visit(server), "{when}: no Fast Open with {server:?}");
         }
     }
 
-    /// The file has changed: the kernel is told at once, `brisk serve` finds out.
+    /// Changes the key file. The kernel gets the keys at once; `brisk serve` reads the file.
     fn step(&mut self, flag: &str, keys: &Path) {
         run(self.client.brisk(&["tfo-key", flag]).arg(keys));
         self.tell_the_kernel();
-        // It looks every two seconds: until then one server is a step ahead of the other, as in any farm.
+        // `brisk serve` checks the file every two seconds: until then one server is a step ahead, as in any
+        // farm.
         self.is_fast(&format!("{flag}, the kernel alone"));
         self.noticed += 1;
         self.brisk.until_it_says_again("event=fast_open_keys", self.noticed);
@@ -94,7 +95,7 @@ impl Farm {
 }
 
 #[test]
-fn the_key_of_a_mixed_farm_is_exchanged_without_losing_a_fast_open() {
+fn key_rotation_of_a_mixed_farm_loses_no_fast_open() {
     require!("nginx", "curl", "sysctl");
     let mut farm = Farm::new();
     assert!(!farm.visit(Server::Kernel), "the first asks for a cookie");

@@ -1,4 +1,4 @@
-//! Fast Open with the kernel, in both roles and both families, judged by the kernel's own counters.
+//! Fast Open with the kernel, in both roles and both families, checked by the kernel's own counters.
 
 use std::collections::HashMap;
 use std::process::Command;
@@ -9,15 +9,15 @@ use crate::nginx;
 use crate::pages::{Pages, fetches};
 use crate::process::{Process, run, text};
 
-/// Any key, in the form of `net.ipv4.tcp_fastopen_key`.
+/// Any key, in the format of `net.ipv4.tcp_fastopen_key`.
 const KEY: &str = "a0bf63f7-ed803d81-cd641d30-cebc4a90";
 
-/// Client and server of the kernel in a namespace.
+/// Enables the kernel's client and server in a namespace.
 pub(crate) fn allow(namespace: &Namespace) {
     run(namespace.command("sysctl").args(["-q", "-w", "net.ipv4.tcp_fastopen=3"]));
 }
 
-/// The kernel's `TCPFastOpen*` counters.
+/// Returns the kernel's `TCPFastOpen*` counters.
 pub(crate) fn counters(namespace: &Namespace) -> HashMap<String, u64> {
     let table = text(&run(namespace.command("cat").arg("/proc/net/netstat")).stdout);
     let lines: Vec<&str> = table.lines().collect();
@@ -27,14 +27,14 @@ pub(crate) fn counters(namespace: &Namespace) -> HashMap<String, u64> {
         .collect()
 }
 
-/// `curl --tcp-fastopen`, over a connection of its own.
+/// Returns `curl --tcp-fastopen`, which opens its own connection.
 pub(crate) fn curl(namespace: &Namespace, host: &str) -> Command {
     let mut curl = namespace.command("curl");
     curl.args(["--tcp-fastopen", "-sSfg", "-m", "20", &format!("http://{host}/small")]);
     curl
 }
 
-/// `brisk serve` with [`KEY`], as 10.7.0.2 and fd07::2.
+/// Starts `brisk serve` with [`KEY`] at 10.7.0.2 and fd07::2.
 fn serve(namespace: &Namespace, pages: &Pages) -> Process {
     let key = pages.path("key");
     std::fs::write(&key, KEY).expect("the key can be written");
@@ -101,7 +101,7 @@ fn we_open_connections_to_the_kernel_with_a_cookie() {
         let url = format!("http://{host}/small");
         let before = counters(&namespace);
         let mut outcomes = Vec::new();
-        // The cookies last from one run of the program to the next.
+        // The cookies persist from one run of the program to the next.
         for times in ["2", "1"] {
             let mut get =
                 namespace.brisk(&["get", &url, "--repeat", times, "--stats", "json", "--fast-open"]);
@@ -119,7 +119,7 @@ fn we_open_connections_to_the_kernel_with_a_cookie() {
     }
 }
 
-/// A kernel server at the addresses of [`serve`], under [`KEY`], beside the namespace of the client.
+/// Starts a kernel server at the addresses of [`serve`] with [`KEY`], in a namespace next to the client's.
 fn kernel_server(client: &Namespace, pages: &Pages) -> (Namespace, Process) {
     let server = Namespace::new();
     allow(&server);
@@ -142,12 +142,12 @@ fn the_kernel_takes_our_cookies_and_we_take_its() {
     let ours = serve(&client, &pages);
     fetches(&mut curl(&client, "10.7.0.2"), &small, 1);
     ours.stop();
-    // The address moves to a kernel with the same key, which takes the cookie that we gave.
+    // The address moves to a kernel with the same key, which accepts our cookie.
     let (server, nginx) = kernel_server(&client, &pages);
     fetches(&mut curl(&client, "10.7.0.2"), &small, 1);
     let at_server = counters(&server);
     assert_eq!((at_server["Passive"], at_server["CookieReqd"]), (1, 0));
-    // And back, with a cookie that the kernel gave.
+    // And back, with a cookie of the kernel.
     let flush = client.command("ip").args(["tcp_metrics", "flush"]).output().expect("ip starts");
     if !flush.status.success() {
         return crate::machine::skipped("its second half needs root to make the kernel forget a cookie");

@@ -15,20 +15,20 @@ use crate::pages::{Pages, fetches};
 use crate::process::{Process, run};
 use crate::scale::Scale;
 
-/// The frontend at the near end, the backend at the far end, the hop in UDP between them.
+/// The frontend at the near end, the backend at the far end, with the hop in UDP between them.
 struct Pair {
     frontend: Process,
     backend: Process,
 }
 
-/// Where clients at the near end connect.
+/// The frontend's address for clients at the near end.
 const ENTRANCE: (Ipv4Addr, u16) = (Ipv4Addr::LOCALHOST, 8080);
 
 /// The key of the hop.
 const KEY: &str = "6f1c0dd5a1f3b6b6e0a7f0c59f5d6b1c3a9e8d7c6b5a49382716054f3e2d1c0b";
 
 impl Pair {
-    /// In front of the origin at the far end's 127.0.0.1:`port`.
+    /// Starts a pair in front of the origin at the far end's 127.0.0.1:`port`.
     fn start(link: &Link, hop: &str, port: u16) -> Pair {
         let hop = format!("{hop}:7443");
         let origin = format!("127.0.0.1:{port}");
@@ -41,7 +41,7 @@ impl Pair {
         Pair { frontend, backend }
     }
 
-    /// Both end well; the access lines of the frontend.
+    /// Stops both, which must succeed; returns the access lines of the frontend.
     fn stop(self) -> Vec<String> {
         let frontend = self.frontend.stop();
         assert_eq!(frontend.status, Some(0), "{}", frontend.said);
@@ -52,7 +52,7 @@ impl Pair {
 }
 
 #[test]
-fn curl_gets_from_nginx_through_the_pair_what_nginx_has() {
+fn curl_fetches_files_of_nginx_unchanged_through_the_pair() {
     require!("nginx", "curl");
     let (link, pages, scale) = (Link::start(LOSSY), Pages::new(), Scale::chosen());
     let (short, bulk) = (pages.write("short", 30_000), pages.write("bulk", scale.gateway_bulk));
@@ -106,7 +106,7 @@ fn either_side_may_finish_first_over_either_family() {
         let (origin, port) = origin(&link);
         let pair = Pair::start(&link, hop, port);
 
-        // The client finishes first: the origin answers only when it has heard all.
+        // The client closes first: the origin answers only after the end of the data.
         let mut client = enter(&link);
         client.write_all(&[1; 100_000]).expect("it is sent");
         client.shutdown(Shutdown::Write).expect("half closed");
@@ -116,7 +116,7 @@ fn either_side_may_finish_first_over_either_family() {
         drop(served);
         assert_eq!(to_end(&mut client), vec![2; 100_000]);
 
-        // The origin speaks and finishes first; the client goes on.
+        // The origin sends and closes first; the client continues.
         let mut client = enter(&link);
         let mut served = accept(&origin);
         served.write_all(b"220 ready\r\n").expect("it is sent");
@@ -168,7 +168,7 @@ fn without_an_origin_the_client_is_reset() {
     assert!(access.len() == 1 && !access[0].contains("reason=closed"), "{access:?}");
 }
 
-/// A listener on the loopback of the far end.
+/// Returns a listener on the loopback of the far end.
 fn origin(link: &Link) -> (TcpListener, u16) {
     let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let origin = link.far.inside(|| TcpListener::bind(any)).expect("a port");
@@ -185,7 +185,7 @@ fn enter(link: &Link) -> TcpStream {
     patient(link.near.inside(|| TcpStream::connect(ENTRANCE)).expect("the frontend accepts"))
 }
 
-/// Fails rather than waits for ever.
+/// Sets a timeout, so that the test fails instead of blocking.
 fn patient(stream: TcpStream) -> TcpStream {
     stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout can be set");
     stream
@@ -228,7 +228,7 @@ fn as_client_the_origin_sees_the_clients_own_address_and_port() {
     client.write_all(b"hello").expect("it is sent");
     let (mut served, peer) = listener.accept().expect("a connection");
     assert_eq!(peer, client.local_addr().expect("an address"));
-    // Unread data at the close of a socket makes the close a reset.
+    // A socket that is closed with unread data sends a reset.
     served.read_exact(&mut [0; 5]).expect("what the client said");
     served.write_all(b"welcome").expect("it is sent");
     drop(served);

@@ -16,7 +16,7 @@ use crate::pages::{Pages, fetches};
 use crate::process::{run, text};
 use crate::scale::Scale;
 
-/// Where the kernel is, seen from the stack.
+/// The kernel's addresses, as seen from the stack.
 const KERNEL: [&str; 2] = ["10.8.0.1", "[fd08::1]"];
 /// The stack's addresses, in networks where the kernel has [`KERNEL`].
 const STACK: [&str; 2] = ["10.8.0.2", "fd08::2"];
@@ -67,7 +67,7 @@ fn get_repeats_over_fresh_connections_and_counts_each() {
 }
 
 #[test]
-fn a_refusal_of_the_kernel_is_told_at_once() {
+fn refusal_of_the_kernel_is_reported_at_once() {
     require!();
     let namespace = Namespace::new();
     for host in KERNEL {
@@ -113,7 +113,7 @@ fn data_after_our_half_close_still_arrives() {
             let address: SocketAddr = format!("{host}:0").parse().expect("an address");
             let listener = namespace.inside(|| TcpListener::bind(address)).expect("a port");
             let address = listener.local_addr().expect("an address");
-            // Answers only when it has heard all: what it got, backwards.
+            // Answers after the end of the data with the data in reverse order.
             let server = std::thread::spawn(move || {
                 let (mut stream, _) = listener.accept().expect("a connection");
                 let mut heard = Vec::new();
@@ -135,7 +135,7 @@ fn data_after_our_half_close_still_arrives() {
 }
 
 #[test]
-fn an_abort_is_a_reset_to_the_kernel_and_the_other_way_round() {
+fn aborts_are_resets_in_both_directions() {
     require!();
     let namespace = Namespace::new();
     with_endpoint(&namespace, async |endpoint| {
@@ -165,8 +165,8 @@ pub(crate) fn with_endpoint(namespace: &Namespace, body: impl AsyncFnOnce(Endpoi
     with_endpoint_of(namespace, TcpConfig::default(), true, body);
 }
 
-/// The same with this TCP, over a device with offloads or, so that a capture shows what a wire would,
-/// without.
+/// Like [`with_endpoint`] with this TCP, over a device with or without offloads; without them a capture shows
+/// packets as on a wire.
 pub(crate) fn with_endpoint_of(
     namespace: &Namespace,
     tcp: TcpConfig,
@@ -191,7 +191,7 @@ pub(crate) fn with_endpoint_of(
     });
 }
 
-/// One request over an open connection; the body.
+/// Makes one request over an open connection; returns the body.
 async fn ask(stream: &mut TcpStream, path: &str) -> Vec<u8> {
     let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n");
     stream.write_all(request.as_bytes()).await.expect("it is sent");

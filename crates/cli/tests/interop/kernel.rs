@@ -1,4 +1,5 @@
-//! The kernel with itself over the emulated link: if this fails, it is the stage and not the stack.
+//! The kernel with itself over the emulated link: a failure here is one of the test environment, not of the
+//! stack.
 
 use crate::capture::assert_sound;
 use crate::link::{CLEAN, FAR, LOSSY, Link};

@@ -1,4 +1,4 @@
-//! Two namespaces and `brisk emulate` between them: a link that behaves as the test wants.
+//! Two namespaces with `brisk emulate` between them: a link with the properties that a test requests.
 
 use std::net::IpAddr;
 use std::process::Stdio;
@@ -6,27 +6,26 @@ use std::process::Stdio;
 use crate::namespace::Namespace;
 use crate::process::{Ended, Process};
 
-/// An address of a host, one of each family.
+/// An address of a host, in each family.
 #[derive(Clone, Copy)]
 pub(crate) struct Address {
     pub(crate) ip: IpAddr,
-    /// As it stands in a URL.
+    /// The address in a URL.
     pub(crate) url: &'static str,
 }
 
-/// Where the kernel of the far end is.
+/// The addresses of the kernel at the far end.
 pub(crate) const FAR: [Address; 2] = [
     Address { ip: IpAddr::V4(std::net::Ipv4Addr::new(10, 77, 0, 2)), url: "10.77.0.2" },
     Address { ip: IpAddr::V6(std::net::Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 2)), url: "[fd77::2]" },
 ];
-/// Where the kernel of the near end is.
+/// The addresses of the kernel at the near end.
 const NEAR: [IpAddr; 2] = [
     IpAddr::V4(std::net::Ipv4Addr::new(10, 77, 0, 1)),
     IpAddr::V6(std::net::Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 1)),
 ];
 
-/// The link that both papers are about, shortened so that hundreds of transfers fit into a test: 2 % loss and
-/// reordering.
+/// The link of both papers, shortened so that hundreds of transfers fit into a test: 2 % loss and reordering.
 pub(crate) const LOSSY: &[&str] = &[
     "--rtt",
     "20ms",
@@ -41,10 +40,10 @@ pub(crate) const LOSSY: &[&str] = &[
     "--seed",
     "7",
 ];
-/// Nothing is lost.
+/// A link without loss.
 pub(crate) const CLEAN: &[&str] = &["--rtt", "2ms"];
 
-/// The near end (client) and the far end (server). TUN device `brisk0` at both.
+/// The near end (client) and the far end (server), with a TUN device `brisk0` at both.
 pub(crate) struct Link {
     emulator: Process,
     pub(crate) near: Namespace,
@@ -52,7 +51,7 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// With the words of the link grammar.
+    /// Starts a link with these flags.
     pub(crate) fn start(words: &[&str]) -> Link {
         let (near, far) = (Namespace::new(), Namespace::new());
         let between = format!("{},{}", near.name(), far.name());
@@ -63,7 +62,7 @@ impl Link {
         Link { emulator, near, far }
     }
 
-    /// Leads to `networks` behind the far end.
+    /// Adds routes to `networks` behind the far end.
     pub(crate) fn route_beyond_far(&self, networks: &[&str]) {
         self.far.forward();
         networks
@@ -71,18 +70,18 @@ impl Link {
             .for_each(|network| self.near.route(network, of_family(network, FAR.map(|far| far.ip))));
     }
 
-    /// Leads back to `networks` behind the near end.
+    /// Adds routes back to `networks` behind the near end.
     pub(crate) fn route_beyond_near(&self, networks: &[&str]) {
         self.near.forward();
         networks.iter().for_each(|network| self.far.route(network, of_family(network, NEAR)));
     }
 
-    /// Bytes that have come out at the near end.
+    /// Returns the bytes that have arrived at the near end.
     pub(crate) fn carried(&self) -> u64 {
         self.near.received_on("brisk0")
     }
 
-    /// Carries nothing until [`resume`](Link::resume).
+    /// Stops all packets until [`resume`](Link::resume).
     pub(crate) fn pause(&self) {
         self.emulator.signal("-STOP");
     }
@@ -91,7 +90,7 @@ impl Link {
         self.emulator.signal("-CONT");
     }
 
-    /// Ends the link; what it counted.
+    /// Ends the link; returns its result.
     pub(crate) fn stop(self) -> serde_json::Value {
         let Ended { status, said } = self.emulator.stop();
         assert_eq!(status, Some(0), "{said}");
@@ -100,7 +99,7 @@ impl Link {
     }
 }
 
-/// The gateway, of an IPv4 and an IPv6 one, for `network`.
+/// Returns the gateway for `network`, of an IPv4 and an IPv6 one.
 fn of_family(network: &str, [v4, v6]: [IpAddr; 2]) -> IpAddr {
     if network.contains(':') { v6 } else { v4 }
 }

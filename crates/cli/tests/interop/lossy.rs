@@ -1,4 +1,4 @@
-//! Both roles over a link that loses 2 % of the packets and brings others out of order.
+//! Both roles over a link that loses 2 % of the packets and reorders others.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
@@ -13,7 +13,7 @@ use crate::serve;
 
 /// Bytes of a short transfer.
 const SHORT: u64 = 30_000;
-/// Clients at one time.
+/// Number of concurrent clients.
 const CLIENTS: u32 = 4;
 
 #[test]
@@ -72,7 +72,7 @@ fn get_receives_short_and_long_files_unchanged() {
     assert!(counted["down"]["dropped_loss"].as_u64() > Some(100), "the link did lose packets: {counted}");
 }
 
-/// Does `one` so many times, [`CLIENTS`] at a time.
+/// Runs `one` this many times, [`CLIENTS`] at a time.
 pub(crate) fn many(times: u32, one: impl Fn(u32) + Sync) {
     let next = AtomicU32::new(0);
     thread::scope(|scope| {

@@ -1,11 +1,11 @@
-//! Rights that this machine gives the tests, and the tests that are skipped without them.
+//! Rights that the tests need, and the tests that are skipped without them.
 
 use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// Leaves the test, saying why, unless network namespaces and these programs can be had.
+/// Skips the test, with the reason, unless network namespaces and these programs are available.
 macro_rules! require {
     ($($program:literal),* $(,)?) => {
         if let Err(why) = $crate::machine::has(&[$($program),*]) {
@@ -15,7 +15,7 @@ macro_rules! require {
     };
 }
 
-/// Whether there are network namespaces with TUN devices, and `programs`. The error says what is missing.
+/// Checks for network namespaces with TUN devices and for `programs`. The error is what is missing.
 pub(crate) fn has(programs: &[&str]) -> Result<(), String> {
     static RIGHTS: OnceLock<Result<(), String>> = OnceLock::new();
     RIGHTS.get_or_init(rights).clone()?;
@@ -25,11 +25,11 @@ pub(crate) fn has(programs: &[&str]) -> Result<(), String> {
     }
 }
 
-/// Says so past the capture of test output, which would swallow it.
+/// Prints the reason directly to stderr, because the capture of test output would hide it.
 pub(crate) fn skipped(why: &str) {
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("a test");
-    // In one piece, since other tests write too. A closed stderr has no reader to miss the line.
+    // In one write, since other tests write too. If stderr is closed, nobody reads the line.
     let _ = std::io::stderr().write_all(format!("SKIPPED {test}: {why}\n").as_bytes());
 }
 
@@ -38,7 +38,7 @@ fn is_installed(program: &str) -> bool {
     std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
 }
 
-/// Tries what every test does: a namespace, and a TUN device in it.
+/// Creates a namespace and a TUN device in it, as every test does.
 fn rights() -> Result<(), String> {
     if !is_installed("ip") {
         return Err("needs the program ip".to_owned());

@@ -1,4 +1,5 @@
-//! The gateway pair while addresses change: of the frontend's host, of a backend, and of several families.
+//! The gateway pair while the address of the frontend's host or of a backend changes, and with backends of
+//! both families.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -11,10 +12,10 @@ use crate::process::{Process, eventually};
 const ENTRANCE: &str = "127.0.0.1:8080";
 const ADMIN: &str = "127.0.0.1:9413";
 const KEY: &str = "6f1c0dd5a1f3b6b6e0a7f0c59f5d6b1c3a9e8d7c6b5a49382716054f3e2d1c0b";
-/// Name of a backend that the frontend is given.
+/// Name of a backend in the frontend's configuration.
 const NAME: &str = "backend.example";
 
-/// A frontend's host and a backend's, with a cable between them and an origin beside the backend.
+/// A frontend's and a backend's host, connected by a veth pair, with an origin next to the backend.
 struct Cable {
     near: Namespace,
     far: Namespace,
@@ -55,12 +56,12 @@ impl Cable {
         frontend
     }
 
-    /// The answer to a request through the pair.
+    /// Returns the answer to a request through the pair.
     fn ask(&self) -> std::io::Result<String> {
         get(&self.near, ENTRANCE)
     }
 
-    /// Health and transport of each backend.
+    /// Returns health and transport of each backend.
     fn backends(&self) -> Vec<(String, String)> {
         let status = get(&self.near, ADMIN).expect("a status");
         let (_, body) = status.split_once("\r\n\r\n").expect("a body");
@@ -75,7 +76,7 @@ fn add(namespace: &Namespace, address: &str) {
     namespace.ip(&["addr", "add", &format!("{address}/24"), "dev", "e0"]);
 }
 
-/// Answers a message with itself, and goes on if it announces more.
+/// Sends a message back, and continues if it announces another.
 fn answer(mut stream: TcpStream) {
     let mut request = [0; 1000];
     while let Ok(count @ 1..) = stream.read(&mut request) {
@@ -107,7 +108,8 @@ fn get(namespace: &Namespace, address: &str) -> std::io::Result<String> {
 struct Hosts(PathBuf);
 
 impl Hosts {
-    /// Before a program is started in `namespace`. An error says why there can be none.
+    /// Creates the file, which must exist before a program is started in `namespace`. The error is the reason
+    /// why that is impossible.
     fn of(namespace: &Namespace, addresses: &[&str]) -> std::io::Result<Hosts> {
         let directory = PathBuf::from("/etc/netns").join(namespace.name());
         std::fs::create_dir_all(&directory)?;
@@ -157,7 +159,7 @@ fn frontend_whose_address_changes_stays_on_udp() {
     eventually("the hop is in UDP", || {
         (cable.backends() == [("up".to_owned(), "brisk".to_owned())]).then_some(())
     });
-    // The frontend has told the backend that it is the same one.
+    // The frontend has proved to the backend that it is the same one.
     open.write_all(b"more\n").expect("it is sent");
     open.read_exact(&mut [0; 15]).expect("an answer over the new address");
     assert!(changed.elapsed() < Duration::from_secs(15), "{:?}", changed.elapsed());
@@ -182,11 +184,11 @@ fn backend_that_moves_is_found_by_its_name() {
 }
 
 #[test]
-fn backend_is_asked_at_each_address_of_its_name() {
+fn backend_is_tried_at_each_address_of_its_name() {
     require!();
     let cable = Cable::new();
     add(&cable.far, "10.88.0.8");
-    // The system's resolver prefers those that have more bits in common with the host's own.
+    // The system's resolver prefers addresses with more bits in common with the host's own.
     let _hosts = hosts!(cable, &["10.88.0.3", "10.88.0.7", "10.88.0.8"]);
     let _backend = cable.backend("10.88.0.8:7443");
     let frontend = cable.frontend(&["backend.example:7443"]);

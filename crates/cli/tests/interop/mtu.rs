@@ -1,4 +1,4 @@
-//! A path narrower than both ends think: with the ICMP errors that say so, and without them.
+//! A path with a smaller MTU than at both ends: with the ICMP errors that report it, and without them.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use crate::process::{Process, run, text};
 use crate::serve;
 
 const NARROW: &[&str] = &["--rtt", "20ms", "--mtu", "1400"];
-/// Rules for a router that says nothing.
+/// Rules for a router that sends no ICMP errors.
 const SILENCE: &str = "table inet silence { chain forward { type filter hook forward priority 0; \
                        icmp type destination-unreachable drop; icmpv6 type packet-too-big drop; }; }";
 
@@ -26,16 +26,16 @@ fn fetch_within(limit: Duration, link: &Link) {
 }
 
 #[test]
-fn mtu_named_by_a_router_is_heeded() {
+fn mtu_reported_by_a_router_is_used() {
     require!("curl");
     let link = Link::start(NARROW);
-    // Less than three timeouts: it was told, and did not find out by itself.
+    // Less than three timeouts: the sender learned the MTU from the error, not from losses.
     fetch_within(Duration::from_secs(3), &link);
     assert!(link.stop()["down"]["dropped_mtu"].as_u64() > Some(0), "the path was too narrow");
 }
 
 #[test]
-fn a_black_hole_is_found_without_being_told() {
+fn black_hole_is_found_without_an_icmp_error() {
     require!("curl", "nft");
     let link = Link::start(NARROW);
     run(link.far.command("nft").arg(SILENCE));
@@ -43,7 +43,7 @@ fn a_black_hole_is_found_without_being_told() {
     assert!(link.stop()["down"]["dropped_mtu"].as_u64() > Some(0), "the path was too narrow");
 }
 
-/// The handshake of a gateway pair announces segments that the path does not carry.
+/// The handshake of a gateway pair announces segments that are too large for the path.
 #[test]
 fn the_doctor_tests_the_segment_that_it_reports() {
     require!();

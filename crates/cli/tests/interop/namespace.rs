@@ -1,4 +1,4 @@
-//! A network namespace that vanishes with the test.
+//! A network namespace that is removed with the test.
 
 use std::net::IpAddr;
 use std::process::{Command, Output};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use brisk_packet_io::netns;
 
-/// A fresh network namespace with its loopback up, known to `ip netns` by name.
+/// A fresh network namespace with its loopback up and a name for `ip netns`.
 pub(crate) struct Namespace {
     name: String,
 }
@@ -25,21 +25,21 @@ impl Namespace {
         &self.name
     }
 
-    /// `program`, to run inside.
+    /// Returns a command that runs `program` inside.
     pub(crate) fn command(&self, program: &str) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.name, program]);
         command
     }
 
-    /// `brisk` with these words, to run inside.
+    /// Returns a command that runs `brisk` with these words inside.
     pub(crate) fn brisk(&self, words: &[&str]) -> Command {
         let mut command = self.command(env!("CARGO_BIN_EXE_brisk"));
         command.args(words);
         command
     }
 
-    /// `ip` with these words, about this namespace.
+    /// Runs `ip` with these words for this namespace.
     pub(crate) fn ip(&self, words: &[&str]) {
         ip(&[&["-n", &self.name], words].concat());
     }
@@ -50,7 +50,7 @@ impl Namespace {
         namespace.run(body).expect("it can be entered")
     }
 
-    /// Packets for others are passed on.
+    /// Enables forwarding.
     pub(crate) fn forward(&self) {
         ["ipv4/ip_forward", "ipv6/conf/all/forwarding"].iter().for_each(|name| self.set(name, "1"));
     }
@@ -62,7 +62,7 @@ impl Namespace {
             .unwrap_or_else(|error| panic!("{path}={value}: {error}"));
     }
 
-    /// Bytes that a device of this namespace has received.
+    /// Returns the bytes that a device of this namespace has received.
     pub(crate) fn received_on(&self, device: &str) -> u64 {
         let table =
             self.inside(|| std::fs::read_to_string("/proc/thread-self/net/dev")).expect("a table of devices");
@@ -71,7 +71,6 @@ impl Namespace {
             .expect("the device is in the table")
     }
 
-    /// `network` is reached through `gateway`.
     pub(crate) fn route(&self, network: &str, gateway: IpAddr) {
         self.ip(&["route", "add", network, "via", &gateway.to_string()]);
     }
@@ -79,7 +78,7 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        // Processes inside keep it alive without a name; nobody is left to report a failure to.
+        // Processes inside keep the namespace alive without a name; a failure cannot be reported here.
         let _ = Command::new("ip").args(["netns", "delete", &self.name]).output();
     }
 }

@@ -1,5 +1,5 @@
 //! Our TCP on the host's own addresses, through packet sockets: to the kernel's TCP in both roles, and as the
-//! way of the gateway pair where the path carries no UDP.
+//! transport of the gateway pair if the path carries no UDP.
 
 use std::process::Command;
 
@@ -21,7 +21,7 @@ fn fetching_on_the_hosts_own_address_is_not_disturbed_by_its_kernel() {
         run(link.near.brisk(&words).arg(&copy));
         assert_same(&copy, &page);
     }
-    // After a process has ended with its last segment lost, the kernel answers later packets, and may.
+    // If a process ends with its last segment lost, the kernel may answer later packets.
     let ended = FAR.len() as u64;
     assert!(resets(&link.near) <= ended, "the kernel has answered for us");
     assert!(guarded(&link.near) > 0, "the guards were not needed?");
@@ -44,7 +44,7 @@ fn serving_on_the_hosts_own_address_leaves_its_other_ports_to_the_kernel() {
         }
     }
     assert_eq!(resets(&link.far), before, "the kernel has answered for us");
-    // When the process goes, so does its guard.
+    // The guard ends with the process.
     assert_eq!(server.stop().status, Some(0));
     let refused = link.near.command("curl").args(["-sS", "-m", "5", "http://10.77.0.2:8000/"]).output();
     assert_eq!(refused.expect("curl starts").status.code(), Some(7), "nobody listens");
@@ -55,7 +55,7 @@ const PORT: &str = "7443";
 const ADMIN: &str = "127.0.0.1:9413";
 const KEY: &str = "6f1c0dd5a1f3b6b6e0a7f0c59f5d6b1c3a9e8d7c6b5a49382716054f3e2d1c0b";
 
-/// A path of which parts can be blocked by rules of the near host, which tracks connections.
+/// A path on which rules of the near host, which tracks connections, can block packets.
 struct Blocked<'a>(&'a Namespace);
 
 impl<'a> Blocked<'a> {
@@ -81,7 +81,7 @@ fn transport(namespace: &Namespace) -> String {
 }
 
 #[test]
-fn the_hop_goes_the_first_way_that_the_path_carries_and_comes_back() {
+fn hop_uses_the_first_working_transport_and_returns_to_udp() {
     require!("nginx", "curl", "nft");
     let (link, pages) = (Link::start(CLEAN), Pages::new());
     let page = pages.write("page", 300_000);
@@ -132,12 +132,12 @@ fn the_hop_goes_the_first_way_that_the_path_carries_and_comes_back() {
     assert_eq!(backend.stop().status, Some(0));
 }
 
-/// Segments with RST that the kernel of a namespace has sent.
+/// Returns the number of RST segments that the kernel of a namespace has sent.
 pub(crate) fn resets(namespace: &Namespace) -> u64 {
     counter(namespace, "TcpOutRsts")
 }
 
-/// Segments that its guards have swallowed.
+/// Returns the number of segments that its guards have dropped.
 fn guarded(namespace: &Namespace) -> u64 {
     counter(namespace, "TcpExtTCPMinTTLDrop")
 }
@@ -149,7 +149,7 @@ fn counter(namespace: &Namespace, name: &str) -> u64 {
     value.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("no {name} in {said}"))
 }
 
-/// Two hosts on an Ethernet, interface `eth` at both.
+/// Creates two hosts on an Ethernet, with the interface `eth` at both.
 pub(crate) fn ethernet() -> (Namespace, Namespace) {
     let (near, far) = (Namespace::new(), Namespace::new());
     near.ip(&["link", "add", "eth", "type", "veth", "peer", "name", "eth", "netns", far.name()]);
@@ -186,15 +186,15 @@ fn kernel_redirects_frames_on_ethernet_and_keeps_its_own() {
             let url = format!("http://{host}:{port}/page");
             fetches(near.command("curl").args(["-sSfg", "-m", "60", &url]), &page, 1);
         }
-        // The other way round: ours opens the connection.
+        // In the opposite direction: our stack opens the connection.
         let (url, copy) = (format!("http://{host}/page"), pages.path("copy"));
         run(near.brisk(&["get", &url, "--device", "packet:eth", "-o"]).arg(&copy));
         assert_same(&copy, &page);
     }
     assert_eq!(resets(&far), before, "the kernel has answered for us");
-    // The kernel answers segments that come after a process has ended, and may.
+    // The kernel may answer segments that arrive after a process has ended.
     assert!(resets(&near) <= 2, "the kernel has answered for us");
-    // Nothing is left behind, not even by who is killed: the kernel answers for the port again.
+    // Nothing remains, even after SIGKILL: the kernel answers for the port again.
     server.signal("-KILL");
     eventually("the device has gone", || (!has_interface(&far, "brisk0")).then_some(()));
     let refused = near.command("curl").args(["-sS", "-m", "5", "http://10.66.0.2:8000/"]).output();
@@ -203,9 +203,9 @@ fn kernel_redirects_frames_on_ethernet_and_keeps_its_own() {
 }
 
 /// Long files over an interface that takes packets of any length, over one that has them cut into 1,500
-/// bytes, and with losses; and to somebody who does not read for a while.
+/// bytes, and with losses; and to a client that does not read for a while.
 #[test]
-fn long_files_arrive_unchanged_whatever_becomes_of_packets() {
+fn long_files_arrive_unchanged_with_any_segmentation_and_loss() {
     require!("curl", "ethtool", "nft");
     let ((near, far), pages) = (ethernet(), Pages::new());
     let page = pages.write("page", 50_000_000);

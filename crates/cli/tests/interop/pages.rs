@@ -1,4 +1,4 @@
-//! Files to be fetched, and the comparison of what arrived with what was there.
+//! Files to fetch, and the comparison of fetched and original files.
 
 use std::fs::File;
 use std::io::{BufReader, Read, Write};
@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::process::text;
 
-/// A directory that vanishes with the test.
+/// A directory that is removed with the test.
 pub(crate) struct Pages {
     directory: PathBuf,
 }
 
 impl Pages {
-    /// With `small`, 700 bytes.
+    /// Creates a directory with `small`, a file of 700 bytes.
     pub(crate) fn new() -> Pages {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("brisk-it-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
@@ -25,7 +25,7 @@ impl Pages {
         pages
     }
 
-    /// A file of `len` bytes that repeats nowhere, so that bytes out of place are seen.
+    /// Writes a file of `len` bytes that does not repeat, so that misplaced bytes are found.
     pub(crate) fn write(&self, name: &str, len: u64) -> PathBuf {
         let path = self.path(name);
         let mut file = File::create(&path).expect("a file can be made");
@@ -55,12 +55,12 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // Left for whoever tidies the directory for temporary files.
+        // If this fails, the system cleans the directory for temporary files.
         let _ = std::fs::remove_dir_all(&self.directory);
     }
 }
 
-/// Runs `command`, which succeeds, and whose stdout is the file `expected`, `times` over.
+/// Runs `command`, which must succeed with the file `expected` on stdout, repeated `times`.
 pub(crate) fn fetches(command: &mut Command, expected: &Path, times: u32) {
     let mut child =
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts");
@@ -75,15 +75,15 @@ pub(crate) fn fetches(command: &mut Command, expected: &Path, times: u32) {
     assert_eq!(difference, None, "{command:?}");
 }
 
-/// The two files are the same.
+/// Checks that the two files are equal.
 pub(crate) fn assert_same(copy: &Path, original: &Path) {
     let mut reader =
         BufReader::new(File::open(copy).unwrap_or_else(|error| panic!("{}: {error}", copy.display())));
     assert_eq!(first_difference(&mut reader, original, true), None, "{} is no copy", copy.display());
 }
 
-/// Where `body` first differs from the file `expected`; its end counts as a difference only if it is to end
-/// there.
+/// Returns where `body` first differs from the file `expected`; bytes after the whole file are a difference
+/// only with `ends`.
 fn first_difference(body: &mut impl Read, expected: &Path, ends: bool) -> Option<String> {
     let mut original = File::open(expected).expect("the original is there");
     let (mut ours, mut theirs) = (vec![0; 1 << 16], vec![0; 1 << 16]);

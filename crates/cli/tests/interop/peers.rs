@@ -33,7 +33,7 @@ fn with_each_peer(namespace: &Namespace, mut transfer: impl FnMut(usize)) {
 }
 
 #[test]
-fn serve_takes_every_kind_of_client() {
+fn serve_works_with_every_kind_of_client() {
     require!("curl", "dumpcap", "tshark");
     let (link, pages) = (Link::start(LOSSY), Pages::new());
     let page = pages.write("page", 300_000);
@@ -48,7 +48,7 @@ fn serve_takes_every_kind_of_client() {
 }
 
 #[test]
-fn get_takes_every_kind_of_server() {
+fn get_works_with_every_kind_of_server() {
     require!("nginx", "dumpcap", "tshark");
     let (link, pages) = (Link::start(LOSSY), Pages::new());
     let page = pages.write("page", 300_000);

@@ -1,4 +1,4 @@
-//! A program that runs beside the test: its output is collected, and it ends with the test.
+//! A program that runs next to the test: its output is collected, and it ends with the test.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Output, Stdio};
@@ -6,10 +6,10 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Longest wait for anything that ought to happen soon.
+/// Maximum time to wait for an event that should happen soon.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Killed when dropped; what it said is printed if the test is failing then.
+/// Killed on drop; its output is printed if the test is failing.
 pub(crate) struct Process {
     name: &'static str,
     child: Child,
@@ -17,10 +17,10 @@ pub(crate) struct Process {
     listening: Vec<JoinHandle<()>>,
 }
 
-/// How a program ended.
+/// Result of a program.
 pub(crate) struct Ended {
     pub(crate) status: Option<i32>,
-    /// Both outputs, line by line as they came.
+    /// Both outputs, line by line in the order of arrival.
     pub(crate) said: String,
 }
 
@@ -31,7 +31,7 @@ struct Said {
 }
 
 impl Process {
-    /// Starts `command`. Its stdout is collected too unless the caller has sent it elsewhere.
+    /// Starts `command`. Its stdout is collected too, unless the caller has redirected it.
     pub(crate) fn start(name: &'static str, command: &mut Command) -> Process {
         let mut child = command.stderr(Stdio::piped()).spawn().expect("the program starts");
         let said = Arc::new(Said::default());
@@ -40,12 +40,12 @@ impl Process {
         Process { name, child, said, listening: stdout.into_iter().chain(stderr).collect() }
     }
 
-    /// Waits for a line that has `words` in it.
+    /// Waits for a line that contains `words`.
     pub(crate) fn until_it_says(&self, words: &str) -> String {
         self.until_it_says_again(words, 1)
     }
 
-    /// Waits for the line with this number, from 1, among those that have `words` in them.
+    /// Waits for the line with this number, from 1, among those that contain `words`.
     pub(crate) fn until_it_says_again(&self, words: &str, number: usize) -> String {
         let deadline = Instant::now() + PATIENCE;
         let mut text = self.said.text.lock().unwrap_or_else(PoisonError::into_inner);
@@ -59,20 +59,20 @@ impl Process {
         }
     }
 
-    /// Sends it a signal by name.
+    /// Sends a signal by name.
     pub(crate) fn signal(&self, name: &str) {
         let pid = self.child.id().to_string();
         let sent = Command::new("kill").args([name, &pid]).status().is_ok_and(|kill| kill.success());
         assert!(sent, "{} has ended before it was told to", self.name);
     }
 
-    /// Asks it to end (SIGTERM) and waits until it has.
+    /// Sends SIGTERM and waits for the end.
     pub(crate) fn stop(self) -> Ended {
         self.signal("-TERM");
         self.ended()
     }
 
-    /// Waits until it has ended by itself.
+    /// Waits until the program has ended by itself.
     pub(crate) fn ended(mut self) -> Ended {
         let ended = format!("{} ends", self.name);
         let status = eventually(&ended, || self.child.try_wait().expect("it is our child")).code();
@@ -111,7 +111,7 @@ impl Said {
     }
 }
 
-/// Polls `condition` until it has an answer.
+/// Polls `condition` until it returns a value.
 pub(crate) fn eventually<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -123,7 +123,7 @@ pub(crate) fn eventually<T>(what: &str, mut condition: impl FnMut() -> Option<T>
     }
 }
 
-/// Runs `command` to its end, which is a success.
+/// Runs `command` to its end, which must be a success.
 pub(crate) fn run(command: &mut Command) -> Output {
     let out = command.output().expect("the program starts");
     assert!(out.status.success(), "{command:?}: {}\n{}", out.status, text(&out.stderr));

@@ -1,25 +1,25 @@
-//! How much each test does: little by default, an acceptance with `BRISK_INTEROP_SCALE=full`.
+//! Amount of work of each test: small by default, that of an acceptance test with `BRISK_INTEROP_SCALE=full`.
 
-/// Sizes in bytes, counts as they are.
+/// Sizes in bytes, and counts.
 pub(crate) struct Scale {
-    /// One transfer over a path without loss, each way and family.
+    /// One transfer over a path without loss, in each direction and family.
     pub(crate) clean_bulk: u64,
-    /// One transfer at 2 % loss with reordering, each role.
+    /// One transfer at 2 % loss with reordering, in each role.
     pub(crate) lossy_bulk: u64,
     /// One transfer through the gateway pair over the lossy link.
     pub(crate) gateway_bulk: u64,
-    /// Transfers of 30 kB over the lossy link, each on a fresh connection.
+    /// Number of transfers of 30 kB over the lossy link, each on a fresh connection.
     pub(crate) lossy_fetches: u32,
-    /// Connections one after the other over a path without loss.
+    /// Number of consecutive connections over a path without loss.
     pub(crate) sequential: u32,
-    /// Seconds after which a transfer is given up.
+    /// Time limit of a transfer, seconds.
     pub(crate) patience: &'static str,
 }
 
 pub(crate) const SCALE_VARIABLE: &str = "BRISK_INTEROP_SCALE";
 
 impl Scale {
-    /// The request of the environment.
+    /// Returns the scale that the environment requests.
     pub(crate) fn chosen() -> Scale {
         match std::env::var(SCALE_VARIABLE).as_deref() {
             Ok("full") => Scale {

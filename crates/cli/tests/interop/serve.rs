@@ -12,10 +12,10 @@ use crate::pages::{Pages, assert_same, fetches};
 use crate::process::{Ended, Process, run, text};
 use crate::scale::Scale;
 
-/// Where the stack is, in each family.
+/// The addresses of the stack, in each family.
 const STACK: [&str; 2] = ["10.7.0.2", "[fd07::2]"];
 
-/// `brisk serve` in `namespace`, reachable as [`STACK`] on port 80.
+/// Starts `brisk serve` in `namespace`, reachable at [`STACK`] on port 80.
 pub(crate) fn serve(namespace: &Namespace, pages: &Pages) -> Process {
     serve_with(namespace, pages, &[])
 }
@@ -57,7 +57,7 @@ fn curl_gets_small_and_large_files_unchanged() {
 }
 
 #[test]
-fn head_tells_the_length_and_sends_no_body() {
+fn head_has_the_length_and_no_body() {
     require!("curl");
     let (namespace, _pages, _server) = stage();
     for host in STACK {
@@ -68,7 +68,7 @@ fn head_tells_the_length_and_sends_no_body() {
     }
 }
 
-/// `curl` for `url` so many times; copy `i` goes to the path that `to` names.
+/// Returns a `curl` command that fetches `url` this many times; copy `i` goes to the path from `to`.
 pub(crate) fn curl_many(
     namespace: &Namespace,
     words: &[&str],
@@ -103,7 +103,7 @@ fn fifty_clients_at_once_each_get_their_file() {
     assert_eq!(ended.status, Some(0), "{}", ended.said);
 }
 
-/// Fifty clients at once over each family; then the server is stopped.
+/// Runs fifty clients at once over each family; then stops the server.
 fn fifty_at_once(namespace: &Namespace, pages: &Pages, server: Process) -> Ended {
     let page = pages.write("page", 300_000);
     for host in STACK {
@@ -161,7 +161,7 @@ fn a_second_server_does_not_take_the_device_of_the_first() {
 }
 
 #[test]
-fn connections_one_after_the_other_leave_nothing_behind() {
+fn consecutive_connections_leave_no_state() {
     require!();
     let (namespace, _pages, server) = stage();
     for i in 0..Scale::chosen().sequential {
@@ -181,7 +181,7 @@ fn connections_one_after_the_other_leave_nothing_behind() {
 }
 
 #[test]
-fn a_client_that_has_said_all_still_gets_the_whole_answer() {
+fn client_that_has_closed_its_side_gets_the_whole_answer() {
     require!();
     let (namespace, pages, _server) = stage();
     let page = pages.write("page", 1_000_000);
@@ -197,7 +197,7 @@ fn a_client_that_has_said_all_still_gets_the_whole_answer() {
 }
 
 #[test]
-fn a_port_that_nobody_listens_on_refuses() {
+fn port_without_listener_refuses() {
     require!();
     let (namespace, _pages, _server) = stage();
     for host in STACK {
@@ -207,7 +207,7 @@ fn a_port_that_nobody_listens_on_refuses() {
 }
 
 #[test]
-fn clients_that_reset_in_mid_transfer_harm_nobody_else() {
+fn resets_in_mid_transfer_do_not_affect_other_clients() {
     require!("curl");
     let (namespace, pages, _server) = stage();
     let bulk = pages.write("bulk", 3_000_000);
@@ -224,7 +224,7 @@ fn clients_that_reset_in_mid_transfer_harm_nobody_else() {
 }
 
 #[test]
-fn without_its_device_the_program_ends_and_says_why() {
+fn removed_device_ends_the_program_with_a_reason() {
     require!();
     let (namespace, _pages, server) = stage();
     namespace.ip(&["link", "delete", "brisk1"]);

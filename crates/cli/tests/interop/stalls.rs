@@ -1,4 +1,4 @@
-//! Readers that stop reading and paths that stop carrying: both roles wait, and go on when it goes on.
+//! Readers that stop reading and paths that stop carrying packets: both roles wait, and continue afterwards.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -63,7 +63,7 @@ fn a_kernel_waits_for_an_application_of_ours_that_does_not_read() {
 }
 
 #[test]
-fn transfers_survive_a_path_that_carries_nothing_for_a_while() {
+fn transfers_survive_an_interrupted_path() {
     require!("nginx", "curl");
     let words = [CLEAN, &["--rate", "50mbit", "--queue", "200p"]].concat();
     let (link, pages) = (Link::start(&words), Pages::new());

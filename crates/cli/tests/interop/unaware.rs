@@ -1,5 +1,5 @@
-//! Corrective offered to, and asked for by, peers that do not know it: nginx and curl over the kernel's TCP.
-//! But for the offer on the SYN, what we send is what plain TCP sends.
+//! Corrective with peers that do not support it: nginx and curl over the kernel's TCP. Except for the option
+//! on the SYN, our packets are those of plain TCP.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -17,14 +17,14 @@ use crate::nginx;
 use crate::pages::Pages;
 use crate::process::text;
 
-/// One write, several flights.
+/// One write that takes several flights.
 const BODY: usize = 40_000;
-/// The option's kind, RFC 4727; and the other of the two experimental ones.
+/// The option's kind (RFC 4727), and the other experimental kind.
 const EXPERIMENTAL: [&str; 2] = ["254", "253"];
-/// The stack; the kernel is 10.8.0.1.
+/// The stack's address; the kernel has 10.8.0.1.
 const STACK: &str = "10.8.0.2";
 
-/// A segment with payload, without what depends on the moment: acknowledgement, window, times and PSH.
+/// A segment with payload, without values that depend on time: acknowledgement, window, time stamps and PSH.
 type Segment = Vec<String>;
 
 /// Packets that were sent in one connection.
@@ -32,13 +32,13 @@ type Segment = Vec<String>;
 struct Sent {
     /// Options of our SYN or SYN-ACK, by kind.
     syn: BTreeSet<String>,
-    /// Segments of ours that carry payload: number relative to the SYN's, length, flags, length of the
-    /// header, kinds of the options, payload. One that was sent twice counts once.
+    /// Our segments with payload: relative sequence number, length, flags, header length, kinds of the
+    /// options, payload. A retransmission counts once.
     data: BTreeSet<Segment>,
 }
 
 #[test]
-fn nginx_gets_from_us_what_plain_tcp_sends() {
+fn nginx_receives_the_segments_of_plain_tcp() {
     require!("nginx", "dumpcap", "tshark");
     let (namespace, pages) = (Namespace::new(), Pages::new());
     let page = std::fs::read(pages.write("page", BODY as u64)).expect("the page");
@@ -46,7 +46,7 @@ fn nginx_gets_from_us_what_plain_tcp_sends() {
     let fetch = async |endpoint: Endpoint| {
         let address: SocketAddr = "10.8.0.1:80".parse().expect("an address");
         let mut stream = endpoint.connect(address).await.expect("nginx accepts");
-        // Long enough for some segments: what is asked for stands behind it.
+        // Long enough for several segments, with a header at the end that nginx must obey.
         let request = format!("GET /page HTTP/1.1\r\nHost: x\r\n{}Connection: close\r\n\r\n", long_header());
         stream.write_all(request.as_bytes()).await.expect("it is sent");
         let mut answer = Vec::new();
@@ -58,7 +58,7 @@ fn nginx_gets_from_us_what_plain_tcp_sends() {
 }
 
 #[test]
-fn curl_gets_from_us_what_plain_tcp_sends() {
+fn curl_receives_the_segments_of_plain_tcp() {
     require!("curl", "dumpcap", "tshark");
     let (namespace, pages) = (Namespace::new(), Pages::new());
     let page = std::fs::read(pages.write("page", BODY as u64)).expect("the page");
@@ -87,19 +87,19 @@ fn curl_gets_from_us_what_plain_tcp_sends() {
     assert_eq!(plain, corrective, "curl's kernel asks for nothing and gets nothing");
 }
 
-/// Header lines of 6,000 bytes.
+/// Returns header lines of 6,000 bytes.
 fn long_header() -> String {
     (0..6).map(|line| format!("X-Filling-{line}: {}\r\n", "x".repeat(980))).collect()
 }
 
-/// Returns what our stack with the TCP of `arm` sent in the connection that `body` makes, and whether the
-/// other end kept to the options that it knows.
+/// Returns the packets of our stack, with the TCP of `arm`, in the connection of `body`, after a check that
+/// the other end used only options that it supports.
 fn recorded(namespace: &Namespace, pages: &Pages, arm: &str, body: impl AsyncFnOnce(Endpoint)) -> Sent {
     let mut file = PathBuf::new();
     let tcp = Profile::parse(arm).expect("an arm").tcp;
     get::with_endpoint_of(namespace, tcp, false, async |endpoint| {
         let capture = Capture::start(namespace, "brisk1", pages.path(arm));
-        // Ours is the last handle: the device goes with it, and the capture with the device.
+        // This is the last handle: the device is removed with it, and the capture ends with the device.
         body(endpoint.clone()).await;
         file = capture.stop(1);
     });

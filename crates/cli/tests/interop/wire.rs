@@ -1,4 +1,4 @@
-//! The packets of our stack on the wire, in both roles, as tshark sees it on a link without offloads.
+//! The packets of our stack on the wire, in both roles, in tshark on a link without offloads.
 
 use std::path::Path;
 
@@ -51,7 +51,7 @@ fn fetching_speaks_correct_tcp_with_all_the_usual_options() {
     }
 }
 
-/// The SYN or SYN-ACK offers a segment size, window scaling, SACK and timestamps.
+/// Checks that the SYN or SYN-ACK offers a segment size, window scaling, SACK and timestamps.
 fn assert_negotiates(file: &Path, filter: &str) {
     let fields = [
         "tcp.options.mss_val",

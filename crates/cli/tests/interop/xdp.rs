@@ -1,5 +1,5 @@
-//! Our TCP on the host's own addresses through AF_XDP: both roles against the kernel's TCP, beside the
-//! kernel's own services, and what is left when the process is killed.
+//! Our TCP on the host's own addresses through AF_XDP: both roles against the kernel's TCP, next to the
+//! kernel's own services, and the state of the host after the process was killed.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, UdpSocket};
@@ -14,7 +14,7 @@ use crate::packet::{ethernet, resets};
 use crate::pages::{Pages, assert_same, fetches};
 use crate::process::{Process, eventually, run};
 
-/// Leaves the test, saying why, unless the interface of this host can be used.
+/// Skips the test, with the reason, unless the interface of this host can be used.
 macro_rules! require_xdp {
     ($host:expr) => {
         if let Some(why) = refusal($host) {
@@ -28,7 +28,7 @@ fn refusal(host: &Namespace) -> Option<String> {
     found.refused.map(|why| why.to_string())
 }
 
-/// The number of the XDP program at the interface.
+/// Returns the number of the XDP program at the interface.
 fn program(host: &Namespace) -> Option<u32> {
     host.inside(|| xdp::survey("eth")).expect("the interface is there").program
 }
@@ -63,20 +63,20 @@ fn serving_over_af_xdp_leaves_other_traffic_to_the_kernel() {
     let busy =
         far.brisk(&["get", "http://10.66.0.1/", "--device", "xdp:eth"]).output().expect("brisk starts");
     assert!(String::from_utf8_lossy(&busy.stderr).contains("another program has it"), "{busy:?}");
-    // Killed, it takes everything along: the kernel answers for the port again.
+    // A killed process leaves nothing: the kernel answers for the port again.
     server.signal("-KILL");
     eventually("the program has gone", || program(&far).is_none().then_some(()));
     let refused = near.command("curl").args(["-sS", "-m", "5", "http://10.66.0.2:8000/"]).output();
     assert_eq!(refused.expect("curl starts").status.code(), Some(7), "nobody listens");
     fetches(near.command("curl").args(["-sSf", "-m", "60", "http://10.66.0.2/page"]), &page, 1);
-    // And somebody can come after it.
+    // Another server can start after it.
     let after = serve(&far, &pages, "8000");
     fetches(near.command("curl").args(["-sSf", "-m", "60", "http://10.66.0.2:8000/page"]), &page, 1);
     assert_eq!(after.stop().status, Some(0));
     assert_eq!(program(&far), None);
 }
 
-/// Connections of the kernel, one after the other.
+/// Makes consecutive connections of the kernel.
 fn many_small(near: &Namespace, server: &str) {
     near.inside(|| {
         for _ in 0..300 {
@@ -91,7 +91,7 @@ fn many_small(near: &Namespace, server: &str) {
     });
 }
 
-/// The kernel's UDP on our address, and ICMP errors both ways: to a port that nobody has.
+/// Checks the kernel's UDP on our address, and ICMP errors in both directions, to a port without a socket.
 fn datagrams_and_errors_pass(near: &Namespace, far: &Namespace, host: &str) {
     let (here, there) =
         if host.starts_with('[') { ("[fd66::1]", "[fd66::2]") } else { ("10.66.0.1", "10.66.0.2") };
@@ -120,19 +120,19 @@ fn fetch_over_af_xdp_finds_its_neighbour_despite_the_kernel() {
     let page = pages.write("page", 5_000_000);
     let _nginx = nginx::serve(&far, &pages);
     for url in ["http://10.66.0.2/page", "http://[fd66::2]/page"] {
-        // The first packet finds nobody known.
+        // The neighbour of the first packet is not resolved.
         near.ip(&["neigh", "flush", "dev", "eth"]);
         let copy = pages.path("copy");
         run(near.brisk(&["get", url, "--device", "xdp:eth", "--repeat", "3", "-o"]).arg(&copy));
         assert_same(&copy, &page);
     }
-    // The kernel answers segments that come after a process has ended, and may.
+    // The kernel may answer segments that arrive after a process has ended.
     assert!(resets(&near) <= 2, "the kernel has answered for us");
     assert_eq!(program(&near), None);
 }
 
 #[test]
-fn mtu_named_by_a_router_is_heeded_over_af_xdp() {
+fn mtu_reported_by_a_router_is_used_over_af_xdp() {
     require!("curl");
     let ((router, far), client, pages) = (ethernet(), Namespace::new(), Pages::new());
     require_xdp!(&far);
@@ -157,18 +157,18 @@ fn mtu_named_by_a_router_is_heeded_over_af_xdp() {
     let page = pages.write("page", 300_000);
     let _server = serve(&far, &pages, "8000");
     for host in ["10.66.0.2", "[fd66::2]"] {
-        // Interfaces that have just come up find their IPv6 neighbours a second or two later.
+        // Interfaces that have just come up resolve their IPv6 neighbours a second or two later.
         let small = format!("http://{host}:8000/small");
         fetches(client.command("curl").args(["-sSfg", "-m", "30", &small]), &pages.path("small"), 1);
         let (began, url) = (Instant::now(), format!("http://{host}:8000/page"));
         fetches(client.command("curl").args(["-sSfg", "-m", "30", &url]), &page, 1);
-        // By itself it finds out after three timeouts, of 0.2, 0.4 and 0.8 s.
+        // Without the ICMP error it would need three timeouts, of 0.2, 0.4 and 0.8 s.
         assert!(began.elapsed() < Duration::from_millis(1400), "{url} took {:?}", began.elapsed());
     }
 }
 
 #[test]
-fn doctor_says_what_is_in_the_way_of_af_xdp() {
+fn doctor_reports_the_obstacles_of_af_xdp() {
     require!();
     let ((_near, far), pages) = (ethernet(), Pages::new());
     require_xdp!(&far);

@@ -1,5 +1,4 @@
-//! Fast Open keys from what operators have: a farm is played by servers that come one after the other behind
-//! one address.
+//! Fast Open keys from the sources that operators use. Consecutive servers at one address represent a farm.
 
 use std::net::UdpSocket;
 
@@ -11,7 +10,7 @@ fn write(scratch: &Scratch, name: &str, text: &str) -> String {
     at
 }
 
-/// A server with keys of this kind, and its URL.
+/// Starts a server with keys from this source; returns it with its URL.
 fn serve(scratch: &Scratch, address: &str, keys: &[&str]) -> (Running, String) {
     let device = format!("udp:{address}");
     let common =
@@ -21,9 +20,9 @@ fn serve(scratch: &Scratch, address: &str, keys: &[&str]) -> (Running, String) {
     (server, url)
 }
 
-/// The outcome of Fast Open on a transfer. On a busy machine the plain connection that insures the request
-/// may answer first ("off", or "blackholed" if the answer never came in time); then the transfer is made
-/// again, three times at most.
+/// Returns the outcome of Fast Open on a transfer. On a busy machine the second connection, which repeats the
+/// request, may answer first ("off", or "blackholed" if the answer never came in time). Then the transfer is
+/// repeated, three times at most.
 fn outcome(scratch: &Scratch, url: &str) -> String {
     let outcomes = std::iter::repeat_with(|| outcome_of_one(scratch, url)).take(3);
     let mut last = String::new();
@@ -36,8 +35,8 @@ fn outcome(scratch: &Scratch, url: &str) -> String {
     last
 }
 
-/// The outcome of Fast Open on one transfer. The client remembers in a file, and comes from one UDP port: by
-/// its address and port a server knows it.
+/// Returns the outcome of Fast Open on one transfer. The client stores its memory in a file and uses one UDP
+/// port, because the server identifies it by address and port.
 fn outcome_of_one(scratch: &Scratch, url: &str) -> String {
     let port = std::fs::read_to_string(scratch.path("port")).unwrap_or_else(|_| {
         let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use crate::program::{BRISK, Running, Scratch, run, text};
 
-/// A new key in a file, as the shell makes it.
+/// Creates a key in a file, as `brisk keygen > FILE` does.
 pub(crate) fn key(files: &Scratch, name: &str) -> String {
     let path = files.path(name);
     let command = format!("umask 022; {BRISK} keygen > {path}");
@@ -15,7 +15,7 @@ pub(crate) fn key(files: &Scratch, name: &str) -> String {
     path
 }
 
-/// An origin that sends back what it gets, connection after connection.
+/// Starts an origin that sends received data back on every connection.
 pub(crate) fn echo() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
@@ -45,7 +45,7 @@ pub(crate) fn through(address: &str, request: Vec<u8>) -> Vec<u8> {
 }
 
 #[test]
-fn a_pair_over_udp_carries_any_bytes_and_stops_when_told() {
+fn pair_over_udp_carries_any_bytes_and_stops_on_sigterm() {
     let files = Scratch::with_files();
     let key = key(&files, "key");
     let origin = echo().to_string();
@@ -71,7 +71,7 @@ fn a_pair_over_udp_carries_any_bytes_and_stops_when_told() {
 }
 
 #[test]
-fn a_frontend_without_its_backend_resets_the_client_and_says_why() {
+fn frontend_without_backend_resets_the_client_and_logs_the_reason() {
     let limit = ["--connect-timeout", "300ms", "--plain"];
     let words = [&["frontend", "--listen", "127.0.0.1:0", "--peer", "127.0.0.1:9"], &limit[..]].concat();
     let mut frontend = Running::start(&words);
@@ -97,7 +97,7 @@ fn keygen_makes_a_file_for_its_owner_alone_and_a_different_key_each_time() {
 }
 
 #[test]
-fn a_frontend_with_another_key_is_refused_and_both_sides_say_why() {
+fn frontend_with_another_key_is_refused_and_both_sides_log_it() {
     let files = Scratch::with_files();
     let (one, other) = (key(&files, "one"), key(&files, "other"));
     let origin = echo().to_string();
@@ -120,7 +120,7 @@ fn a_frontend_with_another_key_is_refused_and_both_sides_say_why() {
     assert!(log.matches("event=rejected").count() < 5, "not a line for each: {log}");
 }
 
-/// A pair of keys in files, and its public half in another.
+/// Creates a pair of keys in a file, and its public half in another.
 fn pair(files: &Scratch, name: &str) -> (String, String) {
     let (own, public) = (files.path(name), files.path(&format!("{name}.public")));
     let command =
@@ -133,7 +133,7 @@ fn pair(files: &Scratch, name: &str) -> (String, String) {
 }
 
 #[test]
-fn a_frontend_with_a_pair_of_keys_is_let_in_until_its_line_is_taken_out() {
+fn frontend_with_a_key_pair_is_admitted_until_its_key_is_removed() {
     let files = Scratch::with_files();
     let [(front, front_public), (back, back_public)] = ["front", "back"].map(|name| pair(&files, name));
     let (_, other_public) = pair(&files, "other");
@@ -180,7 +180,7 @@ fn a_frontend_with_a_pair_of_keys_is_let_in_until_its_line_is_taken_out() {
 }
 
 #[test]
-fn a_frontend_is_held_to_its_limits_and_sees_them_change_by_reload() {
+fn reload_changes_the_limits_of_a_frontend() {
     let files = Scratch::with_files();
     let [(front, front_public), (back, back_public)] = ["front", "back"].map(|name| pair(&files, name));
     let (listed, file) = (files.path("frontends"), files.path("backend.toml"));
@@ -276,7 +276,7 @@ fn a_client_of_a_proxy_logs_in_as_a_user_of_the_file() {
     assert!(refused.status.code() == Some(1) && told.contains("chmod 600"), "{told}");
 }
 
-/// A backend before `origin`, and where it listens.
+/// Starts a backend in front of `origin`; returns it with its address.
 fn before(origin: &str, key: &str) -> (Running, String) {
     let mut backend =
         Running::start(&["backend", "--listen", "127.0.0.1:0", "--to", origin, "--key-file", key]);
@@ -284,14 +284,14 @@ fn before(origin: &str, key: &str) -> (Running, String) {
     (backend, peer)
 }
 
-/// The words of a frontend with these peers.
+/// Returns the words of a frontend with these peers.
 fn towards<'a>(key: &'a str, peers: &[&'a str]) -> Vec<&'a str> {
     let peers = peers.iter().flat_map(|peer| ["--peer", *peer]);
     ["frontend", "--listen", "127.0.0.1:0", "--key-file", key].into_iter().chain(peers).collect()
 }
 
 #[test]
-fn a_backend_that_nobody_knows_is_down_and_stops_nobody() {
+fn backend_with_an_unknown_name_is_down_and_others_work() {
     let files = Scratch::with_files();
     let key = key(&files, "key");
     let origin = echo().to_string();
@@ -323,13 +323,13 @@ fn a_backend_that_nobody_knows_is_down_and_stops_nobody() {
 }
 
 #[test]
-fn a_backend_that_was_not_found_is_looked_for() {
+fn backend_that_was_not_found_is_looked_up_again() {
     let files = Scratch::with_files();
     let key = key(&files, "key");
     let origin = echo().to_string();
     let (backend, peer) = before(&origin, &key);
     let port = peer.rsplit_once(':').expect("a port").1;
-    // A file of hosts of its own, which is changed while it runs.
+    // A separate hosts file, which is changed while the frontend runs.
     let hosts = files.path("hosts");
     std::fs::write(&hosts, "127.0.0.1 localhost\n").expect("a file");
     let inside = |command: &str| {

@@ -58,7 +58,7 @@ fn failed_fetch_gives_one_line_and_its_status() {
 }
 
 #[test]
-fn devices_that_cannot_be_are_refused_before_anything_starts() {
+fn invalid_devices_are_refused_before_the_start() {
     let files = Scratch::with_files();
     for (words, status, says) in [
         (&["--device", "tun:t0"][..], 2, "--addr 10.7.0.2/24"),

@@ -1,5 +1,5 @@
-//! The program as a user runs it: `serve`, `get`, `frontend` and `backend` over UDP on loopback, and over a
-//! TUN in a network namespace against curl and a kernel server.
+//! The program from the command line: `serve`, `get`, `frontend` and `backend` over UDP on loopback, and over
+//! a TUN in a network namespace with curl and a kernel server.
 
 mod cookie_keys;
 mod gateway;

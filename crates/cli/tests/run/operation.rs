@@ -1,5 +1,4 @@
-//! The work of an operator with a gateway that runs: configure it, look at it, change it, kill one side of
-//! it.
+//! Operation of a running gateway: configure, inspect and reload it, and kill one side.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -9,7 +8,6 @@ use std::time::{Duration, Instant};
 use crate::gateway::{echo, key, through};
 use crate::program::{BRISK, Running, Scratch, run, text};
 
-/// A port that was free a moment ago.
 fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port").port()
 }
@@ -23,7 +21,7 @@ fn get(admin: &str, path: &str, header: &str) -> String {
     response
 }
 
-/// A pair from configuration files.
+/// A pair with configuration files.
 struct Configured {
     files: Scratch,
     backend: Running,
@@ -59,7 +57,7 @@ impl Configured {
 }
 
 #[test]
-fn a_pair_from_files_is_checked_started_looked_at_and_reloaded() {
+fn pair_from_files_is_checked_started_inspected_and_reloaded() {
     let Configured { files, backend, mut frontend, address, admin } = Configured::start();
     for file in ["f.toml", "b.toml"] {
         let checked = run(&["check", "-c", &files.path(file)]);
@@ -81,7 +79,7 @@ fn a_pair_from_files_is_checked_started_looked_at_and_reloaded() {
     let shown = text(&top.stdout);
     assert!(shown.contains("brisk frontend") && shown.contains("total 1"), "{shown}{}", text(&top.stderr));
 
-    // A broken file is refused and the old configuration stays.
+    // A broken file is refused, and the old configuration stays in use.
     let good = std::fs::read_to_string(files.path("f.toml")).expect("the file");
     std::fs::write(files.path("f.toml"), good.replace("fallback", "fallbak")).expect("a file");
     let checked = run(&["check", "-c", &files.path("f.toml")]);
@@ -188,7 +186,7 @@ fn check_names_limits_of_a_label_that_no_key_has() {
 }
 
 #[test]
-fn a_reload_says_what_needs_a_restart_and_refuses_what_could_not_start() {
+fn reload_reports_needed_restarts_and_refuses_invalid_files() {
     let Configured { files, mut backend, mut frontend, address, admin } = Configured::start();
     let good = std::fs::read_to_string(files.path("f.toml")).expect("the file");
     let write = |text: String| std::fs::write(files.path("f.toml"), text).expect("a file");
@@ -225,10 +223,10 @@ fn a_reload_says_what_needs_a_restart_and_refuses_what_could_not_start() {
 }
 
 #[test]
-fn a_key_that_is_exchanged_is_read_without_a_signal() {
+fn replaced_key_is_read_without_a_signal() {
     let Configured { files, mut backend, mut frontend, address, .. } = Configured::start();
     let new = key(&files, "new");
-    // As Kubernetes exchanges a mounted secret: in one step, under the same name.
+    // Kubernetes replaces a mounted secret in the same way: atomically, under the same name.
     std::fs::rename(new, files.path("key")).expect("the file moves");
     for side in [&mut frontend, &mut backend] {
         side.until("event=changed key=keys");
@@ -239,7 +237,7 @@ fn a_key_that_is_exchanged_is_read_without_a_signal() {
     assert_eq!(backend.stop().0, Some(0));
 }
 
-/// The answer to one byte through a frontend, with the name of the origin before it; empty if it is refused.
+/// Returns the answer to one byte through a frontend: the origin's name; empty if the connection is refused.
 fn whose(address: &str) -> String {
     let Ok(mut client) = TcpStream::connect(address) else { return String::new() };
     let mut answer = String::new();
@@ -247,7 +245,7 @@ fn whose(address: &str) -> String {
     exchanged.map_or_else(|_| String::new(), |_| answer)
 }
 
-/// An origin that says its name to everybody who says something.
+/// Starts an origin that answers the first data of every connection with its name.
 fn named(name: &'static str) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address").to_string();
@@ -300,7 +298,7 @@ fn listeners_are_checked_named_and_changed_by_a_reload() {
     frontend.until("health=up");
     assert_eq!([whose(&a), whose(&b), whose(&c)], ["own", "web", ""]);
 
-    // A connection of a listener that stays, and one of a listener that goes.
+    // A connection of a listener that stays, and one of a listener that is removed.
     let mut open = [&a, &b].map(|address| TcpStream::connect(address).expect("it is accepted"));
     std::thread::sleep(Duration::from_millis(300));
     write(&[listener(&c, "api")]);
@@ -315,7 +313,7 @@ fn listeners_are_checked_named_and_changed_by_a_reload() {
         assert_eq!(answer, name);
     }
 
-    // A port that somebody else has leaves everything as it was.
+    // If another program uses the port of a listener, everything stays unchanged.
     let held = TcpListener::bind("127.0.0.1:0").expect("a port");
     let taken = held.local_addr().expect("an address").to_string();
     write(&[listener(&b, "api"), listener(&taken, "web")]);
@@ -342,18 +340,18 @@ fn listeners_are_checked_named_and_changed_by_a_reload() {
 }
 
 #[test]
-fn a_backend_that_is_killed_is_gone_around_and_comes_back() {
+fn killed_backend_is_bypassed_until_it_returns() {
     let Configured { files, backend, mut frontend, address, admin: _admin } = Configured::start();
     frontend.until("health=up");
     assert_eq!(through(&address, b"hello".to_vec()), b"hello");
     drop(backend);
     let died = Instant::now();
     frontend.until("health=down");
-    // Less than a second on a machine at rest.
+    // On an idle machine this takes less than a second.
     assert!(died.elapsed() < Duration::from_secs(3), "{:?}", died.elapsed());
     assert_eq!(through(&address, b"straight".to_vec()), b"straight");
     assert!(frontend.until("bytes_up=8").contains("route=direct:"));
-    // Back at the same place, by flags over the file.
+    // The backend restarts at the same address, with a flag that overrides the file.
     let peer = std::fs::read_to_string(files.path("f.toml")).expect("the file");
     let peer =
         peer.split("peer = '").nth(1).and_then(|rest| rest.split('\'').next()).expect("a peer").to_owned();
@@ -366,7 +364,7 @@ fn a_backend_that_is_killed_is_gone_around_and_comes_back() {
 }
 
 #[test]
-fn the_doctor_says_what_works_and_what_does_not() {
+fn doctor_reports_usable_and_unusable_mechanisms() {
     let Configured { files, backend, frontend, .. } = Configured::start();
     let f = std::fs::read_to_string(files.path("f.toml")).expect("the file");
     let peer = f.split("peer = '").nth(1).and_then(|rest| rest.split('\'').next()).expect("a peer");
@@ -491,7 +489,7 @@ fn q_leaves_top() {
 }
 
 #[test]
-fn a_reload_says_what_changed_and_every_report_follows() {
+fn reload_logs_the_changes_and_every_report_shows_them() {
     let Configured { files, backend, mut frontend, admin, .. } = Configured::start();
     let good = std::fs::read_to_string(files.path("f.toml")).expect("the file");
     let changed = good.replace("[hop]\n", "[hop]\nmax_overhead = '10%'\n");
@@ -584,14 +582,14 @@ fn a_key_is_changed_under_traffic_without_a_failure() {
 }
 
 #[test]
-fn systemd_is_told_and_hands_over_the_listener() {
+fn systemd_is_notified_and_passes_the_listener() {
     let files = Scratch::with_files();
     let notify = files.path("notify");
     let told = std::os::unix::net::UnixDatagram::bind(&notify).expect("a socket");
     told.set_read_timeout(Some(Duration::from_secs(20))).expect("a limit");
     let port = free_port();
-    // The shell plays the part of systemd: the listener is descriptor 3 of the program, whose process id it
-    // is told.
+    // The script acts as systemd: the listener is descriptor 3 of the program, and LISTEN_PID is its process
+    // id.
     let script = format!(
         "import os,socket\ns=socket.create_server(('127.0.0.1',{port}))\nos.dup2(s.fileno(),3);os.set_inheritable(3,True)\n\
          os.environ['LISTEN_PID']=str(os.getpid());os.environ['LISTEN_FDS']='1';os.environ['NOTIFY_SOCKET']='{notify}'\n\

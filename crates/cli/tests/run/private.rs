@@ -1,11 +1,11 @@
-//! Rights that a gateway gives up, and `brisk run`: a command in namespaces of its own.
+//! Rights that a gateway gives up, and `brisk run`: a command in its own namespaces.
 
 use crate::gateway::{echo, key};
 use crate::program::{Running, Scratch};
 use crate::tun::in_namespace;
 
 #[test]
-fn no_thread_of_a_gateway_keeps_what_it_does_not_need() {
+fn no_thread_of_a_gateway_keeps_unneeded_rights() {
     let files = Scratch::with_files();
     let key = key(&files, "key");
     let origin = echo().to_string();
@@ -53,7 +53,7 @@ grep -c "$carried" "$2/log"
 fn a_command_in_namespaces_of_its_own_goes_through_the_gateway() {
     let files = Scratch::with_files();
     let key = key(&files, "key");
-    // Some systems forbid such namespaces, or have no nft.
+    // Some systems forbid such namespaces, or lack nft.
     let probe =
         std::process::Command::new("unshare").args(["-Urn", "nft", "add", "table", "inet", "x"]).output();
     if !probe.is_ok_and(|probe| probe.status.success()) {

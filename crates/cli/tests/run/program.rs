@@ -1,4 +1,4 @@
-//! Running the program and talking to it.
+//! Starts and controls the program.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 pub(crate) const BRISK: &str = env!("CARGO_BIN_EXE_brisk");
 
-/// The program with these words.
+/// Returns a command that runs the program with these words.
 pub(crate) fn brisk(words: &[&str]) -> Command {
     let mut command = Command::new(BRISK);
     command.args(words);
@@ -24,16 +24,16 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// A program that runs until it is told to stop; killed if the test ends before.
+/// A program that runs until it is stopped; killed if the test ends earlier.
 pub(crate) struct Running {
     child: Child,
     log: BufReader<Log>,
 }
 
-/// A program that says nothing for so long has not said what a test waits for.
+/// Time without output after which an expected line counts as missing.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The log of a program, taken from its pipe as it comes: a full pipe would stop the program.
+/// The log of a program, read from its pipe as it arrives, because a full pipe would block the program.
 struct Log {
     pieces: Receiver<Vec<u8>>,
     rest: Vec<u8>,
@@ -80,7 +80,7 @@ impl Running {
         Running { child, log: BufReader::new(log) }
     }
 
-    /// The value of `key` in the next log line.
+    /// Returns the value of `key` in the next log line.
     pub(crate) fn announced(&mut self, key: &str) -> String {
         let mut line = String::new();
         self.log.read_line(&mut line).expect("a log line");
@@ -88,7 +88,7 @@ impl Running {
         word.unwrap_or_else(|| panic!("no {key} in '{line}'")).to_owned()
     }
 
-    /// The value of `key` in the next log line that has it.
+    /// Returns the value of `key` in the next log line that has it.
     pub(crate) fn announced_next(&mut self, key: &str) -> String {
         let wanted = format!("{key}=");
         loop {
@@ -100,7 +100,7 @@ impl Running {
         }
     }
 
-    /// The next log line with these words.
+    /// Returns the next log line with these words.
     pub(crate) fn until(&mut self, words: &str) -> String {
         loop {
             let mut line = String::new();
@@ -123,7 +123,7 @@ impl Running {
         assert!(Command::new("kill").args([&signal, &pid]).status().is_ok_and(|status| status.success()));
     }
 
-    /// SIGTERM; answers the exit status and the rest of the log.
+    /// Sends SIGTERM; returns the exit status and the rest of the log.
     pub(crate) fn stop(mut self) -> (Option<i32>, String) {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args(["-TERM", &pid]).status().is_ok_and(|status| status.success()));
@@ -135,17 +135,17 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Ended already if the test got so far.
+        // The program has ended already if the test stopped it.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A directory that vanishes with the test.
+/// A directory that is removed with the test.
 pub(crate) struct Scratch(pub(crate) PathBuf);
 
 impl Scratch {
-    /// With `hello.txt` and 3 MB of `big`.
+    /// Creates a directory with `hello.txt` and `big`, a file of 3 MB.
     pub(crate) fn with_files() -> Scratch {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("brisk-run-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));

@@ -1,8 +1,7 @@
-//! TLS by the name of the server through a pair, real clients and origins, while it is reloaded and started
-//! again.
+//! TLS by server name through a pair, with real clients and origins, during reloads and restarts.
 //!
-//! Clients are curl, origins Python, certificates those of openssl. The test is the service manager: it keeps
-//! the listening sockets and hands them to each frontend (`LISTEN_FDS`).
+//! Clients are curl, origins Python, certificates from openssl. The test acts as the service manager: it
+//! keeps the listening sockets and passes them to each frontend (`LISTEN_FDS`).
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
@@ -37,7 +36,7 @@ print(server.server_address[1], flush=True)
 server.serve_forever()
 ";
 
-/// An HTTPS server with a certificate for its name alone.
+/// An HTTPS server with a certificate for its name only.
 struct Origin {
     child: Child,
     name: &'static str,
@@ -79,13 +78,13 @@ impl Origin {
 
 impl Drop for Origin {
     fn drop(&mut self) {
-        // Gone already if it has failed.
+        // The process has ended already if it failed.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A frontend that gets these sockets as a service manager hands them over.
+/// Starts a frontend that gets these sockets as from a service manager.
 fn frontend(config: &str, sockets: &[TcpListener; 2]) -> Running {
     let [one, two] =
         sockets.each_ref().map(|socket| OwnedFd::from(socket.try_clone().expect("a descriptor")));
@@ -96,8 +95,7 @@ fn frontend(config: &str, sockets: &[TcpListener; 2]) -> Running {
     Running::of(Command::new("sh").args(["-c", &script]).stdin(Stdio::from(one)).stdout(Stdio::from(two)))
 }
 
-/// Asks for `name` at `port`, request after request, until told; answers how many were answered, and what
-/// failed.
+/// Requests `name` at `port` repeatedly until it is stopped; returns the number of answers, and the failures.
 fn load(
     name: &'static str,
     certificate: &str,
@@ -168,7 +166,7 @@ fn no_tls_client_fails_through_a_reload_and_a_restart() {
     first.until("event=reloaded");
     pause();
     assert_eq!(first.stop().0, Some(0));
-    // Clients wait in the sockets for the next one.
+    // Clients wait in the sockets for the next frontend.
     let mut second = frontend(&config, &sockets);
     second.until("health=up");
     pause();
@@ -182,7 +180,7 @@ fn no_tls_client_fails_through_a_reload_and_a_restart() {
 }
 
 #[test]
-fn handed_sockets_that_no_listener_has_are_named() {
+fn passed_sockets_without_a_listener_are_reported() {
     let files = Scratch::with_files();
     let config = files.path("frontend.toml");
     std::fs::write(&config, "[hop]\nplain = true\n[[backends]]\npeer = '127.0.0.1:9'\n").expect("a file");

@@ -1,11 +1,11 @@
-//! `serve` and `get` over a TUN in a network namespace of their own, against curl and a kernel server.
+//! `serve` and `get` over a TUN in a separate network namespace, with curl and a kernel server.
 
 use std::process::Command;
 
 use crate::program::{BRISK, Scratch, text};
 
-/// Runs a shell script in a fresh network namespace; `None`, with the reason printed, if that or one of the
-/// programs it needs is not to be had.
+/// Runs a shell script in a fresh network namespace; `None`, with the reason printed, if the namespace or one
+/// of the necessary programs is not available.
 pub(crate) fn in_namespace(needs: &[&str], script: &str, arguments: &[&str]) -> Option<String> {
     let works = |flags: &&str| {
         let probe = "test -c /dev/net/tun && ip link set lo up";

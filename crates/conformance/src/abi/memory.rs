@@ -5,10 +5,10 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 use brisk_sockets::{Answer, Errno};
 
-/// Most entries of a vector (Linux: UIO_MAXIOV).
+/// Maximum number of entries of a vector (Linux: UIO_MAXIOV).
 const MAX_VECTORS: i32 = 1024;
 
-/// A buffer that a call reads. A null pointer with a length is `EFAULT`.
+/// Returns a buffer that a call reads. A null pointer with a length is `EFAULT`.
 ///
 /// # Safety
 /// `data` is null or points to `len` readable bytes.
@@ -23,7 +23,7 @@ pub(super) unsafe fn bytes<'a>(data: *const c_void, len: usize) -> Answer<&'a [u
     Ok(unsafe { std::slice::from_raw_parts(data.cast(), len) })
 }
 
-/// Copies as much of `from` as fits a buffer that a call writes.
+/// Copies as much of `from` as fits into a buffer that a call writes.
 ///
 /// # Safety
 /// `to` is null or points to `len` writable bytes.
@@ -34,7 +34,7 @@ pub(super) unsafe fn put(to: *mut c_void, len: usize, from: &[u8]) {
     }
 }
 
-/// A socket address.
+/// Reads a socket address.
 ///
 /// # Safety
 /// `addr` is null or points to `len` readable bytes.
@@ -71,7 +71,7 @@ fn parse_address(bytes: &[u8]) -> Answer<SocketAddr> {
     }
 }
 
-/// Hands out a socket address; the length that it has goes to `len`, however much of it fitted.
+/// Writes a socket address, cut to the buffer, and its full length to `len`.
 ///
 /// # Safety
 /// `len` is null or points to the number of writable bytes at `to`.
@@ -109,7 +109,7 @@ pub(super) fn address_bytes(addr: SocketAddr) -> Vec<u8> {
     bytes
 }
 
-/// The entries of a vector.
+/// Returns the entries of a vector.
 ///
 /// # Safety
 /// `vector` points to `count` entries.
@@ -124,10 +124,10 @@ pub(super) unsafe fn entries<'a>(vector: *const libc::iovec, count: i32) -> Answ
     Ok(unsafe { std::slice::from_raw_parts(vector, count as usize) })
 }
 
-/// The bytes of all entries, one after another.
+/// Returns the bytes of all entries, one after another.
 ///
 /// # Safety
-/// Every entry points to as many readable bytes as it says.
+/// Every entry points to the stated number of readable bytes.
 pub(super) unsafe fn gather(entries: &[libc::iovec]) -> Answer<Vec<u8>> {
     let mut all = Vec::with_capacity(length(entries));
     for entry in entries {
@@ -137,15 +137,15 @@ pub(super) unsafe fn gather(entries: &[libc::iovec]) -> Answer<Vec<u8>> {
     Ok(all)
 }
 
-/// True if an entry has a length and no memory.
+/// True if an entry has a length but no memory.
 pub(super) fn is_faulty(entries: &[libc::iovec]) -> bool {
     entries.iter().any(|entry| entry.iov_base.is_null() && entry.iov_len > 0)
 }
 
-/// Spreads bytes over the entries.
+/// Distributes bytes over the entries.
 ///
 /// # Safety
-/// Every entry points to as many writable bytes as it says.
+/// Every entry points to the stated number of writable bytes.
 pub(super) unsafe fn scatter(entries: &[libc::iovec], mut from: &[u8]) {
     for entry in entries {
         let (here, rest) = from.split_at(from.len().min(entry.iov_len));
@@ -155,7 +155,7 @@ pub(super) unsafe fn scatter(entries: &[libc::iovec], mut from: &[u8]) {
     }
 }
 
-/// Bytes that all entries together hold.
+/// Returns the total length of all entries in bytes.
 pub(super) fn length(entries: &[libc::iovec]) -> usize {
     entries.iter().fold(0, |sum, entry| sum.saturating_add(entry.iov_len))
 }

@@ -1,4 +1,4 @@
-//! `struct msghdr`: vectors, addresses and control messages in one.
+//! `struct msghdr`: vectors, addresses and control messages.
 
 use brisk_sockets::Answer;
 use brisk_sockets::control;
@@ -6,19 +6,19 @@ use brisk_sockets::{Control, Received};
 
 use super::memory;
 
-/// The control messages that a program sends.
+/// Reads the control messages of a write.
 ///
 /// # Safety
-/// The header's control buffer is as large as it says.
+/// The header's control buffer has the stated length.
 pub(super) unsafe fn control(header: &libc::msghdr) -> Answer<Vec<Control>> {
     // SAFETY: the caller's contract.
     control::parse(unsafe { memory::bytes(header.msg_control, header.msg_controllen)? })
 }
 
-/// Fills in what recvmsg() brings.
+/// Writes the results of recvmsg().
 ///
 /// # Safety
-/// The header and everything that it points to are as for recvmsg().
+/// The header and all of its pointers are as for recvmsg().
 pub(super) unsafe fn fill(header: &mut libc::msghdr, received: &Received) -> Answer<()> {
     // SAFETY: the caller's contract, here and below.
     let entries = unsafe { memory::entries(header.msg_iov, header.msg_iovlen as i32)? };

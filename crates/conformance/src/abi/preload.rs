@@ -1,6 +1,6 @@
-//! Symbols that take the place of the C library's when this library stands in `LD_PRELOAD`: packetdrill
-//! closes leftover descriptors, reads `TCP_INFO` and calls `sendfile` without the table. Calls for
-//! other descriptors go to the kernel unchanged.
+//! Symbols that replace the C library's when this library is in `LD_PRELOAD`: packetdrill closes leftover
+//! descriptors, reads `TCP_INFO` and calls `sendfile` without the table. Calls for other descriptors go to
+//! the kernel unchanged.
 
 use std::ffi::{c_int, c_void};
 
@@ -11,7 +11,7 @@ use brisk_sockets::Answer;
 use brisk_sockets::FIRST_FD;
 use brisk_sockets::calls::{self, SendOptions};
 
-/// Bytes that sendfile() moves at once.
+/// Number of bytes that sendfile() moves in one step.
 const STEP: usize = 65_536;
 
 fn answer(answer: Answer<isize>) -> isize {
@@ -54,7 +54,7 @@ pub(super) unsafe extern "C" fn getsockopt(
     }) as c_int
 }
 
-/// sendfile().
+/// sendfile() to a socket of ours, or to a descriptor of the kernel.
 ///
 /// # Safety
 /// `offset` is as for the system call.
@@ -99,7 +99,7 @@ pub(super) unsafe extern "C" fn sendfile(
     })
 }
 
-/// getsockopt() of a descriptor of the kernel.
+/// getsockopt() for a descriptor of the kernel.
 ///
 /// # Safety
 /// `value` and `len` are as for the system call.
@@ -123,7 +123,7 @@ unsafe fn kernel_sendfile(out: c_int, from: c_int, offset: *mut libc::off_t, cou
     raw::answer(unsafe { libc::syscall(libc::SYS_sendfile, out, from, offset, count) })
 }
 
-/// Bytes of a file, at an offset or at its own position.
+/// Reads bytes of a file, at an offset or at its own position.
 fn read_at(fd: c_int, at: Option<off_t>, len: usize) -> Answer<Vec<u8>> {
     let mut buffer = vec![0u8; len];
     let to = buffer.as_mut_ptr().cast();

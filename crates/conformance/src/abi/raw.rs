@@ -1,11 +1,11 @@
-//! System calls past the C library: of descriptors that are not ours. `close`, `getsockopt` and `sendfile`
-//! must go this way, since their symbols are this library's own.
+//! System calls on the kernel's descriptors without the C library: this library defines the symbols `close`,
+//! `getsockopt` and `sendfile` itself.
 
 use std::ffi::{c_int, c_long};
 
 use brisk_sockets::{Answer, Errno};
 
-/// The error number of the last call that failed.
+/// Returns the error number of the last failed call.
 pub(super) fn last_errno() -> Errno {
     Errno(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
 }
@@ -16,18 +16,18 @@ pub(super) fn set_errno(errno: Errno) {
     unsafe { *libc::__errno_location() = errno.0 }
 }
 
-/// The answer of a system call, as a value or an error.
+/// Converts the result of a system call to a value or an error.
 pub(super) fn answer(returned: c_long) -> Answer<isize> {
     if returned < 0 { Err(last_errno()) } else { Ok(returned as isize) }
 }
 
-/// close() of a descriptor of the kernel.
+/// close() for a descriptor of the kernel.
 pub(super) fn close(fd: c_int) -> Answer<isize> {
     // SAFETY: closing a descriptor touches no memory; the program asked for it.
     answer(unsafe { libc::syscall(libc::SYS_close, fd) })
 }
 
-/// A descriptor of the kernel's that ends with this value.
+/// A descriptor of the kernel that is closed on drop.
 struct Owned(c_int);
 
 impl Drop for Owned {
@@ -36,10 +36,10 @@ impl Drop for Owned {
     }
 }
 
-/// Writes as much into a pipe as it takes without waiting.
+/// Writes as many bytes into a pipe as fit without blocking.
 pub(super) fn fill_pipe(pipe: c_int, bytes: &[u8]) -> Answer<isize> {
     // SAFETY, here and below: the memory is ours, and so are the descriptors but `pipe`. A write() to a pipe
-    // would wait until all fits; splice() moves what does.
+    // would block until all bytes fit; splice() moves those that fit.
     let file =
         Owned(answer(unsafe { libc::memfd_create(c"splice".as_ptr(), libc::MFD_CLOEXEC) }.into())? as c_int);
     answer(unsafe { libc::pwrite(file.0, bytes.as_ptr().cast(), bytes.len(), 0) } as c_long)?;
@@ -48,8 +48,8 @@ pub(super) fn fill_pipe(pipe: c_int, bytes: &[u8]) -> Answer<isize> {
     answer(unsafe { libc::splice(file.0, &mut at, pipe, std::ptr::null_mut(), bytes.len(), flags) } as c_long)
 }
 
-/// Returns the content of a pipe, at most `most` bytes, and leaves it there.
-pub(super) fn look_into_pipe(pipe: c_int, most: usize) -> Answer<Vec<u8>> {
+/// Returns the content of a pipe, at most `most` bytes, without removing it.
+pub(super) fn peek_pipe(pipe: c_int, most: usize) -> Answer<Vec<u8>> {
     let mut ends = [0; 2];
     // SAFETY, here and below: as in `fill_pipe`.
     answer(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) }.into())?;
@@ -69,7 +69,7 @@ pub(super) fn look_into_pipe(pipe: c_int, most: usize) -> Answer<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Takes the next `len` bytes out of a pipe that holds as many.
+/// Removes the next `len` bytes from a pipe that has at least this many.
 pub(super) fn drain_pipe(pipe: c_int, len: usize) -> Answer<()> {
     let mut bytes = vec![0u8; len];
     // SAFETY: the buffer is ours.

@@ -1,5 +1,5 @@
-//! The functions of the table: each turns C into values, calls, and turns the answer back. A descriptor
-//! of the kernel's (a pipe, a file) goes to the C library.
+//! The functions of the table: each converts C to values, makes the call, and converts the result back. A
+//! descriptor of the kernel (a pipe, a file) goes to the C library.
 //!
 //! Safety of every function here: the pointers are as for the system call of the same name.
 
@@ -22,18 +22,18 @@ use brisk_sockets::{VirtualWorld, World};
 
 type User = *mut c_void;
 
-/// Most bytes that a single read or write moves (Linux: MAX_RW_COUNT).
+/// Maximum number of bytes in one read or write (Linux: MAX_RW_COUNT).
 const MAX_BYTES: usize = 0x7fff_f000;
 /// The error for a null pointer with a length.
 const FAULT: Errno = Errno(libc::EFAULT);
-/// Bytes that splice() moves at once.
+/// Number of bytes that splice() moves in one step.
 const SPLICE_STEP: usize = 65_536;
 
 fn is_ours(fd: c_int) -> bool {
     fd >= FIRST_FD
 }
 
-/// Runs a call; its error goes to `errno`, and a panic must not reach C.
+/// Makes a call and sets `errno` if it fails; catches a panic, which must not reach C.
 pub(super) fn run_in(
     world: Option<&VirtualWorld>,
     call: impl FnOnce(&VirtualWorld) -> Answer<isize>,
@@ -52,7 +52,7 @@ pub(super) fn run_in(
 }
 
 fn run(user: User, call: impl FnOnce(&VirtualWorld) -> Answer<isize>) -> isize {
-    // SAFETY: the table hands out a pointer to a world that is never freed, or the caller made it up.
+    // SAFETY: the table has a pointer to a world that is never freed; other pointers violate the contract.
     run_in(unsafe { user.cast::<VirtualWorld>().as_ref() }, call)
 }
 
@@ -64,8 +64,7 @@ fn run_unit(user: User, call: impl FnOnce(&VirtualWorld) -> Answer<()>) -> c_int
     run(user, |world| call(world).map(|()| 0)) as c_int
 }
 
-/// Passes on what a call on a descriptor of the kernel's returned; callers that wait for a pipe look at it
-/// again.
+/// Passes on the result of a call on a descriptor of the kernel; callers that wait for a pipe check it again.
 fn of_kernel<T>(user: User, returned: T) -> T {
     let errno = raw::last_errno();
     run(user, |world| world.call(|_| Ok(0)));
@@ -73,7 +72,7 @@ fn of_kernel<T>(user: User, returned: T) -> T {
     returned
 }
 
-/// The world stays: descriptors that a script left open are closed after this.
+/// The world is never freed: later calls close descriptors that a script left open.
 pub(super) unsafe extern "C" fn free(_: User) {}
 
 pub(super) unsafe extern "C" fn socket(user: User, domain: c_int, kind: c_int, protocol: c_int) -> c_int {
@@ -133,12 +132,12 @@ unsafe fn receive(
     Ok(received.count as isize)
 }
 
-/// Receives `len` bytes for memory of the caller. If that memory is `faulty`, arrived data stays in the
-/// socket and the call fails; other results are the same.
+/// Receives `len` bytes for memory of the caller. If that memory is `faulty`, data stays in the socket and
+/// the call fails; other results are the same.
 fn take(world: &VirtualWorld, fd: c_int, len: usize, flags: c_int, faulty: bool) -> Answer<Received> {
     let flags = if faulty { flags | libc::MSG_PEEK } else { flags };
     let received = calls::receive(world, fd, len.min(MAX_BYTES), flags)?;
-    // MSG_TRUNC throws data away and needs no memory.
+    // MSG_TRUNC discards data and needs no memory.
     if faulty && received.count > 0 && flags & libc::MSG_TRUNC == 0 { Err(FAULT) } else { Ok(received) }
 }
 
@@ -147,7 +146,7 @@ pub(super) unsafe extern "C" fn read(user: User, fd: c_int, to: *mut c_void, len
         // SAFETY: see the module.
         return of_kernel(user, unsafe { libc::read(fd, to, len) });
     }
-    // Of read() and readv() the kernel asks nobody for nothing.
+    // The kernel returns 0 from read() and readv() without bytes, without calling the socket.
     if len == 0 {
         return 0;
     }
@@ -190,7 +189,7 @@ pub(super) unsafe extern "C" fn recvfrom(
     from_len: *mut socklen_t,
 ) -> ssize_t {
     run(user, |world| {
-        // SAFETY: see the module, here and below. TCP names no sender.
+        // SAFETY: see the module, here and below. TCP reports no sender.
         let count = unsafe { receive(world, fd, to, len, flags)? };
         unsafe { memory::put_address(std::ptr::null_mut(), from_len, None) }
         Ok(count)
@@ -208,8 +207,8 @@ pub(super) unsafe extern "C" fn recvmsg(user: User, fd: c_int, header: *mut msgh
     })
 }
 
-/// send() of what the caller's memory holds. Linux looks at the memory last, so that a fault is reported only
-/// where nothing else is wrong.
+/// send() of the caller's bytes. Linux accesses the memory last, so a fault is reported only if there is no
+/// other error.
 fn send_bytes(world: &VirtualWorld, fd: c_int, bytes: Answer<&[u8]>, options: SendOptions) -> Answer<isize> {
     match bytes {
         Ok(bytes) => calls::send(world, fd, bytes, options).map(|count| count as isize),
@@ -221,7 +220,7 @@ fn as_slice(bytes: &Answer<Vec<u8>>) -> Answer<&[u8]> {
     bytes.as_deref().map_err(|fault| *fault)
 }
 
-/// Where a write goes: only Fast Open asks.
+/// Returns the destination of a write, which only Fast Open uses.
 ///
 /// # Safety
 /// `addr` is null or points to `len` readable bytes.
@@ -330,7 +329,7 @@ pub(super) unsafe extern "C" fn ioctl(
         if argument.is_null() {
             return Err(FAULT);
         }
-        // SAFETY: see the module: the requests that are known have an int as their argument.
+        // SAFETY: see the module: the argument of all known requests is an int.
         if request == libc::FIONBIO {
             return calls::set_nonblocking(world, fd, unsafe { *argument } != 0);
         }
@@ -363,7 +362,7 @@ pub(super) unsafe extern "C" fn getsockopt(
     run(user, |world| unsafe { getsockopt_of_ours(world, fd, level, name, value, len) }) as c_int
 }
 
-/// getsockopt() of a descriptor of ours.
+/// getsockopt() for a descriptor of ours.
 ///
 /// # Safety
 /// As for the system call.
@@ -436,7 +435,7 @@ pub(super) unsafe extern "C" fn netdev_send(user: User, packet: *const c_void, l
     })
 }
 
-/// Nothing to come is an answer of no bytes: packetdrill would repeat a call that failed for ever.
+/// Without a packet the result is zero bytes: packetdrill would repeat a failed call without end.
 pub(super) unsafe extern "C" fn netdev_receive(
     user: User,
     to: *mut c_void,
@@ -491,7 +490,7 @@ pub(super) unsafe extern "C" fn epoll_ctl(
     event: *mut epoll_event,
 ) -> c_int {
     run_unit(user, |world| {
-        // SAFETY: see the module; the structure is packed, so that it is copied.
+        // SAFETY: see the module; the structure is packed, so it is copied.
         let event = if event.is_null() { None } else { Some(unsafe { event.read_unaligned() }) };
         let told = event.map(|event| (event.events, event.u64)).ok_or(FAULT);
         let control = match operation {
@@ -514,21 +513,21 @@ pub(super) unsafe extern "C" fn epoll_wait(
     run_int(user, |world| {
         let told = calls::epoll_wait(world, epfd, most, timeout)?;
         for (index, (flags, data)) in told.iter().enumerate() {
-            // SAFETY: see the module: no more than `most` are told.
+            // SAFETY: see the module: `told` has at most `most` events.
             unsafe { events.add(index).write_unaligned(epoll_event { events: *flags, u64: *data }) }
         }
         Ok(told.len() as i32)
     })
 }
 
-/// A pipe is the kernel's: only sockets are ours.
+/// Pipes belong to the kernel.
 pub(super) unsafe extern "C" fn pipe(_: User, fds: *mut c_int) -> c_int {
     // SAFETY: see the module.
     unsafe { libc::pipe(fds) }
 }
 
-/// Between a socket of ours and a pipe of the kernel's. The offsets must be zero or absent: neither end
-/// has any.
+/// Moves bytes between a socket of ours and a pipe of the kernel. The offsets must be zero or absent: neither
+/// end supports them.
 pub(super) unsafe extern "C" fn splice(
     user: User,
     from: c_int,
@@ -543,7 +542,7 @@ pub(super) unsafe extern "C" fn splice(
         (false, true) => splice_in(world, from, to, len, flags),
         (true, true) => Err(Errno(libc::EINVAL)),
         (false, false) => {
-            // packetdrill hands in pointers to zero where it means no offset.
+            // packetdrill passes pointers to zero for no offset.
             // SAFETY: see the module, here and below.
             let none = |at: *mut loff_t| {
                 if unsafe { at.as_ref() }.is_none_or(|at| *at == 0) { std::ptr::null_mut() } else { at }
@@ -553,9 +552,8 @@ pub(super) unsafe extern "C" fn splice(
     }) as c_int
 }
 
-/// Waits until a pipe of the kernel's has what `events` ask for, or is at its end. Only calls through the
-/// table change that, so that the wait is one of this world: a driver that nobody can help gets an error
-/// instead of waiting for ever.
+/// Waits until a pipe of the kernel is ready for `events`, or at its end. Only calls through the table change
+/// that, so the wait is one in this world: a driver whose wait no other thread can end gets an error.
 fn await_pipe(world: &VirtualWorld, fd: c_int, events: i16, flags: c_uint) -> Answer<()> {
     let limit = (flags & libc::SPLICE_F_NONBLOCK != 0).then_some(Duration::ZERO);
     let ready = world.wait(limit, |_| {
@@ -567,7 +565,7 @@ fn await_pipe(world: &VirtualWorld, fd: c_int, events: i16, flags: c_uint) -> An
     ready.ok_or(Errno(libc::EAGAIN))
 }
 
-/// The pipe's share is read; the rest stays in the socket.
+/// Reads as many bytes as the pipe takes; the rest stays in the socket.
 fn splice_out(world: &VirtualWorld, from: c_int, to: c_int, len: usize, flags: c_uint) -> Answer<isize> {
     let nonblocking = if flags & libc::SPLICE_F_NONBLOCK != 0 { libc::MSG_DONTWAIT } else { 0 };
     await_pipe(world, to, libc::POLLOUT, flags)?;
@@ -580,10 +578,10 @@ fn splice_out(world: &VirtualWorld, from: c_int, to: c_int, len: usize, flags: c
     Ok(written)
 }
 
-/// Reads only the bytes that the socket takes; the rest stays in the pipe.
+/// Removes only the bytes that the socket takes; the rest stays in the pipe.
 fn splice_in(world: &VirtualWorld, from: c_int, to: c_int, len: usize, flags: c_uint) -> Answer<isize> {
     await_pipe(world, from, libc::POLLIN, flags)?;
-    let bytes = raw::look_into_pipe(from, len.min(SPLICE_STEP))?;
+    let bytes = raw::peek_pipe(from, len.min(SPLICE_STEP))?;
     if bytes.is_empty() {
         return Ok(0);
     }

@@ -1,4 +1,4 @@
-//! The table of functions, and the one symbol that fills it.
+//! The table of functions, and the symbol that fills it.
 
 use std::ffi::{CStr, c_char, c_int, c_long, c_longlong, c_uint, c_ulong, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -13,7 +13,7 @@ use brisk_sockets::VirtualWorld;
 
 type User = *mut c_void;
 
-/// The table, in the order that is the ABI.
+/// The table; the order of its fields is the ABI.
 #[repr(C)]
 #[derive(Debug)]
 pub(super) struct PacketdrillInterface {
@@ -50,9 +50,9 @@ pub(super) struct PacketdrillInterface {
         socklen_t,
     ) -> ssize_t,
     sendmsg: unsafe extern "C" fn(User, c_int, *const msghdr, c_int) -> ssize_t,
-    /// Variadic in C, with at most one argument more: the callers put it where a fourth parameter goes.
+    /// Variadic in C, with at most one more argument, which callers pass as the fourth parameter.
     fcntl: unsafe extern "C" fn(User, c_int, c_int, c_long) -> c_int,
-    /// As `fcntl`.
+    /// Variadic like `fcntl`.
     ioctl: unsafe extern "C" fn(User, c_int, c_ulong, *mut c_void) -> c_int,
     close: unsafe extern "C" fn(User, c_int) -> c_int,
     shutdown: unsafe extern "C" fn(User, c_int, c_int) -> c_int,
@@ -72,13 +72,13 @@ pub(super) struct PacketdrillInterface {
 
 const _: () = assert!(size_of::<PacketdrillInterface>() == 33 * 8, "33 pointers are the ABI");
 
-/// The world of the last table that was filled: the preloaded symbols must find it without a pointer.
+/// The world of the last table that was filled, for the preloaded symbols, which get no pointer.
 static WORLD: AtomicPtr<VirtualWorld> = AtomicPtr::new(std::ptr::null_mut());
 
-/// The world, once packetdrill has loaded the library.
+/// Returns the world, once packetdrill has loaded the library.
 #[cfg(not(test))]
 pub(super) fn world() -> Option<&'static VirtualWorld> {
-    // SAFETY: null, or a world that was leaked on purpose.
+    // SAFETY: null, or a world that is never freed.
     unsafe { WORLD.load(Ordering::Acquire).as_ref() }
 }
 
@@ -103,10 +103,10 @@ pub(super) unsafe extern "C" fn packetdrill_interface_init(
         eprintln!("brisk-conformance: --so_flags: {error}");
         std::process::exit(1);
     });
-    // Never freed: descriptors are closed when everything else has ended.
+    // Never freed: descriptors are closed after everything else has ended.
     let world = Box::into_raw(Box::new(VirtualWorld::new(flags)));
     WORLD.store(world, Ordering::Release);
-    // SAFETY: the caller's contract; the old content is plain memory of the caller.
+    // SAFETY: the caller's contract; the overwritten table is plain memory of the caller.
     unsafe { ifc.write(table(world.cast())) }
 }
 

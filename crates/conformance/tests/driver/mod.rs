@@ -60,7 +60,7 @@ pub(crate) struct Driver {
 /// Calls slot `$slot` with the given types.
 macro_rules! call {
     ($driver:expr, $slot:literal, ($($type:ty),*) -> $result:ty, $($argument:expr),*) => {{
-        // SAFETY: the slot has this type, as the table says; the arguments outlive the call.
+        // SAFETY: the slot has this type according to the table; the arguments outlive the call.
         unsafe {
             let function: unsafe extern "C" fn(*mut c_void, $($type),*) -> $result =
                 std::mem::transmute($driver.slots[$slot]);
@@ -80,7 +80,7 @@ fn library() -> CString {
     .unwrap()
 }
 
-/// Life and the clock.
+/// Construction, and the clock.
 impl Driver {
     pub(crate) fn new(flags: &str) -> Driver {
         let mut slots = MaybeUninit::<[*mut c_void; SLOTS]>::zeroed();
@@ -126,13 +126,13 @@ impl Driver {
 
 /// Packets.
 impl Driver {
-    /// The next segments are of another connection.
+    /// Makes the next segments those of another connection.
     pub(crate) fn new_peer(&mut self) {
         let old = self.remote.get();
         self.remote.set(SocketAddr::new(old.ip(), old.port() + 1));
     }
 
-    /// Learns the stack's ends and numbers from a SYN or SYN-ACK.
+    /// Learns the stack's address and numbers from a SYN or SYN-ACK.
     pub(crate) fn follow(&self, sent: &Sent) {
         self.isn.set(sent.raw_seq);
         self.local.set(sent.src);
@@ -145,7 +145,7 @@ impl Driver {
         self.hand_in(&self.packet(segment, payload));
     }
 
-    /// A segment of the peer as an IP packet.
+    /// Returns a segment of the peer as an IP packet.
     pub(crate) fn packet(&self, segment: Segment<'_>, payload: &[u8]) -> Vec<u8> {
         let (local, remote) = (self.local.get(), self.remote.get());
         let header = TcpHeader {
@@ -165,8 +165,8 @@ impl Driver {
         bytes
     }
 
-    /// An ICMP error of a router at 10.1.1.1: of type 3 with this code, about the first bytes of the last
-    /// SYN.
+    /// Passes in an ICMP error from a router at 10.1.1.1, of type 3 with this code, about the first bytes of
+    /// the last SYN.
     pub(crate) fn unreachable(&self, code: u8, syn: &Sent) {
         let (IpAddr::V4(local), IpAddr::V4(remote)) = (self.local.get().ip(), self.remote.get().ip()) else {
             panic!("over IPv4")
@@ -192,7 +192,7 @@ impl Driver {
         assert_eq!(call!(self, 24, (*const c_void, usize) -> i32, bytes.as_ptr().cast(), bytes.len()), 0);
     }
 
-    /// The next segment that leaves; `None` if none ever will.
+    /// Returns the next segment; `None` if the stack sends no more.
     pub(crate) fn receive(&self) -> Option<Sent> {
         let mut buffer = [0u8; 4096];
         let (mut len, mut at) = (buffer.len(), 0i64);
@@ -219,7 +219,7 @@ impl Driver {
         })
     }
 
-    /// Takes segments until `bytes` of payload have left; answers the sequence number behind them.
+    /// Receives segments until `bytes` of payload have left; returns the sequence number after them.
     pub(crate) fn drain_payload(&self, mut bytes: usize) -> u32 {
         loop {
             let sent = self.receive().expect("more data");
@@ -230,7 +230,7 @@ impl Driver {
         }
     }
 
-    /// Payload lengths of the next segments.
+    /// Returns the payload lengths of the next segments.
     pub(crate) fn lengths(&self, count: usize) -> Vec<usize> {
         (0..count).map(|_| self.receive().expect("a segment").payload.len()).collect()
     }
@@ -281,7 +281,7 @@ impl Driver {
         fd
     }
 
-    /// The address that accept() told last.
+    /// Returns the address that the last accept() reported.
     pub(crate) fn last_peer(&self) -> SocketAddr {
         self.peer.get()
     }
@@ -296,11 +296,11 @@ impl Driver {
         call!(self, 9, (i32, *mut c_void, usize, i32) -> isize, fd, buffer.as_mut_ptr().cast(), len, flags)
     }
 
-    /// Count, control messages, flags.
+    /// Returns count, control messages and flags of recvmsg().
     pub(crate) fn recvmsg(&self, fd: i32, len: usize, flags: i32) -> (isize, Vec<ControlMessage>, i32) {
         let (mut buffer, mut control) = (vec![0u8; len], vec![0u8; 512]);
         let mut vector = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: len };
-        // SAFETY: a header of zeros is one of nothing.
+        // SAFETY: a header of zeros points to nothing.
         let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
         (header.msg_iov, header.msg_iovlen) = (&mut vector, 1);
         (header.msg_control, header.msg_controllen) = (control.as_mut_ptr().cast(), control.len());
@@ -320,7 +320,6 @@ impl Driver {
         call!(self, 14, (i32, *const c_void, usize, i32) -> isize, fd, data.as_ptr().cast(), data.len(), flags)
     }
 
-    /// sendmsg() with one control message.
     pub(crate) fn sendmsg(&self, fd: i32, data: &[u8], flags: i32, control: &ControlMessage) -> isize {
         let mut message = (16 + control.2.len()).to_ne_bytes().to_vec();
         message.extend(control.0.to_ne_bytes());
@@ -328,14 +327,14 @@ impl Driver {
         message.extend(&control.2);
         message.resize(message.len().next_multiple_of(8), 0);
         let mut vector = libc::iovec { iov_base: data.as_ptr().cast_mut().cast(), iov_len: data.len() };
-        // SAFETY: a header of zeros is one of nothing.
+        // SAFETY: a header of zeros points to nothing.
         let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
         (header.msg_iov, header.msg_iovlen) = (&mut vector, 1);
         (header.msg_control, header.msg_controllen) = (message.as_mut_ptr().cast(), message.len());
         call!(self, 16, (i32, *const libc::msghdr, i32) -> isize, fd, &header, flags)
     }
 
-    /// The number that a request answers, or -1.
+    /// Returns the result of a request, or -1.
     pub(crate) fn ioctl(&self, fd: i32, request: u64) -> i32 {
         let mut number = 0i32;
         match call!(self, 18, (i32, u64, *mut i32) -> i32, fd, request, &mut number) {
@@ -352,7 +351,7 @@ impl Driver {
         assert_eq!(self.try_shutdown(fd, how), 0);
     }
 
-    /// An epoll descriptor that watches `fd` for `events` under its own number.
+    /// Returns an epoll descriptor that watches `fd` for `events`, with `fd` as user data.
     pub(crate) fn watch(&self, fd: i32, events: i32) -> i32 {
         let epfd = call!(self, 28, (i32) -> i32, 1);
         assert_eq!(self.epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, events), 0);
@@ -364,7 +363,7 @@ impl Driver {
         call!(self, 29, (i32, i32, i32, *mut libc::epoll_event) -> i32, epfd, what, fd, &mut event)
     }
 
-    /// The present events by descriptor.
+    /// Returns the ready events by descriptor.
     pub(crate) fn epoll_wait(&self, epfd: i32) -> Vec<(i32, i32)> {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 8];
         let count =
@@ -441,7 +440,7 @@ impl Driver {
     }
 }
 
-/// RFC 1071.
+/// Returns the checksum of RFC 1071.
 fn checksum(bytes: &[u8]) -> u16 {
     let sum: u32 = bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1])).sum();
     let sum = (sum & 0xffff) + (sum >> 16);

@@ -1,4 +1,4 @@
-//! A cable in a network namespace: the program under test on one end, the peer on the other.
+//! A veth pair in a network namespace: the program under test on one end, the peer on the other.
 
 use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, SocketAddr};
@@ -16,10 +16,10 @@ use crate::peer::{End, MSS_1460, Peer};
 const DUT: [&str; 2] = ["192.0.2.2", "2001:db8:1::2"];
 const PEER: [&str; 2] = ["192.0.2.1", "2001:db8:1::1"];
 const LENGTHS: [u8; 2] = [24, 64];
-/// Longest that a test may take.
+/// Maximum duration of a test.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// The program under test; it ends with the test.
+/// The program under test, which ends with the test.
 struct Program(Child);
 
 impl Drop for Program {
@@ -29,7 +29,7 @@ impl Drop for Program {
     }
 }
 
-/// The device under test, the peer, and the family that they speak.
+/// The device under test, the peer, and their address family.
 pub(crate) struct Bench {
     pub(crate) dut: Dut,
     pub(crate) peer: Peer,
@@ -71,7 +71,7 @@ fn on_a_cable(family: usize, settings: &[&str], test: impl AsyncFnOnce(Bench) + 
             let bench = Bench::new(family, settings).await;
             tokio::time::timeout(LIMIT, test(bench)).await.expect("the test ends in time");
         });
-        // A call that a test has left waiting does not hold it up.
+        // A blocked call of the test must not delay the end.
         runtime.shutdown_background();
     };
     namespace.run(run).unwrap();
@@ -111,24 +111,24 @@ impl Bench {
         }
     }
 
-    /// The address of the device under test.
+    /// Returns the address of the device under test.
     pub(crate) fn dut_ip(&self) -> IpAddr {
         DUT[self.family].parse().unwrap()
     }
 
-    /// An address and port of the peer that nobody has used.
+    /// Returns an unused address and port of the peer.
     pub(crate) fn peer_addr(&mut self) -> SocketAddr {
         self.next_port += 1;
         SocketAddr::new(PEER[self.family].parse().unwrap(), self.next_port)
     }
 
-    /// A connection that the peer has opened, with MSS alone: its descriptor, the listener's and the peer's
+    /// Opens a connection from the peer, with MSS as the only option. Returns the descriptor and the peer's
     /// end.
     pub(crate) async fn accepted(&mut self) -> (i32, End) {
         self.accepted_with(MSS_1460).await
     }
 
-    /// The same with these options in the SYN.
+    /// Like [`accepted`](Bench::accepted), with these options in the SYN.
     pub(crate) async fn accepted_with(&mut self, options: &[u8]) -> (i32, End) {
         let (listener, at) = self.dut.listener(self.dut_ip(), 5).await;
         let own = self.peer_addr();
@@ -138,7 +138,7 @@ impl Bench {
         (fd, end)
     }
 
-    /// A connection that the device under test has opened.
+    /// Opens a connection from the device under test.
     pub(crate) async fn connected(&mut self) -> (i32, End) {
         let own = self.peer_addr();
         let fd = self.dut.socket(own.ip()).await;

@@ -9,7 +9,7 @@ use crate::peer::{ACK, FIN, MSS_1460, PSH, RST};
 fn a_passive_connection_from_its_first_call_to_its_last() {
     over_both(&[], async |mut bench| {
         let (listener, at) = bench.dut.listener(bench.dut_ip(), 1).await;
-        // accept() waits beside the other calls.
+        // accept() blocks while other calls are made.
         let dut = bench.dut.clone();
         let waiting = tokio::spawn(async move { dut.accept(listener).await });
         let own = bench.peer_addr();
@@ -91,7 +91,7 @@ fn a_socket_that_does_not_block_is_polled() {
 }
 
 #[test]
-fn poll_ends_with_its_time() {
+fn poll_ends_with_its_timeout() {
     over_v4(&[], async |mut bench| {
         let (fd, _) = bench.accepted().await;
         let started = Instant::now();
@@ -163,7 +163,7 @@ fn options_travel_as_numbers_times_and_bytes() {
 }
 
 #[test]
-fn a_wait_ends_with_the_time_that_its_socket_has() {
+fn blocked_call_ends_with_the_timeout_of_its_socket() {
     over_v4(&[], async |mut bench| {
         let (fd, _) = bench.accepted().await;
         let time = OptionValue::Time(Timeval { seconds: 0, microseconds: 200_000 });
@@ -175,12 +175,12 @@ fn a_wait_ends_with_the_time_that_its_socket_has() {
 }
 
 #[test]
-fn a_call_that_its_client_gives_up_takes_nothing() {
+fn cancelled_call_takes_no_data() {
     over_v4(&[], async |mut bench| {
         let (fd, mut end) = bench.accepted().await;
         let given_up = tokio::time::timeout(Duration::from_millis(100), bench.dut.recv(fd, 10, 0)).await;
         assert!(given_up.is_err());
-        // The connection serves on, and a call behind it comes after the reset of its stream.
+        // The connection stays usable; this call follows the reset of the other call's stream.
         assert_eq!(bench.dut.get_int(fd, libc::SOL_SOCKET, libc::SO_ERROR).await, 0);
         bench.peer.say(&mut end, PSH | ACK, b"for the second");
         assert_eq!(bench.dut.recv(fd, 100, 0).await.unwrap(), b"for the second");
@@ -203,7 +203,7 @@ fn an_error_of_the_connection_ends_every_wait() {
         for wait in waits {
             match wait.await.unwrap() {
                 Err(libc::ECONNRESET) => told += 1,
-                // The error is told once; the others learn that it is over.
+                // The error is reported once; the other calls return the end of the stream.
                 Ok(bytes) => assert_eq!(bytes, b""),
                 Err(other) => panic!("error {other}"),
             }

@@ -1,4 +1,4 @@
-//! A gRPC client for the calls of the device under test.
+//! A gRPC client for the device under test.
 
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
@@ -13,7 +13,7 @@ use prost::Message;
 use tonic::body::Body;
 use tonic_prost::ProstCodec;
 
-/// An HTTP/2 connection as tonic's client wants it.
+/// An HTTP/2 connection in the form that tonic's client needs.
 #[derive(Clone)]
 struct Channel(http2::SendRequest<Body>);
 
@@ -31,18 +31,18 @@ impl tonic::client::GrpcService<Body> for Channel {
     }
 }
 
-/// A device under test. Clones make calls beside each other.
+/// A device under test. Clones make concurrent calls.
 #[derive(Clone)]
 pub(crate) struct Dut {
     channel: Channel,
     origin: Uri,
 }
 
-/// A call that failed: its error number.
+/// The result of a call, or its error number.
 pub(crate) type Answer<T> = Result<T, i32>;
 
 fn answer(ret: i32, errno: i32) -> Answer<i32> {
-    // An error number beside a success, or none beside a failure, would both be wrong.
+    // The error number must be set exactly if the call failed.
     assert_eq!(ret < 0, errno != 0, "ret {ret}, errno {errno}");
     if ret < 0 { Err(errno) } else { Ok(ret) }
 }
@@ -56,7 +56,7 @@ impl Dut {
         Dut { channel: Channel(sender), origin: format!("http://{at}").parse().unwrap() }
     }
 
-    /// Any call by its name.
+    /// Makes a call by name.
     pub(crate) async fn call<Q, R>(&self, name: &str, request: Q) -> Result<R, tonic::Status>
     where
         Q: Message + Default + 'static,
@@ -80,7 +80,7 @@ impl Dut {
         answer(fd, errno)
     }
 
-    /// A TCP socket of the family of `ip`, bound to it and a port that is free.
+    /// Returns a TCP socket that is bound to `ip` and a free port.
     pub(crate) async fn bound(&self, ip: IpAddr) -> (i32, SocketAddr) {
         let fd = self.socket(ip).await;
         self.bind(fd, SocketAddr::new(ip, 0)).await.unwrap();
@@ -95,7 +95,6 @@ impl Dut {
         self.try_socket(domain, libc::SOCK_STREAM, libc::IPPROTO_TCP).await.unwrap()
     }
 
-    /// A socket that listens at a port of `ip`.
     pub(crate) async fn listener(&self, ip: IpAddr, backlog: i32) -> (i32, SocketAddr) {
         let (fd, own) = self.bound(ip).await;
         self.returned("Listen", ListenRequest { sockfd: fd, backlog }).await.unwrap();
@@ -145,7 +144,7 @@ impl Dut {
         }
     }
 
-    /// `struct tcp_info`.
+    /// Returns `struct tcp_info`.
     pub(crate) async fn info(&self, fd: i32) -> Vec<u8> {
         match self.get(fd, libc::SOL_TCP, libc::TCP_INFO, OptionKind::Bytes).await {
             Ok(OptionValue::Bytes(bytes)) => bytes,
@@ -167,7 +166,7 @@ impl Dut {
         self.set(fd, libc::SOL_SOCKET, libc::SO_LINGER, OptionValue::Bytes(value)).await.unwrap();
     }
 
-    /// The sockets that have events, each with its events.
+    /// Returns the sockets that have events, with their events.
     pub(crate) async fn poll(&self, asked: &[(i32, i16)], timeout_millis: i32) -> Answer<Vec<(i32, i16)>> {
         let pfds = asked.iter().map(|&(fd, events)| PollFd { fd, events: events as u16 as u32 }).collect();
         let request = PollRequest { pfds, timeout_millis };

@@ -7,7 +7,7 @@ fn is_fin(segment: &Segment) -> bool {
     segment.has(FIN)
 }
 
-/// The device under test's FIN, acknowledged.
+/// Receives and acknowledges the FIN of the device under test.
 async fn take_fin(peer: &mut Peer, end: &mut End) {
     let fin = peer.expect("the FIN", is_fin).await;
     end.take(&fin);
@@ -33,7 +33,7 @@ fn a_fin_is_sent_again_until_it_is_acknowledged() {
 }
 
 #[test]
-fn close_wait_answers_what_is_not_acceptable_and_still_sends() {
+fn close_wait_answers_unacceptable_segments_and_still_sends() {
     over_v4(&[], async |mut bench| {
         let (fd, mut end) = bench.accepted().await;
         bench.peer.say(&mut end, FIN | ACK, &[]);
@@ -55,7 +55,7 @@ fn close_wait_answers_what_is_not_acceptable_and_still_sends() {
         bench.peer.put(&end.segment(ACK, &[]));
         bench.dut.close(fd).await.unwrap();
         take_fin(&mut bench.peer, &mut end).await;
-        // LAST-ACK is over: what comes now belongs to nothing.
+        // LAST-ACK has ended: further segments belong to no connection.
         bench.peer.put(&end.segment(ACK, &[]));
         bench.peer.expect("a reset", |segment| segment.has(RST)).await;
     });
@@ -72,7 +72,7 @@ fn both_close_at_the_same_time() {
         assert_eq!(bench.dut.info(fd).await[0], 11, "TCP_CLOSING");
         end.take(&fin);
         bench.peer.put(&end.segment(ACK, &[]));
-        // TIME-WAIT acknowledges a FIN that comes again.
+        // TIME-WAIT acknowledges a repeated FIN.
         let mut again = end.segment(FIN | ACK, &[]);
         again.seq = end.seq.wrapping_sub(1);
         tokio::time::sleep(Duration::from_millis(550)).await;
@@ -102,7 +102,7 @@ fn a_reset_ends_time_wait_as_the_settings_say() {
 }
 
 #[test]
-fn fin_wait_2_ends_with_its_time() {
+fn fin_wait_2_ends_with_its_timeout() {
     over_v4(&[], async |mut bench| {
         let (fd, mut end) = bench.accepted().await;
         bench.dut.set_int(fd, libc::SOL_TCP, libc::TCP_LINGER2, 1).await;
@@ -115,7 +115,7 @@ fn fin_wait_2_ends_with_its_time() {
 }
 
 #[test]
-fn closing_a_listener_resets_whom_nobody_accepted() {
+fn closing_a_listener_resets_connections_not_accepted() {
     over_both(&[], async |mut bench| {
         let (listener, at) = bench.dut.listener(bench.dut_ip(), 5).await;
         let own = bench.peer_addr();
@@ -134,7 +134,7 @@ fn closing_a_listener_resets_whom_nobody_accepted() {
 }
 
 impl crate::bench::Bench {
-    /// Another port at the same address.
+    /// Returns another port at the same address.
     fn own_port(&self, own: std::net::SocketAddr) -> std::net::SocketAddr {
         std::net::SocketAddr::new(own.ip(), own.port() + 1000)
     }
@@ -161,7 +161,7 @@ fn lingering_for_no_time_resets_and_for_some_time_waits() {
         let last = bench.peer.expect("the end", |segment| segment.has(RST) || segment.has(FIN)).await;
         assert!(last.has(RST));
 
-        // Data that nobody acknowledges: close() gives it a second.
+        // Data without an acknowledgement: close() waits a second for it.
         let (fd, _) = bench.accepted().await;
         bench.dut.set_linger(fd, 1).await;
         bench.dut.send(fd, b"lost", 0).await.unwrap();
@@ -169,7 +169,7 @@ fn lingering_for_no_time_resets_and_for_some_time_waits() {
         bench.dut.close(fd).await.unwrap();
         assert!(started.elapsed() >= Duration::from_millis(990), "{:?}", started.elapsed());
 
-        // Data that is: close() returns with the acknowledgement.
+        // Data with an acknowledgement: close() returns when it arrives.
         let (fd, mut end) = bench.accepted().await;
         bench.dut.set_linger(fd, 60).await;
         bench.dut.send(fd, b"arrives", 0).await.unwrap();

@@ -1,18 +1,18 @@
 //! The device under test from outside: calls over gRPC on one side, segments on an Ethernet on the other.
 //!
-//! | module | what |
+//! | module | content |
 //! |---|---|
-//! | `bench` | the cable and the program |
+//! | `bench` | the network and the program |
 //! | `client` | the calls |
 //! | `peer` | the segments |
-//! | `calls` | each call, its errors, calls beside each other |
+//! | `calls` | each call, its errors, concurrent calls |
 //! | `opening` | handshakes, refusals, backlog, ICMP errors |
 //! | `sending` | retransmission, windows, probes, limits |
-//! | `receiving` | what is acceptable, what is told about it |
-//! | `closing` | the end, in order and out of it |
+//! | `receiving` | acceptable and unacceptable segments, and the answers |
+//! | `closing` | the end of a connection, orderly or not |
 //!
-//! Needs root (network namespaces, packet sockets) and `ip`; a test that lacks them says `skipped` and
-//! passes.
+//! The tests need root (network namespaces, packet sockets) and `ip`; without these a test prints `skipped`
+//! and passes.
 
 mod bench;
 mod calls;

@@ -31,7 +31,7 @@ fn the_window_of_a_handshake_is_not_scaled() {
         bench.dut.connect_to(fd, own).await.unwrap_err();
         let (mut end, syn) = bench.peer.called(own).await;
         assert!(syn.window >= 1460 && syn.option(3).is_some());
-        // 500 bytes in the SYN-ACK are 500 bytes, whatever the scale says; the next window is scaled.
+        // The window in a SYN-ACK is not scaled: 500 bytes. The next one is scaled.
         end.window = 500;
         let mut answer = end.segment(SYN | ACK, &[]);
         answer.options = vec![2, 4, 5, 180, 1, 3, 3, 4];
@@ -56,7 +56,7 @@ fn a_reset_refuses_a_connection_that_is_being_opened() {
         let dut = bench.dut.clone();
         let call = tokio::spawn(async move { dut.connect_to(fd, own).await });
         let (end, _) = bench.peer.called(own).await;
-        // One that acknowledges nothing of ours proves nothing.
+        // A reset that does not acknowledge our SYN is ignored.
         let mut blind = end.segment(RST | ACK, &[]);
         blind.ack = end.ack.wrapping_add(1);
         bench.peer.put(&blind);
@@ -116,7 +116,7 @@ fn an_ack_that_completes_no_handshake_draws_a_reset() {
 fn more_than_the_backlog_must_wait() {
     over_v4(&[], async |mut bench| {
         let (listener, at) = bench.dut.listener(bench.dut_ip(), 1).await;
-        // As in Linux one more than the backlog may wait.
+        // As in Linux, one more connection than the backlog may wait.
         for _ in 0..2 {
             let own = bench.peer_addr();
             bench.peer.open(own, at, MSS_1460).await;
@@ -134,7 +134,7 @@ fn more_than_the_backlog_must_wait() {
 }
 
 #[test]
-fn a_network_that_says_it_cannot_be_reached_ends_connect() {
+fn icmp_unreachable_error_ends_connect() {
     over_v4(&[], async |mut bench| {
         for (code, errno) in [(0, libc::ENETUNREACH), (1, libc::EHOSTUNREACH), (3, libc::ECONNREFUSED)] {
             let own = bench.peer_addr();
@@ -149,7 +149,7 @@ fn a_network_that_says_it_cannot_be_reached_ends_connect() {
 }
 
 #[test]
-fn an_icmp_error_does_not_end_a_connection_that_stands() {
+fn icmp_error_does_not_end_an_established_connection() {
     over_v4(&[], async |mut bench| {
         let (fd, mut end) = bench.connected().await;
         bench.dut.send(fd, b"first", 0).await.unwrap();
@@ -204,7 +204,7 @@ fn writes_before_the_handshake_follow_it_and_reads_wait() {
             if refused {
                 bench.peer.put(&end.segment(RST | ACK, &[]));
                 let outcomes = (write.await.unwrap().map(drop), read.await.unwrap().map(drop));
-                // Whichever call came first was told; the other finds the socket closed.
+                // The first call returned the error; the other one finds the socket closed.
                 assert!(outcomes.0 == Err(libc::ECONNREFUSED) || outcomes.1 == Err(libc::ECONNREFUSED));
                 continue;
             }
@@ -227,7 +227,7 @@ fn a_syn_cookie_opens_a_connection() {
         let (fd, _) = bench.dut.accept(listener).await.unwrap();
         bench.peer.say(&mut end, PSH | ACK, b"data");
         assert_eq!(bench.dut.recv(fd, 10, 0).await.unwrap(), b"data");
-        // A cookie that nobody gave out.
+        // A SYN cookie that the listener never sent.
         let mut forged = End::new(bench.peer_addr(), at).segment(ACK, &[]);
         forged.ack = 12_345;
         bench.peer.put(&forged);

@@ -1,4 +1,4 @@
-//! The other side: segments as the test writes them, on an Ethernet.
+//! The peer: segments built by the test, on an Ethernet.
 
 use std::future::poll_fn;
 use std::net::{IpAddr, SocketAddr};
@@ -16,16 +16,16 @@ pub(crate) const RST: u8 = 4;
 pub(crate) const PSH: u8 = 8;
 pub(crate) const ACK: u8 = 16;
 
-/// Where the peer's sequence numbers begin.
+/// The peer's initial sequence number.
 pub(crate) const ISN: u32 = 7_000_000;
-/// Longest that an answer may take which comes at once: the machine may be busy.
+/// Maximum time for an immediate answer: the machine may be busy.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
-/// Long enough for a segment that must not come.
+/// How long the test waits for a segment that must not come.
 pub(crate) const A_WHILE: Duration = Duration::from_millis(150);
-/// MSS 1460 alone, without SACK, time stamps and scaling.
+/// MSS 1460 as the only option: no SACK, time stamps or scaling.
 pub(crate) const MSS_1460: &[u8] = &[2, 4, 5, 180];
 
-/// A segment, either way.
+/// A segment, in either direction.
 #[derive(Clone, Debug)]
 pub(crate) struct Segment {
     pub(crate) from: SocketAddr,
@@ -41,7 +41,6 @@ pub(crate) struct Segment {
 }
 
 impl Segment {
-    /// The data of the option `kind`.
     pub(crate) fn option(&self, kind: u8) -> Option<Vec<u8>> {
         let mut rest = self.options.as_slice();
         while let [found, tail @ ..] = rest {
@@ -62,7 +61,7 @@ impl Segment {
         self.flags & flags == flags
     }
 
-    /// An acknowledgement alone.
+    /// True for a pure acknowledgement.
     pub(crate) fn is_bare_ack(&self) -> bool {
         self.flags == ACK && self.payload.is_empty()
     }
@@ -108,21 +107,21 @@ impl Segment {
     }
 }
 
-/// A host that sends what it is told and does nothing by itself but answer ARP and neighbour discovery.
+/// A host that only sends what the test passes to it, and answers ARP and neighbour discovery.
 pub(crate) struct Peer {
     pub(crate) device: EthernetDevice,
 }
 
-/// One end of a connection as the test sees it.
+/// The peer's end of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct End {
     pub(crate) own: SocketAddr,
     pub(crate) other: SocketAddr,
-    /// The next number of the peer's.
+    /// The peer's next sequence number.
     pub(crate) seq: u32,
-    /// The next number that is expected of the device under test.
+    /// The next expected sequence number of the device under test.
     pub(crate) ack: u32,
-    /// The device under test's initial number.
+    /// The initial sequence number of the device under test.
     pub(crate) isn: u32,
     pub(crate) window: u16,
 }
@@ -132,7 +131,7 @@ impl End {
         End { own, other, seq: ISN, ack: 0, isn: 0, window: 65_535 }
     }
 
-    /// A segment at the numbers of now.
+    /// Returns a segment with the current numbers.
     pub(crate) fn segment(&self, flags: u8, payload: &[u8]) -> Segment {
         Segment {
             from: self.own,
@@ -147,17 +146,17 @@ impl End {
         }
     }
 
-    /// Learns the device under test's numbers from its SYN or SYN-ACK.
+    /// Learns the numbers of the device under test from its SYN or SYN-ACK.
     pub(crate) fn learn(&mut self, syn: &Segment) {
         (self.isn, self.ack) = (syn.seq, syn.seq.wrapping_add(1));
     }
 
-    /// Takes everything up to the end of `segment`.
+    /// Acknowledges everything up to the end of `segment`.
     pub(crate) fn take(&mut self, segment: &Segment) {
         self.ack = segment.end();
     }
 
-    /// The bytes of the device under test's stream before `segment`.
+    /// Returns the offset of `segment` in the stream of the device under test.
     pub(crate) fn offset(&self, segment: &Segment) -> u32 {
         segment.seq.wrapping_sub(self.isn).wrapping_sub(1)
     }
@@ -172,14 +171,14 @@ impl Peer {
         self.device.send(bytes, TxMeta::default()).unwrap();
     }
 
-    /// Sends a segment of `end` and moves on behind it.
+    /// Sends a segment of `end` and advances its sequence number.
     pub(crate) fn say(&mut self, end: &mut End, flags: u8, payload: &[u8]) {
         let segment = end.segment(flags, payload);
         self.put(&segment);
         end.seq = segment.end();
     }
 
-    /// The next segment, or `None` after `within`.
+    /// Returns the next segment, or `None` after `within`.
     pub(crate) async fn next(&mut self, within: Duration) -> Option<Segment> {
         let until = tokio::time::Instant::now() + within;
         loop {
@@ -194,7 +193,7 @@ impl Peer {
         }
     }
 
-    /// The next segment that is as wanted; others are passed over, and told if it never comes.
+    /// Returns the next segment that `wanted` accepts. Skips others, and lists them if none comes.
     pub(crate) async fn expect(&mut self, what: &str, wanted: impl Fn(&Segment) -> bool) -> Segment {
         let mut others = Vec::new();
         while let Some(segment) = self.next(SOON).await {
@@ -206,7 +205,7 @@ impl Peer {
         panic!("{what} never came, but these: {others:#?}");
     }
 
-    /// Nothing of that kind comes for a while.
+    /// Checks that no such segment comes for a while.
     pub(crate) async fn silent(&mut self, what: &str, unwanted: impl Fn(&Segment) -> bool) {
         let until = Instant::now() + A_WHILE;
         while let Some(segment) = self.next(until.saturating_duration_since(Instant::now())).await {
@@ -233,7 +232,7 @@ impl Peer {
         (end, answer)
     }
 
-    /// The SYN of the device under test's active open to `own`.
+    /// Receives the SYN of an active open of the device under test to `own`.
     pub(crate) async fn called(&mut self, own: SocketAddr) -> (End, Segment) {
         let syn = self.expect("the SYN", |segment| segment.flags == SYN && segment.to == own).await;
         let mut end = End::new(own, syn.from);
@@ -249,7 +248,7 @@ impl Peer {
         end.seq = end.seq.wrapping_add(1);
     }
 
-    /// An ICMP error about `about`.
+    /// Sends an ICMP error about `about`.
     pub(crate) fn icmp(&mut self, kind: u8, code: u8, about: &Segment) {
         let quoted = about.bytes();
         let (IpAddr::V4(from), IpAddr::V4(to)) = (about.to.ip(), about.from.ip()) else {

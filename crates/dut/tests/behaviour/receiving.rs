@@ -3,7 +3,7 @@ use std::time::Duration;
 use crate::bench::{over_both, over_v4};
 use crate::peer::{ACK, FIN, PSH, RST, SYN};
 
-/// Time stamps with this value, and the echo of what the device under test said.
+/// Returns a time stamp option with this value, and the echo of the device under test's.
 fn time_stamps(value: u32, echo: &[u8]) -> Vec<u8> {
     let mut options = vec![1, 1, 8, 10];
     options.extend(value.to_be_bytes());
@@ -28,7 +28,7 @@ fn segment_outside_the_window_is_acknowledged_and_not_taken() {
                 tokio::time::sleep(Duration::from_millis(550)).await;
             }
         }
-        // A reset outside is ignored without a word.
+        // A reset outside the window is ignored silently.
         let mut reset = end.segment(RST, &[]);
         reset.seq = end.seq.wrapping_add(window);
         bench.peer.put(&reset);
@@ -56,7 +56,7 @@ fn an_ack_of_what_was_never_sent_is_answered_and_its_data_not_taken() {
 }
 
 #[test]
-fn data_out_of_order_waits_is_told_by_sack_and_delivered_in_order() {
+fn data_out_of_order_is_reported_by_sack_and_delivered_in_order() {
     over_both(&[], async |mut bench| {
         let (fd, mut end) = bench.accepted_with(&[2, 4, 5, 180, 1, 1, 4, 2]).await;
         let first = end.segment(PSH | ACK, b"first ");
@@ -101,7 +101,7 @@ fn window_closes_without_reads_and_reading_opens_it() {
             window = ack.window.into();
             assert!(sent < 100_000, "the window closes");
         }
-        // A probe behind the window is answered and not taken.
+        // A probe beyond the window is answered but not accepted.
         bench.peer.put(&end.segment(ACK, b"p"));
         let answer = bench.peer.expect("the answer to a probe", |segment| segment.is_bare_ack()).await;
         assert_eq!((answer.ack, answer.window), (end.seq, 0));

@@ -3,7 +3,7 @@ use std::time::{Duration, Instant};
 use crate::bench::{Bench, over_both, over_v4};
 use crate::peer::{ACK, End, PSH, RST, Segment};
 
-/// A retransmission timeout that does not come in between on a busy machine.
+/// A minimum retransmission timeout that does not interfere on a busy machine.
 const LATE_TIMEOUT: &[&str] = &["rto_var_floor=5s"];
 /// MSS 1460 and SACK.
 const WITH_SACK: &[u8] = &[2, 4, 5, 180, 1, 1, 4, 2];
@@ -12,7 +12,7 @@ fn is_data(segment: &Segment) -> bool {
     !segment.payload.is_empty()
 }
 
-/// Where two transmissions of the same bytes lie apart.
+/// Returns the intervals between transmissions of the same bytes.
 async fn gaps(bench: &mut Bench, seq: u32, count: usize) -> Vec<Duration> {
     let mut times = Vec::new();
     while times.len() <= count {
@@ -24,13 +24,13 @@ async fn gaps(bench: &mut Bench, seq: u32, count: usize) -> Vec<Duration> {
 }
 
 #[test]
-fn unacknowledged_data_is_sent_again_ever_later() {
+fn unacknowledged_data_is_retransmitted_at_growing_intervals() {
     over_both(&[], async |mut bench| {
         let (fd, end) = bench.accepted().await;
         bench.dut.send(fd, b"lost", 0).await.unwrap();
         let gaps = gaps(&mut bench, end.ack, 4).await;
-        // The first may be the probe of the tail. From the timeout on each wait is twice the last; the test
-        // may read late.
+        // The first may be a tail loss probe. From the timeout on, each interval doubles; the test may read
+        // late.
         assert!(gaps[3] >= gaps[1].mul_f64(1.3) && gaps[3] >= Duration::from_millis(500), "{gaps:?}");
     });
 }
@@ -59,7 +59,7 @@ fn a_closed_window_is_probed_and_an_open_one_used() {
         let (fd, mut end) = bench.accepted().await;
         end.window = 0;
         bench.peer.put(&end.segment(ACK, &[]));
-        // The window must be known before the write.
+        // The device must know the window before the write.
         bench.peer.say(&mut end, PSH | ACK, b"x");
         bench.dut.recv(fd, 1, 0).await.unwrap();
         bench.dut.send(fd, b"held back", 0).await.unwrap();
@@ -73,7 +73,7 @@ fn a_closed_window_is_probed_and_an_open_one_used() {
             probes.push(probe.at);
             bench.peer.put(&end.segment(ACK, &[]));
         }
-        // Each wait is twice the last; the test may read late.
+        // Each interval doubles; the test may read late.
         assert!(probes[3] - probes[2] >= (probes[1] - probes[0]).mul_f64(1.3), "{probes:?}");
         end.window = 10_000;
         bench.peer.put(&end.segment(ACK, &[]));
@@ -87,7 +87,7 @@ fn a_window_that_shrinks_is_respected() {
         let (fd, mut end) = bench.accepted().await;
         bench.dut.send(fd, &[1; 1460], 0).await.unwrap();
         let first = bench.peer.expect("data", is_data).await;
-        // Less than what has been promised: everything behind it must wait.
+        // The window shrinks below the earlier one: all later data must wait.
         end.take(&first);
         end.window = 0;
         bench.peer.put(&end.segment(ACK, &[]));
@@ -103,7 +103,7 @@ fn a_window_that_shrinks_is_respected() {
 }
 
 #[test]
-fn the_user_timeout_ends_what_nobody_acknowledges() {
+fn user_timeout_ends_a_connection_without_acknowledgements() {
     over_v4(&[], async |mut bench| {
         let (fd, end) = bench.accepted().await;
         bench.dut.set_int(fd, libc::SOL_TCP, libc::TCP_USER_TIMEOUT, 1000).await;
@@ -111,7 +111,7 @@ fn the_user_timeout_ends_what_nobody_acknowledges() {
         bench.dut.send(fd, b"lost", 0).await.unwrap();
         assert_eq!(bench.dut.recv(fd, 10, 0).await, Err(libc::ETIMEDOUT));
         assert!(started.elapsed() >= Duration::from_millis(900), "{:?}", started.elapsed());
-        // The connection is gone: an ACK that comes now belongs to nothing.
+        // The connection is gone: a later ACK belongs to no connection.
         bench.peer.put(&end.segment(ACK, &[]));
         bench.peer.expect("a reset", |segment| segment.has(RST)).await;
     });
@@ -126,7 +126,7 @@ fn the_user_timeout_ends_a_window_that_stays_closed() {
         bench.peer.say(&mut end, PSH | ACK, b"x");
         bench.dut.recv(fd, 1, 0).await.unwrap();
         bench.dut.send(fd, b"held back", 0).await.unwrap();
-        // Probes that are not answered either.
+        // The peer does not answer the probes either.
         assert_eq!(bench.dut.recv(fd, 10, 0).await, Err(libc::ETIMEDOUT));
     });
 }
@@ -141,7 +141,7 @@ fn the_tail_of_a_flight_is_probed_before_the_timeout() {
         for _ in 0..3 {
             last = bench.peer.expect("a segment", is_data).await.seq;
         }
-        // Nothing is acknowledged: the probe is the last segment again, not the first.
+        // Without an acknowledgement, the probe repeats the last segment, not the first.
         let probe = bench.peer.expect("the probe", is_data).await;
         assert_eq!(probe.seq, last);
         // Its SACK shows that the others are lost.
@@ -155,7 +155,7 @@ fn the_tail_of_a_flight_is_probed_before_the_timeout() {
     });
 }
 
-/// A few bytes there and back, so that the round-trip time is known.
+/// Exchanges a few bytes, so that the round-trip time is known.
 async fn warm_up(bench: &mut Bench, fd: i32, end: &mut End) {
     for _ in 0..3 {
         bench.dut.send(fd, b"ping", 0).await.unwrap();
@@ -189,7 +189,7 @@ fn loss_shown_by_sack_is_repaired_at_once_and_reordering_is_none() {
         bench.peer.expect("what is new", |segment| segment.payload == b"next").await;
         assert_eq!(bench.dut.info(fd).await[1], 0, "TCP_CA_Open");
 
-        // Two that arrive the wrong way round: the second is told first, and then both are.
+        // Two segments arrive in the wrong order: first the later one is reported, then both.
         end.ack = end.ack.wrapping_add(4);
         bench.peer.put(&end.segment(ACK, &[]));
         let retransmitted = bench.dut.info(fd).await[100..104].to_vec();
@@ -237,7 +237,7 @@ fn a_retransmission_that_is_lost_is_sent_again() {
 }
 
 #[test]
-fn a_cork_holds_what_is_less_than_a_segment() {
+fn cork_holds_less_than_a_segment() {
     over_v4(&[], async |mut bench| {
         let (fd, mut end) = bench.accepted().await;
         bench.dut.set_int(fd, libc::SOL_TCP, libc::TCP_CORK, 1).await;
@@ -266,7 +266,7 @@ fn the_mss_of_the_peer_and_of_the_program_bound_segments() {
 }
 
 #[test]
-fn tcp_info_tells_what_is_on_its_way() {
+fn tcp_info_counts_data_in_flight() {
     over_v4(&[], async |mut bench| {
         let (fd, mut end) = bench.accepted_with(WITH_SACK).await;
         warm_up(&mut bench, fd, &mut end).await;
@@ -279,7 +279,7 @@ fn tcp_info_tells_what_is_on_its_way() {
         bench.dut.send(fd, &[1; 2920], 0).await.unwrap();
         bench.peer.expect("data", is_data).await;
         assert_eq!(number(&bench.dut.info(fd).await, 24), 2, "unacked");
-        // After a timeout one segment at a time.
+        // After a timeout segments leave one at a time.
         while bench.dut.info(fd).await[1] != 4 {
             bench.peer.expect("a retransmission", is_data).await;
         }
@@ -288,7 +288,7 @@ fn tcp_info_tells_what_is_on_its_way() {
 }
 
 #[test]
-fn keepalive_asks_a_silent_peer_and_gives_it_up() {
+fn keepalive_probes_a_silent_peer_and_gives_up() {
     over_v4(&[], async |mut bench| {
         let (fd, end) = bench.accepted().await;
         for (name, value) in [(libc::TCP_KEEPIDLE, 1), (libc::TCP_KEEPINTVL, 1), (libc::TCP_KEEPCNT, 2)] {

@@ -2,12 +2,12 @@
 
 use std::io;
 use std::path::Path;
-use std::time::Duration;
 
 use super::Settings;
 use super::explain::{explained, permitted_values};
+use super::key::Key;
+use super::keys;
 use super::places::{Places, line_at};
-use crate::hop::ephemeral::LONGEST_LIFETIME;
 
 /// Error in a configuration.
 #[derive(Debug, thiserror::Error)]
@@ -65,34 +65,19 @@ impl Settings {
         Err(SettingsError::Line {
             path: path.to_owned(),
             line: places.line(&key).unwrap_or(1),
-            problem: format!("{name} = {written}: write {}", permitted_values(name)),
+            problem: format!("{name} = {written}: write {}", permitted_values(&key)),
         })
     }
 }
 
-/// Returns an error for the first key whose value is out of its range.
+/// Returns the first key whose value is out of its range.
 fn out_of_range(settings: &Settings) -> Option<String> {
-    let Settings { frontend, peers, listeners: _, backend, edge: _, frontends, hop, limits, admin: _ } =
-        settings;
-    let second = Duration::from_secs(1);
-    let out = |time: Option<Duration>, least: Duration, most: Duration| {
-        time.is_some_and(|time| time < least || time > most)
-    };
-    let (none, hour) = (Duration::ZERO, 3600 * second);
-    let checks = [
-        ("frontend.first_bytes_wait", out(frontend.first_bytes_wait, none, second)),
-        ("frontend.first_bytes_limit", out(frontend.first_bytes_limit, none, 10 * second)),
-        ("backend.replay_tolerance", out(backend.replay_tolerance, second, hour)),
-        ("hop.ephemeral_lifetime", out(hop.ephemeral_lifetime, none, LONGEST_LIFETIME)),
-        ("hop.mtu", hop.mtu.is_some_and(|mtu| mtu < 576)),
-        ("limits.max_connections", limits.max_connections == Some(0)),
-        ("limits.header_timeout", out(limits.header_timeout, second / 10, 60 * second)),
-    ];
-    let first = checks.into_iter().find(|(_, wrong)| *wrong).map(|(key, _)| key.to_owned());
+    let Settings { peers, frontends, .. } = settings;
+    let of_section = keys::all().find(|key| (key.is_out_of_range)(settings)).map(Key::path);
     let weight = || peers.iter().position(|peer| !(1..=1000).contains(&peer.weight));
     let is_repeated = |n: &usize| frontends[..*n].iter().any(|before| before.label == frontends[*n].label);
     let repeated = || (0..frontends.len()).find(is_repeated);
-    first
+    of_section
         .or_else(|| weight().map(|n| format!("backends.{n}.weight")))
         .or_else(|| repeated().map(|n| format!("frontends.{n}.label")))
 }
@@ -134,7 +119,7 @@ mod tests {
             ("[limits]\ndrain_timeout = 'soon'", "500ms"),
             ("[limits]\nmax_connections = 0", "max_connections = 0: write 1 to"),
             ("[hop]\nephemeral_lifetime = '2m'", "ephemeral_lifetime = '2m': write \"0s\" to \"1m\""),
-            ("[limits]\nheader_timeout = '0s'", "header_timeout = '0s': write \"100ms\" to \"60s\""),
+            ("[limits]\nheader_timeout = '0s'", "header_timeout = '0s': write \"100ms\" to \"1m\""),
             ("[hop]\nmtu = 100", "mtu = 100: write 576 to 65535"),
             ("[[backends]]\npeer = 'a:1'\nweight = 0", "weight = 0: write 1 to 1000"),
             ("[[backends]]\nweight = 1", "peer"),

@@ -125,7 +125,7 @@ impl End {
                 Role::Serve(at) => serve(side, &attached, *at, &cores).await,
                 Role::Ask(to, work) => {
                     let to = attached.as_ref().map_or(Ok(*to), |attached| attached.destination(*to))?;
-                    ask(Rc::new(side), to, *work).await
+                    run_client(Rc::new(side), to, *work).await
                 }
             }
         })
@@ -295,7 +295,7 @@ async fn send(stream: &mut Stream, in_place: bool) -> io::Result<()> {
     }
 }
 
-async fn ask(side: Rc<Side>, to: SocketAddr, work: Work) -> io::Result<()> {
+async fn run_client(side: Rc<Side>, to: SocketAddr, work: Work) -> io::Result<()> {
     say("ready")?;
     for line in io::stdin().lock().lines() {
         let seconds: f64 = line?.trim().parse().map_err(io::Error::other)?;

@@ -34,7 +34,7 @@ use end::{Done, End};
 pub use fixture::allowed_cores;
 use fixture::{Fixture, Process, Usage};
 use report::{BenchReport, RowReport};
-use rows::{Row, Topology, Way};
+use rows::{Row, Setup, Topology};
 
 /// Time before a measurement in which both TCPs learn the path, fetch cookies and fill caches, seconds.
 const WARM: f64 = 0.3;
@@ -131,20 +131,20 @@ impl Bench {
     }
 
     /// Measures one TCP in its own namespaces and processes.
-    fn measure(&self, row: &Row, way: Way, cores: &[usize]) -> Result<Cost, BenchError> {
+    fn measure(&self, row: &Row, setup: Setup, cores: &[usize]) -> Result<Cost, BenchError> {
         let fixture = Fixture::new(self.program.clone(), row.topology, cores)?;
-        let place = if way.server_is_near() { &fixture.near } else { &fixture.far };
+        let place = if setup.server_is_near() { &fixture.near } else { &fixture.far };
         let start = |(end, first, count): (End, usize, usize)| {
             fixture.start(place, &end, &cores[first..first + count])
         };
-        let servers = way.servers(row.work).into_iter().map(start).collect::<Result<Vec<_>, _>>()?;
+        let servers = setup.servers(row.work).into_iter().map(start).collect::<Result<Vec<_>, _>>()?;
         let routed = row.topology == Topology::Routed;
-        let used = way.cores().unwrap_or(if routed { 2 } else { self.cores });
+        let used = setup.cores().unwrap_or(if routed { 2 } else { self.cores });
         let start = |(n, end): (usize, End)| {
-            let core = if way.cores().is_some() { n } else { used - 1 };
+            let core = if setup.cores().is_some() { n } else { used - 1 };
             fixture.start(&fixture.near, &end, &cores[core..=core])
         };
-        let clients = way.clients(row.work).into_iter().enumerate().map(start);
+        let clients = setup.clients(row.work).into_iter().enumerate().map(start);
         let mut clients = clients.collect::<Result<Vec<_>, _>>()?;
         work_together(&mut clients, WARM.min(self.seconds))?;
         let before = [usage_of(&clients)?, usage_of(&servers)?];

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::Cost;
 use super::end::Work;
-use super::rows::{Goal, Row, Way};
+use super::rows::{Goal, Row, Setup};
 use crate::statistics::Sample;
 
 /// The results of all rows.
@@ -31,9 +31,9 @@ pub struct RowReport {
     /// `byte`, `transaction` or `round trip`: costs are nanoseconds per unit.
     pub unit: &'static str,
     /// The TCP that the candidate is compared with.
-    pub baseline: WayReport,
+    pub baseline: SetupReport,
     /// The TCP under test.
-    pub candidate: WayReport,
+    pub candidate: SetupReport,
     /// `baseline/candidate` or `candidate/baseline`: the direction of the ratio.
     pub ratio_of: &'static str,
     /// Ratio of the processor times of both ends.
@@ -53,7 +53,7 @@ pub struct RowReport {
 
 /// The result of one TCP, medians over the rounds.
 #[derive(Clone, PartialEq, Debug, Serialize)]
-pub struct WayReport {
+pub struct SetupReport {
     /// The TCP and its path.
     pub name: String,
     /// The median of each figure.
@@ -78,8 +78,8 @@ impl Spread {
     }
 }
 
-impl WayReport {
-    fn new<'a>(name: String, costs: impl Iterator<Item = &'a Cost> + Clone) -> WayReport {
+impl SetupReport {
+    fn new<'a>(name: String, costs: impl Iterator<Item = &'a Cost> + Clone) -> SetupReport {
         let median = |of: fn(&Cost) -> f64| Spread::of(costs.clone().map(of)).median;
         let median = Cost {
             per_second: median(|cost| cost.per_second),
@@ -89,7 +89,7 @@ impl WayReport {
             busy: median(|cost| cost.busy),
             failed: costs.clone().map(|cost| cost.failed).sum(),
         };
-        WayReport { name, median }
+        SetupReport { name, median }
     }
 }
 
@@ -101,8 +101,10 @@ impl RowReport {
         let cpu = Spread::of(rounds.iter().map(|(old, new)| turned(old.both / new.both)));
         let time = Spread::of(rounds.iter().map(|(old, new)| turned(new.per_second / old.per_second)));
         let limited = match row.candidate {
-            Way::Tun { .. } | Way::Own { .. } | Way::Xdp | Way::Behind { .. } | Way::Smoltcp => true,
-            Way::Kernel { .. } | Way::KernelOn(_) | Way::TunOn(_) | Way::Udp(_) => false,
+            Setup::Tun { .. } | Setup::Own { .. } | Setup::Xdp | Setup::Behind { .. } | Setup::Smoltcp => {
+                true
+            }
+            Setup::Kernel { .. } | Setup::KernelOn(_) | Setup::TunOn(_) | Setup::Udp(_) => false,
         };
         let without_own = |(old, new): &(Cost, Cost)| turned(old.both / (new.both - new.server_user));
         let limit = limited.then(|| Spread::of(rounds.iter().map(without_own)).median);
@@ -120,8 +122,8 @@ impl RowReport {
                 Work::Transactions { .. } => "transaction",
                 Work::PingPong => "round trip",
             },
-            baseline: WayReport::new(row.baseline.name(), rounds.iter().map(|(old, _)| old)),
-            candidate: WayReport::new(row.candidate.name(), rounds.iter().map(|(_, new)| new)),
+            baseline: SetupReport::new(row.baseline.name(), rounds.iter().map(|(old, _)| old)),
+            candidate: SetupReport::new(row.candidate.name(), rounds.iter().map(|(_, new)| new)),
             ratio_of: if upside_down { "candidate/baseline" } else { "baseline/candidate" },
             cpu,
             limit,
@@ -221,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_price_is_told_as_a_multiple() {
+    fn cost_ratio_is_shown_as_a_multiple() {
         let row = report("proactive", &[(1.0, 2.5)]);
         assert_eq!((row.cpu.median, row.met, row.ratio_of), (2.5, Some(false), "candidate/baseline"));
         let text = BenchReport { rounds: 1, seconds: 1.0, cores: 1, rows: vec![row] }.to_text();

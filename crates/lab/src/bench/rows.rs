@@ -27,9 +27,9 @@ pub struct Row {
     /// Path between the hosts.
     pub(super) topology: Topology,
     /// The setup that the candidate is compared with.
-    pub(super) baseline: Way,
+    pub(super) baseline: Setup,
     /// The setup under test.
-    pub(super) candidate: Way,
+    pub(super) candidate: Setup,
     /// The goal.
     pub goal: Goal,
 }
@@ -63,7 +63,7 @@ pub enum Goal {
 
 /// The TCP at both ends, and the path below it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Way {
+pub(super) enum Setup {
     /// The kernel's at both ends of the veth pair.
     Kernel {
         /// With Fast Open.
@@ -108,58 +108,58 @@ impl Row {
     }
 }
 
-impl Way {
+impl Setup {
     pub(super) fn name(self) -> String {
         match self {
-            Way::Kernel { fast_open: false } => "kernel".to_owned(),
-            Way::Kernel { fast_open: true } => "kernel+tfo".to_owned(),
-            Way::Tun { fast_open: false } => "tun".to_owned(),
-            Way::Tun { fast_open: true } => "tun+tfo".to_owned(),
-            Way::Own { fast_open: false } => "own".to_owned(),
-            Way::Own { fast_open: true } => "own+tfo".to_owned(),
-            Way::Xdp => "xdp".to_owned(),
-            Way::Behind { fast_open: false } => "behind".to_owned(),
-            Way::Behind { fast_open: true } => "behind+tfo".to_owned(),
-            Way::Smoltcp => "smoltcp".to_owned(),
-            Way::Udp(arm) => format!("udp {arm}"),
-            Way::KernelOn(cores) => format!("kernel, {cores}"),
-            Way::TunOn(cores) => format!("tun, {cores}"),
+            Setup::Kernel { fast_open: false } => "kernel".to_owned(),
+            Setup::Kernel { fast_open: true } => "kernel+tfo".to_owned(),
+            Setup::Tun { fast_open: false } => "tun".to_owned(),
+            Setup::Tun { fast_open: true } => "tun+tfo".to_owned(),
+            Setup::Own { fast_open: false } => "own".to_owned(),
+            Setup::Own { fast_open: true } => "own+tfo".to_owned(),
+            Setup::Xdp => "xdp".to_owned(),
+            Setup::Behind { fast_open: false } => "behind".to_owned(),
+            Setup::Behind { fast_open: true } => "behind+tfo".to_owned(),
+            Setup::Smoltcp => "smoltcp".to_owned(),
+            Setup::Udp(arm) => format!("udp {arm}"),
+            Setup::KernelOn(cores) => format!("kernel, {cores}"),
+            Setup::TunOn(cores) => format!("tun, {cores}"),
         }
     }
 
     /// Returns the number of cores that this setup needs; `None`: any number.
     pub(super) fn cores(self) -> Option<usize> {
         match self {
-            Way::KernelOn(cores) | Way::TunOn(cores) => Some(cores),
-            Way::Kernel { .. }
-            | Way::Tun { .. }
-            | Way::Own { .. }
-            | Way::Behind { .. }
-            | Way::Smoltcp
-            | Way::Xdp
-            | Way::Udp(_) => None,
+            Setup::KernelOn(cores) | Setup::TunOn(cores) => Some(cores),
+            Setup::Kernel { .. }
+            | Setup::Tun { .. }
+            | Setup::Own { .. }
+            | Setup::Behind { .. }
+            | Setup::Smoltcp
+            | Setup::Xdp
+            | Setup::Udp(_) => None,
         }
     }
 
     /// True if the server is in the client's namespace.
     pub(super) fn server_is_near(self) -> bool {
-        matches!(self, Way::Tun { .. } | Way::TunOn(_) | Way::Smoltcp)
+        matches!(self, Setup::Tun { .. } | Setup::TunOn(_) | Setup::Smoltcp)
     }
 
     /// Returns the servers, each with its first core and its number of cores.
     pub(super) fn servers(self, work: Work) -> Vec<(End, usize, usize)> {
         let (tcp, fast_open, at) = match self {
-            Way::Kernel { fast_open } => (Tcp::Kernel, fast_open, FAR),
-            Way::KernelOn(_) => (Tcp::Kernel, false, FAR),
-            Way::Tun { fast_open } | Way::Behind { fast_open } => (tun(), fast_open, TUN),
-            Way::TunOn(_) => (tun(), false, TUN),
-            Way::Own { fast_open } => (ours(OWN, &[], "tcp"), fast_open, FAR),
-            Way::Smoltcp => (smoltcp(work), false, TUN),
-            Way::Xdp => (ours(XDP, &[], "tcp"), false, FAR),
-            Way::Udp(arm) => (ours("udp:10.99.0.2:7000", &[], arm), false, FAR),
+            Setup::Kernel { fast_open } => (Tcp::Kernel, fast_open, FAR),
+            Setup::KernelOn(_) => (Tcp::Kernel, false, FAR),
+            Setup::Tun { fast_open } | Setup::Behind { fast_open } => (tun(), fast_open, TUN),
+            Setup::TunOn(_) => (tun(), false, TUN),
+            Setup::Own { fast_open } => (ours(OWN, &[], "tcp"), fast_open, FAR),
+            Setup::Smoltcp => (smoltcp(work), false, TUN),
+            Setup::Xdp => (ours(XDP, &[], "tcp"), false, FAR),
+            Setup::Udp(arm) => (ours("udp:10.99.0.2:7000", &[], arm), false, FAR),
         };
         let server = End { tcp, fast_open, role: Role::Serve(at.into()) };
-        if let Way::KernelOn(cores) = self {
+        if let Setup::KernelOn(cores) = self {
             let on = |core| (End { role: Role::Serve(port(at, core)), ..server.clone() }, core, 1);
             return (0..cores).map(on).collect();
         }
@@ -169,13 +169,13 @@ impl Way {
     /// Returns the clients, one for each core if the setup determines them.
     pub(super) fn clients(self, work: Work) -> Vec<End> {
         let (tcp, fast_open, to) = match self {
-            Way::Kernel { fast_open } | Way::Own { fast_open } => (Tcp::Kernel, fast_open, FAR),
-            Way::KernelOn(_) | Way::Xdp => (Tcp::Kernel, false, FAR),
-            Way::Tun { fast_open } | Way::Behind { fast_open } => (Tcp::Kernel, fast_open, TUN),
-            Way::TunOn(_) | Way::Smoltcp => (Tcp::Kernel, false, TUN),
-            Way::Udp(arm) => (ours(NEAR_UDP, &[], arm), false, FAR),
+            Setup::Kernel { fast_open } | Setup::Own { fast_open } => (Tcp::Kernel, fast_open, FAR),
+            Setup::KernelOn(_) | Setup::Xdp => (Tcp::Kernel, false, FAR),
+            Setup::Tun { fast_open } | Setup::Behind { fast_open } => (Tcp::Kernel, fast_open, TUN),
+            Setup::TunOn(_) | Setup::Smoltcp => (Tcp::Kernel, false, TUN),
+            Setup::Udp(arm) => (ours(NEAR_UDP, &[], arm), false, FAR),
         };
-        let server_of = |client| if let Way::KernelOn(_) = self { port(to, client) } else { to.into() };
+        let server_of = |client| if let Setup::KernelOn(_) = self { port(to, client) } else { to.into() };
         let client = |n| End { tcp: tcp.clone(), fast_open, role: Role::Ask(server_of(n), work) };
         (0..self.cores().unwrap_or(1)).map(client).collect()
     }
@@ -206,9 +206,9 @@ const fn transactions(parallel: usize) -> Work {
     Work::Transactions { request: 100, response: 5000, parallel }
 }
 
-const PLAIN: Way = Way::Kernel { fast_open: false };
-const FAST: Way = Way::Kernel { fast_open: true };
-const UDP: Way = Way::Udp("tcp");
+const PLAIN: Setup = Setup::Kernel { fast_open: false };
+const FAST: Setup = Setup::Kernel { fast_open: true };
+const UDP: Setup = Setup::Udp("tcp");
 const RR1: Work = transactions(1);
 const RR64: Work = transactions(64);
 
@@ -217,7 +217,7 @@ fn row(
     name: &'static str,
     what: &'static str,
     work: Work,
-    [baseline, candidate]: [Way; 2],
+    [baseline, candidate]: [Setup; 2],
     goal: Goal,
 ) -> Row {
     Row { name, what, work, topology: Topology::Whole, baseline, candidate, goal }
@@ -225,7 +225,7 @@ fn row(
 
 /// Returns all rows that this build can measure, in the order of the table.
 pub fn rows() -> Vec<Row> {
-    let mut rows = [beside_the_kernel(), between_hosts(), of_mechanisms_and_cores()].concat();
+    let mut rows = [of_brisk_servers(), between_hosts(), of_mechanisms_and_cores()].concat();
     if cfg!(feature = "peers") {
         rows.append(&mut of_peers());
     }
@@ -239,12 +239,12 @@ pub fn missing(name: &str) -> Option<&'static str> {
 }
 
 /// Returns the rows with brisk's server on a TUN device, and on the address of the host.
-fn beside_the_kernel() -> Vec<Row> {
+fn of_brisk_servers() -> Vec<Row> {
     use Goal::{AtLeast, None};
-    let tun = [PLAIN, Way::Tun { fast_open: false }];
-    let fast = [FAST, Way::Tun { fast_open: true }];
-    let own = [PLAIN, Way::Own { fast_open: false }];
-    let own_fast = [FAST, Way::Own { fast_open: true }];
+    let tun = [PLAIN, Setup::Tun { fast_open: false }];
+    let fast = [FAST, Setup::Tun { fast_open: true }];
+    let own = [PLAIN, Setup::Own { fast_open: false }];
+    let own_fast = [FAST, Setup::Own { fast_open: true }];
     vec![
         row("receive", "bulk into the stack", Work::Upload, tun, AtLeast(1.15)),
         row("receive-bytes", "receive, ours in its packets", Work::Delivery, tun, None),
@@ -268,11 +268,11 @@ fn between_hosts() -> Vec<Row> {
     let packets = |row| Row { topology: Topology::Packets, ..row };
     let routed = |row| Row { topology: Topology::Routed, ..row };
     let big = |row| Row { topology: Topology::Big, ..row };
-    let tun = [PLAIN, Way::Tun { fast_open: false }];
-    let own = [PLAIN, Way::Own { fast_open: false }];
-    let xdp = [PLAIN, Way::Xdp];
-    let behind = [PLAIN, Way::Behind { fast_open: false }];
-    let behind_fast = [FAST, Way::Behind { fast_open: true }];
+    let tun = [PLAIN, Setup::Tun { fast_open: false }];
+    let own = [PLAIN, Setup::Own { fast_open: false }];
+    let xdp = [PLAIN, Setup::Xdp];
+    let behind = [PLAIN, Setup::Behind { fast_open: false }];
+    let behind_fast = [FAST, Setup::Behind { fast_open: true }];
     vec![
         packets(row("wire-receive", "bulk in packets of 1,500 B", Work::Upload, own, AtLeast(1.0))),
         packets(row("wire-send", "the same, out", Work::Download, own, AtLeast(0.85))),
@@ -291,22 +291,28 @@ fn between_hosts() -> Vec<Row> {
 fn of_mechanisms_and_cores() -> Vec<Row> {
     use Goal::{AtMost, Faster, None};
     const WITH: &str = "bulk in UDP, with and without";
-    let with = |arm| [UDP, Way::Udp(arm)];
+    let with = |arm| [UDP, Setup::Udp(arm)];
     vec![
-        row("ping", "one byte, one connection", Work::PingPong, [PLAIN, Way::Tun { fast_open: false }], None),
+        row(
+            "ping",
+            "one byte, one connection",
+            Work::PingPong,
+            [PLAIN, Setup::Tun { fast_open: false }],
+            None,
+        ),
         row("udp", "bulk in UDP, the kernel's TCP", Work::Upload, [PLAIN, UDP], AtMost(2.0)),
         row("corrective", WITH, Work::Upload, with("corrective"), AtMost(1.3)),
         row("proactive", WITH, Work::Upload, with("proactive,loss_cap=100"), AtMost(2.0)),
         row("planner", WITH, Work::Upload, with("planner"), AtMost(1.3)),
-        row("cores", "rr64 on two cores, on one", RR64, [Way::TunOn(1), Way::TunOn(2)], Faster(1.7)),
-        row("cores-kernel", "the same of the kernel", RR64, [Way::KernelOn(1), Way::KernelOn(2)], None),
+        row("cores", "rr64 on two cores, on one", RR64, [Setup::TunOn(1), Setup::TunOn(2)], Faster(1.7)),
+        row("cores-kernel", "the same of the kernel", RR64, [Setup::KernelOn(1), Setup::KernelOn(2)], None),
     ]
 }
 
 /// Returns the rows `receive`, `send`, `rr1` and `rr64` with other TCPs.
 fn of_peers() -> Vec<Row> {
     use Goal::None;
-    let smoltcp = [PLAIN, Way::Smoltcp];
+    let smoltcp = [PLAIN, Setup::Smoltcp];
     vec![
         row("smoltcp-receive", "bulk into smoltcp", Work::Upload, smoltcp, None),
         row("smoltcp-send", "bulk out of smoltcp", Work::Download, smoltcp, None),
@@ -326,8 +332,8 @@ mod tests {
         let names: std::collections::HashSet<_> = rows.iter().map(|row| row.name).collect();
         assert_eq!(names.len(), rows.len());
         for row in rows {
-            for way in [row.baseline, row.candidate] {
-                if let Way::Udp(arm) = way {
+            for setup in [row.baseline, row.candidate] {
+                if let Setup::Udp(arm) = setup {
                     Profile::parse(arm).unwrap();
                 }
             }
@@ -343,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_survives_the_command_line() {
+    fn end_is_parsed_as_written() {
         for row in rows().into_iter().chain(of_peers()) {
             let servers = row.candidate.servers(row.work).into_iter().map(|(end, ..)| end);
             for end in servers.chain(row.candidate.clients(row.work)) {

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_head_survives_its_bytes() {
+    fn head_is_parsed_as_written() {
         let exchange = Head::Exchange { request: 100, response: 5000 };
         let bulk = [Head::Upload, Head::Delivery, Head::Download, Head::Handover];
         for head in bulk.into_iter().chain([exchange, Head::PingPong]) {

@@ -234,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_port_is_taken_from_what_chromedriver_says() {
+    fn port_is_read_from_the_output_of_chromedriver() {
         let said =
             "Starting ChromeDriver 1 on port 0\nChromeDriver was started successfully on port 38473.\n";
         assert_eq!(port_of(said), Some(38473));

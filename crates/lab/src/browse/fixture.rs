@@ -5,9 +5,9 @@
 //! Chromium --kernel TCP--> frontends ==brisk TCP in UDP==> link ==> backends --kernel TCP--> web server
 //! ```
 //!
-//! Every host of the page has an address of its own on the loopback device of both namespaces. Each arm has a
-//! port, on which its frontend takes connections to all these addresses and its backend goes on to the same
-//! address and port on the other side: a browser keeps its limits per host, and arms share nothing but the
+//! Every host of the page has its own address on the loopback device of both namespaces. Each arm has a port.
+//! Its frontend accepts connections to all these addresses on that port, and its backend connects to the same
+//! address and port on the other side. So the browser's limits per host apply, and the arms share only the
 //! link.
 
 use std::io;
@@ -32,12 +32,12 @@ use super::BrowseError;
 use super::origin::{self, Tally};
 use super::site::Site;
 
-/// The ends of the link, as [`crate::emulate::Between`] has them.
+/// Addresses of the link's ends, as in [`crate::emulate::Between`].
 const LEFT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 const RIGHT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 /// The network of the page's hosts.
 const HOSTS: [u8; 2] = [10, 71];
-/// The port of the first arm's frontend and origin; those of the other arms follow.
+/// Port of the first arm's frontend and origin; the other arms have the next ports.
 const FIRST_PORT: u16 = 8001;
 /// The port of the first arm's backend.
 const FIRST_HOP_PORT: u16 = 7443;
@@ -66,7 +66,6 @@ impl HopTally {
     }
 }
 
-/// Returns the address of a host of the page.
 pub(super) fn host_address(host: usize) -> Ipv4Addr {
     let [high, low] = (host as u16 + 1).to_be_bytes();
     Ipv4Addr::new(HOSTS[0], HOSTS[1], high, low)

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`mod@self`] | the order of the loads |
 //! | `site`, `origin` | the page as files, and their web server |
-//! | `fixture` | namespaces' insides: gateways, addresses |
+//! | `fixture` | the gateways and addresses in each namespace |
 //! | `driver` | Chromium through chromedriver |
 //! | [`report`] | page-load times and first paints with intervals |
 
@@ -123,7 +123,7 @@ impl Browse {
             let link = scope.spawn(|| run_link(emulation, &stop_link));
             let right = || {
                 let result = self.right(&between.b, &hop, &site, &tally, stopped.clone(), &ready);
-                // After the first time nothing waits for it.
+                // Only the first result is awaited.
                 let _ = ready.send(result);
             };
             scope.spawn(right);
@@ -178,7 +178,7 @@ pub(crate) struct ArmLoads {
     pub(crate) hop: (u64, u64),
 }
 
-/// The side of the browser.
+/// The browser's side.
 struct Left<'a> {
     browse: &'a Browse,
     hop: &'a Hop,
@@ -200,7 +200,7 @@ impl Left<'_> {
         let arms = &self.browse.arms;
         fixture::add_hosts(self.site.hosts)?;
         runtime()?.block_on(async {
-            // Before the gateways' priority, which the browser must not inherit.
+            // Started first, because the browser must not inherit the gateways' priority.
             let mut driver = Driver::start(chromedriver, &directory.0).await?;
             fixture::prioritise();
             let tallies: Vec<Arc<HopTally>> = arms.iter().map(|_| Arc::default()).collect();
@@ -215,7 +215,7 @@ impl Left<'_> {
                     let picture = self.picture.filter(|_| number == 0 && arm == 0);
                     let result = self.load(&mut driver, browser, arm, picture).await;
                     if let (0, Err(error)) = (number, result.as_ref()) {
-                        // A failure of the first load is not a matter of chance.
+                        // A failure of the first load would occur again.
                         return Err(BrowseError::Driver(error.clone()));
                     }
                     look(&Progress { arm: &arms[arm].name, number, result: &result });
@@ -270,12 +270,13 @@ fn arm_loads(
     loads.into_iter().zip(hops).map(|(loads, hop)| ArmLoads { loads, hop }).collect()
 }
 
-/// Arms take turns, and each round begins with another one: what else the machine does meets them alike.
+/// Returns the order of the arms in a round. Each round begins with another arm, so that other load on the
+/// machine affects all arms equally.
 fn order(round: u32, arms: usize) -> impl Iterator<Item = usize> {
     (0..arms).map(move |nth| (nth + round as usize) % arms)
 }
 
-/// Chromium's rules for finding the page's hosts, and nothing else.
+/// Returns Chromium's rules that resolve the page's hosts and no others.
 fn rules(hosts: usize, port: u16) -> String {
     let host = |host| format!("MAP {} {}:{port},", host_name(host), fixture::host_address(host));
     let mut rules: String = (0..hosts).map(host).collect();
@@ -295,7 +296,7 @@ fn run_link(
     emulation.run(None, stop, &mut |_| {})
 }
 
-/// A directory that is gone at the end.
+/// A directory that is removed on drop.
 struct Scratch(std::path::PathBuf);
 
 impl Scratch {
@@ -308,7 +309,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // Only profiles of browsers are left.
+        // Only browser profiles are left.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -324,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_are_found_on_the_arms_port_and_nothing_else_is() {
+    fn only_the_hosts_of_the_page_are_resolved_to_the_arms_port() {
         assert_eq!(
             rules(2, 8002),
             "MAP h0.test 10.71.0.1:8002,MAP h1.test 10.71.0.2:8002,MAP * ~NOTFOUND,EXCLUDE 127.0.0.1"

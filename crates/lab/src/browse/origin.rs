@@ -1,4 +1,4 @@
-//! The web server of a page: every host of it, on the kernel's TCP.
+//! The web server for all hosts of a page, on the kernel's TCP.
 
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -16,7 +16,7 @@ use tokio::net::TcpListener;
 
 use super::site::{Answer, Site};
 
-/// Requests of browsers since the last look.
+/// Counters of requests and connections since the last [`Tally::take`].
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     requests: AtomicU64,
@@ -24,17 +24,17 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Requests and connections since the last call.
+    /// Returns the numbers of requests and connections since the last call.
     pub(super) fn take(&self) -> (u64, u64) {
         (self.requests.swap(0, Ordering::Relaxed), self.connections.swap(0, Ordering::Relaxed))
     }
 }
 
-/// Serves a page on `port` of every address of this network namespace, for ever.
+/// Serves a page on `port` of every address of this network namespace, without end.
 pub(super) async fn serve(listener: TcpListener, site: Arc<Site>, tally: Arc<Tally>) {
     loop {
         let Ok((stream, _)) = listener.accept().await else {
-            // Out of descriptors: some will be free in a moment.
+            // Descriptors are exhausted; some become free soon.
             tokio::time::sleep(std::time::Duration::from_millis(10)).await;
             continue;
         };
@@ -48,7 +48,7 @@ pub(super) async fn serve(listener: TcpListener, site: Arc<Site>, tally: Arc<Tal
         });
         let mut http = http1::Builder::new();
         http.auto_date_header(false);
-        // A browser that goes away in the middle is its own affair.
+        // An error of a browser's connection needs no handling.
         tokio::spawn(http.serve_connection(TokioIo::new(stream), service));
     }
 }
@@ -90,7 +90,7 @@ fn found(answer: &Answer) -> Response<Full<Bytes>> {
     response
 }
 
-/// Bytes of the head as HTTP/1.1 writes it.
+/// Returns the length of the head in HTTP/1.1, bytes.
 fn head_len(response: &Response<Full<Bytes>>) -> usize {
     let status = "HTTP/1.1 200 \r\n\r\n".len() + response.status().canonical_reason().map_or(0, str::len);
     response.headers().iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum::<usize>()
@@ -121,7 +121,7 @@ mod tests {
             let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
             let request = format!("GET /{path} HTTP/1.1\r\nHost: h0.test\r\n\r\n");
             stream.write_all(request.as_bytes()).await.unwrap();
-            // No more comes, and the connection ends.
+            // No further request comes, so the connection ends.
             stream.shutdown().await.unwrap();
             let mut response = Vec::new();
             stream.read_to_end(&mut response).await.unwrap();

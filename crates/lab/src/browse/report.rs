@@ -1,14 +1,15 @@
-//! Page-load times and first paints of real loads, with how sure one can be of them.
+//! Page-load times and first paints of real loads, with confidence intervals.
 
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
 
 use super::{ArmLoads, Browse};
 use crate::compare::LinkReport;
 use crate::emulate::Outcome;
 use crate::statistics::{Interval, Sample, below};
+use crate::text_table;
 
-/// Draws of the bootstrap for one figure.
+/// Number of bootstrap resamples for one figure.
 const RESAMPLES: usize = 2000;
 
 /// One load.
@@ -16,22 +17,22 @@ const RESAMPLES: usize = 2000;
 pub struct Load {
     /// `loadEventEnd - navigationStart`.
     pub load_ms: f64,
-    /// First contentful paint; none if nothing was painted.
+    /// First contentful paint; `None` if nothing was painted.
     pub paint_ms: Option<f64>,
-    /// Requests that the web server saw.
+    /// Requests at the web server.
     pub requests: u64,
-    /// Connections that it saw.
+    /// Connections at the web server.
     pub connections: u64,
 }
 
-/// The outcome of a page.
+/// The result of a page.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct PageReport {
     /// Its name.
     pub page: String,
-    /// Its objects.
+    /// Number of objects.
     pub objects: usize,
-    /// Its hosts.
+    /// Number of hosts.
     pub hosts: usize,
     /// Bytes of all responses.
     pub bytes: u64,
@@ -39,15 +40,15 @@ pub struct PageReport {
     pub link: LinkReport,
     /// Seed of the link.
     pub seed: u64,
-    /// The arms; gains are against the first.
+    /// The arms; gains are relative to the first.
     pub arms: Vec<ArmReport>,
-    /// Whether the link kept its times.
+    /// True if the link kept its times.
     pub valid: bool,
-    /// Remarks on that.
+    /// Description of the link's timing.
     pub verdict: String,
 }
 
-/// The outcome of an arm.
+/// The result of an arm.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct ArmReport {
     /// Its name.
@@ -56,24 +57,24 @@ pub struct ArmReport {
     pub load: Figure,
     /// First contentful paint, ms.
     pub paint: Figure,
-    /// Requests a load, mean.
+    /// Requests per load, mean.
     pub requests: f64,
-    /// Connections a load, mean.
+    /// Connections per load, mean.
     pub connections: f64,
-    /// Percent of the connections over the hop whose first bytes came with the SYN.
+    /// Share of the connections over the hop whose first bytes arrived with the SYN, percent.
     pub with_syn: f64,
-    /// Loads that came to nothing, and why the last of them did.
+    /// Number of failed loads.
     pub failed: usize,
-    /// Why the last of them did.
+    /// Reason of the last failure.
     pub last_failure: Option<String>,
-    /// Every load that did not fail, in order.
+    /// Every successful load, in order.
     pub loads: Vec<Load>,
 }
 
 /// A time over several loads, ms.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Figure {
-    /// How many.
+    /// Number of loads.
     pub n: usize,
     /// The mean.
     pub mean: f64,
@@ -81,14 +82,14 @@ pub struct Figure {
     pub sd: f64,
     /// The 95 % interval of the mean.
     pub ci95: Interval,
-    /// Change of the mean against the first arm, percent, over the rounds in which both were measured; none
-    /// for the first arm.
+    /// Change of the mean relative to the first arm, percent, over the rounds in which both were measured;
+    /// `None` for the first arm.
     pub gain: Option<f64>,
-    /// The 95 % interval of that: rounds are drawn again, both arms together.
+    /// Its 95 % interval: the bootstrap resamples rounds, both arms together.
     pub gain_ci95: Option<Interval>,
 }
 
-/// The report of a page.
+/// Computes the report of a page.
 pub(super) fn page(browse: &Browse, arms: &[ArmLoads], outcome: &Outcome) -> PageReport {
     let load = |load: &Load| Some(load.load_ms);
     let paint = |load: &Load| load.paint_ms;
@@ -146,13 +147,13 @@ fn figure(arm: &ArmLoads, base: Option<&ArmLoads>, seed: u64, time: fn(&Load) ->
     }
 }
 
-/// Percent that the means of these pairs differ.
+/// Returns the difference of the means of these pairs, percent.
 fn gain(pairs: &[(f64, f64)], drawn: &[usize]) -> f64 {
     let sum = |of: fn(&(f64, f64)) -> f64| drawn.iter().map(|index| of(&pairs[*index])).sum::<f64>();
     100.0 * (sum(|(own, _)| *own) / sum(|(_, base)| *base) - 1.0)
 }
 
-/// The percentile bootstrap (Efron 1979) of a statistic of `n` rounds.
+/// Computes the percentile bootstrap (Efron 1979) of a statistic of `n` rounds.
 fn bootstrap(n: usize, seed: u64, statistic: impl Fn(&[usize]) -> f64) -> Interval {
     let mut rng = brisk_link::seeds::rng(seed, "browse");
     let values = (0..RESAMPLES).map(|_| {
@@ -164,7 +165,7 @@ fn bootstrap(n: usize, seed: u64, statistic: impl Fn(&[usize]) -> f64) -> Interv
 }
 
 impl PageReport {
-    /// The report as text for a terminal of 80 columns.
+    /// Formats the report for a terminal of 80 columns.
     pub fn to_text(&self) -> String {
         let PageReport { page, objects, hosts, bytes, link, arms, .. } = self;
         let mut text =
@@ -173,15 +174,7 @@ impl PageReport {
         table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
         table.set_header(["arm", "n", "load ms", "gain %", "first paint ms", "gain %", "conns", "SYN"]);
         table.add_rows(arms.iter().map(ArmReport::row));
-        for column in table.column_iter_mut() {
-            column.set_padding((0, 1));
-            if column.index > 0 {
-                column.set_cell_alignment(CellAlignment::Right);
-            }
-        }
-        for line in table.lines() {
-            text.push_str(&format!("{}\n", line.trim_end()));
-        }
+        text += &text_table::lines(table, 1..);
         text.push_str("Below each figure: its 95 % interval. SYN: percent of the hop's connections whose first bytes came with it.\n");
         for arm in arms {
             if (arm.requests - *objects as f64).abs() > 0.05 {

@@ -1,40 +1,39 @@
-//! A page as files: what a web server has to answer so that a browser loads an outline again.
+//! A page as files, with which a browser loads an outline again.
 //!
-//! Documents contain what their parser found, in order and spread over their length, with leading style
-//! sheets and scripts in the head; scripts compute and then bring what they brought; everything else brings
-//! its children when it is there. Objects are padded to their size, and are never smaller than what they have
-//! to contain.
+//! Documents contain the objects that their parser found, in order and evenly distributed, with leading style
+//! sheets and scripts in the head. Scripts compute and then load the objects that they loaded in the
+//! recording. The children of other objects are loaded when their parent has arrived. Objects are padded to
+//! their size; they are longer only if their content requires it.
 
 use std::fmt::Write;
 
 use crate::pages::outline::{Kind, Outline};
 
-/// Answer of the server to `GET /N`.
+/// The server's answer to `GET /N`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Answer {
     /// `Content-Type`.
     pub(super) content_type: &'static str,
-    /// Where a redirect leads.
+    /// Target of a redirect.
     pub(super) location: Option<String>,
-    /// Bytes that the whole head should have.
+    /// Length of the whole head, bytes.
     pub(super) head: u32,
-    /// The body.
     pub(super) body: Vec<u8>,
 }
 
-/// A page as files, one for each object.
+/// A page as files, one per object.
 #[derive(Clone, Debug)]
 pub(super) struct Site {
     /// The answers, by number.
     pub(super) answers: Vec<Answer>,
-    /// Hosts that they are on.
+    /// Number of hosts.
     pub(super) hosts: usize,
 }
 
-/// The least image: one grey pixel (GIF89a). Browsers take what follows its end as nothing.
+/// The smallest image: one grey pixel (GIF89a). Browsers ignore bytes after its end.
 const PIXEL: &[u8] = b"GIF89a\x01\x00\x01\x00\x80\x00\x00\x99\xaa\xbb\xff\xff\xff\x2c\x00\x00\x00\x00\x01\x00\x01\x00\x00\x02\x02\x44\x01\x00\x3b";
 
-/// Script in every document: `k` brings objects, and theirs after them; `w` computes.
+/// Script in every document: `k` loads objects, and their children after them; `w` computes.
 const PRELUDE: &str = "<script>function k(l){for(const [t,u,c] of l){let e;\
 if(t=='s'){e=document.createElement('script');e.src=u}\
 else if(t=='c'){e=document.createElement('link');e.rel='stylesheet';e.href=u}\
@@ -44,20 +43,20 @@ if(c)e.onload=e.onerror=()=>k(c);(document.body||document.head).append(e)}}\
 function w(t){t+=performance.now();while(performance.now()<t);}</script>";
 
 impl Site {
-    /// The files of an outline.
+    /// Makes the files of an outline.
     pub(super) fn of(outline: &Outline) -> Site {
         let tree = Tree { outline };
         let answers = (0..outline.objects.len()).map(|index| tree.answer(index)).collect();
         Site { answers, hosts: outline.hosts() }
     }
 
-    /// The address of an object, without a scheme.
+    /// Returns the URL of an object, without a scheme.
     pub(super) fn url(host: usize, index: usize) -> String {
         format!("//{}/{index}", host_name(host))
     }
 }
 
-/// The name of a host, which the browser is told the address of.
+/// Returns the name of a host, which the browser's rules map to an address.
 pub(super) fn host_name(host: usize) -> String {
     format!("h{host}.test")
 }
@@ -67,7 +66,7 @@ struct Tree<'a> {
 }
 
 impl Tree<'_> {
-    /// Objects that an object brings: its own children, and those of an object that was redirected to it.
+    /// Returns the objects that an object loads: its children, and those of objects that redirect to it.
     fn children(&self, index: usize) -> Vec<usize> {
         let objects = &self.outline.objects;
         let mut parents = vec![index];
@@ -83,7 +82,7 @@ impl Tree<'_> {
         (0..objects.len()).filter(brought).collect()
     }
 
-    /// Where the object redirects to.
+    /// Returns the target of the object's redirect.
     fn target(&self, index: usize) -> Option<usize> {
         self.outline.objects.iter().position(|object| object.redirected && object.parent == Some(index))
     }
@@ -122,7 +121,7 @@ impl Tree<'_> {
         Answer { content_type, location: redirect, head: object.head, body }
     }
 
-    /// Kind of the object itself; the page is a document, whatever its recording says.
+    /// Returns the kind of the object itself; the page is always a document.
     fn own_kind(&self, index: usize) -> Kind {
         if self.final_target(0) == index { Kind::Document } else { self.outline.objects[index].kind }
     }
@@ -140,7 +139,7 @@ impl Tree<'_> {
         text
     }
 
-    /// Children as `k` takes them.
+    /// Formats children as the argument of `k`.
     fn list(&self, children: &[usize]) -> String {
         let item = |index: &usize| {
             let (kind, url) = (self.kind(*index), self.url(*index));
@@ -158,15 +157,15 @@ impl Tree<'_> {
         format!("[{}]", children.iter().map(item).collect::<Vec<_>>().join(","))
     }
 
-    /// Objects to bring once the object is there, by the container; documents and scripts bring theirs
-    /// themselves.
+    /// Returns the argument of `k` with which the container of the object loads its children once it has
+    /// arrived; documents and scripts load theirs themselves.
     fn after(&self, index: usize) -> Option<String> {
         let children = self.children(self.final_target(index));
         let itself = matches!(self.kind(index), Kind::Document | Kind::Script);
         (!itself && !children.is_empty()).then(|| self.list(&children))
     }
 
-    /// A child as its parent's parser finds it.
+    /// Returns a child as an element of its parent document.
     fn element(&self, index: usize) -> String {
         let url = self.url(index);
         let then = self.after(index).map(|list| format!(" onload=\"k({list})\"")).unwrap_or_default();
@@ -196,14 +195,14 @@ impl Tree<'_> {
     }
 }
 
-/// The pieces of a document with comments between them, so that they are evenly spread over `size` bytes.
+/// Puts comments between the pieces of a document, which distribute them evenly over `size` bytes.
 fn spread(pieces: &[String], size: usize) -> Vec<u8> {
     let contained: usize = pieces.iter().map(String::len).sum();
     let filler = size.saturating_sub(contained);
     let mut body = Vec::with_capacity(size.max(contained));
     for (nth, piece) in pieces.iter().enumerate() {
         body.extend_from_slice(piece.as_bytes());
-        // Objects that are due by now, as far as a comment can bring them.
+        // Length of the body that is due after this piece, if a comment can reach it.
         let due = contained_until(pieces, nth) + filler * (nth + 1) / pieces.len();
         if let Some(missing) = due.checked_sub(body.len() + "<!---->".len()) {
             body.extend_from_slice(b"<!--");
@@ -219,7 +218,7 @@ fn contained_until(pieces: &[String], nth: usize) -> usize {
     pieces[..=nth].iter().map(String::len).sum()
 }
 
-/// `text` and a comment that brings it to `size` bytes.
+/// Returns `text` with a comment that extends it to `size` bytes.
 fn padded(text: String, open: &str, fill: u8, close: &str, size: usize) -> Vec<u8> {
     let mut body = text.into_bytes();
     if let Some(missing) = size.checked_sub(body.len() + open.len() + close.len()) {
@@ -249,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_skeleton_becomes_files_of_its_sizes_that_bring_each_other() {
+    fn skeleton_becomes_files_of_its_sizes_that_load_each_other() {
         let line = r#"{"label":"a<b","res":[
             [0,"html",-1,"nav",0,300,200,9000,200,0,50],
             [0,"css",0,"parser",10,null,100,500,200,0,50],
@@ -277,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_script_computes_before_it_brings() {
+    fn script_computes_before_it_loads_objects() {
         let object = |kind, parent, ms| Object {
             host: 0,
             kind,

@@ -4,7 +4,7 @@
 //! 10.0.0.7 - - [12/Mar/2026:10:00:00 +0000] "GET /a HTTP/1.1" 200 5120 "-" "curl/8"
 //! ```
 //!
-//! The size is what the server counts as the body; headers are not in the log.
+//! The size is the body's length; the log does not include headers.
 
 use std::io::{BufRead, Read};
 
@@ -12,9 +12,9 @@ use thiserror::Error;
 
 use crate::sizes::Sizes;
 
-/// Bytes of a line that are looked at.
+/// Maximum number of bytes that are read of a line.
 const LONGEST_LINE: u64 = 64 << 10;
-/// Sizes that are kept.
+/// Maximum number of sizes that are kept.
 const MAX_SIZES: usize = 1_000_000;
 
 /// Why a log has no sizes.
@@ -23,17 +23,17 @@ pub enum AccessLogError {
     /// The file cannot be read.
     #[error("cannot be read: {0}")]
     Read(#[from] std::io::Error),
-    /// No line is of the format.
+    /// No line has the format.
     #[error(
         "no line of it is like '10.0.0.7 - - [time] \"GET /a HTTP/1.1\" 200 5120'; the first of {lines} lines: {first}"
     )]
     Format {
         /// Lines in the file.
         lines: u64,
-        /// The first one, shortened.
+        /// The first line, shortened.
         first: String,
     },
-    /// There is no line.
+    /// The file has no line.
     #[error("is empty")]
     Empty,
 }
@@ -45,14 +45,14 @@ pub struct Log {
     pub sizes: Sizes,
     /// Lines with a size.
     pub responses: u64,
-    /// Lines without: of another format, or without a body.
+    /// Lines without a size: in another format, or without a body.
     pub skipped: u64,
 }
 
-/// Reads a log; lines of another format are counted and left out.
+/// Reads a log; lines in another format are counted and skipped.
 ///
 /// # Errors
-/// [`AccessLogError`], if there is no size in it.
+/// [`AccessLogError`] if there is no size in it.
 pub fn read(input: impl Read) -> Result<Log, AccessLogError> {
     let mut input = std::io::BufReader::new(input);
     let (mut sizes, mut lines, mut responses) = (Vec::new(), 0, 0);
@@ -82,7 +82,7 @@ pub fn read(input: impl Read) -> Result<Log, AccessLogError> {
     }
 }
 
-/// Bytes of the body, if the line has a status and a size behind the quoted request.
+/// Returns the length of the body, if the line has a status and a size after the quoted request.
 fn body(line: &str) -> Option<u64> {
     let (_, request) = line.split_once(" \"")?;
     // A quote inside the request is escaped.
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_read_whatever_stands_in_the_request() {
+    fn sizes_are_read_with_any_text_in_the_request() {
         let log = read(
             &b"10.0.0.7 - - [12/Mar/2026:10:00:00 +0000] \"GET /a HTTP/1.1\" 200 5120 \"-\" \"curl/8\"\n\
             10.0.0.7 - - [x] \"GET /\\\"b\\\" 999 1 HTTP/1.1\" 200 300\n\

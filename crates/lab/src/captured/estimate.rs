@@ -1,15 +1,15 @@
-//! Expected gain of each mechanism for a workload, its confidence, and advice on what to switch on.
+//! Expected gain of each mechanism for a workload, its confidence, and a recommendation.
 //!
-//! Every pair of arms is run over the loss as estimated and over both ends of its interval; the interval of a
-//! gain is the hull of the three bootstrap intervals, so that it holds the doubt about the capture as well as
-//! that about the simulation.
+//! Every pair of arms is run with the estimated loss and with both ends of its interval. The interval of a
+//! gain is the hull of the three bootstrap intervals, so it includes the uncertainty of the capture and of
+//! the simulation.
 
 use std::sync::atomic::AtomicBool;
 
 use brisk_link::LinkSpec;
 use brisk_runtime::profile::Profile;
 use brisk_sim::transaction::TransactionError;
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
 
 use crate::captured::traffic::Group;
@@ -19,11 +19,11 @@ use crate::plan::metric::Metric;
 use crate::row::Row;
 use crate::scenario::Scenario;
 use crate::statistics::{Interval, Statistic};
+use crate::text_table;
 
-/// Mechanisms: name, arm without, arm with, and whether it is something to switch on. The kernel's Fast Open
-/// knows the cookie and nothing of the path, so that a lost SYN costs it the second that it costs everybody;
-/// ours knows the round-trip time of earlier connections, and sends a plain SYN behind one that is not
-/// answered.
+/// Mechanisms: name, arm without, arm with, and whether a user can switch it on. The kernel's Fast Open knows
+/// the cookie but not the path, so a lost SYN costs it a second, as without Fast Open. Ours knows the
+/// round-trip time of earlier connections, and sends a plain SYN after one that is not answered.
 const MECHANISMS: [(&str, &str, &str, bool); 6] = [
     ("Reactive", "reactive=off", "tcp", false),
     ("Fast Open alone", "tcp", "tcp+tfo,memory=off", false),
@@ -33,40 +33,40 @@ const MECHANISMS: [(&str, &str, &str, bool); 6] = [
     ("all, planned", "tcp", "all", true),
 ];
 
-/// A group, and its link with as much loss as is likely, at least and at most.
+/// A group of exchanges with its link, for the estimated, the lowest and the highest likely loss.
 #[derive(Clone, Debug)]
 pub struct Part {
     /// The exchanges.
     pub group: Group,
-    /// Estimate, lower end, upper end.
+    /// Link with the estimate, the lower end and the upper end.
     pub links: [LinkSpec; 3],
 }
 
-/// An estimate to be made.
+/// Parameters of an estimate.
 #[derive(Clone, Debug)]
 pub struct Estimation {
     /// The workload.
     pub parts: Vec<Part>,
-    /// Exchanges for each arm and each of the three losses.
+    /// Number of exchanges for each arm and each of the three losses.
     pub n: u64,
-    /// Seed of everything.
+    /// Seed of all random numbers.
     pub seed: u64,
-    /// Most redundancy, percent of the bytes.
+    /// Maximum redundancy, percent of the bytes.
     pub max_overhead: u32,
 }
 
-/// Gains that the simulator expects of each mechanism for captured traffic.
+/// Simulated gains of each mechanism for captured traffic.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Estimate {
-    /// Exchanges simulated for each arm and each of the three losses.
+    /// Number of exchanges simulated for each arm and each of the three losses.
     pub n: u64,
-    /// Seed of everything.
+    /// Seed of all random numbers.
     pub seed: u64,
-    /// A mechanism each.
+    /// One gain per mechanism.
     pub gains: Vec<Gain>,
-    /// Percent of additional bytes that the recommendation keeps to.
+    /// Limit of the additional bytes for the recommendation, percent.
     pub max_overhead: u32,
-    /// The arm to switch on; null if none is sure to help.
+    /// The recommended arm; null if no arm is certain to help.
     pub recommended: Option<String>,
 }
 
@@ -89,17 +89,18 @@ pub struct Gain {
     pub p99: f64,
     /// Its 95 % interval.
     pub p99_ci95: Interval,
-    /// Change of the bytes on the wire, both ways, percent.
+    /// Change of the bytes on the wire, in both directions, percent.
     pub bytes: f64,
 }
 
 impl Estimation {
-    /// Transactions that this takes.
+    /// Returns the number of transactions to simulate.
     pub fn transactions(&self) -> u64 {
         3 * arms(self.max_overhead).len() as u64 * self.parts.iter().map(|part| self.share(part)).sum::<u64>()
     }
 
-    /// Simulates. `progress` hears of transactions done; `None` once `stop` is set.
+    /// Runs the simulation. Calls `progress` with the number of completed transactions; returns `None` once
+    /// `stop` is set.
     ///
     /// # Errors
     /// The reason why a transaction cannot be simulated.
@@ -131,7 +132,7 @@ impl Estimation {
         ((self.n as f64 * part.group.share).round() as u64).max(1)
     }
 
-    /// The exchanges of all groups, for each arm, in the same order.
+    /// Runs the exchanges of all groups, for each arm, in the same order.
     fn rows(
         &self,
         arms: &[Profile],
@@ -162,7 +163,7 @@ impl Estimation {
     }
 }
 
-/// Every arm that a mechanism names, once.
+/// Returns every arm of the mechanisms, once.
 fn arms(max_overhead: u32) -> Vec<Profile> {
     let mut names: Vec<&str> = Vec::new();
     for name in MECHANISMS.iter().flat_map(|(_, without, with, _)| [*without, *with]) {
@@ -206,7 +207,7 @@ fn gain(
     }
 }
 
-/// The arm with the largest gain among those that stay within the bytes and are sure to gain.
+/// Returns the arm with the largest gain among those with a certain gain that stay within the limit of bytes.
 fn recommended(gains: &[Gain], max_overhead: u32) -> Option<String> {
     let to_switch_on = |gain: &&Gain| {
         let listed = MECHANISMS.iter().any(|(name, _, _, on)| *on && *name == gain.mechanism);
@@ -221,7 +222,7 @@ fn rounded(value: f64) -> f64 {
 }
 
 impl Estimate {
-    /// The estimate for a terminal of 80 columns.
+    /// Formats the estimate for a terminal of 80 columns.
     pub fn to_text(&self) -> String {
         let mut table = Table::new();
         table
@@ -242,13 +243,7 @@ impl Estimate {
                 format!("{:+.1} %", gain.bytes),
             ]);
         }
-        for column in table.column_iter_mut() {
-            column.set_padding((0, 1));
-            if column.index > 1 {
-                column.set_cell_alignment(CellAlignment::Right);
-            }
-        }
-        let mut text: String = table.lines().map(|line| format!("{}\n", line.trim_end())).collect();
+        let mut text = text_table::lines(table, 2..);
         text += "\nChange of the completion time, negative is faster; below it the 95 % interval,\n";
         text += "which holds that of the loss rate too.\n\n";
         text + &match &self.recommended {
@@ -294,15 +289,15 @@ mod tests {
     }
 
     #[test]
-    fn doubt_about_the_loss_widens_the_interval() {
+    fn uncertain_loss_widens_the_interval() {
         let unsure = estimate(["none", "none", "20%"], 5);
         let [low, high] = unsure.gains[1].mean_ci95;
-        // Without loss it is half to the microsecond; with loss timeouts come on top of both.
+        // Without loss the gain is exactly half; with loss, timeouts add to both.
         assert!((unsure.gains[1].mean + 50.0).abs() < 0.5 && high - low > 5.0, "{:?}", unsure.gains[1]);
     }
 
     #[test]
-    fn a_lost_syn_costs_a_second_only_if_nobody_knows_the_path() {
+    fn lost_syn_costs_a_second_only_on_an_unknown_path() {
         let estimate = estimate(["up:list:1"; 3], 5);
         let [_, alone, known, ..] = &estimate.gains[..] else { panic!("{:?}", estimate.gains) };
         assert!(alone.mean_ms.iter().all(|ms| *ms > 1_000.0), "{alone:?}");

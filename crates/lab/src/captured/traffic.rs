@@ -1,4 +1,5 @@
-//! A capture as a workload: exchanges in groups of like round-trip times, over links that lose what was lost.
+//! A capture as a workload: exchanges in groups of similar round-trip times, over links with the measured
+//! losses.
 
 use brisk_capture::train::BURST_GAP;
 use brisk_capture::{Analysis, Exchange, Losses, Side};
@@ -8,21 +9,21 @@ use serde::Serialize;
 use crate::sizes::Sizes;
 use crate::statistics::{Interval, Sample};
 
-/// Round-trip times this much apart (90th percentile / 10th) are simulated in groups.
+/// Above this ratio of round-trip times (90th percentile / 10th), exchanges are simulated in groups.
 const SPREAD: f64 = 1.3;
-/// Groups of like round-trip times.
+/// Number of groups of similar round-trip times.
 const GROUPS: usize = 3;
-/// Packets of a direction below which its losses are taken to be those of the other.
+/// With fewer packets in a direction, the losses of the other direction are used.
 const ENOUGH_PACKETS: u64 = 1000;
-/// Requests that the simulated server can be sent.
+/// Minimum and maximum length of a request to the simulated server, bytes.
 const REQUEST: (u64, u64) = (16, 65_536);
 
-/// Exchanges that are simulated alike.
+/// Exchanges that are simulated in the same way.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Group {
     /// Round-trip time in microseconds.
     pub round_trip_us: u64,
-    /// They begin with a handshake.
+    /// True if they begin with a handshake.
     pub fresh: bool,
     /// Response sizes.
     pub sizes: Sizes,
@@ -32,7 +33,7 @@ pub struct Group {
     pub share: f64,
 }
 
-/// How much is lost: as estimated, and at the ends of what the capture allows.
+/// The loss rate: the estimate, or an end of its interval.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Case {
     /// The lower end of the 95 % interval of the loss rate.
@@ -48,13 +49,13 @@ pub enum Case {
 pub struct Traffic {
     /// The exchanges.
     pub groups: Vec<Group>,
-    /// From the servers.
+    /// Losses of packets from the servers.
     pub down: Losses,
-    /// From the clients.
+    /// Losses of packets from the clients.
     pub up: Losses,
 }
 
-/// Figures of the capture for people and for JSON. Times in ms, sizes in bytes, rates as shares.
+/// Figures of the capture for text and JSON. Times in ms, sizes in bytes, rates as shares.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Facts {
     /// Packets in the file.
@@ -63,28 +64,28 @@ pub struct Facts {
     pub connections: u64,
     /// Exchanges, and those that begin with a handshake.
     pub exchanges: [u64; 2],
-    /// Where it was captured.
+    /// Place of the capture.
     pub side: Side,
     /// 10th, 50th and 90th percentile of the round-trip time.
     pub rtt_ms: [f64; 3],
-    /// From the servers.
+    /// Losses of packets from the servers.
     pub down: LossFacts,
-    /// From the clients.
+    /// Losses of packets from the clients.
     pub up: LossFacts,
-    /// 10th, 50th and 90th percentile of the responses.
+    /// 10th, 50th and 90th percentile of the response sizes.
     pub response_bytes: [f64; 3],
     /// Mean time of an exchange at the capture point.
     pub mean_ms: f64,
-    /// The basis of the estimate, and what it does not know.
+    /// The basis of the estimate, and its limits.
     pub rests_on: Vec<String>,
 }
 
 /// Losses of a direction.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct LossFacts {
-    /// Packets judged.
+    /// Packets whose fate is known.
     pub packets: u64,
-    /// Of these, lost.
+    /// Packets lost.
     pub lost: u64,
     /// Share lost.
     pub rate: f64,
@@ -92,7 +93,7 @@ pub struct LossFacts {
     pub rate_ci95: Interval,
     /// Mean run of losses in packets.
     pub burst: f64,
-    /// Its 95 % interval; null where nothing followed a loss.
+    /// Its 95 % interval; null if no packet followed a loss.
     pub burst_ci95: Interval,
 }
 
@@ -110,7 +111,7 @@ impl From<Losses> for LossFacts {
 }
 
 impl Traffic {
-    /// The workload of a capture; `None` if there is no exchange in it, or no round-trip time.
+    /// Returns the workload of a capture; `None` without an exchange or a round-trip time.
     pub fn of(analysis: &Analysis) -> Option<Traffic> {
         let usual = analysis.round_trip(0.5)?;
         let spread = analysis.round_trip(0.9)? as f64 / analysis.round_trip(0.1)?.max(1) as f64;
@@ -139,10 +140,10 @@ impl Traffic {
         (!groups.is_empty()).then_some(Traffic { groups, down, up })
     }
 
-    /// The link of a group. `given` are settings on top, in the link grammar's words.
+    /// Returns the link of a group. `given` are additional settings in the link grammar.
     ///
     /// # Errors
-    /// An error of the link grammar; a link from a capture alone has none.
+    /// An error of the link grammar; a link without `given` has none.
     pub fn link(&self, group: &Group, case: Case) -> Result<LinkSpec, SpecError> {
         let mut link = LinkSpec::default();
         link.set("rtt", &format!("{}us", group.round_trip_us))?;
@@ -151,8 +152,8 @@ impl Traffic {
     }
 }
 
-/// The losses as a model of the link grammar: the probability of a run as measured, the rate as the case has
-/// it.
+/// Returns the loss model in the link grammar: the probability that a run continues as measured, and the rate
+/// of the case.
 fn loss_model(losses: &Losses, case: Case) -> String {
     let [low, high] = losses.rate_interval();
     let scale = match case {
@@ -170,7 +171,7 @@ fn percent(share: f64) -> String {
 }
 
 impl Facts {
-    /// The figures of a capture.
+    /// Computes the figures of a capture.
     pub fn of(analysis: &Analysis, traffic: &Traffic) -> Facts {
         let ms = |ns: u64| ns as f64 / 1e6;
         let rtt = |quantile| analysis.round_trip(quantile).map_or(f64::NAN, ms);
@@ -192,7 +193,7 @@ impl Facts {
         }
     }
 
-    /// The figures for a terminal of 80 columns.
+    /// Formats the figures for a terminal of 80 columns.
     pub fn to_text(&self) -> String {
         let side = match self.side {
             Side::Client => "at the clients",
@@ -225,7 +226,7 @@ impl Facts {
     }
 }
 
-/// The basis of the estimate, a line each.
+/// Returns the basis of the estimate, one line per fact.
 fn rests_on(analysis: &Analysis, traffic: &Traffic) -> Vec<String> {
     let mut lines = Vec::new();
     if let Some(stopped) = &analysis.stopped {

@@ -1,11 +1,12 @@
-//! A comparison as a table for people: one row per arm, the interval of each figure below it.
+//! A comparison as a table: one row per arm, with the interval of each figure below it.
 
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use comfy_table::{ContentArrangement, Table, presets};
 
 use super::{ArmReport, Report};
 use crate::statistics::Interval;
+use crate::text_table;
 
-/// Columns of the terminal that the text is for.
+/// Columns of the terminal.
 const WIDTH: u16 = 80;
 
 /// The cells of an arm.
@@ -14,10 +15,10 @@ type Row = [String; 10];
 const HEADINGS: [&str; 10] =
     ["arm", "mean ms", "p50 ms", "p90 ms", "p99 ms", "p50\nin RTT", "p99\nin RTT", "wire", "hit", "timeouts"];
 
-/// Longest name of an arm that stands in the table; with a longer one, numbers stand there.
+/// Maximum length of an arm's name in the table; with a longer one, the table has numbers instead.
 const LONGEST_NAME: usize = 12;
 
-/// The whole text, line end included.
+/// Returns the whole text, line end included.
 pub(super) fn text(report: &Report) -> String {
     let mut text = heading(report);
     let numbered = report.arms.iter().any(|arm| arm.name.chars().count() > LONGEST_NAME);
@@ -36,18 +37,9 @@ pub(super) fn text(report: &Report) -> String {
         report.arms.iter().enumerate().map(|(index, arm)| row(name(index, arm), arm, interval)).collect()
     };
     let on_a_line = rows("..");
-    // The table would break a long interval anywhere, and half a number reads like a number.
+    // The table would break a long interval anywhere, and half a number looks like a number.
     table.add_rows(if width(&on_a_line) <= usize::from(WIDTH) { on_a_line } else { rows("..\n") });
-    for column in table.column_iter_mut() {
-        column.set_padding((0, 1));
-        if column.index > 0 {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    for line in table.lines() {
-        text.push_str(line.trim_end());
-        text.push('\n');
-    }
+    text += &text_table::lines(table, 1..);
     text.push_str("\nBelow each time: its 95 % confidence interval. wire: IP bytes / payload bytes.\n");
     text.push_str("hit: share of transactions that lost a packet. timeouts: per transaction.\n");
     for arm in report.arms.iter().filter(|arm| arm.completed < arm.n) {
@@ -98,7 +90,7 @@ fn wrapped(line: &str) -> String {
     text
 }
 
-/// Columns that the rows need if nothing in them is broken, with a blank behind each.
+/// Returns the columns that the rows need without line breaks, with a blank after each.
 fn width(rows: &[Row]) -> usize {
     let longest = |cell: &str| cell.lines().map(|line| line.chars().count()).max().unwrap_or(0);
     let column = |(index, heading): (usize, &&str)| {
@@ -108,7 +100,7 @@ fn width(rows: &[Row]) -> usize {
     HEADINGS.iter().enumerate().map(column).sum()
 }
 
-/// `between` stands between the ends of an interval.
+/// Formats a row; `between` separates the ends of an interval.
 fn row(name: String, arm: &ArmReport, between: &str) -> Row {
     let ArmReport { n, ms, ci95, rtts, wire_ratio, timeouts, hit, .. } = arm;
     [
@@ -136,7 +128,7 @@ fn number(value: f64, digits: usize) -> String {
     if value.is_nan() { "-".to_owned() } else { format!("{value:.digits$}") }
 }
 
-/// Milliseconds, in seconds once they would be too wide.
+/// Formats milliseconds, or seconds if milliseconds are too wide.
 fn milliseconds(value: f64, digits: usize) -> String {
     match value {
         100_000.0.. => format!("{:.0}s", value / 1000.0),

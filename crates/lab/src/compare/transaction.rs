@@ -1,5 +1,5 @@
-//! One transaction of a comparison: what chance gives it, what its arm knows of the path, and how it runs in
-//! its setting.
+//! One transaction of a comparison: its random values, its arm's knowledge of the path, and its run in the
+//! scenario.
 
 use brisk_link::LinkSpec;
 use brisk_runtime::profile::Profile;
@@ -20,28 +20,28 @@ use super::Comparison;
 use crate::diagram;
 use crate::scenario::Scenario;
 
-/// Transactions after which a path is familiar, at most.
+/// Maximum number of transactions that make a path familiar.
 const FAMILIAR: usize = 300;
-/// Bytes after which it is, and transactions that it takes even so: large ones show as much each as many
-/// small ones.
+/// Number of bytes after which a path is familiar, and minimum number of transactions: a large transaction
+/// shows as much as many small ones.
 const FAMILIAR_BYTES: u64 = 100_000_000;
 const FAMILIAR_MIN: usize = 4;
 
-/// Knowledge of the paths that the arms start with: for each arm, for each path.
+/// Initial knowledge of the paths: for each arm, for each path.
 pub(crate) type Acquaintances = Vec<Vec<Option<Acquaintance>>>;
 
-/// Random values that are drawn before a transaction begins: the same in every arm.
+/// Random values that are drawn before a transaction; the same in every arm.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Drawn {
     seed: u64,
-    /// The place of its path.
+    /// Index of the path.
     path: usize,
     /// Bytes of its response.
     response: u64,
 }
 
 impl Comparison {
-    /// The paths that a transaction can meet.
+    /// Returns the paths, of which a transaction uses one.
     fn paths(&self) -> &[LinkSpec] {
         match &self.scenario.paths[..] {
             [] => std::slice::from_ref(&self.link),
@@ -49,7 +49,7 @@ impl Comparison {
         }
     }
 
-    /// Returns the knowledge of each other that both ends of every arm start with.
+    /// Returns the initial knowledge of both ends of every arm about each other.
     ///
     /// # Errors
     /// The reason why a transaction cannot be simulated.
@@ -58,9 +58,9 @@ impl Comparison {
         self.arms.par_iter().map(of_arm).collect()
     }
 
-    /// `None`: nothing. The planner needs to know how much the path loses, and an arm that starts from the
-    /// path what it carries: they have seen many transactions like those that are compared, over the path as
-    /// it is.
+    /// Returns the initial knowledge of an arm; `None` if it has none. The planner needs the loss rate of the
+    /// path, and an arm with a path start needs its capacity: both get it from many transactions like those
+    /// that are compared, over the same path.
     fn acquaint(&self, arm: &Profile, path: &LinkSpec) -> Result<Option<Acquaintance>, TransactionError> {
         let acquaintance = match (arm.memory, arm.fast_open) {
             (true, _) => self.met(arm, path)?,
@@ -89,7 +89,7 @@ impl Comparison {
         Ok(Acquaintance::familiar(path, seed, &arm.tcp, &exchanges)?)
     }
 
-    /// A transaction of one arm, given by its place.
+    /// Runs a transaction of the arm with this index.
     ///
     /// # Errors
     /// The reason why it cannot be simulated.
@@ -143,7 +143,7 @@ impl Comparison {
         Ok(both_hops(answered, &fetched))
     }
 
-    /// A transaction of an arm over a link.
+    /// Returns the specification of an arm's transaction over a link.
     fn spec<'a>(&self, arm: usize, link: &'a LinkSpec, response: u64) -> TransactionSpec<'a> {
         TransactionSpec {
             request: self.request,
@@ -166,11 +166,11 @@ impl Comparison {
         Drawn { seed, path, response: self.sizes.draw(&mut brisk_link::seeds::rng(seed, "size")) }
     }
 
-    /// Transaction `index` of one arm once more, recorded: what crossed both ends, and what happened inside.
+    /// Runs transaction `index` of one arm again and records the packets at both ends and the events inside.
     ///
     /// # Errors
-    /// The reason why it cannot be simulated, or the records cannot be written. Pages, neighbours, bursts and
-    /// second hops cannot be recorded; [`RecordError::Kind`] says so.
+    /// The reason why it cannot be simulated, or an error of the records. Pages, neighbours, bursts and
+    /// second hops cannot be recorded ([`RecordError::Kind`]).
     pub fn record(&self, arm: usize, index: u64, records: Records) -> Result<TransactionResult, RecordError> {
         let Scenario { backend, beside, burst, .. } = &self.scenario;
         if self.page.is_some() || backend.is_some() || beside.is_some() || burst.is_some() {
@@ -187,10 +187,10 @@ impl Comparison {
         Ok(transaction_recorded(&spec, seed, records)?)
     }
 
-    /// The diagram of transaction `index` of one arm.
+    /// Draws the diagram of transaction `index` of one arm.
     ///
     /// # Errors
-    /// As [`Comparison::record`].
+    /// Those of [`Comparison::record`].
     pub fn draw(&self, arm: usize, index: u64) -> Result<String, RecordError> {
         let buffer = diagram::Buffer::default();
         let records = Records { capture: Some(Box::new(buffer.clone())), trace: None };
@@ -202,15 +202,15 @@ impl Comparison {
 /// Why a transaction cannot be recorded.
 #[derive(Debug, Error)]
 pub enum RecordError {
-    /// It is not one connection over one path.
+    /// The transaction is more than one connection over one path.
     #[error("only single transactions can be recorded: no pages, neighbours, bursts or second hops")]
     Kind,
-    /// It cannot be simulated, or the records cannot be written.
+    /// An error of the simulation or of the records.
     #[error(transparent)]
     Transaction(#[from] TransactionError),
 }
 
-/// The transaction of the client with what the hop behind cost; its payload counts once.
+/// Adds the cost of the second hop to the client's transaction; the payload counts once.
 fn both_hops(answered: TransactionResult, fetched: &TransactionResult) -> TransactionResult {
     TransactionResult {
         retransmits: answered.retransmits + fetched.retransmits,

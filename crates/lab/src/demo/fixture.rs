@@ -1,4 +1,4 @@
-//! The parts of the demonstration for one profile, all in this process and over real sockets: a frontend, an
+//! The parts of the demonstration for one profile, all in this process and with real sockets: a frontend, an
 //! emulated link, a backend, and the load on the frontend.
 
 use std::io;
@@ -22,15 +22,15 @@ use tokio::sync::watch;
 use super::load::SharedTally;
 use crate::emulate::{Emulation, Outcome, UdpEnd};
 
-/// One arm at work.
+/// The running parts of one arm.
 #[derive(Debug)]
 pub(super) struct Fixture {
     pub(super) arm: Profile,
-    /// Where clients connect.
+    /// Address for clients.
     pub(super) frontend: SocketAddr,
     pub(super) tally: SharedTally,
     pub(super) hop: Arc<HopTotals>,
-    /// Counters of the link, up and down, as of the last second.
+    /// Counters of the link, up and down, at the last second.
     pub(super) link: Arc<Mutex<(Counters, Counters)>>,
     before: Before,
     relay: JoinHandle<io::Result<Outcome>>,
@@ -38,7 +38,7 @@ pub(super) struct Fixture {
     stop_gateway: watch::Sender<bool>,
 }
 
-/// Sums over the hop's connections that have ended, both gateways together.
+/// Sums over the ended connections of the hop, of both gateways.
 #[derive(Debug, Default)]
 pub(super) struct HopTotals {
     pub(super) timeouts: AtomicU64,
@@ -46,7 +46,7 @@ pub(super) struct HopTotals {
     pub(super) repaired_by_probe: AtomicU64,
     pub(super) repaired_by_parity: AtomicU64,
     pub(super) repaired_by_copy: AtomicU64,
-    /// Why the frontend last gave up a client, which sees a reset and no more.
+    /// Why the frontend last reset a client, which sees only the reset.
     gave_up: Mutex<Option<String>>,
 }
 
@@ -68,7 +68,7 @@ impl HopTotals {
         }
     }
 
-    /// Counts from zero.
+    /// Sets all counters to zero.
     fn forget(&self) {
         for total in [
             &self.timeouts,
@@ -81,18 +81,18 @@ impl HopTotals {
         }
     }
 
-    /// Why the frontend last gave up a client.
+    /// Returns why the frontend last reset a client.
     pub(super) fn gave_up(&self) -> Option<String> {
         self.lock_gave_up().clone()
     }
 
-    /// The value is replaced whole.
+    /// Locks the value, which is only replaced as a whole.
     fn lock_gave_up(&self) -> MutexGuard<'_, Option<String>> {
         self.gave_up.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The packets that the link carried before the count began.
+/// Counters of the link at the beginning of the measurement.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Before {
     pub(super) wire_bytes: u64,
@@ -102,7 +102,7 @@ pub(super) struct Before {
 const ANY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 impl Fixture {
-    /// Starts everything for `arm`.
+    /// Starts all parts for `arm`.
     pub(super) async fn start(
         arm: Profile,
         link: &LinkSpec,
@@ -112,7 +112,7 @@ impl Fixture {
         let hop = Arc::new(HopTotals::default());
         let (stop_gateway, stopped) = watch::channel(false);
         let tcp = as_installed(&arm);
-        // Sealed, as a hop is.
+        // Encrypted, as by default.
         let key = Hop::Sealed(KeyRing::of(HopKey::generate()?));
 
         let (builder, attached) = hop_device()?;
@@ -160,9 +160,9 @@ impl Fixture {
         })
     }
 
-    /// Forgets the warm-up.
+    /// Discards the results of the warm-up.
     pub(super) fn begin_to_count(&mut self) {
-        // A request of the warm-up that is still under way keeps the old one.
+        // An outstanding request of the warm-up keeps the old tally.
         self.tally = SharedTally::default();
         self.hop.forget();
         let (up, down) = *self.link.lock().unwrap_or_else(PoisonError::into_inner);
@@ -171,12 +171,12 @@ impl Fixture {
         self.before = before;
     }
 
-    /// The packets that the link carried before the count began.
+    /// Returns the counters of the link at the beginning of the measurement.
     pub(super) fn before(&self) -> Before {
         self.before
     }
 
-    /// Ends everything; answers what the link did.
+    /// Stops all parts; returns the outcome of the link.
     pub(super) fn stop(self) -> io::Result<Outcome> {
         self.stop_gateway.send_replace(true);
         self.stop_relay.store(true, Ordering::Relaxed);
@@ -184,8 +184,8 @@ impl Fixture {
     }
 }
 
-/// The TCP of a gateway's hop with the mechanisms of `arm`. An arm that starts from the memory of the path
-/// does so as an installed gateway does.
+/// Returns the TCP of a gateway's hop with the mechanisms of `arm`. An arm with a path start uses that of an
+/// installed gateway.
 fn as_installed(arm: &Profile) -> TcpConfig {
     let TcpConfig { nodelay, keepalive, path_start, handshake_timers, .. } = hop_tcp();
     let hop = TcpConfig { nodelay, keepalive, ..arm.tcp.clone() };
@@ -205,7 +205,7 @@ fn relay(
     std::thread::Builder::new().name("link".to_owned()).spawn(move || {
         emulation.prioritise();
         emulation.run(None, &stop, &mut |progress| {
-            // Readers only copy: the value is whole even if one panicked.
+            // Readers only copy, so the value is whole even after a panic of one.
             *counters.lock().unwrap_or_else(PoisonError::into_inner) = (*progress.up, *progress.down);
         })
     })
@@ -231,13 +231,13 @@ fn service(hop: &Arc<HopTotals>) -> ServiceConfig {
     }
 }
 
-/// Runs a side of the gateway and keeps its stack for as long.
+/// Runs a side of the gateway and keeps its stack meanwhile.
 async fn keep<T>(endpoint: Endpoint, side: impl Future<Output = T>) {
     side.await;
     drop(endpoint);
 }
 
 async fn ordered(mut stopped: watch::Receiver<bool>) {
-    // A sender that is gone is an order, too.
+    // A dropped sender also means the end.
     let _ = stopped.wait_for(|stopped| *stopped).await;
 }

@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gaps_have_the_mean_that_the_rate_says() {
+    fn gaps_have_the_mean_of_the_rate() {
         let mut rng = brisk_link::seeds::rng(1, "load");
         let n = 20_000;
         let sum: Duration = (0..n).map(|_| gap(50.0, &mut rng)).sum();

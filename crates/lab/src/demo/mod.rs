@@ -43,44 +43,44 @@ pub struct Demo {
     pub arms: Vec<Profile>,
     /// Bytes of each response.
     pub flow: u64,
-    /// How the size was asked for.
+    /// The size, as requested.
     pub flow_text: String,
     /// Requests per second to each arm.
     pub per_second: f64,
-    /// Transactions that the simulation draws its expectation from.
+    /// Number of simulated transactions for the expectation.
     pub simulated: u64,
-    /// How long requests are sent before the count begins, so that each variant knows its path as a gateway
-    /// pair in use does.
+    /// Duration of the requests before the count begins, in which each arm learns its path as a gateway pair
+    /// in use does.
     pub warm_up: Duration,
-    /// How long requests are sent and counted. Answers are waited for a little longer.
+    /// Duration of the counted requests. Responses are awaited for a little longer.
     pub duration: Duration,
-    /// Seed of all chance.
+    /// Seed of all random numbers.
     pub seed: u64,
 }
 
-/// How it goes.
+/// An intermediate result.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
-    /// The requests of now only teach the paths.
+    /// True during the warm-up.
     pub warming_up: bool,
-    /// Since the first request that counts, or of the warm-up.
+    /// Time since the first counted request, or since the first of the warm-up.
     pub elapsed: Duration,
     /// The arms.
     pub arms: Vec<ArmSnapshot>,
 }
 
-/// How one arm goes.
+/// An intermediate result of one arm.
 #[derive(Clone, Debug)]
 pub struct ArmSnapshot {
     /// Its name.
     pub name: String,
-    /// Requests that are answered.
+    /// Requests with a response.
     pub answered: u64,
-    /// Requests under way.
+    /// Requests in progress.
     pub outstanding: u64,
     /// Requests that failed.
     pub failed: u64,
-    /// Packets that the link lost, both ways.
+    /// Packets that the link lost, in both directions.
     pub lost: u64,
     /// Completion times so far, ms.
     pub times: Sample,
@@ -95,9 +95,9 @@ pub struct DemoReport {
     pub workload: Workload,
     /// Requests per second to each arm.
     pub per_second: f64,
-    /// Seed of all chance.
+    /// Seed of all random numbers.
     pub seed: u64,
-    /// Seconds from the first request to the end.
+    /// Time from the first request to the end, seconds.
     pub seconds: f64,
     /// The arms.
     pub arms: Vec<DemoArm>,
@@ -113,13 +113,13 @@ pub struct DemoArm {
     pub simulated_ms: Expected,
     /// True if the link kept its times.
     pub valid: bool,
-    /// Remarks on that.
+    /// Description of the link's timing.
     pub verdict: String,
-    /// How late packets left the link, microseconds, 99th percentile.
+    /// Lateness of packets at the link, 99th percentile, microseconds.
     pub lateness_p99_us: f64,
-    /// Packets that the link lost, both ways.
+    /// Packets that the link lost, in both directions.
     pub lost: u64,
-    /// Why the last request failed, if one did.
+    /// Reason of the last failure, if a request failed.
     pub last_failure: Option<String>,
 }
 
@@ -134,10 +134,10 @@ pub struct Expected {
     pub p99: f64,
 }
 
-/// Why the demonstration could not be shown.
+/// Why the demonstration failed.
 #[derive(Debug, Error)]
 pub enum DemoError {
-    /// A socket, thread or device was refused.
+    /// The system refused a socket, thread or device.
     #[error("cannot set up the demonstration on this machine: {0}")]
     Io(#[from] io::Error),
     /// The simulation failed.
@@ -145,20 +145,21 @@ pub enum DemoError {
     Simulation(#[from] TransactionError),
 }
 
-/// Bytes of the request that the load sends, as far as the simulation is concerned.
+/// Length of a request of the load, for the simulation, bytes.
 const REQUEST_BYTES: u32 = 75;
-/// Bytes of the head of the response.
+/// Length of the head of a response, bytes.
 const RESPONSE_HEAD: u64 = 62;
-/// How long answers are waited for at the end.
+/// How long responses are awaited at the end.
 const LINGER: Duration = Duration::from_secs(5);
-/// How often the looker-on hears.
+/// Interval of the calls of `look`.
 const TICK: Duration = Duration::from_millis(500);
 
 impl Demo {
-    /// Shows it, until its time is over or `stop` resolves. `look` hears how it goes twice a second.
+    /// Runs the demonstration for its duration or until `stop` resolves. Calls `look` with intermediate
+    /// results twice a second.
     ///
     /// # Errors
-    /// The operation that the machine refused.
+    /// The operation that the system refused.
     ///
     /// # Panics
     /// Outside a tokio runtime.
@@ -182,7 +183,7 @@ impl Demo {
             self.load(&fixtures, self.warm_up, "warm-up", stop.as_mut(), &mut look_at_warm_up).await;
         if !self.warm_up.is_zero() {
             linger(&fixtures, Instant::now(), &mut look_at_warm_up).await;
-            // The link tells its counters once a second.
+            // The link updates its counters once a second.
             tokio::time::sleep(Duration::from_secs(1)).await;
             fixtures.iter_mut().for_each(Fixture::begin_to_count);
         }
@@ -231,7 +232,7 @@ impl Demo {
         Ok(report.arms.into_iter().map(expected).collect())
     }
 
-    /// Sends requests to every arm at the same random times, for so long. True if it was told to `stop`.
+    /// Sends requests to every arm at the same random times, for `duration`. Returns true if `stop` ended it.
     async fn load(
         &self,
         fixtures: &[Fixture],
@@ -296,7 +297,7 @@ impl Demo {
     }
 }
 
-/// Waits for what is still under way.
+/// Waits for outstanding requests.
 async fn linger(fixtures: &[Fixture], began: Instant, look: &mut dyn FnMut(&Snapshot)) {
     let end = Instant::now() + LINGER;
     loop {

@@ -1,4 +1,4 @@
-//! The origin of the demonstration: a web server of the smallest kind, on kernel TCP.
+//! The origin of the demonstration: a minimal web server on the kernel's TCP.
 
 use std::io;
 use std::net::SocketAddr;
@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// Longest request that is read.
+/// Maximum length of a request, bytes.
 const LONGEST_REQUEST: usize = 8192;
 const BODY: [u8; 4096] = [b'.'; 4096];
 
@@ -25,13 +25,13 @@ impl Origin {
         self.listener.local_addr()
     }
 
-    /// Serves for ever.
+    /// Serves without end.
     pub(super) async fn run(self) {
         loop {
             match self.listener.accept().await {
-                // A client that goes away in the middle is its own affair.
+                // An error of a client's connection needs no handling.
                 Ok((stream, _)) => drop(tokio::spawn(answer(stream))),
-                // Out of descriptors: some will be free in a moment.
+                // Descriptors are exhausted; some become free soon.
                 Err(_) => tokio::time::sleep(std::time::Duration::from_millis(10)).await,
             }
         }
@@ -64,7 +64,7 @@ async fn answer(mut stream: TcpStream) -> io::Result<()> {
     stream.shutdown().await
 }
 
-/// N of `GET /N HTTP/1.1`.
+/// Returns N of `GET /N HTTP/1.1`.
 fn requested(request: &[u8]) -> Option<u64> {
     let rest = request.strip_prefix(b"GET /")?;
     let end = rest.iter().position(|byte| *byte == b' ')?;
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_origin_gives_as_many_bytes_as_it_is_asked_for() {
+    async fn origin_sends_the_requested_number_of_bytes() {
         let origin = Origin::bind().await.unwrap();
         let address = origin.local_addr().unwrap();
         tokio::spawn(origin.run());

@@ -1,5 +1,5 @@
-//! Packets at both ends of an emulated link, written to a file by a thread of its own: the disk must not
-//! hold up the link.
+//! Captures packets at both ends of an emulated link. A separate thread writes the file, so that the disk
+//! does not delay the link.
 
 use std::io::{self, BufWriter, Write};
 use std::sync::mpsc::{Sender, channel};
@@ -22,12 +22,12 @@ struct Record {
 pub struct Capture {
     records: Sender<Record>,
     writer: JoinHandle<io::Result<()>>,
-    /// Difference between the link's clock and the time of day, and the start of that clock.
+    /// The start of the capture on the monotonic clock, and as time of day.
     epoch: (Clock, Duration),
 }
 
 impl Capture {
-    /// Begins a capture.
+    /// Starts a capture.
     ///
     /// # Errors
     /// An error of the file while the head of the capture is written.
@@ -45,7 +45,7 @@ impl Capture {
         Ok(Capture { records, writer: thread, epoch: (Clock::now(), today) })
     }
 
-    /// A packet left the end where packets of this way begin.
+    /// Records a packet that left the sending end of this direction.
     pub(super) fn left(&self, way: Way, began: Clock, now: Instant, packet: &[u8]) {
         let interface = match way {
             Way::Up => 0,
@@ -54,7 +54,7 @@ impl Capture {
         self.record(interface, Heading::Out, began, now, packet);
     }
 
-    /// A packet arrived at the end where packets of this way go.
+    /// Records a packet that arrived at the receiving end of this direction.
     pub(super) fn arrived(&self, way: Way, began: Clock, now: Instant, packet: &[u8]) {
         let interface = match way {
             Way::Up => 1,
@@ -67,11 +67,11 @@ impl Capture {
         let (clock, today) = self.epoch;
         let since = began.saturating_duration_since(clock) + Duration::from_micros(now.as_micros());
         let time = Instant::from_micros((today + since).as_micros() as u64);
-        // A writer that is gone has an error to tell at the end.
+        // A writer that has ended reports its error at the end.
         let _ = self.records.send(Record { interface, heading, time, packet: packet.to_vec() });
     }
 
-    /// Writes the rest.
+    /// Writes the remaining records.
     pub(super) fn finish(self) -> io::Result<()> {
         drop(self.records);
         self.writer.join().unwrap_or_else(|_| Err(io::Error::other("the thread of the capture panicked")))

@@ -1,4 +1,4 @@
-//! The two kinds of ends: a TUN device in some network namespace, and a UDP socket.
+//! The two kinds of ends: a TUN device in a network namespace, and a UDP socket.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -12,16 +12,16 @@ use thiserror::Error;
 
 use super::End;
 
-/// Largest IP packet.
+/// Maximum length of an IP packet, bytes.
 const LARGEST: usize = 65_535;
 
 /// An address and the length of its network prefix: `10.77.0.1/24`.
 pub type Prefix = (IpAddr, u8);
 
-/// Reads `10.77.0.1/24`; without a length, the address alone is the network.
+/// Parses `10.77.0.1/24`; without a length, the network is the address alone.
 ///
 /// # Errors
-/// The error in it.
+/// The error in the text.
 pub fn parse_prefix(text: &str) -> Result<Prefix, EndError> {
     let wrong = || EndError::Address(text.to_owned());
     let (address, len) = text.split_once('/').ok_or_else(wrong)?;
@@ -34,29 +34,29 @@ pub fn parse_prefix(text: &str) -> Result<Prefix, EndError> {
     Ok((address, len))
 }
 
-/// One end as the command line names it: `tun:NAME[@NAMESPACE][=ADDRESS/LENGTH[,...]]`.
+/// One end in the notation of the command line: `tun:NAME[@NAMESPACE][=ADDRESS/LENGTH[,...]]`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EndSpec {
     /// The TUN device.
     pub device: String,
-    /// The network namespace it is in; `None`: the one we run in.
+    /// Its network namespace; `None`: that of the process.
     pub namespace: Option<String>,
-    /// Addresses that the kernel has there.
+    /// Addresses of the kernel at this end.
     pub addresses: Vec<Prefix>,
 }
 
-/// Why there is no such end.
+/// Why an end is not available.
 #[derive(Debug, Error)]
 pub enum EndError {
-    /// The text names no end.
+    /// The text is not an end.
     #[error(
         "'{0}' is no end of a link: write tun:NAME@NAMESPACE=ADDRESS/LENGTH, for example tun:brisk0@red=10.77.0.1/24"
     )]
     Grammar(String),
-    /// The text is no pair of namespaces.
+    /// The text is not a pair of namespaces.
     #[error("'{0}' is no pair of namespaces: write --between RED,BLUE")]
     Pair(String),
-    /// The text is no address.
+    /// The text is not an address.
     #[error("'{0}' is no address with a prefix length such as 10.77.0.1/24 or fd77::1/64")]
     Address(String),
     /// The device cannot be opened or configured.
@@ -87,17 +87,17 @@ impl FromStr for EndSpec {
 }
 
 impl EndSpec {
-    /// True if the end is to be in a namespace that does not exist.
+    /// True if the end's namespace does not exist.
     pub fn namespace_is_missing(&self) -> bool {
         self.namespace.as_ref().is_some_and(|name| Namespace::open(name).is_err())
     }
 
-    /// Opens the device, creating it if there is none, gives it its addresses and switches it on.
+    /// Opens the device, which is created if it does not exist, adds its addresses and brings it up.
     ///
     /// # Errors
-    /// The refusal of the system, and its remedy.
+    /// The system's error with the remedy.
     pub fn open(&self) -> Result<TunEnd, EndError> {
-        // A link carries packets as they are on a wire: no super-packets, checksums complete.
+        // A link carries packets as on a wire: no super-packets, complete checksums.
         let options = TunOptions { offload: false, ..TunOptions::default() };
         let mut device = match &self.namespace {
             Some(namespace) => TunDevice::open_in_netns(&self.device, namespace, options)?,
@@ -110,10 +110,10 @@ impl EndSpec {
     }
 }
 
-/// MTU of the devices; a smaller one on the path is the link's affair.
+/// MTU of the devices; the link can have a smaller one.
 const MTU: u32 = 1500;
 
-/// Two namespaces to be joined by devices called `brisk0`.
+/// Two namespaces that are joined by devices with the name `brisk0`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Between {
     /// The client's namespace.
@@ -136,7 +136,7 @@ impl FromStr for Between {
 }
 
 impl Between {
-    /// The ends with the addresses given, or 10.77.0.1/24 and fd77::1/64 at A, .2 and ::2 at B.
+    /// Returns the ends with the given addresses, or 10.77.0.1/24 and fd77::1/64 at A, .2 and ::2 at B.
     pub fn ends(&self, a: Vec<Prefix>, b: Vec<Prefix>) -> (EndSpec, EndSpec) {
         let usual = |host: u8| {
             vec![
@@ -152,10 +152,10 @@ impl Between {
         (end(&self.a, a, 1), end(&self.b, b, 2))
     }
 
-    /// Creates those of the two namespaces that do not exist; they are deleted when the value is dropped.
+    /// Creates the missing ones of the two namespaces; they are deleted when the value is dropped.
     ///
     /// # Errors
-    /// The refusal of the system, and its remedy.
+    /// The system's error with the remedy.
     pub fn create_missing(&self) -> Result<Created, EndError> {
         let mut created = Created::default();
         for name in [&self.a, &self.b] {
@@ -168,7 +168,7 @@ impl Between {
     }
 }
 
-/// Namespaces that were created for a run and end with it.
+/// Namespaces that were created for a run and are deleted at its end.
 #[derive(Debug, Default)]
 pub struct Created {
     names: Vec<String>,
@@ -177,7 +177,7 @@ pub struct Created {
 impl Drop for Created {
     fn drop(&mut self) {
         for name in &self.names {
-            // Nobody is left to tell; `ip netns list` would show it.
+            // An error cannot be reported here; `ip netns list` would show the namespace.
             let _ = Namespace::delete(name);
         }
     }
@@ -211,7 +211,7 @@ impl End for TunEnd {
     }
 }
 
-/// A UDP socket as an end. Its packets count with the IP and UDP headers they have on the wire.
+/// A UDP socket as an end. The length of its packets includes the IP and UDP headers on the wire.
 #[derive(Debug)]
 pub struct UdpEnd {
     socket: UdpSocket,
@@ -230,7 +230,7 @@ impl UdpEnd {
         Ok(UdpEnd { socket, buffer: vec![0; LARGEST], peer })
     }
 
-    /// Where the socket is.
+    /// Returns the local address of the socket.
     ///
     /// # Errors
     /// An error of the system.
@@ -251,7 +251,7 @@ impl End for UdpEnd {
                 self.peer = Some(from);
                 Ok(())
             }
-            // A peer that is not there yet or any more answers earlier datagrams with an ICMP error.
+            // If the peer is not running, its host answers earlier datagrams with an ICMP error.
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
                 Err(io::ErrorKind::WouldBlock.into())
             }
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn text_without_an_end_says_how_to_write_one() {
+    fn invalid_end_is_refused_with_an_example() {
         for text in ["b0", "udp:1.2.3.4:5", "tun:", "tun:b0@"] {
             let error = text.parse::<EndSpec>().unwrap_err().to_string();
             assert!(error.contains("tun:NAME@NAMESPACE"), "{error}");

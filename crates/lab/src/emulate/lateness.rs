@@ -1,11 +1,11 @@
-//! How late packets left: release minus due.
+//! Lateness of packets: release time minus due time.
 
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-/// Longest lateness told apart: what is later counts as this.
+/// Maximum lateness of the histogram, ns; larger values count as this.
 const LONGEST: u64 = 10_000_000_000;
 
 /// A histogram of lateness.
@@ -38,17 +38,17 @@ impl Lateness {
         self.0.saturating_record(u64::try_from(late.as_nanos()).unwrap_or(LONGEST));
     }
 
-    /// Forgets everything.
+    /// Resets the distribution.
     pub fn clear(&mut self) {
         self.0.reset();
     }
 
-    /// Packets so far.
+    /// Returns the number of packets.
     pub fn count(&self) -> u64 {
         self.0.len()
     }
 
-    /// The distribution; zeros if there was no packet.
+    /// Returns the distribution; zeros without a packet.
     pub fn percentiles(&self) -> Percentiles {
         let micros = |quantile| self.0.value_at_quantile(quantile) as f64 / 1000.0;
         Percentiles {

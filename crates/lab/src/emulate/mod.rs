@@ -1,9 +1,9 @@
 //! A link in real time between two ends: TUN devices in two network namespaces, or UDP sockets.
 //!
-//! One thread reads both ends, lets every packet pass the elements of [`brisk_link`], and writes it to the
-//! other end when it is due. It sleeps until shortly before the next due time and then spins, under
-//! SCHED_FIFO if it may. How late packets left is measured on every one; a run whose lateness would be
-//! seen in its results says that it is invalid.
+//! One thread reads both ends, passes every packet through the elements of [`brisk_link`], and writes it to
+//! the other end when it is due. It sleeps until shortly before the next due time and then polls in a busy
+//! loop, under SCHED_FIFO if permitted. The lateness of every packet is measured; a run with too much
+//! lateness is reported as invalid.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -26,24 +26,24 @@ pub use lateness::{Lateness, Percentiles};
 pub use outcome::{Outcome, Validity};
 pub use report::Ticker;
 
-/// One end of an emulated link: where packets come from and go to.
+/// One end of an emulated link, which sends and receives packets.
 pub trait End {
-    /// Descriptor that becomes readable when a packet is there.
+    /// Returns a descriptor that becomes readable when a packet is available.
     fn fd(&self) -> BorrowedFd<'_>;
 
-    /// Takes one packet, or says [`io::ErrorKind::WouldBlock`].
+    /// Receives one packet, or returns [`io::ErrorKind::WouldBlock`].
     ///
     /// # Errors
     /// An error of the device.
     fn receive(&mut self, packet: &mut Vec<u8>) -> io::Result<()>;
 
-    /// Gives one packet away. Never blocks.
+    /// Sends one packet. Never blocks.
     ///
     /// # Errors
     /// An error of the device; the packet is then lost.
     fn send(&mut self, packet: &[u8]) -> io::Result<()>;
 
-    /// Bytes that each packet has on the wire beyond those that [`End::receive`] gives.
+    /// Returns the bytes that each packet has on the wire in addition to those of [`End::receive`].
     fn overhead(&self) -> usize {
         0
     }
@@ -76,14 +76,14 @@ impl Parcel for Frame {
     }
 }
 
-/// State up to some moment; [`Emulation::run`] hands one out every second.
+/// Intermediate state, which [`Emulation::run`] reports every second.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress<'a> {
-    /// Since the beginning.
+    /// Time since the beginning.
     pub elapsed: Duration,
-    /// From A to B.
+    /// Counters from A to B.
     pub up: &'a Counters,
-    /// From B to A.
+    /// Counters from B to A.
     pub down: &'a Counters,
     /// Lateness in the last second, microseconds.
     pub late: Percentiles,
@@ -106,17 +106,17 @@ pub struct Emulation<A, B> {
     spare: Vec<Vec<u8>>,
 }
 
-/// Packets read from one end before the other end and the clock get their turn.
+/// Maximum number of packets read from one end before the other end and the clock are served.
 const BATCH: usize = 32;
-/// How long a wish to stop may go unheard.
+/// Maximum time until a request to stop is noticed.
 const ATTENTION: Duration = Duration::from_millis(50);
-/// Buffers kept for reuse.
+/// Maximum number of buffers kept for reuse.
 const SPARE_BUFFERS: usize = 4096;
-/// Priority among real-time threads: low, so that threads of the system go first.
+/// Real-time priority: low, so that threads of the system run first.
 const FIFO_PRIORITY: u8 = 10;
 
 impl<A: End, B: End> Emulation<A, B> {
-    /// A link between `a`, where clients are, and `b`. Nothing moves before [`Emulation::run`].
+    /// Returns a link between `a`, the clients' end, and `b`. No packet moves before [`Emulation::run`].
     pub fn new(a: A, b: B, spec: &LinkSpec, seed: u64) -> Self {
         Emulation {
             a,
@@ -139,8 +139,7 @@ impl<A: End, B: End> Emulation<A, B> {
         self.capture = Some(capture);
     }
 
-    /// Asks for SCHED_FIFO for the calling thread, which is the one that then calls
-    /// [`Emulation::run`].
+    /// Requests SCHED_FIFO for the calling thread, which must be the one that then calls [`Emulation::run`].
     pub fn prioritise(&mut self) {
         self.fifo = match request_fifo(FIFO_PRIORITY) {
             Priority::Fifo => true,
@@ -148,7 +147,8 @@ impl<A: End, B: End> Emulation<A, B> {
         };
     }
 
-    /// Moves packets until `stop` is set or `limit` has passed. `every_second` hears how it goes.
+    /// Moves packets until `stop` is set or `limit` has passed. Calls `every_second` with the intermediate
+    /// state.
     ///
     /// # Errors
     /// An end that cannot be read any more, or an error of the capture.
@@ -190,7 +190,7 @@ impl<A: End, B: End> Emulation<A, B> {
         Instant::from_micros(self.began.elapsed().as_micros() as u64)
     }
 
-    /// Sleeps until something can be read or is due.
+    /// Sleeps until a packet can be read or is due.
     fn wait(&mut self, waiter: &mut Waiter, next_look: Duration) -> io::Result<()> {
         let look = (self.began.elapsed() + ATTENTION).min(next_look);
         let departure = self.link.next_departure().map(|due| Duration::from_micros(due.as_micros()));
@@ -198,7 +198,7 @@ impl<A: End, B: End> Emulation<A, B> {
         waiter.wait([self.a.fd(), self.b.fd()], Some(self.began + due)).map(drop)
     }
 
-    /// Takes what an end has for us, one batch at most; answers how many packets that were.
+    /// Receives packets from an end, one batch at most; returns their number.
     fn receive(&mut self, way: Way) -> io::Result<usize> {
         for read in 0..BATCH {
             let mut bytes = self.spare.pop().unwrap_or_default();
@@ -235,7 +235,7 @@ impl<A: End, B: End> Emulation<A, B> {
         }
     }
 
-    /// Hands over what is due.
+    /// Delivers packets that are due.
     fn deliver(&mut self) {
         for way in [Way::Up, Way::Down] {
             loop {
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_cross_both_ways_after_their_delay_and_losses_are_counted() {
+    fn packets_cross_in_both_directions_after_their_delay() {
         let (client, a) = pair();
         let (server, b) = pair();
         let spec = LinkSpec::parse("--rtt 40ms --loss up:list:2").unwrap();

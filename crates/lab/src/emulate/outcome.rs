@@ -1,4 +1,4 @@
-//! Result of an emulated link, and whether its timing can be trusted.
+//! Result of an emulated link, and the validity of its timing.
 
 use std::time::Duration;
 
@@ -9,54 +9,54 @@ use super::Percentiles;
 /// The result of a run.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Outcome {
-    /// How long it ran.
+    /// Duration of the run.
     pub elapsed: Duration,
-    /// From A to B.
+    /// Counters from A to B.
     pub up: Counters,
-    /// From B to A.
+    /// Counters from B to A.
     pub down: Counters,
-    /// How late packets left, microseconds.
+    /// Lateness of packets, microseconds.
     pub late: Percentiles,
-    /// Whether that can be trusted.
+    /// Validity of the timing.
     pub validity: Validity,
     /// True if the thread ran under SCHED_FIFO.
     pub fifo: bool,
-    /// Time that went into spinning.
+    /// Total time in the busy loop.
     pub spun: Duration,
-    /// Packets that an end did not take.
+    /// Number of packets that an end refused.
     pub send_errors: u64,
-    /// Error of the end at the last of them.
+    /// Error of the last refusal.
     pub last_send_error: Option<String>,
 }
 
-/// Whether the timing of a run can be trusted.
+/// Validity of the timing of a run.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Validity {
-    /// Lateness is small against the path.
+    /// Lateness is small relative to the path.
     Valid,
     /// The 99th percentile of lateness exceeds 1 ms or 5 % of the round-trip time.
     TooLate {
         /// The 99th percentile, microseconds.
         p99: f64,
-        /// Its maximum, microseconds.
+        /// The maximum permitted, microseconds.
         limit: f64,
     },
 }
 
-/// Lateness that is too much on any path, microseconds.
+/// Maximum permitted lateness on any path, microseconds.
 const MAX_LATENESS: f64 = 1000.0;
-/// Lateness that is too much for a path, as a share of its round-trip time.
+/// Maximum permitted lateness as a share of the round-trip time.
 const MAX_SHARE: f64 = 0.05;
 
 impl Validity {
-    /// Judges a run over a path with this round-trip time; zero counts as unknown.
+    /// Determines the validity for a path with this round-trip time; zero counts as unknown.
     pub fn of(late: Percentiles, base_rtt: Duration) -> Validity {
         let share = base_rtt.as_micros() as f64 * MAX_SHARE;
         let limit = if share > 0.0 { share.min(MAX_LATENESS) } else { MAX_LATENESS };
         if late.p99 > limit { Validity::TooLate { p99: late.p99, limit } } else { Validity::Valid }
     }
 
-    /// True if the run can be trusted.
+    /// True if the timing is valid.
     pub fn is_valid(self) -> bool {
         self == Validity::Valid
     }

@@ -1,4 +1,4 @@
-//! Output of an emulated link: a line per second while it runs, text or JSON at its end.
+//! Output of an emulated link: a line per second during the run, text or JSON at its end.
 
 use std::time::Duration;
 
@@ -7,18 +7,18 @@ use serde_json::{Value, json};
 
 use super::{Outcome, Percentiles, Progress, Validity};
 
-/// Turns the running counters into a line per second.
+/// Formats the running counters as a line per second.
 #[derive(Debug, Default)]
 pub struct Ticker {
     lines: u64,
     last: Option<(Duration, Counters, Counters)>,
 }
 
-/// Lines after which the heading is shown again.
+/// Number of lines after which the heading is repeated.
 const HEADING_EVERY: u64 = 20;
 
 impl Ticker {
-    /// The line for the time since the last call, with a heading now and then.
+    /// Returns the line for the time since the last call, sometimes with a heading.
     pub fn line(&mut self, progress: &Progress<'_>) -> String {
         let (before, up, down) = self.last.unwrap_or_default();
         let seconds = (progress.elapsed - before).as_secs_f64();
@@ -41,7 +41,7 @@ impl Ticker {
     }
 }
 
-/// Rate, packets, lost ones and queue drops of one direction since `before`.
+/// Returns rate, packets, losses and queue drops of one direction since `before`.
 fn since(now: &Counters, before: &Counters, seconds: f64) -> String {
     let mbit = (now.delivered_bytes - before.delivered_bytes) as f64 * 8e-6 / seconds;
     format!(
@@ -53,7 +53,7 @@ fn since(now: &Counters, before: &Counters, seconds: f64) -> String {
 }
 
 impl Outcome {
-    /// The result as text for a terminal of 80 columns.
+    /// Formats the result for a terminal of 80 columns.
     pub fn to_text(&self, spec: &LinkSpec) -> String {
         let Outcome { elapsed, up, down, late, validity, fifo, send_errors, last_send_error, .. } = self;
         let seconds = elapsed.as_secs_f64();
@@ -86,7 +86,7 @@ impl Outcome {
         text
     }
 
-    /// The result as one JSON object.
+    /// Returns the result as one JSON object.
     pub fn to_json(&self, spec: &LinkSpec, seed: u64) -> Value {
         let Outcome { elapsed, up, down, late, validity, fifo, spun, send_errors, last_send_error } = self;
         json!({

@@ -1,8 +1,8 @@
-//! HAR files: what the developer tools of browsers export.
+//! HAR files, the export format of browsers' developer tools.
 //!
-//! The format says what was fetched and when, not why. An object's parent is, in this order: what
-//! `_initiator` names, the page in the `Referer` header, the first object. A child of a document begins while
-//! the document arrives, every other child when its parent is there.
+//! The format records what was fetched and when, but not why. The parent of an object is the first of these
+//! that is known: the object in `_initiator`, the page in the `Referer` header, the first object. A child of
+//! a document begins while the document arrives, every other child after its parent has arrived.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -69,13 +69,13 @@ struct Initiator {
     url: Option<String>,
 }
 
-/// True if the text is one JSON object with a `log`.
+/// True if the text is a JSON object with a `log`.
 pub fn looks_like(text: &str) -> bool {
     let beginning: String = text.chars().filter(|c| !c.is_whitespace()).take(8).collect();
     beginning.starts_with("{\"log\":")
 }
 
-/// Requests in order, with their host and their cause.
+/// Requests in order, with their host and their parent.
 struct Recording {
     entries: Vec<Entry>,
     hosts: Vec<usize>,
@@ -117,7 +117,7 @@ fn recording(text: &str) -> Result<Recording, PagesError> {
     let Har { log: Log { mut entries } } =
         serde_json::from_str(text).map_err(|error| PagesError::of_json(0, &error))?;
     entries.retain(|entry| entry.request.url.starts_with("http"));
-    // RFC 3339 times of one recording order as text.
+    // RFC 3339 times of one recording sort as text.
     entries.sort_by(|a, b| a.started_date_time.cmp(&b.started_date_time));
     let mut numbers: HashMap<&str, usize> = HashMap::new();
     let mut known: HashMap<&str, usize> = HashMap::new();
@@ -177,12 +177,13 @@ impl Entry {
     }
 }
 
-/// A size; -1 stands for "not known".
+/// Returns a size; -1 means unknown.
 fn known(size: Option<i64>) -> Option<u64> {
     size.and_then(|size| u64::try_from(size).ok())
 }
 
-/// A parser finds the children of a document one after the other while it arrives.
+/// Returns when a child begins: a parser finds the children of a document one after the other while it
+/// arrives.
 fn found_in(parent: usize, index: usize, of: &Entry, parents: &[Option<usize>]) -> Wait {
     if of.kind() != Kind::Document {
         return Wait::End(parent);
@@ -192,7 +193,7 @@ fn found_in(parent: usize, index: usize, of: &Entry, parents: &[Option<usize>]) 
     Wait::Share(parent, (1000 * (before + 1) / (siblings().count() + 1)) as u16)
 }
 
-/// Scheme, name and port: what connections are kept for.
+/// Returns scheme, name and port, which identify a connection's host.
 fn host_of(url: &str) -> &str {
     let authority = url.find("://").map_or(0, |at| at + 3);
     let end = url[authority..].find(['/', '?', '#']).map_or(url.len(), |at| authority + at);

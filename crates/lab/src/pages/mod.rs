@@ -1,12 +1,12 @@
-//! Pages to load: read from a file, or made from a seed.
+//! Pages to load: read from a file, or created from a seed.
 //!
 //! | module | content |
 //! |---|---|
-//! | [`synthetic`] | a page with the sizes and the structure of real ones, made from a seed |
-//! | [`har`] | HAR files, what browsers' developer tools export |
+//! | [`synthetic`] | a page with the sizes and the structure of real ones, created from a seed |
+//! | [`har`] | HAR files, the export format of browsers' developer tools |
 //! | [`skeleton`] | pages without their content: objects with sizes, parents and waiting times, JSON lines |
 //! | [`outline`] | the tree of a page's objects, for a browser to load again |
-//! | [`wprof`] | dependency graphs with computation times, as WProf measured them, JSON lines |
+//! | [`wprof`] | dependency graphs with computation times, measured by WProf, JSON lines |
 
 use brisk_sim::page::{Page, PageError};
 use thiserror::Error;
@@ -17,18 +17,18 @@ pub mod skeleton;
 pub mod synthetic;
 pub mod wprof;
 
-/// Bytes of a request where nothing says more.
+/// Default length of a request, bytes.
 const USUAL_REQUEST: u32 = 400;
-/// Least bytes of a request: what the simulated server needs.
+/// Minimum length of a request, which the simulated server needs, bytes.
 const MIN_REQUEST: u32 = 16;
 
-/// Why a file has no page.
+/// Why a file is not a page.
 #[derive(Debug, Error)]
 pub enum PagesError {
-    /// It is not JSON, or not of the shape expected.
+    /// The text is not JSON, or does not have the expected structure.
     #[error("line {line}: {what}")]
     Shape {
-        /// Counted from 1.
+        /// Line number, from 1.
         line: usize,
         /// The error.
         what: String,
@@ -36,7 +36,7 @@ pub enum PagesError {
     /// The described page cannot be loaded.
     #[error(transparent)]
     Page(#[from] PageError),
-    /// There is no page in it.
+    /// There is no page in the file.
     #[error("no page in it: give a HAR file, or JSON lines of page skeletons or WProf graphs")]
     Nothing,
 }
@@ -48,10 +48,10 @@ impl PagesError {
     }
 }
 
-/// Reads the pages of a file: a HAR, or one page a line in one of the two forms.
+/// Reads the pages of a file: a HAR, or one page per line in one of two formats.
 ///
 /// # Errors
-/// [`PagesError`]: the first line that cannot be meant.
+/// [`PagesError`]: the first invalid line.
 pub fn read(text: &str, label: &str) -> Result<Vec<Page>, PagesError> {
     if har::looks_like(text) {
         return Ok(vec![har::read(text, label)?]);
@@ -66,11 +66,11 @@ pub fn read(text: &str, label: &str) -> Result<Vec<Page>, PagesError> {
     if pages.is_empty() { Err(PagesError::Nothing) } else { Ok(pages) }
 }
 
-/// Reads the outlines of a file of page skeletons, one a line, or of a HAR. Dependency graphs are passed
-/// over: they say what waits for what, not what is part of what.
+/// Reads the outlines of a file of page skeletons, one per line, or of a HAR. Dependency graphs are skipped:
+/// they have no tree of objects.
 ///
 /// # Errors
-/// [`PagesError`]: the first line that cannot be meant.
+/// [`PagesError`]: the first invalid line.
 pub fn outlines(text: &str, label: &str) -> Result<Vec<outline::Outline>, PagesError> {
     if har::looks_like(text) {
         return Ok(vec![har::outline(text, label)?]);

@@ -1,56 +1,56 @@
-//! A page as the tree of its objects: what a browser needs in order to load it again, which the graph of
-//! [`brisk_sim::page`] has no use for.
+//! A page as the tree of its objects, with which a browser can load it again. The graph of
+//! [`brisk_sim::page`] lacks this information.
 
 use std::time::Duration;
 
-/// A page: its objects, each after the one that brought it.
+/// A page: its objects, each after its parent.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Outline {
     /// Its name.
     pub label: String,
-    /// The document first.
+    /// The objects, the document first.
     pub objects: Vec<Object>,
 }
 
-/// Something that is fetched.
+/// An object that is fetched.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Object {
-    /// From which host, counted from 0.
+    /// Host, counted from 0.
     pub host: usize,
-    /// Kind by which the browser treats it.
+    /// Treatment by the browser.
     pub kind: Kind,
-    /// The object that brought it; it stands before.
+    /// The object that loads it; it has a smaller index.
     pub parent: Option<usize>,
-    /// It is where a redirect of its parent leads.
+    /// True if it is the target of a redirect of its parent.
     pub redirected: bool,
-    /// Bytes of the response's head.
+    /// Length of the response's head, bytes.
     pub head: u32,
-    /// Bytes of the response's body.
+    /// Length of the response's body, bytes.
     pub body: u64,
-    /// How long a script computes when it is there.
+    /// Computation time of a script after its arrival.
     pub compute: Duration,
 }
 
 /// Treatment of an object by a browser.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// Parses it, and what it finds.
+    /// The browser parses it and loads the objects that it finds.
     Document,
-    /// Executes it.
+    /// The browser executes it.
     Script,
-    /// Waits for it before it paints.
+    /// The browser waits for it before it paints.
     Style,
-    /// Loads it beside everything else: images, fonts, data.
+    /// The browser loads it concurrently with everything else: images, fonts, data.
     Image,
 }
 
 impl Outline {
-    /// Hosts that objects come from.
+    /// Returns the number of hosts.
     pub fn hosts(&self) -> usize {
         self.objects.iter().map(|object| object.host + 1).max().unwrap_or(0)
     }
 
-    /// Bytes of all responses.
+    /// Returns the bytes of all responses.
     pub fn bytes(&self) -> u64 {
         self.objects.iter().map(|object| u64::from(object.head) + object.body).sum()
     }

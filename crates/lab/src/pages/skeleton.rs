@@ -1,10 +1,10 @@
-//! Page skeletons: real page loads without their content, one JSON object a line.
+//! Page skeletons: recorded page loads without their content, one JSON object per line.
 //!
 //! `res` is a list of objects, each an array: host number, kind, number of the parent (-1: none), how the
-//! parent brought it, start in ms, request bytes, response header bytes, body bytes, status, connection,
+//! parent loaded it, start in ms, request bytes, response header bytes, body bytes, status, connection,
 //! waiting time in ms. An object that the parser of an HTML parent found begins while that parent arrives;
-//! one that a script brought begins when the script is there. Waiting times contain a round trip of the
-//! recording, so they are not taken as thinking of the server.
+//! one that a script loads begins when the script has arrived. Waiting times include a round trip of the
+//! recording, so they are not used as think time of the server.
 
 use std::time::Duration;
 
@@ -82,7 +82,7 @@ pub fn outline(text: &str, line: usize) -> Result<Outline, PagesError> {
     Ok(Outline { label, objects: res.iter().enumerate().map(object).collect() })
 }
 
-/// The parent, if it stands before the object; the page itself for objects whose parent is not known.
+/// Returns the parent, if its index is smaller; the page itself for objects with an unknown parent.
 fn parent_of(index: usize, parent: i64) -> Option<usize> {
     match usize::try_from(parent) {
         Ok(parent) if parent < index => Some(parent),
@@ -90,7 +90,8 @@ fn parent_of(index: usize, parent: i64) -> Option<usize> {
     }
 }
 
-/// A parser finds the children of an HTML object one after the other while it arrives.
+/// Returns when a child begins: a parser finds the children of an HTML object one after the other while it
+/// arrives.
 fn found_in(parent: usize, index: usize, kind: &str, parents: &[Option<usize>]) -> Wait {
     if kind != "html" {
         return Wait::End(parent);

@@ -1,9 +1,9 @@
-//! A page made from a seed, with the sizes and the structure of real ones.
+//! A page created from a seed, with the sizes and the structure of real ones.
 //!
-//! Kinds and sizes follow what page archives report: a third scripts, a quarter images, a tenth style sheets;
-//! sizes are log-normal with the medians and 90th percentiles below (bytes on the wire). The document's
-//! parser finds most objects while the document arrives; the others are brought by scripts, after their
-//! computation. Scripts compute one after the other, in the order of the page.
+//! Kinds and sizes follow page archives: a third scripts, a quarter images, a tenth style sheets. Sizes are
+//! log-normal with the medians and 90th percentiles below (bytes on the wire). The document's parser finds
+//! most objects while the document arrives; scripts load the others after their computation. Scripts compute
+//! one after the other, in the order of the page.
 
 use std::time::Duration;
 
@@ -13,22 +13,22 @@ use serde::Deserialize;
 
 use super::outline::{self, Outline};
 
-/// A page to be made.
+/// Parameters of a page.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Recipe {
     /// Its name.
     pub label: String,
-    /// Objects, the document included.
+    /// Number of objects, the document included.
     pub objects: usize,
-    /// Hosts they are on.
+    /// Number of hosts.
     pub hosts: usize,
-    /// Bytes of all responses together.
+    /// Total length of all responses, bytes.
     pub bytes: u64,
-    /// Seed of its structure: the same seed makes the same page.
+    /// Seed of its structure: the same seed creates the same page.
     #[serde(default)]
     pub seed: u64,
-    /// Computation of a script, ms, median; 0 leaves computation out.
+    /// Median computation time of a script, ms; 0 disables computation.
     #[serde(default)]
     pub compute_ms: u64,
 }
@@ -41,11 +41,11 @@ const KINDS: [(Kind, u32, f64, f64); 4] = [
     (Kind::Image, 500, 3_900.0, 31_000.0),
 ];
 
-/// Bytes of the document: median and 90th percentile of those of home pages.
+/// Length of the document, bytes: median and 90th percentile of home pages.
 const DOCUMENT: (f64, f64) = (20_000.0, 60_000.0);
-/// Thousandths of the objects that a script brings and not the parser.
+/// Share of the objects that scripts load instead of the parser, thousandths.
 const BY_SCRIPT: u32 = 250;
-/// Thousandths of the objects that are on the document's own host.
+/// Share of the objects on the document's own host, thousandths.
 const OWN_HOST: u32 = 450;
 /// The 90th percentile of the standard normal distribution.
 const Z90: f64 = 1.2816;
@@ -68,7 +68,7 @@ struct Made {
 }
 
 impl Recipe {
-    /// Makes the page.
+    /// Creates the page.
     ///
     /// # Errors
     /// [`PageError`] if it has too many objects or hosts, or none.
@@ -76,7 +76,7 @@ impl Recipe {
         let made = self.make();
         let by_parser = made.iter().filter(|object| object.parent == Some(0)).count();
         let mut activities: Vec<Activity> = Vec::new();
-        // The activity in which each object's computation ends, and the last one of all.
+        // The activity in which each object's computation ends, and the last computation.
         let mut computed: Vec<usize> = Vec::new();
         let mut last: Option<usize> = None;
         let mut seen = 0;
@@ -109,7 +109,7 @@ impl Recipe {
         Page::new(&self.label, activities)
     }
 
-    /// The tree of the page's objects.
+    /// Returns the tree of the page's objects.
     pub fn outline(&self) -> Outline {
         let object = |made: Made| outline::Object {
             host: made.host,
@@ -128,7 +128,7 @@ impl Recipe {
         Outline { label: self.label.clone(), objects: self.make().into_iter().map(object).collect() }
     }
 
-    /// The objects, the document first.
+    /// Creates the objects, the document first.
     fn make(&self) -> Vec<Made> {
         let Recipe { objects, hosts, bytes, seed, compute_ms, .. } = self;
         if *objects == 0 {
@@ -187,7 +187,8 @@ fn draw_size(kind: Kind, rng: &mut impl RngCore) -> f64 {
     of.map_or(1.0, |(_, _, p50, p90)| log_normal(*p50, *p90, rng))
 }
 
-/// Log-normal by median and 90th percentile (Box and Muller 1958), cut at twenty times the percentile.
+/// Draws from a log-normal distribution by median and 90th percentile (Box and Muller 1958), cut at twenty
+/// times the percentile.
 fn log_normal(p50: f64, p90: f64, rng: &mut impl RngCore) -> f64 {
     let uniform = |rng: &mut dyn RngCore| (f64::from(rng.next_u32()) + 1.0) / (f64::from(u32::MAX) + 2.0);
     let (u, v) = (uniform(rng), uniform(rng));
@@ -205,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_has_what_was_asked_for() {
+    fn page_has_the_requested_objects_hosts_and_bytes() {
         let page = recipe().page().unwrap();
         assert_eq!((page.objects(), page.hosts()), (200, 20));
         assert!(page.bytes().abs_diff(2_000_000) < 20_000, "{}", page.bytes());
@@ -214,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_have_the_median_and_the_percentile_asked_for() {
+    fn sizes_have_the_given_median_and_percentile() {
         let mut rng = brisk_link::seeds::rng(1, "test");
         let sample = crate::statistics::Sample::new(
             (0..20_000).map(|_| log_normal(4_000.0, 50_000.0, &mut rng)).collect(),

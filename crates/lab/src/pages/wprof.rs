@@ -1,10 +1,10 @@
-//! Dependency graphs with computation times, as WProf measured them, one JSON object a line.
+//! Dependency graphs with computation times, measured by WProf, one JSON object per line.
 //!
 //! `objs` are arrays: host number, kind, when computation begins (1: with the first bytes, -1: when the
-//! object is there), computation times in ms, bytes. `deps` are triples: activity, activity that waits for
-//! it, and -1 if it waits for the end, else the ms after the beginning; `3d` is the download of object 3,
-//! `3c1` its second computation. `start` is the activity that begins the page. The computation times are of a
-//! computer of 2013.
+//! object has arrived), computation times in ms, bytes. `deps` are triples: an activity, an activity that
+//! waits for it, and -1 if it waits for the end, otherwise the ms after the beginning; `3d` is the download
+//! of object 3, `3c1` its second computation. `start` is the activity that begins the page. The computation
+//! times are those of a computer of 2013.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -26,7 +26,7 @@ struct Graph {
 #[derive(Deserialize)]
 struct Object(usize, #[allow(dead_code, reason = "a download is a download")] String, i64, Vec<f64>, f64);
 
-/// Thousandths of an object that are its first chunk.
+/// Share of an object in its first chunk, thousandths.
 const FIRST_CHUNK: u16 = 1;
 
 /// Reads the page of one line.
@@ -49,7 +49,7 @@ pub fn read(text: &str, line: usize) -> Result<Page, PagesError> {
             let with_first_bytes = begins == 1 && nth == 0;
             let wait =
                 if with_first_bytes { Wait::Share(download, FIRST_CHUNK) } else { Wait::End(download) };
-            // Later computations say in `deps` what they wait for; the first one waits for its object.
+            // `deps` lists what later computations wait for; the first one waits for its object.
             let waits = if nth == 0 { vec![wait] } else { Vec::new() };
             activities.push(Activity { work: Work::Compute(milliseconds(ms)), waits });
         }

@@ -1,4 +1,4 @@
-//! The plans that come with the program.
+//! The plans that are part of the program.
 
 /// Name and text of each, in the order of the papers.
 pub const PLANS: &[(&str, &str)] = &[
@@ -37,7 +37,7 @@ pub const PLANS: &[(&str, &str)] = &[
     ("kernel-again", include_str!("../../../../plans/kernel-again.toml")),
 ];
 
-/// The text of the plan of this name.
+/// Returns the text of the plan with this name.
 pub fn text(name: &str) -> Option<&'static str> {
     PLANS.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
 }
@@ -48,7 +48,7 @@ mod tests {
     use crate::plan::{Expectation, Plan};
 
     #[test]
-    fn every_plan_can_be_meant_and_expects_something() {
+    fn every_plan_is_valid_and_has_expectations() {
         for (name, text) in PLANS {
             let plan = Plan::parse(name, text).unwrap_or_else(|error| panic!("{error}"));
             assert!(plan.cells.iter().any(|cell| !cell.expectations.is_empty()), "{name} expects nothing");

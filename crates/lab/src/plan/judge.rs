@@ -1,8 +1,8 @@
-//! Expectations against results: what the paper has, what we have, how sure we are, and whether it is as
-//! expected.
+//! Compares results with expectations: the paper's figure, ours, its confidence interval, and whether it is
+//! in the expected range.
 
 use brisk_link::seeds::ChaCha8Rng;
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use comfy_table::{ContentArrangement, Table, presets};
 use rayon::prelude::*;
 use serde::Serialize;
 
@@ -14,29 +14,30 @@ use crate::plan::{Cell, Claim, Expectation, Plan};
 use crate::real::report::RealReport;
 use crate::row::Row;
 use crate::statistics::{Interval, below, resampler};
+use crate::text_table;
 
-/// Draws of the bootstrap for one figure.
+/// Number of bootstrap resamples for one figure.
 const RESAMPLES: usize = 300;
 
-/// The outcome of a plan.
+/// The result of a plan.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct PlanReport {
     /// Name of the plan.
     pub plan: String,
-    /// One line for people.
+    /// The title, one line.
     pub title: String,
-    /// Where the paper has it.
+    /// The place in the paper.
     pub source: String,
     /// How to read the figures.
     pub about: String,
-    /// The line of the overview.
+    /// The claim in the overview.
     #[serde(skip)]
     pub claim: Option<Claim>,
-    /// Its cells.
+    /// The cells.
     pub cells: Vec<CellReport>,
 }
 
-/// The outcome of a cell. In JSON the keys of `whatif --json` stand beside those of the plan.
+/// The result of a cell. In JSON, the keys of `whatif --json` are next to those of the plan.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct CellReport {
     /// Name of the plan.
@@ -54,12 +55,12 @@ pub struct CellReport {
     /// Completion times of each arm in ms, for plots.
     #[serde(skip)]
     pub times: Vec<Vec<f64>>,
-    /// A diagram of the first transaction of each arm, SVG; empty if the plan wants none.
+    /// A diagram of the first transaction of each arm, SVG; empty unless the plan requests it.
     #[serde(skip)]
     pub drawings: Vec<String>,
 }
 
-/// An expectation and what came out.
+/// An expectation with its result.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Finding {
     /// The arm.
@@ -70,45 +71,45 @@ pub struct Finding {
     pub unit: &'static str,
     /// The paper's figure.
     pub paper: Option<f64>,
-    /// Ours; null if nothing completed.
+    /// Our figure; null if no transaction completed.
     pub brisk: f64,
-    /// The kernel's in real time, if the cell has been run there and the kernel has such an arm.
+    /// The kernel's figure in real time, if the cell was run in real time and the kernel has such an arm.
     pub kernel: Option<f64>,
-    /// That of the arm in real time.
+    /// The arm's figure in real time.
     pub real: Option<f64>,
-    /// Its 95 % confidence interval, by resampling transactions of both arms together.
+    /// The 95 % confidence interval, by resampling transactions of both arms together.
     pub ci95: Interval,
-    /// Where a sample as large as the paper's would lie in 95 % of cases if the paper had measured what we
-    /// did; none: it is not known how large that was, or it has no figure.
+    /// The interval in which a sample as large as the paper's would lie in 95 % of cases if the paper had
+    /// measured the same as we did; `None` if that size is unknown or the paper has no figure.
     pub chance: Option<Interval>,
-    /// Where it was expected.
+    /// The expected range.
     pub range: [f64; 2],
-    /// Whether it lies there.
+    /// Whether the figure is in the range.
     pub verdict: Verdict,
-    /// Why it should, and why it may differ from the paper's figure.
+    /// Reason for the range, and for a difference from the paper's figure.
     pub why: String,
-    /// The experiment that has tested the reason; empty: none has.
+    /// The experiment that has tested the reason; empty if there is none.
     pub checked: String,
 }
 
-/// Whether a figure is as expected.
+/// Whether a figure is in the expected range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// It lies in the range.
+    /// The figure is in the range.
     Within,
-    /// It does not, but chance explains it: its confidence interval reaches into the range, or that of a
-    /// sample as large as the paper's does.
+    /// The figure is outside, but chance explains it: its confidence interval, or that of a sample as large
+    /// as the paper's, reaches into the range.
     Unsure,
-    /// It does not, and chance does not explain it.
+    /// The figure is outside, and chance does not explain it.
     Outside,
 }
 
-/// Judges what the store holds of a plan; a cell that is not complete is left out, unless it was run in real
-/// time.
+/// Judges the stored results of a plan. A cell without complete results is left out, unless it was run in
+/// real time.
 ///
 /// # Errors
-/// [`RunError`] if the store cannot be read or the plan cannot be meant.
+/// [`RunError`] if the store cannot be read or the plan is not valid.
 pub fn judge(plan: &Plan, store: &Store) -> Result<PlanReport, RunError> {
     let mut cells = Vec::new();
     for cell in &plan.cells {
@@ -128,7 +129,7 @@ fn judge_cell(
     arms: &[Vec<Row>],
     real: Option<RealReport>,
 ) -> Result<CellReport, RunError> {
-    // The report names what was run; which page stood in for a made one does not matter to it.
+    // The report describes the original cell; a page that replaced a synthetic one does not matter.
     let mut comparison = comparison(plan, cell, &store.id, &[])?;
     comparison.arms.truncate(arms.len());
     let report = Report::of(&comparison, |index, arm| ArmReport::of_rows(&comparison, arm, &arms[index]));
@@ -157,7 +158,7 @@ fn judge_cell(
 struct Rows<'a> {
     arm: &'a [Row],
     base: &'a [Row],
-    /// Round-trip time of the empty path.
+    /// Round-trip time of the empty path, microseconds.
     rtt_us: f64,
 }
 
@@ -167,7 +168,7 @@ fn find(expectation: &Expectation, rows: Rows<'_>, paper_n: Option<u64>, seed: u
     let brisk = rounded(metric.value(rows.arm, rows.base, rows.rtt_us, &all));
     let ci95 = interval(*metric, rows.arm, rows.base, rows.rtt_us, seed);
     let chance = paper.and(paper_n).map(|n| chance(*metric, rows, n as usize, seed));
-    // Either interval alone may reach into the range: the second one holds both errors.
+    // Either interval alone may reach into the range: the second one includes both errors.
     let widest = chance.map_or(ci95, |[low, high]| [low.min(ci95[0]), high.max(ci95[1])]);
     Finding {
         arm: name.clone(),
@@ -186,8 +187,8 @@ fn find(expectation: &Expectation, rows: Rows<'_>, paper_n: Option<u64>, seed: u
     }
 }
 
-/// The percentile bootstrap over transactions: an arm and the first one are drawn together, because they met
-/// the same losses.
+/// Computes the percentile bootstrap over transactions: an arm and the first one are drawn together, because
+/// they had the same losses.
 pub(crate) fn interval(metric: Metric, arm: &[Row], base: &[Row], rtt_us: f64, seed: u64) -> Interval {
     let rng = brisk_link::seeds::rng(seed, "judge");
     let n = arm.len().min(base.len());
@@ -197,9 +198,9 @@ pub(crate) fn interval(metric: Metric, arm: &[Row], base: &[Row], rtt_us: f64, s
     })
 }
 
-/// Where the figure of `n` transactions of each arm would lie that another one had measured of the same
-/// thing. Ours are drawn again for our error, and `n` of those for that of the other one, whose arms did not
-/// meet the same losses.
+/// Returns the interval of the figure that another measurement of `n` transactions of each arm would have.
+/// The bootstrap draws our transactions again for our error, and `n` of those for the error of the other
+/// measurement, whose arms did not have the same losses.
 fn chance(metric: Metric, Rows { arm, base, rtt_us }: Rows<'_>, n: usize, seed: u64) -> Interval {
     let rng = brisk_link::seeds::rng(seed, "chance");
     middle(&rng, arm.len() + n + base.len() + n, |rng| {
@@ -212,7 +213,7 @@ fn chance(metric: Metric, Rows { arm, base, rtt_us }: Rows<'_>, n: usize, seed: 
     })
 }
 
-/// The middle 95 % of the values of resamples, each of which draws so many `words`.
+/// Returns the middle 95 % of the values of resamples, each of which draws `words` random words.
 fn middle(rng: &ChaCha8Rng, words: usize, resample: impl Fn(&mut ChaCha8Rng) -> f64 + Sync) -> Interval {
     let value = |index| resample(&mut resampler(rng, index, words));
     let mut values: Vec<f64> = (0..RESAMPLES).into_par_iter().map(value).collect();
@@ -236,7 +237,7 @@ fn rounded(value: f64) -> f64 {
 }
 
 impl PlanReport {
-    /// The figures of the claim, each with the paper's.
+    /// Returns the figures of the claim, each with the paper's.
     pub fn answers(&self) -> Vec<String> {
         let figures = self.claim.iter().flat_map(|claim| &claim.figures);
         let found = figures.filter_map(|[cell, arm, metric]| {
@@ -250,7 +251,7 @@ impl PlanReport {
         found.collect()
     }
 
-    /// How many figures have which verdict.
+    /// Returns the number of figures with each verdict.
     pub fn verdict(&self) -> String {
         let count = |verdict| self.findings().filter(|finding| finding.verdict == verdict).count();
         let verdicts = [Verdict::Within, Verdict::Unsure, Verdict::Outside];
@@ -259,7 +260,7 @@ impl PlanReport {
         counted.map(|(count, sign)| format!("{count} {sign}")).collect::<Vec<_>>().join(", ")
     }
 
-    /// The plan as text for a terminal of 80 columns.
+    /// Formats the plan for a terminal of 80 columns.
     pub fn to_text(&self) -> String {
         let mut text = format!("{}: {}\n", self.plan, self.title);
         let mut table = Table::new();
@@ -271,36 +272,30 @@ impl PlanReport {
         for cell in &self.cells {
             table.add_rows(cell.expected.iter().map(|finding| finding.row(&cell.cell)));
         }
-        for column in table.column_iter_mut() {
-            column.set_padding((0, 1));
-            if (3..7).contains(&column.index) {
-                column.set_cell_alignment(CellAlignment::Right);
-            }
-        }
-        for line in table.lines() {
-            text.push_str(&format!("  {}\n", line.trim_end()));
+        for line in text_table::lines(table, 3..7).lines() {
+            text.push_str(&format!("  {line}\n"));
         }
         text
     }
 
-    /// Findings that are outside their range.
+    /// Returns the number of findings outside their range.
     pub fn outside(&self) -> usize {
         self.findings().filter(|finding| finding.verdict == Verdict::Outside).count()
     }
 
-    /// All findings.
+    /// Returns all findings.
     pub fn findings(&self) -> impl Iterator<Item = &Finding> {
         self.cells.iter().flat_map(|cell| &cell.expected)
     }
 }
 
 impl Finding {
-    /// Whether it is outside its range and no experiment has tested the reason.
+    /// True if it is outside its range and no experiment has tested the reason.
     pub fn is_unexplained(&self) -> bool {
         self.verdict == Verdict::Outside && self.checked.is_empty()
     }
 
-    /// With the same figure in real time, the kernel's and ours.
+    /// Adds the same figure in real time, the kernel's and ours.
     fn beside(self, metric: Metric, arms: &[String], real: Option<&RealReport>) -> Finding {
         let first = arms.first().map_or("", String::as_str);
         let of = |name: fn(&str) -> Option<String>| {
@@ -326,7 +321,7 @@ impl Finding {
     }
 }
 
-/// The form of the kernel that does what an arm does.
+/// Returns the kernel's equivalent of an arm.
 fn kernel_like(arm: &str) -> Option<&'static str> {
     match arm {
         "tcp" => Some("cubic"),
@@ -336,7 +331,7 @@ fn kernel_like(arm: &str) -> Option<&'static str> {
 }
 
 impl Verdict {
-    /// One word for a table.
+    /// Returns one word for a table.
     pub fn sign(self) -> &'static str {
         match self {
             Verdict::Within => "ok",
@@ -346,7 +341,7 @@ impl Verdict {
     }
 }
 
-/// A figure with as many digits as it is worth.
+/// Formats a figure; a larger one has fewer decimals.
 pub(crate) fn short(value: f64) -> String {
     match value.abs() {
         _ if value.is_nan() => "-".to_owned(),
@@ -361,7 +356,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn chance_may_explain_what_is_just_outside() {
+    fn chance_may_explain_a_figure_just_outside() {
         assert_eq!(verdict(5.0, [4.0, 6.0], [5.0, 7.0]), Verdict::Within);
         assert_eq!(verdict(4.9, [4.0, 6.0], [5.0, 7.0]), Verdict::Unsure);
         assert_eq!(verdict(4.0, [3.0, 4.9], [5.0, 7.0]), Verdict::Outside);
@@ -370,8 +365,8 @@ mod tests {
 
     #[test]
     fn a_small_sample_of_the_same_thing_may_lie_far_off() {
-        // One transaction of fourteen takes twice as long: whether the 90th percentile does is chance for a
-        // few.
+        // One transaction in fourteen takes twice as long: in a small sample it is chance whether the 90th
+        // percentile does.
         let row = |i: u64| Row {
             completion_us: Some(if i.is_multiple_of(14) { 400 } else { 200 }),
             ..Row::default()
@@ -392,8 +387,28 @@ mod tests {
     }
 
     #[test]
+    fn figure_that_moves_by_one_percent_leaves_a_range_of_half_a_percent() {
+        let rows = |us: u64| vec![Row { completion_us: Some(us), ..Row::default() }; 200];
+        let base = rows(100_000);
+        let verdict = |arm: &[Row], text: &str| {
+            let expectation: Expectation = toml::from_str(&format!("arm = 'tcp'\n{text}\n")).unwrap();
+            let finding = find(&expectation, Rows { arm, base: &base, rtt_us: 50_000.0 }, Some(200), 1);
+            (finding.brisk, finding.verdict)
+        };
+        for (range, figure) in [
+            ("metric = 'ms.p50'\npaper = 80\nrange = [79.6, 80.4]", [80.0, 80.8, 79.2]),
+            ("metric = 'rtts.p99'\npaper = 1.6\nrange = [1.592, 1.608]", [1.6, 1.616, 1.584]),
+            ("metric = 'gain.mean'\npaper = -20\nrange = [-20.1, -19.9]", [-20.0, -19.2, -20.8]),
+        ] {
+            assert_eq!(verdict(&rows(80_000), range), (figure[0], Verdict::Within), "{range}");
+            assert_eq!(verdict(&rows(80_800), range), (figure[1], Verdict::Outside), "{range}");
+            assert_eq!(verdict(&rows(79_200), range), (figure[2], Verdict::Outside), "{range}");
+        }
+    }
+
+    #[test]
     fn the_interval_of_a_gain_is_that_of_pairs() {
-        // Every transaction is 10 % faster, however different they are among themselves.
+        // Every transaction is 10 % faster, although transactions differ widely.
         let row = |us: u64| Row { completion_us: Some(us), ..Row::default() };
         let base: Vec<Row> = (1..=500).map(|i| row(i * i * 10)).collect();
         let arm: Vec<Row> = (1..=500).map(|i| row(i * i * 9)).collect();

@@ -1,23 +1,23 @@
-//! The same report as [`super::page`] as Markdown, for a repository: an overview, and a page for each plan
-//! with every figure and its reason.
+//! The report of [`super::page`] as Markdown, for a repository: an overview, and a page for each plan with
+//! every figure and its reason.
 
 use crate::plan::judge::{Finding, PlanReport, Verdict, short};
 use crate::real::report::{ContestantReport, RealReport, Times};
 
-/// How the results came about, for the head of the page.
+/// How the results were made, for the head of the page.
 #[derive(Clone, Debug)]
 pub struct Made {
     /// The command that writes the page again.
     pub command: String,
     /// Version of the program.
     pub version: String,
-    /// Seed of everything.
+    /// Seed of all random numbers.
     pub seed: String,
-    /// The machine in words; virtual time gives the same figures on every other one.
+    /// Description of the machine; figures in virtual time do not depend on it.
     pub machine: Option<String>,
 }
 
-/// The overview of some plans. `folder` has their pages, relative to it.
+/// Returns the overview of some plans. `folder` is the relative directory of their pages.
 pub fn overview(plans: &[PlanReport], made: &Made, folder: &str) -> String {
     let findings = || plans.iter().flat_map(PlanReport::findings);
     let unexplained = findings().filter(|finding| finding.is_unexplained()).count();
@@ -52,7 +52,7 @@ pub fn overview(plans: &[PlanReport], made: &Made, folder: &str) -> String {
     text
 }
 
-/// The page of one plan.
+/// Returns the page of one plan.
 pub fn page(plan: &PlanReport) -> String {
     let PlanReport { plan: name, title, source, about, cells, .. } = plan;
     let mut text = format!("# {title}\n\n`{name}`: {source}.\n\n{}\n\n", about.trim());

@@ -1,6 +1,6 @@
-//! A quantity measured of an arm, as a plan writes it.
+//! A quantity measured for an arm, in the notation of a plan.
 //!
-//! | text | what |
+//! | text | meaning |
 //! |---|---|
 //! | `ms.STAT` | completion time, milliseconds |
 //! | `rtts.STAT` | completion time / round-trip time of the empty path |
@@ -78,13 +78,13 @@ pub enum Metric {
 pub enum Count {
     /// Retransmission timeouts, those of the handshake included.
     Timeouts,
-    /// Segments sent again.
+    /// Retransmitted segments.
     Retransmits,
     /// Fast recoveries.
     Recoveries,
-    /// Window reductions that were taken back.
+    /// Window reductions that were undone.
     Undos,
-    /// Repaired losses that the window was reduced for.
+    /// Repaired losses for which the window was reduced.
     Masked,
     /// Tail loss probes.
     Probes,
@@ -98,7 +98,7 @@ pub enum Count {
     Payload,
 }
 
-/// A text names no metric.
+/// The text is not a metric.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error(
     "'{0}' is no metric: use ms.p99, rtts.p50, gain.mean, change.timeouts, share.probes, each.timeouts, wire, hit or another of docs/lab.md"
@@ -128,7 +128,7 @@ const COUNTS: [(&str, Count); 10] = [
     ("payload", Count::Payload),
 ];
 
-/// Metrics that are one word.
+/// Metrics of one word.
 const WORDS: [(&str, Metric); 8] = [
     ("wire", Metric::Wire),
     ("hit", Metric::Hit),
@@ -139,7 +139,7 @@ const WORDS: [(&str, Metric); 8] = [
     ("by_timeout", Metric::ByTimeout),
     ("neighbours", Metric::Neighbours),
 ];
-/// Packets of the longest burst.
+/// Maximum length of a burst, packets.
 const MAX_POSITIONS: u32 = 64;
 
 impl FromStr for Metric {
@@ -199,7 +199,7 @@ impl fmt::Display for Metric {
 }
 
 impl Metric {
-    /// The unit for people: `ms`, `RTT`, `%` or none.
+    /// Returns the unit for the report: `ms`, `RTT`, `%` or none.
     pub fn unit(&self) -> &'static str {
         match self {
             Metric::Ms(_) => "ms",
@@ -218,13 +218,14 @@ impl Metric {
         }
     }
 
-    /// The value over the transactions `drawn` (indices into both), NaN where it has none. `base` are the
-    /// same transactions of the first arm, `rtt_us` the round-trip time of the empty path in microseconds.
+    /// Returns the value over the transactions `drawn` (indices into both), NaN if there is none. `base` are
+    /// the same transactions of the first arm, `rtt_us` the round-trip time of the empty path in
+    /// microseconds.
     pub fn value(&self, arm: &[Row], base: &[Row], rtt_us: f64, drawn: &[usize]) -> f64 {
         self.value_of((arm, drawn), (base, drawn), rtt_us)
     }
 
-    /// As [`Metric::value`], of transactions of the first arm that need not be the same.
+    /// Like [`Metric::value`], with transactions of the first arm that need not be the same.
     pub(crate) fn value_of(&self, arm: Drawn<'_>, base: Drawn<'_>, rtt_us: f64) -> f64 {
         match self {
             Metric::Ms(of) => time(arm, *of) / 1000.0,
@@ -286,14 +287,14 @@ impl Count {
     }
 }
 
-/// Transactions of an arm, and which of them: places, any of them any number of times.
+/// Transactions of an arm with the indices of those drawn, in any number of repetitions.
 pub(crate) type Drawn<'a> = (&'a [Row], &'a [usize]);
 
 fn rows<'a>((rows, which): Drawn<'a>) -> impl Iterator<Item = &'a Row> {
     which.iter().map(|index| &rows[*index])
 }
 
-/// Completion time in microseconds.
+/// Returns the statistic of the completion times, microseconds.
 fn time(of: Drawn<'_>, statistic: Statistic) -> f64 {
     statistic.of(rows(of).filter_map(|row| row.completion_us).map(|us| us as f64))
 }
@@ -306,7 +307,7 @@ fn share(of: Drawn<'_>, which: impl Fn(&Row) -> bool) -> f64 {
     100.0 * rows(of).filter(|row| which(row)).count() as f64 / of.1.len() as f64
 }
 
-/// Percent by which `value` differs from `base`; no change where both are nothing.
+/// Returns the difference of `value` from `base` in percent; 0 if both are equal.
 fn change(value: f64, base: f64) -> f64 {
     if value == base { 0.0 } else { 100.0 * (value / base - 1.0) }
 }
@@ -316,7 +317,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_metric_reads_what_it_writes() {
+    fn every_metric_is_parsed_as_written() {
         let of_time = STATISTICS
             .iter()
             .flat_map(|(name, _)| ["ms", "rtts", "gain", "rto"].map(|kind| format!("{kind}.{name}")));
@@ -333,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_are_told_by_their_cost_and_their_place() {
+    fn losses_are_measured_by_cost_and_position() {
         let row = |ms: u64, lost_at: u64, timeouts, recoveries| Row {
             completion_us: Some(ms * 1000),
             dropped: u64::from(lost_at.count_ones()),

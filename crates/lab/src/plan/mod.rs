@@ -483,6 +483,27 @@ mod tests {
             let said_of = cell(&format!("{flow}{wrong}\n"));
             assert!(said_of.contains(said), "{wrong}: {said_of}");
         }
+        for (wrong, said) in [
+            ("name = \"X y\"\nlink = \"\"\nflow = \"5kB\"\narms = [\"tcp\"]", "lower-case letters"),
+            ("name = \"x\"\nlink = \"\"\nflow = \"5kB\"\narms = []", "arms is empty"),
+            ("name = \"x\"\nlink = \"\"\nflow = \"5kB\"\narms = [\"tcp\", \"fast\"]", "fast"),
+            ("name = \"x\"\nlink = \"\"\nflow = \"5 apples\"\narms = [\"tcp\"]", "flow = \"5 apples\""),
+            (
+                "name = \"x\"\nlink = \"\"\nflow = \"5kB\"\nsizes = [[1, 1.0]]\narms = [\"tcp\"]",
+                "give one of",
+            ),
+            ("name = \"x\"\nlink = \"--loss trace:f\"\nflow = \"5kB\"\narms = [\"tcp\"]", "link: "),
+            (
+                "name = \"x\"\nlink = \"\"\nflow = \"5kB\"\nrequest = 15\narms = [\"tcp\"]",
+                "use 16 to 65536 bytes",
+            ),
+            ("name = \"x\"\nlink = \"\"\nflow = \"5kB\"\narms = \"tcp\"", "p, line 8: "),
+        ] {
+            let said_of = error(&format!("[[cell]]\n{wrong}\n"));
+            assert!(said_of.contains(said) && !said_of.contains('\n'), "{wrong}: {said_of}");
+        }
+        let metric = "arm = \"tcp\"\nmetric = \"median\"\nrange = [1, 2]\n";
+        assert!(cell(&format!("{flow}[[cell.expect]]\n{metric}")).contains("median"));
         let twice = "[[cell]]\nname = \"x\"\nlink = \"\"\nflow = \"1kB\"\narms = [\"tcp\"]\n".repeat(2);
         assert_eq!(error(&twice), "p, cell 'x': there are two of this name");
     }

@@ -1,5 +1,5 @@
-//! One self-contained HTML file for people: every plan with its table, its curves and its reasons. It
-//! refers to nothing outside itself, follows the reader's choice of dark or light, and fits a phone.
+//! One self-contained HTML file: every plan with its table, its curves and its reasons. It has no external
+//! references, follows the reader's choice of dark or light, and fits a phone.
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
@@ -12,10 +12,10 @@ const STYLE: &str = include_str!("page.css");
 const PLOT: (f64, f64) = (560.0, 240.0);
 const LEFT: f64 = 52.0;
 const BOTTOM: f64 = 34.0;
-/// The smallest share that a plot shows: one transaction of a thousand.
+/// The smallest share in a plot: one transaction in a thousand.
 const MIN_SHARE: f64 = 1e-3;
 
-/// The page over some plans. `made_by` says which command made it, with seed and version.
+/// Returns the page for some plans. `made_by` has the command, the seed and the version.
 pub fn page(plans: &[PlanReport], made_by: &str) -> String {
     let findings = || plans.iter().flat_map(PlanReport::findings);
     let unexplained = findings().filter(|finding| finding.is_unexplained()).count();
@@ -59,7 +59,7 @@ pub fn page(plans: &[PlanReport], made_by: &str) -> String {
     markup.into_string()
 }
 
-/// Every figure as CSV, a line each.
+/// Returns every figure as CSV, one per line.
 pub fn csv(plans: &[PlanReport]) -> String {
     let mut writer = csv::Writer::from_writer(Vec::new());
     let heading = [
@@ -147,7 +147,7 @@ fn findings(findings: &[Finding]) -> Markup {
     }
 }
 
-/// Why a figure differs, in a row of its own over `columns`, so that it needs no scrolling on a phone.
+/// Returns the reason of a difference as a row over `columns`, so that it needs no scrolling on a phone.
 fn reason(finding: &Finding, columns: usize) -> Markup {
     html! {
         tr.reason { td colspan=(columns) { div.why {
@@ -179,7 +179,7 @@ fn arms(cell: &CellReport) -> Markup {
     }
 }
 
-/// Contestants in real time, the kernel first.
+/// Returns the table of contestants in real time, the kernel first.
 fn contestants(real: &RealReport) -> Markup {
     html! {
         p.link {
@@ -220,7 +220,7 @@ fn contestant_row(contestant: &ContestantReport) -> Markup {
     }
 }
 
-/// The share of transactions that take longer than a time, on a logarithmic scale: the tail is what counts.
+/// Plots the share of transactions that take longer than a time, on a logarithmic scale that shows the tail.
 fn plot(cell: &CellReport) -> Markup {
     let longest = cell.times.iter().flatten().copied().fold(0.0, f64::max);
     let tail = |times: &Vec<f64>| {
@@ -254,13 +254,13 @@ fn plot(cell: &CellReport) -> Markup {
     }
 }
 
-/// The curve as path data: a step down at each of at most 400 order statistics.
+/// Returns the curve as path data: a step down at each of at most 400 order statistics.
 fn curve(times: &[f64], end: f64, x: impl Fn(f64) -> f64, y: impl Fn(f64) -> f64) -> String {
     let mut sorted = times.to_vec();
     sorted.sort_by(f64::total_cmp);
     let n = sorted.len();
     let mut path = format!("M{:.1} {:.1}", x(0.0), y(1.0));
-    // Evenly spaced in the logarithm of the share, as the axis is.
+    // Evenly distributed in the logarithm of the share, like the axis.
     let shares = (0..400).map(|k| MIN_SHARE.powf(f64::from(k) / 399.0));
     let ranks = shares.map(|share| ((n as f64 * (1.0 - share)) as usize).min(n.saturating_sub(1)));
     let mut last = usize::MAX;
@@ -275,7 +275,7 @@ fn curve(times: &[f64], end: f64, x: impl Fn(f64) -> f64, y: impl Fn(f64) -> f64
     path
 }
 
-/// 1, 2 or 5 times a power of ten, not below `step`.
+/// Returns 1, 2 or 5 times a power of ten, at least `step`.
 fn nice_step(step: f64) -> f64 {
     let power = 10f64.powf(step.log10().floor());
     [1.0, 2.0, 5.0, 10.0].into_iter().map(|factor| factor * power).find(|nice| *nice >= step).unwrap_or(step)

@@ -1,4 +1,4 @@
-//! Running a plan: every cell that is not in the store yet.
+//! Runs a plan: every cell that is not in the store yet.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -12,16 +12,16 @@ use crate::plan::store::{RunId, Shard, Store, StoreError};
 use crate::plan::{Cell, Plan, PlanError, Workload};
 use crate::row::Row;
 
-/// How a plan is run.
+/// Options of a run.
 #[derive(Clone, Debug)]
 pub struct RunOptions {
-    /// Fewer transactions: the plan's `quick_n`.
+    /// Run fewer transactions: the plan's `quick_n`.
     pub quick: bool,
-    /// Seed of everything.
+    /// Seed of all random numbers.
     pub seed: u64,
-    /// Which transactions.
+    /// The shard to run.
     pub shard: Shard,
-    /// A digest of the pages that were given, empty if none were.
+    /// Digest of the pages in the options, empty without pages.
     pub pages: String,
     /// Version of the program.
     pub version: String,
@@ -32,10 +32,10 @@ pub struct RunOptions {
 /// Why a plan was not run to its end.
 #[derive(Debug, Error)]
 pub enum RunError {
-    /// The plan asks for something that cannot be.
+    /// The plan is not valid.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// The results could not be kept.
+    /// The results could not be stored.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// A transaction could not be simulated.
@@ -44,13 +44,13 @@ pub enum RunError {
     /// A transaction could not be drawn.
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// It was interrupted; what is complete has been kept.
+    /// The run was interrupted; complete cells are stored.
     #[error("interrupted; the same command goes on where this one ended")]
     Interrupted,
 }
 
 impl RunOptions {
-    /// Which run of a plan this is.
+    /// Returns the identity of the run.
     pub fn id(&self, plan: &Plan, text: &str) -> RunId {
         RunId {
             plan: plan.name.clone(),
@@ -65,10 +65,10 @@ impl RunOptions {
     }
 }
 
-/// Transactions that running the plan into `store` would still take, all arms together.
+/// Returns the number of transactions that are missing in `store`, over all arms.
 ///
 /// # Errors
-/// [`StoreError`] if what is there cannot be read.
+/// [`StoreError`] if the store cannot be read.
 pub fn remaining(plan: &Plan, store: &Store) -> Result<u64, StoreError> {
     let each = (0..store.id.n).filter(|index| store.id.shard.has(*index)).count() as u64;
     let mut remaining = 0;
@@ -80,8 +80,8 @@ pub fn remaining(plan: &Plan, store: &Store) -> Result<u64, StoreError> {
     Ok(remaining)
 }
 
-/// Runs every cell of the plan that is not in the store; `pages` stand in for those of the same label.
-/// `progress` hears of transactions done.
+/// Runs every cell of the plan that is not in the store; `pages` replace those with the same label. Calls
+/// `progress` with the number of completed transactions.
 ///
 /// # Errors
 /// [`RunError`]; [`RunError::Interrupted`] once `stop` is set.
@@ -102,7 +102,7 @@ pub fn run(
     Ok(())
 }
 
-/// Draws the first transaction of each arm, if the cell wants it.
+/// Draws the first transaction of each arm, if the cell requests it.
 fn draw(plan: &Plan, cell: &Cell, store: &Store) -> Result<(), RunError> {
     if !cell.draw {
         return Ok(());
@@ -131,10 +131,10 @@ fn run_cell(
     Ok(results.into_iter().map(rows).collect())
 }
 
-/// The cell as `brisk whatif` would run it: same seed, same transactions.
+/// Returns the cell as `brisk whatif` would run it: same seed, same transactions.
 ///
 /// # Errors
-/// An impossible request of the cell.
+/// The error in the cell.
 pub fn comparison(plan: &Plan, cell: &Cell, id: &RunId, pages: &[Page]) -> Result<Comparison, PlanError> {
     let Workload { link, sizes, sizes_text, page, scenario, arms } = cell
         .workload()
@@ -186,7 +186,7 @@ arms = ["tcp", "tcp+tfo"]
         }
     }
 
-    /// An empty directory of this test.
+    /// Returns an empty directory for a test.
     fn root(name: &str) -> PathBuf {
         let root = std::env::temp_dir().join(format!("brisk-lab-{}-{name}", std::process::id()));
         let _ = std::fs::remove_dir_all(&root);

@@ -1,16 +1,15 @@
-//! The results on disk: a CSV file for each arm of a cell, a row for each transaction.
+//! The results on disk: a CSV file for each arm of a cell, with a row for each transaction.
 //!
 //! ```text
-//! DIR/PLAN/run.json                which plan, seed, number, shard and build
+//! DIR/PLAN/run.json                plan, seed, number, shard and build
 //! DIR/PLAN/CELL/0-tcp.csv          one row for each transaction
-//! DIR/PLAN/CELL/0-tcp.svg          a diagram of the first one, if the plan wants it
-//! DIR/PLAN/CELL.real.json          what contestants did in real time
-//! DIR/PLAN/plan.toml               the plan of these, where nothing was run in virtual time
+//! DIR/PLAN/CELL/0-tcp.svg          a diagram of the first one, if the plan requests it
+//! DIR/PLAN/CELL.real.json          results of contestants in real time
+//! DIR/PLAN/plan.toml               the plan of these, in case nothing was run in virtual time
 //! ```
 //!
-//! A file appears when it is complete, so that a run can be interrupted and resumed. Transaction `i` of a
-//! seed is the same in every shard and on every machine, so shards that were run anywhere are merged by
-//! putting their rows together.
+//! A file appears when it is complete, so a run can be interrupted and resumed. Transaction `i` of a seed is
+//! the same in every shard and on every machine, so the rows of shards from different machines can be merged.
 
 use std::fs;
 use std::io::Write;
@@ -23,12 +22,12 @@ use crate::plan::{Cell, Plan};
 use crate::real::report::RealReport;
 use crate::row::Row;
 
-/// Shard `index` of `of`, counted from 1: the transactions whose number leaves the remainder `index - 1`.
+/// Shard `index` of `of`: the transactions whose number divided by `of` leaves the remainder `index - 1`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Shard {
-    /// 1 to `of`.
+    /// Index from 1 to `of`.
     pub index: u64,
-    /// How many there are.
+    /// Number of shards.
     pub of: u64,
 }
 
@@ -36,7 +35,7 @@ impl Shard {
     /// All transactions.
     pub const WHOLE: Shard = Shard { index: 1, of: 1 };
 
-    /// Whether a transaction belongs to it.
+    /// True if the shard has this transaction.
     pub fn has(&self, transaction: u64) -> bool {
         transaction % self.of == self.index - 1
     }
@@ -54,41 +53,41 @@ impl std::str::FromStr for Shard {
     }
 }
 
-/// Which run the results belong to. Results of two runs are never mixed.
+/// The identity of a run. Results of two runs are never mixed.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunId {
     /// Name of the plan.
     pub plan: String,
-    /// The plan's text, so that a report can be made without its file.
+    /// The plan's text, so that a report does not need its file.
     pub text: String,
-    /// Seed of everything.
+    /// Seed of all random numbers.
     pub seed: u64,
-    /// Transactions of each arm in a cell, all shards together.
+    /// Transactions of each arm in a cell, over all shards.
     pub n: u64,
-    /// A digest of the pages that were given, empty if none were.
+    /// Digest of the pages in the options, empty without pages.
     #[serde(default)]
     pub pages: String,
-    /// Shard that is stored here.
+    /// The stored shard.
     pub shard: Shard,
     /// Version of the program.
     pub version: String,
-    /// A digest of the program, so that another build's results are not taken for its own.
+    /// Digest of the program, which excludes results of another build.
     pub build: String,
 }
 
-/// Why results cannot be read, written or put together.
+/// Why results cannot be read, written or merged.
 #[derive(Debug, Error)]
 pub enum StoreError {
-    /// The file system refuses.
+    /// An error of the file system.
     #[error("{path}: {error}")]
     Io {
         /// The file or directory.
         path: String,
-        /// Why.
+        /// The error.
         error: std::io::Error,
     },
-    /// A file is not what this program writes.
+    /// A file is not one that this program writes.
     #[error("{path}: {what}; remove the directory of the plan to run it again")]
     Damaged {
         /// The file.
@@ -96,15 +95,15 @@ pub enum StoreError {
         /// The error.
         what: String,
     },
-    /// The directory holds another run.
+    /// The directory has another run.
     #[error("{path}: holds results of another {what}; use another --out, or remove it")]
     OtherRun {
         /// The directory.
         path: String,
-        /// The differing part.
+        /// The part that differs.
         what: &'static str,
     },
-    /// Shards overlap or leave something out.
+    /// Shards overlap, or some are missing.
     #[error("plan {plan}: {what}")]
     Shards {
         /// Name of the plan.
@@ -118,15 +117,15 @@ pub enum StoreError {
 #[derive(Clone, Debug)]
 pub struct Store {
     directory: PathBuf,
-    /// Which run.
+    /// The identity of the run.
     pub id: RunId,
 }
 
 impl Store {
-    /// Opens the results of `id` below `root`, or begins them.
+    /// Opens or creates the results of `id` below `root`.
     ///
     /// # Errors
-    /// [`StoreError`]: among others, that another run's results are there.
+    /// [`StoreError`], for example if another run's results are there.
     pub fn open(root: &Path, id: RunId) -> Result<Store, StoreError> {
         let directory = root.join(&id.plan);
         let marker = directory.join("run.json");
@@ -150,10 +149,10 @@ impl Store {
         Ok(Store { directory, id })
     }
 
-    /// Every run below `root`, by name.
+    /// Returns every run below `root`, sorted by name.
     ///
     /// # Errors
-    /// [`StoreError`]; a directory without a run is passed over.
+    /// [`StoreError`]; a directory without a run is skipped.
     pub fn all(root: &Path) -> Result<Vec<Store>, StoreError> {
         let refused = |error| StoreError::Io { path: root.display().to_string(), error };
         let mut found = Vec::new();
@@ -167,19 +166,19 @@ impl Store {
         Ok(found)
     }
 
-    /// The plan that was run.
+    /// Returns the plan of the run.
     ///
     /// # Errors
-    /// [`StoreError::Damaged`] if its text has been changed since.
+    /// [`StoreError::Damaged`] if its text was changed since.
     pub fn plan(&self) -> Result<Plan, StoreError> {
         let marker = self.directory.join("run.json");
         Plan::parse(&self.id.plan, &self.id.text).map_err(|error| damaged(&marker, error))
     }
 
-    /// The results of a cell, arm by arm; `None` if they are not all there.
+    /// Returns the results of a cell, arm by arm; `None` if they are not complete.
     ///
     /// # Errors
-    /// [`StoreError::Damaged`] names the file and the line.
+    /// [`StoreError::Damaged`] with the file and the line.
     pub fn read(&self, cell: &Cell) -> Result<Option<Vec<Vec<Row>>>, StoreError> {
         let mut arms = Vec::new();
         for file in self.files(cell) {
@@ -198,7 +197,7 @@ impl Store {
         Ok(Some(arms))
     }
 
-    /// Keeps the results of a cell, arm by arm.
+    /// Stores the results of a cell, arm by arm.
     ///
     /// # Errors
     /// [`StoreError::Io`].
@@ -214,7 +213,7 @@ impl Store {
         Ok(())
     }
 
-    /// Keeps a diagram for each arm of a cell.
+    /// Stores a diagram for each arm of a cell.
     ///
     /// # Errors
     /// [`StoreError::Io`].
@@ -223,7 +222,7 @@ impl Store {
         files.zip(drawings).try_for_each(|(file, drawing)| write_whole(&file, drawing.as_bytes()))
     }
 
-    /// The diagrams of a cell, arm by arm; none if it has none.
+    /// Returns the diagrams of a cell, arm by arm; none if it has none.
     pub fn drawings(&self, cell: &Cell) -> Vec<String> {
         let read = |file: PathBuf| fs::read_to_string(file.with_extension("svg")).ok();
         self.files(cell).into_iter().map(read).collect::<Option<_>>().unwrap_or_default()
@@ -232,7 +231,7 @@ impl Store {
     /// Returns the results of contestants on the cell in real time, if any.
     ///
     /// # Errors
-    /// [`StoreError`] if that cannot be read.
+    /// [`StoreError`] if they cannot be read.
     pub fn real(&self, cell: &Cell) -> Result<Option<RealReport>, StoreError> {
         let file = real_file(&self.directory, cell);
         match fs::read_to_string(&file) {
@@ -252,7 +251,7 @@ impl Store {
     }
 }
 
-/// Keeps what contestants did on a cell in real time; `text` is the plan's.
+/// Stores the results of contestants on a cell in real time; `text` is the plan's.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -277,7 +276,7 @@ fn real_file(directory: &Path, cell: &Cell) -> PathBuf {
     directory.join(format!("{}.real.json", cell.name))
 }
 
-/// A plan that was run in real time only: no transaction of it is there.
+/// Returns a plan that was run in real time only, without stored transactions.
 fn only_real(directory: &Path) -> Result<Option<RunId>, StoreError> {
     let file = directory.join(PLAN_FILE);
     let Some(name) = directory.file_name().filter(|_| file.exists()) else { return Ok(None) };
@@ -288,10 +287,10 @@ fn only_real(directory: &Path) -> Result<Option<RunId>, StoreError> {
     Ok(Some(RunId { plan, text, seed: 1, n: 0, pages: String::new(), shard: Shard::WHOLE, version, build }))
 }
 
-/// Puts the shards of each plan together.
+/// Merges the shards of each plan.
 ///
 /// # Errors
-/// [`StoreError`]: shards of different runs, or not each of them once.
+/// [`StoreError`] if shards belong to different runs, are missing or occur twice.
 pub fn merge(from: &[PathBuf], to: &Path) -> Result<Vec<Store>, StoreError> {
     let mut shards: Vec<Store> = Vec::new();
     for root in from {
@@ -341,7 +340,7 @@ fn read_id(marker: &Path) -> Result<RunId, StoreError> {
     serde_json::from_str(&text).map_err(|error| damaged(marker, error))
 }
 
-/// Writes a file that is there whole or not at all.
+/// Writes a file atomically.
 fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
     let refused = |error| StoreError::Io { path: path.display().to_string(), error };
     if let Some(directory) = path.parent() {

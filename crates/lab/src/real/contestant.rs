@@ -1,4 +1,4 @@
-//! The contestants: the kernel's own TCP, and commands on one side of the link or both.
+//! The contestants: the kernel's own TCP, and commands on one or both sides of the link.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -10,51 +10,51 @@ use serde::Deserialize;
 
 use super::ORIGIN;
 
-/// Somebody who brings requests to the origin.
+/// A participant that carries requests to the origin.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Contestant {
     /// The name in the table.
     pub name: String,
     /// The kernel's TCP on both sides.
     pub kernel: Kernel,
-    /// The command beside the load, which takes its requests; none: the load asks the origin itself.
+    /// The command on the load's side, which accepts its requests; `None`: the load connects to the origin.
     pub left: Option<String>,
-    /// The command beside the origin.
+    /// The command on the origin's side.
     pub right: Option<String>,
 }
 
 /// The kernel's TCP.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Kernel {
-    /// As `net.ipv4.tcp_available_congestion_control` has them.
+    /// Congestion control, a name of `net.ipv4.tcp_available_congestion_control`.
     pub congestion: String,
-    /// Fast Open on both sides.
+    /// True for Fast Open on both sides.
     pub fast_open: bool,
 }
 
-/// Contestant as named in a plan's cell: a command next to the load, or a name and commands on either side.
+/// A contestant in a plan's cell: a command on the load's side, or a name with commands on one or both sides.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(untagged)]
 pub enum Named {
-    /// A command beside the load.
+    /// A command on the load's side.
     Command(String),
-    /// A name and commands.
+    /// A name with commands.
     Pair(Pair),
 }
 
-/// A name and commands on either side.
+/// A name with commands on one or both sides.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pair {
     /// The name in the table.
     pub name: String,
-    /// Beside the load.
+    /// Command on the load's side.
     pub left: String,
-    /// Beside the origin.
+    /// Command on the origin's side.
     pub right: Option<String>,
 }
 
-/// One or several of them.
+/// One or several contestants.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(untagged)]
 pub enum OneOrMore {
@@ -65,10 +65,10 @@ pub enum OneOrMore {
 }
 
 impl OneOrMore {
-    /// As contestants over the kernel's CUBIC.
+    /// Returns the contestants, over the kernel's CUBIC.
     ///
     /// # Errors
-    /// A command that names no place to listen.
+    /// A command without `{listen}` or `{port}`.
     pub fn contestants(&self) -> Result<Vec<Contestant>, String> {
         let named = match self {
             OneOrMore::One(one) => std::slice::from_ref(one),
@@ -98,14 +98,14 @@ impl Named {
 }
 
 impl Kernel {
-    /// CUBIC.
+    /// Returns the kernel's CUBIC.
     pub fn cubic(fast_open: bool) -> Kernel {
         Kernel { congestion: "cubic".to_owned(), fast_open }
     }
 }
 
 impl Contestant {
-    /// The kernel's TCP from end to end, by the name of its congestion control.
+    /// Returns the kernel's TCP from end to end, with the name of its congestion control.
     pub fn kernel(congestion: &str, fast_open: bool) -> Contestant {
         Contestant {
             name: format!("kernel {congestion}{}", if fast_open { "+tfo" } else { "" }),
@@ -115,7 +115,7 @@ impl Contestant {
         }
     }
 
-    /// nginx as a reverse proxy that keeps connections to the origin open.
+    /// Returns nginx as a reverse proxy that keeps connections to the origin open.
     pub fn nginx_pool() -> Contestant {
         Contestant {
             name: "nginx pool".to_owned(),
@@ -125,7 +125,7 @@ impl Contestant {
         }
     }
 
-    /// The gateway pair of `program` with an arm.
+    /// Returns the gateway pair of `program` with an arm.
     pub fn pair(program: &Path, arm: &str) -> Contestant {
         let program = program.display();
         let arm = arm.replace(' ', "");
@@ -141,7 +141,7 @@ impl Contestant {
         }
     }
 
-    /// The kernel's TCPs that this machine has: CUBIC and BBR, each without Fast Open and with it.
+    /// Returns the kernel's TCPs on this machine: CUBIC and BBR, each without and with Fast Open.
     pub fn kernels() -> Vec<Contestant> {
         let available = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control")
             .unwrap_or_default();
@@ -155,11 +155,11 @@ impl Contestant {
 /// Replacements for the words in braces of a command.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Places {
-    /// `{listen}`: where the left command takes requests.
+    /// `{listen}`: address at which the left command accepts requests.
     pub(crate) listen: SocketAddr,
     /// `{peer}`: the right command's address on the link.
     pub(crate) peer: SocketAddr,
-    /// `{dir}`: a directory of its own; `{key}` and `{nginx}` are files in it that are made when asked for.
+    /// `{dir}`: the contestant's directory; `{key}` and `{nginx}` are files in it that are created on use.
     pub(crate) directory: PathBuf,
 }
 
@@ -174,7 +174,7 @@ impl Default for Places {
 }
 
 impl Places {
-    /// A command as words, its places filled in.
+    /// Splits a command into words and replaces the words in braces.
     pub(crate) fn fill(&self, command: &str) -> io::Result<Vec<String>> {
         let (key, nginx) = (self.directory.join("key"), self.directory.join("nginx.conf"));
         if command.contains("{key}") && !key.exists() {

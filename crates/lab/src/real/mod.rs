@@ -1,5 +1,5 @@
-//! Contestants in real time: the kernel's TCP, pools, gateways and any command line, one after the other over
-//! the same emulated link with the same seed, under the same load.
+//! Contestants in real time: the kernel's TCP, connection pools, gateways and any command line, one after the
+//! other over the same emulated link with the same seed, under the same load.
 //!
 //! ```text
 //! namespace A                                         namespace B
@@ -8,10 +8,10 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | [`mod@self`] | the order of things |
-//! | [`contestant`] | who takes part |
+//! | [`mod@self`] | the order of the measurements |
+//! | [`contestant`] | the contestants |
 //! | `traffic` | origin, load and reference flow |
-//! | `processes` | commands in namespaces, and what they cost |
+//! | `processes` | commands in namespaces, and their cost |
 //! | [`report`] | one table |
 
 use std::io;
@@ -38,30 +38,30 @@ use processes::Processes;
 use report::{ContestantReport, RealReport};
 use traffic::{Asked, Load, Origin};
 
-/// Where the origin listens, in namespace B.
+/// Address of the origin in namespace B.
 pub(crate) const ORIGIN: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::new(10, 77, 0, 2)), 80);
-/// Requests of each contestant before those that count: they fetch cookies and teach both ends the path.
+/// Requests of each contestant that are not counted: they get cookies and fill the path memory of both ends.
 const WARM: u64 = 10;
-/// How long a contestant may take until its first answer.
+/// Maximum time until a contestant's first response.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The measurements to make.
+/// Parameters of the measurements.
 #[derive(Clone, Debug)]
 pub struct Real {
-    /// Its name.
+    /// Name of the report.
     pub name: String,
     /// The link.
     pub link: LinkSpec,
-    /// Seed of the link: every contestant meets the same draws.
+    /// Seed of the link, which is the same for every contestant.
     pub seed: u64,
     /// Bytes of each response.
     pub bytes: u64,
     /// Requests of each contestant.
     pub n: u64,
-    /// So many at a time.
+    /// Number of concurrent requests.
     pub parallel: usize,
-    /// How long a bulk flow of each contestant runs beside one of the kernel's; zero: not at all.
+    /// How long a bulk flow of each contestant runs next to one of the kernel's; zero: no such flow.
     pub beside: Duration,
     /// The contestants, in this order.
     pub contestants: Vec<Contestant>,
@@ -70,22 +70,23 @@ pub struct Real {
 /// Why nothing could be measured.
 #[derive(Debug, Error)]
 pub enum RealError {
-    /// The namespaces or devices were refused.
+    /// The system refused the namespaces or devices.
     #[error("{0}")]
     Open(#[from] OpenError),
-    /// The link's ends were refused.
+    /// The system refused the link's ends.
     #[error("{0}")]
     End(#[from] EndError),
-    /// A socket, thread or file was refused.
+    /// The system refused a socket, thread or file.
     #[error("cannot set up contestants on this machine: {0}")]
     Io(#[from] io::Error),
 }
 
 impl Real {
-    /// Lets one after the other run, until all have or `stop` is set; `look` hears who begins.
+    /// Runs the contestants one after the other, until all are done or `stop` is set. Calls `look` with the
+    /// name of each one that begins.
     ///
     /// # Errors
-    /// [`RealError`] if the machine refuses; a contestant that does not work is a result.
+    /// [`RealError`] if the system refuses something; a contestant that does not work is a result.
     pub fn run(&self, stop: &AtomicBool, look: &mut dyn FnMut(&str)) -> Result<RealReport, RealError> {
         let mut reports = Vec::new();
         for contestant in &self.contestants {
@@ -98,7 +99,7 @@ impl Real {
         Ok(RealReport::new(self, reports))
     }
 
-    /// One contestant, in namespaces of its own.
+    /// Measures one contestant in its own namespaces.
     fn measure(&self, contestant: &Contestant, stop: &AtomicBool) -> Result<ContestantReport, RealError> {
         let name = |side: char| format!("brisk-{}-{side}", std::process::id());
         let between = Between { a: name('a'), b: name('b') };
@@ -131,21 +132,21 @@ impl Real {
 /// Measurements of a contestant.
 #[derive(Debug, Default)]
 pub(crate) struct Measured {
-    /// Times of those that were answered, ms.
+    /// Times of successful requests, ms.
     pub(crate) times: Vec<f64>,
-    /// Requests that were not.
+    /// Number of failed requests.
     pub(crate) failed: u64,
-    /// Why the last of them was not.
+    /// Reason of the last failure.
     pub(crate) last_failure: Option<String>,
-    /// IP bytes that A and B sent for the requests that count.
+    /// IP bytes that A and B sent for the counted requests.
     pub(crate) wire: (u64, u64),
     /// Processor time of the contestant's own processes for them.
     pub(crate) cpu: Option<Duration>,
-    /// Bytes of its bulk flow and of the reference beside it.
+    /// Bytes of its bulk flow and of the reference flow.
     pub(crate) beside: Option<(u64, u64)>,
 }
 
-/// A contestant at work.
+/// A running contestant.
 struct Fixture<'a> {
     real: &'a Real,
     contestant: &'a Contestant,
@@ -179,7 +180,7 @@ impl Fixture<'_> {
         load(WARM)??;
         let (wire, cpu) = (self.sent()?, processes.cpu());
         let Load { times, failed, last_failure } = load(self.real.n)??;
-        // Segments that close connections and acknowledge the last bytes belong to them.
+        // Segments that close connections and acknowledge the last bytes are included.
         std::thread::sleep(2 * self.real.link.base_rtt() + Duration::from_millis(200));
         let (wire_now, cpu_now) = (self.sent()?, processes.cpu());
         let beside = match self.real.beside {
@@ -203,10 +204,10 @@ impl Fixture<'_> {
 }
 
 impl Kernel {
-    /// Sets the kernel's TCP of this namespace.
+    /// Configures the kernel's TCP in this namespace.
     fn set_up(&self) -> io::Result<()> {
         for (key, value) in [
-            // Cookies of client and server, and no need of the listener to ask for it.
+            // Cookies for client and server, and Fast Open on every listener.
             ("tcp_fastopen", if self.fast_open { "1027" } else { "0" }),
             ("tcp_no_metrics_save", "0"),
         ] {
@@ -214,7 +215,7 @@ impl Kernel {
             let failed = |error| io::Error::other(format!("{path} = {value}: {error}"));
             std::fs::write(&path, value).map_err(failed)?;
         }
-        // The sysctl of a namespace refuses what the machine does not allow to everybody; a route does not.
+        // The namespace's sysctl refuses algorithms that unprivileged users may not choose; a route does not.
         let words = "route change 10.77.0.0/24 dev brisk0 proto kernel scope link congctl";
         let done = Command::new("ip").args(words.split(' ')).arg(&self.congestion).output();
         let done = done.map_err(|error| io::Error::other(format!("ip: {error}; install iproute2")))?;
@@ -228,7 +229,7 @@ impl Kernel {
     }
 }
 
-/// A directory that is gone at the end.
+/// A directory that is removed on drop.
 struct Scratch(PathBuf);
 
 impl Scratch {

@@ -1,4 +1,4 @@
-//! Commands of a contestant, and what they cost.
+//! Commands of a contestant, and their cost.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -12,14 +12,14 @@ use rustix::process::{Pid, Signal, kill_process};
 /// The emulated link's device.
 const DEVICE: &str = "brisk0";
 
-/// Running commands. They end with the value.
+/// Running commands, which end when the value is dropped.
 #[derive(Debug, Default)]
 pub(super) struct Processes {
     children: Vec<Child>,
 }
 
 impl Processes {
-    /// Starts a command in the namespace of the calling thread; what it says goes to a file in `directory`.
+    /// Starts a command in the namespace of the calling thread; its output goes to a file in `directory`.
     pub(super) fn start(&mut self, words: &[String], directory: &Path) -> io::Result<()> {
         let said = directory.join(format!("said-{}", self.children.len()));
         let file = fs::File::create(said)?;
@@ -35,7 +35,7 @@ impl Processes {
         self.children.is_empty()
     }
 
-    /// The exit of a command that should still run.
+    /// Returns the exit status of a command that has ended too early.
     pub(super) fn ended(&mut self) -> Option<String> {
         self.children.iter_mut().find_map(|child| {
             let status = child.try_wait().ok().flatten()?;
@@ -43,7 +43,7 @@ impl Processes {
         })
     }
 
-    /// Processor time so far, of the commands and the processes that they have started.
+    /// Returns the processor time of the commands and of the processes that they have started.
     pub(super) fn cpu(&self) -> Duration {
         let table = table();
         let mut ours: HashSet<u32> = self.children.iter().map(Child::id).collect();
@@ -67,7 +67,7 @@ impl Drop for Processes {
     fn drop(&mut self) {
         for child in &mut self.children {
             let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-            // One that has ended already needs no end.
+            // A command that has ended needs no signal.
             let _ = pid.map(|pid| kill_process(pid, Signal::TERM));
         }
         for child in &mut self.children {
@@ -86,11 +86,11 @@ impl Drop for Processes {
 #[derive(Clone, Copy, Debug)]
 struct Process {
     parent: u32,
-    /// User and system time, also of children that have been waited for.
+    /// User and system time, including children that have been waited for.
     ticks: u64,
 }
 
-/// All processes that can be seen.
+/// Returns all visible processes.
 fn table() -> HashMap<u32, Process> {
     let Ok(entries) = fs::read_dir("/proc") else { return HashMap::new() };
     let read = |entry: fs::DirEntry| {
@@ -100,16 +100,16 @@ fn table() -> HashMap<u32, Process> {
     entries.flatten().filter_map(read).collect()
 }
 
-/// A line of `/proc/PID/stat`; the name in parentheses may contain anything.
+/// Parses a line of `/proc/PID/stat`; the name in parentheses may contain any characters.
 fn process(stat: &str) -> Option<Process> {
     let fields: Vec<&str> = stat[stat.rfind(')')? + 1..].split_whitespace().collect();
-    // Counted from 1 in proc(5), and two fields are gone: 4 ppid, 14 to 17 times.
+    // proc(5) counts fields from 1, and the first two are cut off: 4 is ppid, 14 to 17 are times.
     let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
     let times: Option<Vec<u64>> = (14..=17).map(number).collect();
     Some(Process { parent: u32::try_from(number(4)?).ok()?, ticks: times?.iter().sum() })
 }
 
-/// Bytes that this namespace has sent into the link.
+/// Returns the bytes that this namespace has sent into the link.
 pub(super) fn sent_by_device() -> io::Result<u64> {
     let text = fs::read_to_string("/proc/thread-self/net/dev")?;
     sent(&text).ok_or_else(|| io::Error::other(format!("no {DEVICE} in /proc/thread-self/net/dev")))

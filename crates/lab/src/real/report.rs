@@ -1,8 +1,8 @@
-//! Contestants side by side, in one table.
+//! The results of all contestants in one table.
 
 use std::time::Duration;
 
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use comfy_table::{ContentArrangement, Table, presets};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::contestant::Contestant;
@@ -11,11 +11,12 @@ use crate::compare::LinkReport;
 use crate::emulate::Outcome;
 use crate::plan::metric::Metric;
 use crate::statistics::{Interval, Sample, Statistic};
+use crate::text_table;
 
-/// The outcome of all contestants.
+/// The results of all contestants.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct RealReport {
-    /// Its name.
+    /// Name of the report.
     pub name: String,
     /// The link.
     pub link: LinkReport,
@@ -23,24 +24,24 @@ pub struct RealReport {
     pub seed: u64,
     /// Bytes of each response.
     pub bytes: u64,
-    /// Requests at a time.
+    /// Number of concurrent requests.
     pub parallel: usize,
     /// The contestants, in order.
     pub contestants: Vec<ContestantReport>,
 }
 
-/// The outcome of one.
+/// The result of one contestant.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct ContestantReport {
     /// Its name.
     pub name: String,
-    /// Requests that were answered.
+    /// Number of successful requests.
     pub answered: u64,
-    /// Requests that were not.
+    /// Number of failed requests.
     pub failed: u64,
-    /// Why the last of them was not.
+    /// Reason of the last failure.
     pub last_failure: Option<String>,
-    /// Completion times of those that were answered, ms.
+    /// Completion times of successful requests, ms.
     pub ms: Times,
     /// IP bytes that the client's side sent / bytes of responses.
     #[serde(deserialize_with = "number")]
@@ -48,13 +49,14 @@ pub struct ContestantReport {
     /// IP bytes that the origin's side sent, lost ones included / bytes of responses.
     #[serde(deserialize_with = "number")]
     pub wire_down: f64,
-    /// Processor time of the contestant's own processes for a request, ms; none: there are none.
+    /// Processor time of the contestant's own processes per request, ms; `None` if it has none.
     pub cpu_ms: Option<f64>,
-    /// Percent of its bulk flow in what came through beside one of the kernel's CUBIC; none: not measured.
+    /// Share of its bulk flow in the bytes of that flow and one of the kernel's CUBIC, percent; `None` if not
+    /// measured.
     pub share: Option<f64>,
-    /// Whether the link kept its times, and what there is to say about that.
+    /// True if the link kept its times.
     pub valid: bool,
-    /// In words.
+    /// Description of the link's timing.
     pub verdict: String,
 }
 
@@ -78,7 +80,7 @@ pub struct Times {
     pub p99: f64,
 }
 
-/// JSON has no NaN: a figure of nothing is null.
+/// Reads a number; null stands for NaN, which JSON lacks.
 fn number<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
     Ok(Option::deserialize(from)?.unwrap_or(f64::NAN))
 }
@@ -112,7 +114,7 @@ impl ContestantReport {
 }
 
 impl Times {
-    /// One of those that are kept.
+    /// Returns a stored statistic.
     fn get(&self, statistic: Statistic) -> Option<f64> {
         match statistic {
             Statistic::Mean => Some(self.mean),
@@ -149,8 +151,8 @@ impl RealReport {
         }
     }
 
-    /// A metric of a contestant, gains against another one; `None` if it is not measured in real time or
-    /// nothing was.
+    /// Returns a metric of a contestant, gains relative to `first`; `None` if it is not measured in real time
+    /// or has no value.
     pub(crate) fn figure(&self, metric: Metric, name: &str, first: &str) -> Option<f64> {
         let of = |name: &str| self.contestants.iter().find(|contestant| contestant.name == name);
         let contestant = of(name)?;
@@ -168,7 +170,7 @@ impl RealReport {
         value.is_finite().then_some(value)
     }
 
-    /// The report as text for a terminal.
+    /// Formats the report for a terminal.
     pub fn to_text(&self) -> String {
         let RealReport { name, link, bytes, parallel, contestants, .. } = self;
         let mut text =
@@ -189,15 +191,7 @@ impl RealReport {
             "share",
         ]);
         table.add_rows(contestants.iter().map(ContestantReport::row));
-        for column in table.column_iter_mut() {
-            column.set_padding((0, 1));
-            if column.index > 0 {
-                column.set_cell_alignment(CellAlignment::Right);
-            }
-        }
-        for line in table.lines() {
-            text.push_str(&format!("{}\n", line.trim_end()));
-        }
+        text += &text_table::lines(table, 1..);
         text.push_str(
             "Times in ms. up, down: IP bytes that each side sent / payload bytes. CPU: ms a request, of the contestant's\n\
              processes. share: percent of its bulk flow beside one of the kernel's CUBIC.\n",

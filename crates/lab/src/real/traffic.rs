@@ -25,14 +25,14 @@ use super::processes::Processes;
 const MSG_FASTOPEN: i32 = 0x2000_0000;
 /// `EINPROGRESS`.
 const IN_PROGRESS: i32 = 115;
-/// How long one request may take.
+/// Maximum duration of one request.
 const LONGEST: Duration = Duration::from_secs(60);
-/// Bytes of a bulk flow: more than it will ever carry.
+/// Bytes of a bulk flow, more than it can transfer.
 const BULK: u64 = 1 << 40;
 /// Content of bodies.
 static CHUNK: [u8; 16_384] = [b'.'; 16_384];
 
-/// The web server: `GET /N` has N bytes.
+/// The web server: the response to `GET /N` has N bytes.
 #[derive(Debug)]
 pub(super) struct Origin {
     stop: watch::Sender<bool>,
@@ -40,7 +40,7 @@ pub(super) struct Origin {
 }
 
 impl Origin {
-    /// Starts it on a thread in the namespace of the calling one.
+    /// Starts the server on a thread in the namespace of the calling thread.
     pub(super) fn start(address: SocketAddr) -> io::Result<Origin> {
         let listener = std::net::TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
@@ -69,7 +69,7 @@ async fn serve(listener: std::net::TcpListener) -> io::Result<()> {
     let listener = TcpListener::from_std(listener)?;
     loop {
         let Ok((stream, _)) = listener.accept().await else {
-            // Out of descriptors: some will be free in a moment.
+            // Descriptors are exhausted; some become free soon.
             tokio::time::sleep(Duration::from_millis(10)).await;
             continue;
         };
@@ -82,7 +82,7 @@ async fn serve(listener: std::net::TcpListener) -> io::Result<()> {
     }
 }
 
-/// A body of so many bytes.
+/// A body of this many bytes.
 struct Dots {
     left: u64,
 }
@@ -115,21 +115,21 @@ impl Body for Dots {
 pub(super) struct Asked {
     pub(super) to: SocketAddr,
     pub(super) bytes: u64,
-    /// With the kernel's Fast Open.
+    /// True to use the kernel's Fast Open.
     pub(super) fast_open: bool,
 }
 
 /// Results of requests, each over a connection of its own.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Load {
-    /// Times of those that were answered, ms.
+    /// Times of successful requests, ms.
     pub(super) times: Vec<f64>,
     pub(super) failed: u64,
     pub(super) last_failure: Option<String>,
 }
 
 impl Load {
-    /// Asks until there is an answer.
+    /// Repeats a request until it succeeds.
     pub(super) fn first(asked: &Asked, patience: Duration, processes: &mut Processes) -> Result<(), String> {
         let began = Instant::now();
         let runtime = runtime().map_err(|error| error.to_string())?;
@@ -159,13 +159,13 @@ impl Load {
             let ask_in_turn = || async {
                 let mut load = Load::default();
                 while begun.fetch_add(1, Ordering::Relaxed) < n && !stop.load(Ordering::Relaxed) {
-                    load.ask(asked).await;
+                    load.fetch_one(asked).await;
                 }
                 load
             };
             let mut tasks: Vec<_> = (0..parallel).map(|_| Box::pin(ask_in_turn())).collect();
             let mut all = Load::default();
-            // All of them make progress while the first is waited for.
+            // All tasks make progress while the first is awaited.
             while !tasks.is_empty() {
                 let (nth, load) = first_of(&mut tasks).await;
                 drop(tasks.swap_remove(nth));
@@ -177,7 +177,7 @@ impl Load {
         })
     }
 
-    async fn ask(&mut self, asked: &Asked) {
+    async fn fetch_one(&mut self, asked: &Asked) {
         let began = Instant::now();
         let failure = match tokio::time::timeout(LONGEST, fetch(asked, &|_| true)).await {
             Ok(Ok(bytes)) if bytes == asked.bytes => {
@@ -191,7 +191,7 @@ impl Load {
         self.last_failure = Some(failure);
     }
 
-    /// A bulk flow beside one that goes straight to `reference`: bytes of both.
+    /// Runs a bulk flow next to one that connects directly to `reference`; returns the bytes of both.
     pub(super) fn beside(
         asked: &Asked,
         reference: SocketAddr,
@@ -204,7 +204,7 @@ impl Load {
         let own = Asked { bytes: BULK, ..asked.clone() };
         let other = Asked { to: reference, bytes: BULK, fast_open: false };
         let flow = |asked: Asked| async move {
-            // A flow that breaks off has carried what it has carried: nothing, if it never began.
+            // A flow that fails or does not end in time counts as no bytes.
             let limit = takes + Duration::from_millis(500);
             tokio::time::timeout(limit, fetch(&asked, &go_on)).await.ok().and_then(Result::ok).unwrap_or(0)
         };
@@ -212,7 +212,7 @@ impl Load {
     }
 }
 
-/// The first of several futures that is ready, and which it is.
+/// Waits for the first of several futures; returns its index and its output.
 async fn first_of<F: Future + Unpin>(futures: &mut [F]) -> (usize, F::Output) {
     std::future::poll_fn(|context| {
         let ready =
@@ -225,7 +225,8 @@ async fn first_of<F: Future + Unpin>(futures: &mut [F]) -> (usize, F::Output) {
     .await
 }
 
-/// Asks for the bytes over a new connection; answers how many came, until `go_on` of them says no.
+/// Requests the bytes over a new connection; returns how many arrived until the end, or until `go_on` is
+/// false.
 async fn fetch(asked: &Asked, go_on: &(dyn Fn(u64) -> bool + Sync)) -> io::Result<u64> {
     let request = format!("GET /{} HTTP/1.1\r\nHost: origin\r\nConnection: close\r\n\r\n", asked.bytes);
     let stream = match asked.fast_open {
@@ -240,7 +241,7 @@ async fn fetch(asked: &Asked, go_on: &(dyn Fn(u64) -> bool + Sync)) -> io::Resul
     read(stream, go_on).await
 }
 
-/// Does as `curl --tcp-fastopen`.
+/// Connects like `curl --tcp-fastopen`.
 async fn fast_open(to: SocketAddr, request: &[u8]) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_nonblocking(true)?;
@@ -258,7 +259,7 @@ async fn fast_open(to: SocketAddr, request: &[u8]) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Reads a response; its head is not counted.
+/// Reads a response; returns its length without the head.
 async fn read(stream: TcpStream, go_on: &(dyn Fn(u64) -> bool + Sync)) -> io::Result<u64> {
     use tokio::io::AsyncReadExt;
     let mut stream = stream;
@@ -296,7 +297,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_load_asks_as_often_as_it_is_told_and_counts_what_fails() {
+    fn load_makes_n_requests_and_counts_failures() {
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let _origin = Origin::start(port).unwrap();
         let asked = Asked { to: port, bytes: 50_000, fast_open: false };

@@ -1,4 +1,4 @@
-//! Extended programs (RFC 9669): translated from classic ones, loaded, and tied to an interface.
+//! Extended programs (RFC 9669): translated from classic ones, loaded, and attached to an interface.
 
 mod system;
 
@@ -19,27 +19,27 @@ use super::{
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     SocketFilter = 1,
-    /// Decides what becomes of a frame on its way in or out of an interface.
+    /// Decides about a frame that enters or leaves an interface.
     SchedCls = 3,
-    /// Decides it before the kernel has made anything of the frame.
+    /// Decides about a frame before the kernel processes it.
     Xdp = 6,
 }
 
-/// How a program gets at the bytes of a frame.
+/// How a program reads the bytes of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Reading {
-    /// By instructions that the kernel has for its own buffers.
+    /// With the kernel's instructions for its own buffers.
     Buffer,
-    /// Where they lie ([`Kind::Xdp`]): every read is preceded by a comparison with the end of the frame,
-    /// which the kernel demands.
+    /// In the frame's memory ([`Kind::Xdp`]): the kernel requires a comparison with the end of the frame
+    /// before each read.
     InPlace,
 }
 
-/// Verdicts on a frame (`TCX_NEXT`, `TCX_DROP`): pass it to the next program and finally the kernel, or drop
+/// Verdicts on a frame (`TCX_NEXT`, `TCX_DROP`): pass it to the next program and then to the kernel, or drop
 /// it.
 const NEXT: u32 = u32::MAX;
 const DROP: u32 = 2;
-/// `XDP_PASS`: the kernel takes the frame as if there were no program.
+/// `XDP_PASS`: the kernel processes the frame as if there were no program.
 const PASS: u32 = 2;
 /// Functions of the kernel (`bpf-helpers(7)`).
 const CLONE_REDIRECT: u32 = 13;
@@ -58,29 +58,29 @@ pub(crate) struct Instruction {
     imm: i32,
 }
 
-/// Registers for accumulator and X, for the packet before and after a copy, and a spare one.
+/// Registers for the accumulator, X, the packet before and after a copy, and a spare one.
 const A: u8 = 0;
 const X: u8 = 7;
 const PACKET: u8 = 6;
 const FIRST: u8 = 1;
 const SPARE: u8 = 8;
-/// Where the frame starts and ends if it is read in place, the end of what is read, and the place of a read
-/// from X on.
+/// Registers for the start and end of the frame if it is read in place, the end of the bytes read, and the
+/// address of a read relative to X.
 const DATA: u8 = 2;
 const END: u8 = 3;
 const LIMIT: u8 = 4;
 const PLACE: u8 = 5;
-/// Opcodes that classic BPF does not have.
+/// Opcodes that classic BPF lacks.
 const MOV32: u32 = libc::BPF_ALU | 0xB0;
 const MOV64: u32 = 0x07 | 0xB0;
 const AND32: u32 = libc::BPF_ALU | libc::BPF_AND;
 const ADD64: u32 = 0x07;
-/// The bits of a load's opcode that say how much it loads.
+/// Bits of a load's opcode for the number of bytes.
 const SIZE: u32 = 0x18;
 const LOAD_MAP: u32 = 0x18;
-/// The source of [`LOAD_MAP`] that says that its number is the descriptor of a map.
+/// Source of [`LOAD_MAP`] whose number is the descriptor of a map.
 const MAP_DESCRIPTOR: u8 = 1;
-/// Jump if not greater, 64 bits.
+/// Jump if less or equal, 64 bits.
 const JLE: u32 = libc::BPF_JMP | 0xB0;
 const LOAD: u32 = libc::BPF_LDX | libc::BPF_W | libc::BPF_MEM;
 const TO_BIG_ENDIAN: u32 = libc::BPF_ALU | 0xD8;
@@ -89,14 +89,14 @@ const JA: u32 = libc::BPF_JMP | libc::BPF_JA;
 const JNE: u32 = JMP32 | 0x50;
 const CALL: u32 = libc::BPF_JMP | 0x80;
 const EXIT: u32 = libc::BPF_JMP | 0x90;
-/// Where `struct __sk_buff` has the protocol, in the order of the network.
+/// Offset of the protocol in `struct __sk_buff`, in network byte order.
 const SKB_PROTOCOL: i16 = 16;
-/// Where `struct xdp_md` has the frame's start, its end and the queue that it came by.
+/// Offsets of the frame's start, its end and its receive queue in `struct xdp_md`.
 const XDP_DATA: i16 = 0;
 const XDP_END: i16 = 4;
 const XDP_QUEUE: i16 = 16;
 const ETHERNET_HEADER: u32 = 14;
-/// Where an Ethernet header has the protocol.
+/// Offset of the protocol in an Ethernet header.
 const ETHERNET_PROTOCOL: u32 = 12;
 
 impl Instruction {
@@ -121,7 +121,7 @@ impl Instruction {
         Instruction::new(EXIT, 0, 0, 0)
     }
 
-    /// `size` bytes from a place relative to a register, as the processor has them.
+    /// Loads `size` bytes at an offset from a register, in host byte order.
     fn load(size: u32, target: u8, source: u8, offset: i16) -> Instruction {
         let code = libc::BPF_LDX | libc::BPF_MEM | size;
         Instruction { offset, ..Instruction::new(code, target, source, 0) }
@@ -132,14 +132,14 @@ impl Instruction {
     }
 }
 
-/// A classic program as an extended one that answers the same number; `None` for an instruction without
+/// Translates a classic program into one that returns the same number; `None` for an instruction without
 /// translation.
 pub(crate) fn answering(program: &[sock_filter]) -> Option<Vec<Instruction>> {
     translated(program, Reading::Buffer, |answer| vec![Instruction::set(A, answer), Instruction::exit()])
 }
 
-/// Translates a filter to a program that moves the frames which it accepts to the interface `to`, and copies
-/// those for which it answers `copied`. Other frames pass on unchanged.
+/// Translates a filter to a program that redirects accepted frames to the interface `to`, and copies frames
+/// for which the filter returns `copied`. Other frames pass unchanged.
 pub(crate) fn redirecting(program: &[sock_filter], to: u32, copied: u32) -> Option<Vec<Instruction>> {
     let on = [Instruction::set(A, NEXT), Instruction::exit()];
     translated(program, Reading::Buffer, |answer| match answer {
@@ -156,10 +156,9 @@ pub(crate) fn redirecting(program: &[sock_filter], to: u32, copied: u32) -> Opti
     })
 }
 
-/// A filter as a program of the kind [`Kind::Xdp`] that hands the frames which it accepts to the socket that
-/// `sockets`, a map of [`socket_map`], has for the queue that they came by. All others are the kernel's:
-/// those that the filter does not accept, those for which it answers `copied`, which cannot be had twice
-/// here, and those for whose queue there is no socket.
+/// Translates a filter into a program of the kind [`Kind::Xdp`] that passes accepted frames to the socket of
+/// their queue in `sockets` (a [`socket_map`]). The kernel gets all other frames: those that the filter
+/// rejects, those for which it returns `copied` (XDP cannot copy), and those whose queue has no socket.
 pub(crate) fn to_sockets(
     program: &[sock_filter],
     sockets: BorrowedFd<'_>,
@@ -171,7 +170,7 @@ pub(crate) fn to_sockets(
         }
         let map = sockets.as_raw_fd() as u32;
         vec![
-            // This one is as long as two.
+            // This instruction takes two places.
             Instruction::new(LOAD_MAP, FIRST, MAP_DESCRIPTOR, map),
             Instruction::new(0, 0, 0, 0),
             Instruction::load(libc::BPF_W, 2, PACKET, XDP_QUEUE),
@@ -182,7 +181,7 @@ pub(crate) fn to_sockets(
     })
 }
 
-/// As [`answering`], for frames that are read in place.
+/// Like [`answering`], for frames that are read in place.
 #[cfg(test)]
 pub(crate) fn answering_in_place(program: &[sock_filter]) -> Option<Vec<Instruction>> {
     translated(program, Reading::InPlace, |answer| vec![Instruction::set(A, answer), Instruction::exit()])
@@ -192,12 +191,12 @@ fn pass() -> [Instruction; 2] {
     [Instruction::set(A, PASS), Instruction::exit()]
 }
 
-/// Sends IP packets of an interface without frames out of the Ethernet `to`, to the neighbour that the routes
-/// name.
+/// Returns a program that sends the IP packets of an interface without link header out of the Ethernet `to`,
+/// to the neighbour on the packet's route.
 pub(crate) fn sending_out(to: u32) -> Vec<Instruction> {
     let [no_path, no_length, no_flags] = [2, 3, 4].map(|register| Instruction::set(register, 0));
     vec![
-        // Room for a header, which the kernel wants to see and writes itself.
+        // Add room for a header, which the kernel requires and fills in.
         Instruction::set(2, ETHERNET_HEADER),
         no_length,
         Instruction::call(CHANGE_HEAD),
@@ -213,7 +212,7 @@ pub(crate) fn sending_out(to: u32) -> Vec<Instruction> {
     ]
 }
 
-/// The translation, with `answer` in the place of `RET k`.
+/// Translates the program, with `answer` in place of `RET k`.
 fn translated(
     program: &[sock_filter],
     reading: Reading,
@@ -227,7 +226,7 @@ fn translated(
         if !matches!(u32::from(classic.code), JEQ | JGT | JGE | JSET) {
             continue;
         }
-        // The jump if the condition holds, and behind it the one if it does not.
+        // The jump of a true condition, followed by that of a false one.
         for (jump, skipped) in part.iter_mut().zip([classic.jt, classic.jf]) {
             let own = places.get(n)? + usize::from(jump.opcode == JA as u8);
             let target = places.get(n + 1 + usize::from(skipped))?;
@@ -236,7 +235,7 @@ fn translated(
     }
     let mut start = vec![
         Instruction::copy(PACKET, FIRST),
-        // Nothing may be read before it was written.
+        // The kernel rejects reads of registers that were not written.
         Instruction::set(A, 0),
         Instruction::set(X, 0),
     ];
@@ -247,8 +246,8 @@ fn translated(
     Some(start.into_iter().chain(parts.into_iter().flatten()).collect())
 }
 
-/// `size` bytes of a frame, `k` behind `base`, into the accumulator; a frame that ends before is the
-/// kernel's.
+/// Loads `size` bytes of a frame at offset `k` from `base` into the accumulator. Frames that end earlier
+/// pass to the kernel.
 fn in_place(size: u32, base: u8, k: u32) -> Vec<Instruction> {
     let (bytes, bits) = match size {
         libc::BPF_B => (1, None),
@@ -269,7 +268,7 @@ fn in_place(size: u32, base: u8, k: u32) -> Vec<Instruction> {
     part
 }
 
-/// Translates one instruction; jumps do not have their targets yet.
+/// Translates one instruction; the targets of jumps follow later.
 fn part(
     classic: &sock_filter,
     reading: Reading,
@@ -325,16 +324,17 @@ mod tests {
     use super::*;
     use crate::bpf::{skip_unless, step};
 
-    /// Opcode and offset (RFC 9669 sections 4.3 and 5.3).
+    /// Returns opcode and offset of the jumps (RFC 9669 sections 4.3 and 5.3).
     fn jumps(program: &[Instruction]) -> Vec<(u8, i16)> {
         let is_jump = |one: &&Instruction| matches!(one.opcode & 7, 5 | 6) && one.opcode != EXIT as u8;
         program.iter().filter(is_jump).map(|one| (one.opcode, one.offset)).collect()
     }
 
     #[test]
-    fn jumps_lead_where_they_led_though_parts_are_longer() {
+    fn translated_jumps_keep_their_targets() {
         let program = [step(LDB, 0), skip_unless(0x45, 2), step(RET, 7), step(RET, 8), step(RET, 9)];
-        // w0 == 0x45 goes on behind the second jump, which skips two answers of two instructions.
+        // If w0 == 0x45, control continues after the second jump, which skips two returns of two
+        // instructions.
         assert_eq!(jumps(&answering(&program).unwrap()), [(0x16, 1), (0x05, 4)]);
         let [from, to] = [1, 2];
         let program =

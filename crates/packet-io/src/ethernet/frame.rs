@@ -8,9 +8,9 @@ use crate::headers::{fold, sum};
 /// A hardware address.
 pub(crate) type Mac = [u8; 6];
 
-/// Bytes of an Ethernet header: destination, source, type.
+/// Length of an Ethernet header: destination, source, type.
 pub(super) const HEADER: usize = 14;
-/// To everybody.
+/// The broadcast address.
 pub(super) const BROADCAST: Mac = [0xFF; 6];
 const TYPE_IPV4: u16 = 0x0800;
 const TYPE_ARP: u16 = 0x0806;
@@ -22,47 +22,46 @@ const ARP_REPLY: u8 = 2;
 const ICMPV6: u8 = 58;
 const SOLICITATION: u8 = 135;
 const ADVERTISEMENT: u8 = 136;
-/// Options of neighbour discovery that carry a hardware address.
+/// Options of neighbour discovery that have a hardware address.
 const OPTION_SOURCE: u8 = 1;
 const OPTION_TARGET: u8 = 2;
-/// The flags S and O of an advertisement: it answers a solicitation, and replaces what was known.
+/// The flags S and O of an advertisement: it answers a solicitation, and replaces the cached address.
 const SOLICITED: u8 = 0x40;
 const OVERRIDE: u8 = 0x20;
-/// Only packets that no router has passed on arrive with it (RFC 4861 section 7.1).
+/// Required hop limit, which shows that no router has forwarded the packet (RFC 4861 section 7.1).
 const MAX_HOPS: u8 = 255;
 const IPV6_HEADER: usize = 40;
 
-/// Payload of a received frame, as far as a host needs it.
+/// Payload of a received frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Payload<'a> {
     /// An IP packet for the stack.
     Ip(&'a [u8]),
-    /// A message about who has which address.
+    /// A message of ARP or neighbour discovery.
     Neighbour(Message),
-    /// Anything else, or something malformed.
+    /// Any other or malformed frame.
     Other,
 }
 
-/// A message of ARP or neighbour discovery: one kind for both families.
+/// A message of ARP or neighbour discovery, for both families.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Message {
     pub(super) kind: Kind,
     /// Sender; unspecified in a probe for duplicate addresses (RFC 5227, RFC 4862 section 5.4).
     pub(super) sender: IpAddr,
-    /// The hardware address that the sender says is its own, or the target's in an advertisement.
+    /// The hardware address of the sender, or of the target in an advertisement.
     pub(super) mac: Option<Mac>,
-    /// The address that is asked for, or told about.
+    /// The address that is queried or advertised.
     pub(super) target: IpAddr,
 }
 
-/// Question or answer.
+/// Query or answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
-    Ask,
-    Tell,
+    Query,
+    Answer,
 }
 
-/// Takes a frame apart.
 pub(super) fn parse(frame: &[u8]) -> Payload<'_> {
     let (Some(kind), Some(body)) = (frame.get(12..HEADER), frame.get(HEADER..)) else {
         return Payload::Other;
@@ -81,8 +80,8 @@ pub(super) fn parse(frame: &[u8]) -> Payload<'_> {
     }
 }
 
-/// The packet without the padding that short frames have. `length` is the field of the IP header, which does
-/// not count `beyond` bytes. Zero is a jumbogram or a super-packet: all of it.
+/// Returns the packet without the padding of short frames. `length` is the length field of the IP header,
+/// which does not count the first `beyond` bytes. Zero means a jumbogram or a super-packet: all of it.
 fn trimmed<'a>(body: &'a [u8], length: Option<&[u8]>, beyond: usize) -> &'a [u8] {
     let Some(&[high, low]) = length else { return body };
     let length = usize::from(u16::from_be_bytes([high, low]));
@@ -95,25 +94,25 @@ fn parse_arp(body: &[u8]) -> Option<Message> {
         return None;
     }
     let kind = match body[7] {
-        ARP_REQUEST => Kind::Ask,
-        ARP_REPLY => Kind::Tell,
+        ARP_REQUEST => Kind::Query,
+        ARP_REPLY => Kind::Answer,
         _ => return None,
     };
     let v4 = |at: usize| Some(IpAddr::V4(Ipv4Addr::from(*body.get(at..at + 4)?.first_chunk::<4>()?)));
     let mac = body.get(8..14)?.first_chunk().copied().filter(is_unicast);
     let (sender, told) = (v4(14)?, v4(24)?);
-    // A reply tells about its sender.
-    let target = if kind == Kind::Tell { sender } else { told };
+    // A reply is about its sender.
+    let target = if kind == Kind::Answer { sender } else { told };
     Some(Message { kind, sender, mac, target })
 }
 
-/// `None`: not a message of neighbour discovery; `Some(None)`: one that must be ignored (RFC 4861 section
-/// 7.1).
+/// Parses a message of neighbour discovery. `None`: another message; `Some(None)`: a message that must be
+/// ignored (RFC 4861 section 7.1).
 fn discovery(packet: &[u8]) -> Option<Option<Message>> {
     let icmp = packet.get(IPV6_HEADER..)?;
     let kind = match (packet.get(6)?, icmp.first()?) {
-        (&ICMPV6, &SOLICITATION) => Kind::Ask,
-        (&ICMPV6, &ADVERTISEMENT) => Kind::Tell,
+        (&ICMPV6, &SOLICITATION) => Kind::Query,
+        (&ICMPV6, &ADVERTISEMENT) => Kind::Answer,
         _ => return None,
     };
     Some(checked_discovery(kind, packet, icmp))
@@ -127,12 +126,12 @@ fn checked_discovery(kind: Kind, packet: &[u8], icmp: &[u8]) -> Option<Message> 
     if !untouched || target.is_multicast() || icmp_checksum(packet, icmp) != 0 {
         return None;
     }
-    let wanted = if kind == Kind::Ask { OPTION_SOURCE } else { OPTION_TARGET };
+    let wanted = if kind == Kind::Query { OPTION_SOURCE } else { OPTION_TARGET };
     let mac = hardware_option(icmp.get(24..)?, wanted)?;
     Some(Message { kind, sender: sender.into(), mac, target: target.into() })
 }
 
-/// The hardware address in the option `wanted`, if there is one; `None` if an option is malformed.
+/// Returns the hardware address in the option `wanted`, if there is one; `None` if an option is malformed.
 fn hardware_option(mut options: &[u8], wanted: u8) -> Option<Option<Mac>> {
     let mut found = None;
     while let [kind, length, ..] = *options {
@@ -149,14 +148,14 @@ fn is_unicast(mac: &Mac) -> bool {
     mac[0] & 1 == 0
 }
 
-/// The checksum of an ICMPv6 message over its pseudo-header (RFC 8200 section 8.1); 0 if the one inside is
-/// right.
+/// Returns the checksum of an ICMPv6 message with its pseudo-header (RFC 8200 section 8.1); 0 if the message
+/// has a correct checksum.
 fn icmp_checksum(packet: &[u8], icmp: &[u8]) -> u16 {
     let addresses = packet.get(8..IPV6_HEADER).unwrap_or_default();
     !fold(sum(addresses) + icmp.len() as u64 + u64::from(ICMPV6) + sum(icmp))
 }
 
-/// Puts an Ethernet header before an IP packet.
+/// Writes a frame with an IP packet.
 pub(super) fn with_ip(to: Mac, from: Mac, packet: &[u8], frame: &mut Vec<u8>) {
     let v6 = packet.first().is_some_and(|first| first >> 4 == 6);
     header(to, from, if v6 { TYPE_IPV6 } else { TYPE_IPV4 }, frame);
@@ -170,9 +169,9 @@ fn header(to: Mac, from: Mac, kind: u16, frame: &mut Vec<u8>) {
     frame.extend_from_slice(&kind.to_be_bytes());
 }
 
-/// The frame that asks for the hardware address of `target`: `from` at `mac` wants to know. `None` if the two
-/// are not of one family.
-pub(super) fn ask(mac: Mac, from: IpAddr, target: IpAddr) -> Option<Vec<u8>> {
+/// Returns the frame in which `from`, at `mac`, queries the hardware address of `target`. `None` if the two
+/// addresses are of different families.
+pub(super) fn query(mac: Mac, from: IpAddr, target: IpAddr) -> Option<Vec<u8>> {
     match (from, target) {
         (IpAddr::V4(from), IpAddr::V4(target)) => {
             Some(arp(BROADCAST, ARP_REQUEST, (mac, from), ([0; 6], target)))
@@ -185,22 +184,22 @@ pub(super) fn ask(mac: Mac, from: IpAddr, target: IpAddr) -> Option<Vec<u8>> {
     }
 }
 
-/// The frame that answers `question`: its target is at `mac`.
-pub(super) fn tell(mac: Mac, question: &Message) -> Option<Vec<u8>> {
+/// Returns the frame that answers `question`: its target is at `mac`.
+pub(super) fn answer(mac: Mac, question: &Message) -> Option<Vec<u8>> {
     match (question.sender, question.target) {
         (IpAddr::V4(asker), IpAddr::V4(target)) => {
             let to = question.mac?;
             Some(arp(to, ARP_REPLY, (mac, target), (to, asker)))
         }
         (IpAddr::V6(asker), IpAddr::V6(target)) => {
-            // A solicitation without a sender address is answered to all nodes (RFC 4861 section 7.2.4).
+            // A solicitation without sender address is answered to all nodes (RFC 4861 section 7.2.4).
             let everybody = Ipv6Addr::new(0xFF02, 0, 0, 0, 0, 0, 0, 1);
             let (asker, flags) = match asker.is_unspecified() {
                 true => (everybody, OVERRIDE),
                 false => (asker, SOLICITED | OVERRIDE),
             };
             let to = question.mac.filter(|_| !asker.is_multicast()).unwrap_or_else(|| multicast_mac(asker));
-            // A sender that is known but did not say where it is cannot be told at a multicast address.
+            // A unicast sender without a hardware address in its message cannot be reached.
             let reachable = asker.is_multicast() || question.mac.is_some();
             reachable.then(|| icmp(to, (mac, target), asker, ADVERTISEMENT, flags, target, OPTION_TARGET))
         }
@@ -220,7 +219,7 @@ fn arp(to: Mac, operation: u8, sender: (Mac, Ipv4Addr), target: (Mac, Ipv4Addr))
     frame
 }
 
-/// A message of neighbour discovery with one option, which holds the hardware address of the sender.
+/// Returns a message of neighbour discovery with one option, the hardware address of the sender.
 fn icmp(
     to: Mac,
     (mac, from): (Mac, Ipv6Addr),
@@ -245,19 +244,19 @@ fn icmp(
     frame
 }
 
-/// The group that an address listens to for solicitations (RFC 4291 section 2.7.1).
+/// Returns the solicited-node multicast address of an address (RFC 4291 section 2.7.1).
 fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
     let [.., high, low] = address.segments();
     Ipv6Addr::new(0xFF02, 0, 0, 0, 0, 1, 0xFF00 | high & 0xFF, low)
 }
 
-/// Where frames for a multicast address go (RFC 2464 section 7).
+/// Returns the hardware address of a multicast address (RFC 2464 section 7).
 fn multicast_mac(group: Ipv6Addr) -> Mac {
     let [.., a, b, c, d] = group.octets();
     [0x33, 0x33, a, b, c, d]
 }
 
-/// The multicast hardware address that a host with `address` must hear, if there is one.
+/// Returns the multicast hardware address that a host with `address` must receive, if there is one.
 pub(super) fn group_of(address: IpAddr) -> Option<Mac> {
     match address {
         IpAddr::V4(_) => None,
@@ -280,49 +279,52 @@ mod tests {
     }
 
     #[test]
-    fn a_question_and_its_answer_survive_their_bytes_in_both_families() {
+    fn query_and_answer_are_parsed_as_written_in_both_families() {
         for (own, other) in [("10.1.0.2", "10.1.0.1"), ("fd00::2", "fd00::ab:cdef")] {
             let (own, other): (IpAddr, IpAddr) = (own.parse().unwrap(), other.parse().unwrap());
-            let question = message(&ask(OURS, own, other).unwrap());
-            assert_eq!(question, Message { kind: Kind::Ask, sender: own, mac: Some(OURS), target: other });
-            let frame = tell(THEIRS, &question).unwrap();
+            let question = message(&query(OURS, own, other).unwrap());
+            assert_eq!(question, Message { kind: Kind::Query, sender: own, mac: Some(OURS), target: other });
+            let frame = answer(THEIRS, &question).unwrap();
             assert_eq!(frame[..6], OURS);
             let answer = message(&frame);
-            assert_eq!(answer, Message { kind: Kind::Tell, sender: other, mac: Some(THEIRS), target: other });
+            assert_eq!(
+                answer,
+                Message { kind: Kind::Answer, sender: other, mac: Some(THEIRS), target: other }
+            );
         }
     }
 
     #[test]
-    fn questions_go_to_everybody_or_to_the_group_of_the_target() {
-        let arp = ask(OURS, "10.1.0.2".parse().unwrap(), "10.1.0.1".parse().unwrap()).unwrap();
+    fn queries_are_broadcast_or_sent_to_the_multicast_group() {
+        let arp = query(OURS, "10.1.0.2".parse().unwrap(), "10.1.0.1".parse().unwrap()).unwrap();
         assert_eq!((&arp[..6], arp.len()), (&BROADCAST[..], 42));
         let target: IpAddr = "fd00::12ab:cdef".parse().unwrap();
-        let solicitation = ask(OURS, "fd00::2".parse().unwrap(), target).unwrap();
+        let solicitation = query(OURS, "fd00::2".parse().unwrap(), target).unwrap();
         assert_eq!(solicitation[..6], [0x33, 0x33, 0xFF, 0xAB, 0xCD, 0xEF]);
         assert_eq!(solicitation[38..54], "ff02::1:ffab:cdef".parse::<Ipv6Addr>().unwrap().octets());
         assert_eq!(group_of(target), Some([0x33, 0x33, 0xFF, 0xAB, 0xCD, 0xEF]));
-        assert_eq!(ask(OURS, "10.1.0.2".parse().unwrap(), target), None);
+        assert_eq!(query(OURS, "10.1.0.2".parse().unwrap(), target), None);
     }
 
     #[test]
-    fn a_probe_for_duplicates_is_answered_before_everybody() {
+    fn duplicate_address_probe_is_answered_to_all_nodes() {
         let target: IpAddr = "fd00::7".parse().unwrap();
         let mac = Some(THEIRS);
-        let question = Message { kind: Kind::Ask, sender: Ipv6Addr::UNSPECIFIED.into(), mac: None, target };
-        let frame = tell(OURS, &question).unwrap();
+        let question = Message { kind: Kind::Query, sender: Ipv6Addr::UNSPECIFIED.into(), mac: None, target };
+        let frame = answer(OURS, &question).unwrap();
         assert_eq!(frame[..6], [0x33, 0x33, 0, 0, 0, 1]);
         assert_eq!(frame[38..54], "ff02::1".parse::<Ipv6Addr>().unwrap().octets());
-        // The flag S would say that somebody had asked by its address.
+        // The flag S would mean an answer to a solicitation with a sender address.
         assert_eq!(frame[58], OVERRIDE);
         let known = Message { sender: "fd00::9".parse().unwrap(), mac, ..question };
-        assert_eq!(tell(OURS, &known).unwrap()[58], SOLICITED | OVERRIDE);
+        assert_eq!(answer(OURS, &known).unwrap()[58], SOLICITED | OVERRIDE);
         let silent = Message { mac: None, ..known };
-        assert_eq!(tell(OURS, &silent), None);
+        assert_eq!(answer(OURS, &silent), None);
     }
 
     #[test]
     fn forwarded_or_damaged_message_is_ignored() {
-        let good = ask(OURS, "fd00::2".parse().unwrap(), "fd00::1".parse().unwrap()).unwrap();
+        let good = query(OURS, "fd00::2".parse().unwrap(), "fd00::1".parse().unwrap()).unwrap();
         for at in [HEADER + 7, HEADER + 41, HEADER + 42, HEADER + 50, HEADER + 65] {
             let mut bad = good.clone();
             bad[at] ^= 1;
@@ -331,7 +333,7 @@ mod tests {
         for len in 0..good.len() {
             assert!(!matches!(parse(&good[..len]), Payload::Neighbour(_)), "{len} bytes");
         }
-        let arp = ask(OURS, "10.1.0.2".parse().unwrap(), "10.1.0.1".parse().unwrap()).unwrap();
+        let arp = query(OURS, "10.1.0.2".parse().unwrap(), "10.1.0.1".parse().unwrap()).unwrap();
         for at in HEADER..HEADER + 7 {
             let mut bad = arp.clone();
             bad[at] ^= 0x80;

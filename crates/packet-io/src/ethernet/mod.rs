@@ -1,9 +1,8 @@
-//! A host of its own on an Ethernet: a packet socket carries the frames, and the device finds the hardware
-//! addresses of its neighbours itself (ARP, neighbour discovery).
+//! An additional host on an Ethernet: a packet socket carries the frames, and the device resolves the
+//! hardware addresses of its neighbours itself (ARP, neighbour discovery).
 //!
-//! The addresses belong to the stack alone: the kernel must not have them on any interface, or it would
-//! answer too, with resets. Queries for the stack's addresses are answered here too. Opening it needs
-//! CAP_NET_RAW.
+//! The kernel must not have the stack's addresses on any interface, or it would also answer, with resets. The
+//! device answers queries for these addresses. Opening it needs CAP_NET_RAW.
 
 mod frame;
 mod neighbours;
@@ -25,26 +24,26 @@ use crate::vnet::VnetHeader;
 use frame::{Kind, Mac, Message, Payload};
 use neighbours::Neighbours;
 
-/// Frames that may wait for the interface's queue; the oldest is lost when there are more.
+/// Maximum number of frames that wait for the interface's queue; beyond it the oldest is dropped.
 const MAX_UNSENT: usize = 256;
-/// A super-packet with its Ethernet header.
+/// Length of a super-packet with its Ethernet header.
 const READ_BUFFER: usize = MAX_SUPER + frame::HEADER + 128;
 
-/// An address of the stack and the network that it is in.
+/// An address of the stack with its network.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OwnAddress {
     /// The address.
     pub address: IpAddr,
-    /// Bits of the network: 0 to 32, or to 128 for IPv6. Its addresses are on the link.
+    /// Prefix length: 0 to 32, or to 128 for IPv6. Addresses with this prefix are on the link.
     pub prefix: u8,
 }
 
-/// Addresses of the host.
+/// Addresses and routers of the host.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct EthernetOptions {
     /// The stack's addresses, at least one.
     pub addresses: Vec<OwnAddress>,
-    /// Routers for what is in none of the networks: at most one of each family is used, the first.
+    /// Routers for other networks. The first of each family is used.
     pub gateways: Vec<IpAddr>,
 }
 
@@ -63,11 +62,11 @@ pub struct EthernetDevice {
 }
 
 impl EthernetDevice {
-    /// Opens `interface` of the calling thread's network namespace. The MTU is the interface's, and so is the
-    /// hardware address.
+    /// Opens `interface` of the calling thread's network namespace. The device has the MTU and the hardware
+    /// address of the interface.
     ///
     /// # Errors
-    /// No such interface, not an Ethernet, no right, or an address that the kernel has itself.
+    /// No such interface, not an Ethernet, a missing right, or an address that the kernel has.
     pub fn open(interface: &str, options: EthernetOptions) -> Result<EthernetDevice, OpenError> {
         let subject = format!("ethernet:{interface}");
         if options.addresses.is_empty() {
@@ -113,7 +112,7 @@ impl EthernetDevice {
         self.options.addresses.iter().any(|own| own.address == address)
     }
 
-    /// Where a packet for `destination` goes next; `None`: nowhere.
+    /// Returns the next hop of a packet to `destination`; `None` if there is none.
     fn next_hop(&self, destination: IpAddr) -> Option<IpAddr> {
         if self.options.addresses.iter().any(|own| own.contains(destination)) || is_link_local(destination) {
             return Some(destination);
@@ -121,7 +120,7 @@ impl EthernetDevice {
         self.options.gateways.iter().copied().find(|gateway| gateway.is_ipv4() == destination.is_ipv4())
     }
 
-    /// A finished packet leaves, waits for the address of its next hop, or has nowhere to go.
+    /// Sends a finished packet, keeps it until the next hop is resolved, or drops it if there is no next hop.
     fn send_one(&mut self, packet: &[u8]) -> io::Result<()> {
         let Some((source, hop)) = addresses(packet).and_then(|(from, to)| Some((from, self.next_hop(to)?)))
         else {
@@ -138,7 +137,7 @@ impl EthernetDevice {
             None => self.counters.send_refused += u64::from(self.neighbours.hold(hop, packet)),
         }
         if verdict.ask
-            && let Some(question) = frame::ask(self.mac, source, hop)
+            && let Some(question) = frame::query(self.mac, source, hop)
         {
             self.queue(question);
         }
@@ -148,8 +147,8 @@ impl EthernetDevice {
     /// Processes a query or an advertisement of a neighbour.
     fn on_message(&mut self, message: &Message) {
         let now = Instant::now();
-        let asks_us = message.kind == Kind::Ask && self.is_ours(message.target);
-        let about = if message.kind == Kind::Ask { message.sender } else { message.target };
+        let asks_us = message.kind == Kind::Query && self.is_ours(message.target);
+        let about = if message.kind == Kind::Query { message.sender } else { message.target };
         if let Some(mac) = message.mac.filter(|_| !about.is_unspecified() && !self.is_ours(about)) {
             for packet in self.neighbours.learn(about, mac, asks_us, now) {
                 let mut bytes = Vec::with_capacity(frame::HEADER + packet.len());
@@ -157,7 +156,7 @@ impl EthernetDevice {
                 self.queue(bytes);
             }
         }
-        if asks_us && let Some(answer) = frame::tell(self.mac, message) {
+        if asks_us && let Some(answer) = frame::answer(self.mac, message) {
             self.queue(answer);
         }
     }
@@ -191,7 +190,7 @@ impl EthernetDevice {
         Ok((len.saturating_sub(VnetHeader::LEN), VnetHeader::parse(&header).rx_meta()))
     }
 
-    /// One frame that was read: true if the stack got a packet.
+    /// Processes a received frame. Returns true if the stack got a packet.
     fn deliver(&mut self, len: usize, meta: RxMeta, sink: &mut dyn FnMut(&[u8], RxMeta)) -> bool {
         let bytes = self.buffer.get(..len).unwrap_or_default();
         match frame::parse(bytes) {
@@ -218,14 +217,14 @@ impl Device for EthernetDevice {
             match self.read() {
                 Ok((len, meta)) => count += usize::from(self.deliver(len, meta, sink)),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                // The interface was switched off for a moment: nothing to read, and nothing lost of the
-                // device.
+                // The interface is down, perhaps temporarily: there is nothing to read, and the device stays
+                // usable.
                 Err(error) if error.raw_os_error() == Some(libc::ENETDOWN) => break,
                 Err(error) => return Err(error),
             }
         }
         match self.drain() {
-            // Answers to neighbours leave with the next packet then.
+            // Answers to neighbours leave with the next packet.
             Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
             _ => Ok(count),
         }
@@ -238,7 +237,7 @@ impl Device for EthernetDevice {
         self.counters.on_sent(packet.len());
         for segment in segments {
             match self.send_one(&segment) {
-                // Queued packets are taken.
+                // Queued packets count as sent.
                 Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
                 _ => {}
             }
@@ -288,7 +287,7 @@ fn is_link_local(address: IpAddr) -> bool {
     }
 }
 
-/// Source and destination of an IP packet.
+/// Returns source and destination of an IP packet.
 pub(crate) fn addresses(packet: &[u8]) -> Option<(IpAddr, IpAddr)> {
     let v4 = |at: usize| Some(IpAddr::from(*packet.get(at..)?.first_chunk::<4>()?));
     let v6 = |at: usize| Some(IpAddr::from(*packet.get(at..)?.first_chunk::<16>()?));
@@ -299,7 +298,7 @@ pub(crate) fn addresses(packet: &[u8]) -> Option<(IpAddr, IpAddr)> {
     }
 }
 
-/// Whether the kernel refused a frame rather than the device being gone or busy.
+/// True if the kernel refused a frame; false if the device is gone or busy.
 fn is_refusal(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),

@@ -1,8 +1,8 @@
 //! Neighbours on the link: known hardware addresses, and packets that wait for one.
 //!
-//! There is no timer: a query is repeated when a packet wants to leave, at most once a second (RFC 1122
-//! section 2.3.2.1), which TCP's own retransmissions see to. An entry that was not confirmed for a while
-//! stays in use while it is queried again.
+//! There is no timer: a query is repeated when a packet is sent, at most once a second (RFC 1122 section
+//! 2.3.2.1); TCP's retransmissions trigger it. An entry that was not confirmed for some time stays in use
+//! while it is queried again.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 
 use super::frame::Mac;
 
-/// Between two questions for the same address.
+/// Minimum interval between two queries for the same address.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
-/// How long an answer is taken for granted (REACHABLE_TIME of RFC 4861 section 10).
+/// How long an answer is used without another query (REACHABLE_TIME of RFC 4861 section 10).
 const REACHABLE: Duration = Duration::from_secs(30);
-/// Addresses that are remembered; whoever was heard of longest ago makes room.
+/// Maximum number of addresses; beyond it the one heard longest ago is dropped.
 const MAX_NEIGHBOURS: usize = 1024;
-/// Packets that wait for one address; the oldest makes room.
+/// Maximum number of packets that wait for one address; beyond it the oldest is dropped.
 const MAX_WAITING: usize = 64;
 
 /// See the [module](self).
@@ -28,7 +28,7 @@ pub(super) struct Neighbours {
 #[derive(Debug)]
 struct Neighbour {
     mac: Option<Mac>,
-    /// When it was heard of last, or first asked for.
+    /// When it was last heard, or first queried.
     heard: Instant,
     asked: Option<Instant>,
     waiting: VecDeque<Vec<u8>>,
@@ -37,14 +37,14 @@ struct Neighbour {
 /// Verdict on a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Verdict {
-    /// Where it goes, or `None`: hand it to [`Neighbours::hold`].
+    /// The hardware address, or `None`: pass the packet to [`Neighbours::hold`].
     pub(super) mac: Option<Mac>,
-    /// Ask for the address.
+    /// True if the address must be queried.
     pub(super) ask: bool,
 }
 
 impl Neighbours {
-    /// A packet wants to go to `hop`.
+    /// Looks up the neighbour for a packet to `hop`.
     pub(super) fn look_up(&mut self, hop: IpAddr, now: Instant) -> Verdict {
         if !self.known.contains_key(&hop) {
             self.make_room();
@@ -60,7 +60,7 @@ impl Neighbours {
         Verdict { mac: entry.mac, ask }
     }
 
-    /// Keeps a packet until `hop` is known. True if another had to make room for it.
+    /// Keeps a packet until `hop` is known. Returns true if a packet was dropped for it.
     pub(super) fn hold(&mut self, hop: IpAddr, packet: &[u8]) -> bool {
         let Some(entry) = self.known.get_mut(&hop) else { return true };
         let full = entry.waiting.len() >= MAX_WAITING;
@@ -71,8 +71,9 @@ impl Neighbours {
         full
     }
 
-    /// `address` is at `mac`. Somebody new is remembered only if `insert` says so (who asked us: RFC 826; not
-    /// everybody who tells something: RFC 4861 section 7.2.5). Returns the packets that waited.
+    /// Records that `address` is at `mac`. A new neighbour is added only with `insert` (for senders of
+    /// queries about our addresses, RFC 826, but not of answers, RFC 4861 section 7.2.5). Returns the packets
+    /// that waited.
     pub(super) fn learn(
         &mut self,
         address: IpAddr,
@@ -113,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_address_is_asked_for_once_a_second_and_its_packets_wait() {
+    fn unknown_address_is_queried_once_a_second_and_packets_wait() {
         let (mut neighbours, start) = (Neighbours::default(), Instant::now());
         let mut asked = 0;
         for millis in (0..3000).step_by(100) {
@@ -140,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_fills_the_table_and_nobody_is_remembered_for_telling() {
+    fn table_is_bounded_and_advertisements_add_no_entry() {
         let (mut neighbours, start) = (Neighbours::default(), Instant::now());
         neighbours.learn(address(0), MAC, false, start);
         assert_eq!(neighbours.known.len(), 0);

@@ -1,5 +1,5 @@
-//! The packet socket: whole frames of one interface, each behind a `virtio_net_hdr`, without those that this
-//! host sends (packet(7)).
+//! The packet socket: whole frames of one interface, each after a `virtio_net_hdr`, without the frames that
+//! this host sends (packet(7)).
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -12,15 +12,15 @@ use crate::interface::Interface;
 use crate::packet::{ETH_P_ALL, bind, describe_arrivals};
 use crate::sockopt;
 
-/// Bytes of frames that may wait to be fetched; the kernel may grant less.
+/// Requested size of the receive buffer, bytes; the kernel may grant less.
 const RECEIVE_BUFFER: usize = 4 << 20;
-/// Option of SOL_PACKET, and the kind of membership that is one multicast address (linux/if_packet.h).
+/// Option of SOL_PACKET, and the membership type for one multicast address (linux/if_packet.h).
 const PACKET_ADD_MEMBERSHIP: i32 = 1;
 const PACKET_MR_MULTICAST: u16 = 0;
 
-/// Opens a socket on `interface` that also hears `groups`. Never blocks.
+/// Opens a non-blocking socket on `interface` that also receives `groups`.
 pub(super) fn open(interface: &Interface, groups: impl Iterator<Item = Mac>) -> io::Result<OwnedFd> {
-    // Without a protocol it hears nothing until it is bound to the one interface.
+    // Without a protocol it receives nothing before it is bound to the interface.
     let socket = Socket::new(Domain::PACKET, Type::RAW.nonblocking(), None)?;
     describe_arrivals(&socket)?;
     sockopt::wish_for_buffers(socket.as_fd(), RECEIVE_BUFFER);
@@ -32,7 +32,7 @@ pub(super) fn open(interface: &Interface, groups: impl Iterator<Item = Mac>) -> 
     Ok(socket.into())
 }
 
-/// `struct packet_mreq`.
+/// Returns a `struct packet_mreq`.
 fn membership(interface: &Interface, group: Mac) -> Vec<u8> {
     let mut request = (interface.index() as i32).to_ne_bytes().to_vec();
     request.extend(PACKET_MR_MULTICAST.to_ne_bytes());
@@ -42,8 +42,8 @@ fn membership(interface: &Interface, group: Mac) -> Vec<u8> {
     request
 }
 
-/// Whether the kernel has `address` in this network namespace. One of IPv6 that is bound to a link cannot be
-/// asked for without naming the link, and is not found.
+/// True if the kernel has `address` in this network namespace. Link-local IPv6 addresses are not found,
+/// because they can be queried only with their link.
 pub(super) fn kernel_has(address: IpAddr) -> bool {
     UdpSocket::bind(SocketAddr::new(address, 0)).is_ok()
 }

@@ -23,7 +23,7 @@ fn options() -> EthernetOptions {
     }
 }
 
-/// Runs `body` with a device on one end of a cable whose other end the kernel has, or says why not.
+/// Runs `body` with a device at one end of a veth pair whose other end the kernel has, or prints why not.
 fn on_a_cable(body: impl AsyncFnOnce(EthernetDevice) + Send) {
     if !has_sys_admin() || !has_net_admin() {
         println!("skipped: a cable in a network namespace needs CAP_SYS_ADMIN and CAP_NET_ADMIN");
@@ -56,7 +56,7 @@ fn on_a_cable(body: impl AsyncFnOnce(EthernetDevice) + Send) {
     namespace.run(run).unwrap();
 }
 
-/// The next TCP packet for us. Every one of them is for an address of ours.
+/// Returns the next TCP packet, after a check that it is for an address of ours.
 async fn next_tcp(device: &mut EthernetDevice) -> (Tcp, Vec<u8>, RxMeta) {
     loop {
         poll_fn(|cx| device.poll_readable(cx)).await.unwrap();
@@ -73,14 +73,14 @@ fn template(family: usize, to: &str) -> Tcp {
     Tcp { src: OURS[family].parse().unwrap(), dst: to.parse().unwrap(), ..base }
 }
 
-/// Opens a connection to a kernel listener at `to` and sends 30 kB: the address of the next hop must be found
-/// first.
+/// Opens a connection to a kernel listener at `to` and sends 30 kB. The address of the next hop must be
+/// resolved first.
 async fn talks_to(device: &mut EthernetDevice, family: usize, to: &str) {
     let listener = TcpListener::bind((to, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
     let syn = Tcp { ports: (40_000 + family as u16, port), flags: 0x02, ..template(family, to) };
     device.send(&syn.packet(), TxMeta::default()).unwrap();
-    // The end of the connection before may still arrive.
+    // The end of the previous connection may still arrive.
     let answer = loop {
         let (answer, _, _) = next_tcp(device).await;
         if (answer.src, answer.ports) == (syn.dst, (port, syn.ports.0)) {
@@ -100,7 +100,7 @@ async fn talks_to(device: &mut EthernetDevice, family: usize, to: &str) {
     let mut read = vec![0; payload.len()];
     stream.read_exact(&mut read).unwrap();
     assert!(read == payload);
-    // A packet of the kernel's that never saw a wire has no checksum yet, and says so.
+    // A packet of the kernel that was never on a wire has an unfinished checksum and is marked as such.
     stream.write_all(&pattern(500)).unwrap();
     loop {
         let (segment, packet, meta) = next_tcp(device).await;
@@ -113,7 +113,7 @@ async fn talks_to(device: &mut EthernetDevice, family: usize, to: &str) {
 }
 
 #[test]
-fn neighbours_and_what_lies_behind_a_gateway_are_found() {
+fn neighbours_and_hosts_behind_a_gateway_are_reached() {
     on_a_cable(async |mut device| {
         for family in 0..2 {
             talks_to(&mut device, family, KERNEL[family]).await;
@@ -124,7 +124,7 @@ fn neighbours_and_what_lies_behind_a_gateway_are_found() {
 }
 
 #[test]
-fn the_kernel_finds_us() {
+fn kernel_resolves_our_address() {
     on_a_cable(async |mut device| {
         for family in 0..2 {
             let to = (OURS[family].parse::<IpAddr>().unwrap(), 80).into();
@@ -134,7 +134,7 @@ fn the_kernel_finds_us() {
             });
             let (syn, _, _) = next_tcp(&mut device).await;
             assert_eq!((syn.flags & 0x3F, syn.dst.to_string()), (0x02, OURS[family].to_owned()));
-            // The connection is refused: what counts is that it came.
+            // The test refuses the connection; it only checks that the SYN arrives.
             let reset = Tcp {
                 ports: (syn.ports.1, syn.ports.0),
                 seq: 0,
@@ -163,7 +163,7 @@ fn packets_without_route_are_counted_and_silent_neighbours_hold_few() {
 }
 
 #[test]
-fn an_address_of_the_kernels_is_refused_with_what_to_do() {
+fn address_of_the_kernel_is_refused_with_the_remedy() {
     on_a_cable(async |_| {
         let taken = OwnAddress { address: KERNEL[0].parse().unwrap(), prefix: 24 };
         let taken = EthernetOptions { addresses: vec![taken], gateways: Vec::new() };

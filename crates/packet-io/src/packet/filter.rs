@@ -1,6 +1,5 @@
-//! Filter of the packets that the kernel hands to a packet socket: TCP to ports of ours, and ICMP errors. A
-//! program of classic BPF (`Documentation/networking/filter.rst`), generated for one kind of link and one set
-//! of ports.
+//! The filter of a packet socket: TCP to ports of ours, and ICMP errors. A program of classic BPF
+//! (`Documentation/networking/filter.rst`), generated for one kind of link and one set of ports.
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -9,25 +8,25 @@ use libc::sock_filter;
 
 use crate::bpf::{JEQ, JGE, JGT, JSET, LDB, LDB_X, LDH, LDH_X, LDW, LDX_IP, PROTOCOL, RET};
 
-/// Protocol of a frame that carries IPv4, as `linux/if_ether.h` has it.
+/// Ethernet protocol of IPv4 (`linux/if_ether.h`).
 const ETH_P_IP: u32 = 0x0800;
 const ETH_P_IPV6: u32 = 0x86DD;
 const ICMP: u32 = 1;
 const TCP: u32 = 6;
 const ICMPV6: u32 = 58;
-/// ICMP "destination unreachable", which "too big" is one of (RFC 792).
+/// ICMP "destination unreachable", which includes "too big" (RFC 792).
 const UNREACHABLE: u32 = 3;
 /// ICMPv6 "destination unreachable" is 1, "packet too big" 2 (RFC 4443).
 const TOO_BIG_V6: u32 = 2;
-/// Offset and more-fragments are the low 14 bits; of these the offset alone says that the ports are not here.
+/// The low 14 bits are the fragment offset and the more-fragments flag; a packet with an offset has no ports.
 const FRAGMENT_OFFSET: u32 = 0x1FFF;
-/// More than any packet has: what is accepted is accepted whole.
+/// More than the length of any packet: accepts the whole packet.
 const WHOLE: u32 = 0x4_0000;
-/// The answer for ICMP errors, which may be about connections of the kernel: for a packet socket, which gets
-/// copies anyway, the same as [`WHOLE`].
+/// Result for ICMP errors, which may be about connections of the kernel. A packet socket receives copies
+/// anyway, so this has the effect of [`WHOLE`] there.
 pub(crate) const COPY: u32 = WHOLE + 1;
 
-/// Places that are jumped to.
+/// Jump targets.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Label {
     Next,
@@ -39,25 +38,25 @@ enum Label {
     Accept,
     Copy,
     Drop,
-    /// Behind so many instructions.
+    /// After this many instructions.
     Skip(u8),
 }
 
-/// An instruction; the labels are where it goes on if its condition holds and if it does not.
+/// An instruction; the labels are its targets if its condition is true and if it is false.
 type Step = (u32, Label, Label, u32);
 
-/// Packets that are accepted: segments to certain ports, and ICMP errors.
+/// Accepted packets: segments to certain ports, and ICMP errors.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Wanted<'a> {
-    /// Bytes of the link's header.
+    /// Length of the link header, bytes.
     pub(crate) link: u32,
     pub(crate) served: Option<u16>,
     pub(crate) own: Option<&'a RangeInclusive<u16>>,
-    /// Where the segments must be addressed to, if not anywhere; at most [`MAX_ADDRESSES`].
+    /// Destination addresses of accepted segments, at most [`MAX_ADDRESSES`]; all if empty.
     pub(crate) addresses: &'a [IpAddr],
 }
 
-/// A jump reaches 255 instructions, and an address of IPv6 takes eight.
+/// Limit because a jump spans 255 instructions and an IPv6 address takes eight.
 pub(crate) const MAX_ADDRESSES: usize = 16;
 
 pub(crate) fn program(wanted: Wanted<'_>) -> Vec<sock_filter> {
@@ -65,7 +64,7 @@ pub(crate) fn program(wanted: Wanted<'_>) -> Vec<sock_filter> {
     let place = |label: Label| places.iter().find(|(known, _)| *known == label).map(|(_, at)| *at);
     let distance = |from: usize, label: Label| match (label, place(label)) {
         (Label::Skip(count), _) => count,
-        // A place behind it, and the program is shorter than 256 instructions.
+        // The target is later, and the program is shorter than 256 instructions.
         (_, Some(at)) => (at - from - 1) as u8,
         (_, None) => 0,
     };
@@ -88,7 +87,7 @@ fn steps(wanted: Wanted<'_>) -> (Vec<Step>, Vec<(Label, usize)>) {
         steps.extend_from_slice(part);
     };
     let always = |label: Label| (JGE, label, label, 0);
-    // The kernel's own word for what the frame carries, whatever tags are in front of it.
+    // The kernel reports the protocol independent of VLAN tags.
     part(None, &[(LDW, Next, Next, PROTOCOL), (JEQ, Next, V6, ETH_P_IP)]);
     part(None, &[(LDB, Next, Next, link + 9), (JEQ, Icmp4, Next, ICMP), (JEQ, Next, Drop, TCP)]);
     part(None, &[(LDH, Next, Next, link + 6), (JSET, Drop, Next, FRAGMENT_OFFSET)]);
@@ -116,11 +115,11 @@ fn steps(wanted: Wanted<'_>) -> (Vec<Step>, Vec<(Label, usize)>) {
     (steps, places)
 }
 
-/// Goes on if a packet of this version is addressed to one of `addresses`, or to anybody if there are none.
+/// Continues if a packet of this IP version is addressed to one of `addresses`, or if `addresses` is empty.
 fn addressed_to(addresses: &[IpAddr], link: u32, v6: bool) -> Vec<Step> {
     let of_version: Vec<Vec<u32>> = addresses.iter().filter(|ip| ip.is_ipv6() == v6).map(words_of).collect();
     if of_version.is_empty() {
-        // Always true, but the kernel takes no extended program with an instruction that nothing leads to.
+        // Always true: the kernel rejects extended programs with unreachable instructions.
         let never = (JGE, Label::Drop, Label::Next, 0);
         return if addresses.is_empty() { Vec::new() } else { vec![never] };
     }
@@ -130,7 +129,7 @@ fn addressed_to(addresses: &[IpAddr], link: u32, v6: bool) -> Vec<Step> {
         let others = of_version.len() - 1 - n;
         for (k, word) in words.iter().enumerate() {
             let rest = words.len() - 1 - k;
-            // Equal: the next word, or past the other addresses. Not equal: the next address.
+            // Equal: the next word, or the end of the list. Not equal: the next address.
             let yes = Label::Skip(if rest > 0 { 0 } else { 2 * (others * words.len()) as u8 });
             let no = if others > 0 { Label::Skip(2 * rest as u8) } else { Label::Drop };
             steps.extend([(LDW, Label::Next, Label::Next, start + 4 * k as u32), (JEQ, yes, no, *word)]);
@@ -161,15 +160,15 @@ mod tests {
         answer(Wanted { link, served, own: own.as_ref(), addresses: &[] }, frame) > 0
     }
 
-    /// Returns the program's verdict on a frame, which is the same where the kernel runs its translation for
-    /// XDP.
+    /// Returns the program's verdict on a frame, and checks that its translation for XDP has the same one in
+    /// the kernel.
     fn answer(wanted: Wanted<'_>, frame: &[u8]) -> u32 {
         let program = program(wanted);
         let answer = classic_answer(wanted, &program, frame);
         if wanted.link == 14
             && let Some(translated) = answer_in_place(&program, frame)
         {
-            // Truncated and refused frames pass to the kernel.
+            // The translation passes truncated and rejected frames to the kernel.
             assert!(translated == answer || (answer == 0 && translated == PASS), "{translated} {answer}");
         }
         answer
@@ -178,7 +177,7 @@ mod tests {
     /// `XDP_PASS` of linux/bpf.h.
     const PASS: u32 = 2;
 
-    /// `None` without the right to load programs.
+    /// Runs the translation; `None` without the right to load programs.
     fn answer_in_place(program: &[sock_filter], frame: &[u8]) -> Option<u32> {
         let mut frame = frame.to_vec();
         let kind = if frame[14] >> 4 == 4 { ETH_P_IP } else { ETH_P_IPV6 };
@@ -189,7 +188,7 @@ mod tests {
         }
     }
 
-    /// The machine of classic BPF, as far as the program uses it.
+    /// Interprets the instructions of classic BPF that the program uses.
     fn classic_answer(wanted: Wanted<'_>, program: &[sock_filter], frame: &[u8]) -> u32 {
         let byte = |at: u32| frame.get(at as usize).map(|byte| u32::from(*byte));
         let half = |at: u32| Some(byte(at)? << 8 | byte(at + 1)?);
@@ -210,7 +209,7 @@ mod tests {
                 RET => return k,
                 _ => Some(a),
             };
-            // A load from behind the end refuses the frame.
+            // A load beyond the end rejects the frame.
             let Some(loaded) = loaded else { return 0 };
             if code == LDX_IP {
                 x = loaded
@@ -255,7 +254,7 @@ mod tests {
                 IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() ^ 1 << bit).into(),
             }
         };
-        // Alone, and among others of both families that differ in one bit.
+        // The address alone, and among others of both families that differ in one bit.
         let mut others: Vec<IpAddr> =
             own.iter().flat_map(|ip| [1, 40, 70, 100].map(|bit| near(*ip, bit))).collect();
         others.insert(5, own[0]);
@@ -278,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_of_icmp_pass_and_nothing_else_does() {
+    fn only_icmp_errors_pass_besides_segments() {
         let with = |template: Tcp, at: usize, protocol: u8, kind: u8| {
             let mut frame = to(80, template);
             let ip = if frame[14] >> 4 == 4 { 20 } else { 40 };
@@ -308,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_is_what_the_kernel_takes() {
+    fn kernel_accepts_the_program() {
         let any = Wanted { link: 0, ..Wanted::default() };
         let whole = Wanted { link: 14, served: Some(80), own: Some(&(1000..=1009)), addresses: &[] };
         assert!(program(whole).len() < 64, "{}", program(whole).len());

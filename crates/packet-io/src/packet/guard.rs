@@ -1,9 +1,9 @@
-//! Guards: listeners of the kernel that keep it from answering our segments with RST.
+//! Guards: listeners of the kernel that prevent it from answering our segments with RST.
 //!
-//! The kernel resets whatever is addressed to a port that none of its sockets has. A guard has the port, and
-//! discards without a word what arrives with a TTL below 255 (`IP_MINTTL`, `IPV6_MINHOPCOUNT`), that is:
-//! everything that came from further away than the same link, and all but what takes pains on it. It also
-//! keeps the port from other programs, shows up in `ss`, and goes with the process. It needs no right.
+//! The kernel resets segments to a port that none of its sockets has. A guard occupies the port and silently
+//! discards packets with a TTL below 255 (`IP_MINTTL`, `IPV6_MINHOPCOUNT`): all packets from beyond the link,
+//! and those from the link unless their sender sets the TTL to 255. It also keeps other programs from the
+//! port, is shown by `ss`, and ends with the process. It needs no privilege.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -18,28 +18,28 @@ use crate::interface::name_problem;
 use crate::privileges::OpenError;
 use crate::sockopt;
 
-/// Ports that are claimed together, by the guard of the first of them: other processes leave the block alone.
+/// Number of ports claimed by the guard of the first of them: other processes do not use the rest of a block.
 pub(super) const BLOCK: u16 = 64;
-/// Above what Linux gives to sockets that ask for any port (`net.ipv4.ip_local_port_range`).
+/// Above the ports that Linux gives to sockets without a port (`net.ipv4.ip_local_port_range`).
 const FIRST: u16 = 61_056;
-/// 61056 to 65535 in blocks.
+/// Number of blocks from 61056 to 65535.
 const BLOCKS: u16 = (u16::MAX - FIRST) / BLOCK + 1;
-/// The least that a segment may have left to be looked at by the kernel.
+/// Minimum TTL of a segment that the kernel processes.
 const MIN_TTL: i32 = 255;
 
 /// The guards of a device.
 #[derive(Debug, Default)]
 pub(crate) struct Guards {
-    /// Of the port that is served.
+    /// The guard of the served port.
     served: Option<(u16, Socket)>,
-    /// First port of those that are claimed for connections of ours.
+    /// First of the ports that are claimed for connections of ours.
     first: u16,
-    /// A guard for each of them that was used.
+    /// A guard for each of these ports that was used.
     own: Vec<OnceLock<Socket>>,
 }
 
 impl Guards {
-    /// As [`claim`](Guards::claim), for the device `subject` on `interface`.
+    /// Like [`claim`](Guards::claim), for the device `subject` on `interface`.
     pub(crate) fn claim_for(
         subject: &str,
         interface: &str,
@@ -53,8 +53,8 @@ impl Guards {
         claimed.map(Arc::new).map_err(|error| OpenError::guard(subject, served, error))
     }
 
-    /// Guards the port of `served`, and claims `wanted` ports, rounded up to whole blocks; fewer if others
-    /// have the rest.
+    /// Guards the port of `served`, and claims `wanted` ports, rounded up to whole blocks; fewer if other
+    /// processes have the rest.
     pub(crate) fn claim(served: Option<SocketAddr>, wanted: u16) -> io::Result<Guards> {
         let served = served.map(|served| guard(served).map(|guard| (served.port(), guard))).transpose()?;
         let mut guards = Guards { served, ..Guards::default() };
@@ -86,19 +86,19 @@ impl Guards {
         }
     }
 
-    /// The ports for connections of ours.
+    /// Returns the ports for connections of ours.
     pub(crate) fn ports(&self) -> Option<RangeInclusive<u16>> {
         let more = u16::try_from(self.own.len().checked_sub(1)?).ok()?;
         Some(self.first..=self.first + more)
     }
 
-    /// Whether the kernel would answer for the port that this packet leaves from: it would reset the
-    /// connection as soon as the peer answers, or the port is another program's.
+    /// True if the source port of this packet has no guard: the kernel would reset the connection at the
+    /// peer's first answer, or another program has the port.
     pub(crate) fn leave_open(&self, packet: &[u8]) -> bool {
         source_port(packet).is_some_and(|port| !self.covers(port))
     }
 
-    /// Whether `port` is guarded, or is now. Only that which is served and those that are claimed can be.
+    /// Guards `port` if it is the served port or a claimed one. Returns true if it is guarded.
     pub(crate) fn covers(&self, port: u16) -> bool {
         let Some(place) = port.checked_sub(self.first).and_then(|n| self.own.get(usize::from(n))) else {
             return self.served.as_ref().is_some_and(|(served, _)| *served == port);
@@ -106,14 +106,14 @@ impl Guards {
         if place.get().is_none()
             && let Ok(guard) = guard(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port))
         {
-            // Another queue that was quicker has one too; only one of the two can listen.
+            // Another queue may have set a guard first; only one of the two can listen.
             let _ = place.set(guard);
         }
         place.get().is_some()
     }
 }
 
-/// Blocks in a row, each with the guard of its first port.
+/// Consecutive blocks, each with the guard of its first port.
 #[derive(Default)]
 struct Anchors(Vec<(u16, Socket)>);
 
@@ -127,8 +127,8 @@ impl Anchors {
     }
 }
 
-/// A listener that hears nothing. `[::]` means every address of both families, or of IPv4 where there is no
-/// IPv6.
+/// Opens a listener that receives nothing. `[::]` means every address of both families, or of IPv4 on a host
+/// without IPv6.
 fn guard(address: SocketAddr) -> io::Result<Socket> {
     let everywhere = address.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED);
     match listen(address) {
@@ -150,7 +150,7 @@ fn listen(address: SocketAddr) -> io::Result<Socket> {
         sockopt::set(socket.as_fd(), libc::SOL_IPV6, libc::IPV6_MINHOPCOUNT, &MIN_TTL.to_ne_bytes())?;
     }
     sockopt::set(socket.as_fd(), libc::SOL_IP, libc::IP_MINTTL, &MIN_TTL.to_ne_bytes())?;
-    // A socket that accepts nothing does not mind connections of an earlier process to this port.
+    // The guard accepts nothing, so connections of an earlier process to this port do not matter.
     socket.set_reuse_address(true)?;
     socket.bind(&address.into())?;
     socket.listen(1)?;
@@ -172,7 +172,7 @@ mod tests {
         let body = || {
             let one = Guards::claim(None, 100).unwrap();
             assert_eq!(one.ports(), Some(FIRST..=FIRST + 2 * BLOCK - 1));
-            // A program that asks for a port in the middle of a block leaves the other blocks.
+            // A program with a port in the middle of a block leaves the other blocks usable.
             let busy = FIRST + 3 * BLOCK;
             let other = std::net::TcpListener::bind(("127.0.0.1", busy)).unwrap();
             let two = Guards::claim(None, 2 * BLOCK).unwrap();

@@ -1,4 +1,4 @@
-//! Sending IP packets as they are: the kernel routes them, finds the neighbour and applies its rules
+//! Sends IP packets with their headers: the kernel routes them, resolves the neighbour and applies its rules
 //! (`raw(7)`).
 
 use std::io;
@@ -10,11 +10,11 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use crate::reactor::Reactor;
 
-/// Raw sockets that send, one for each family.
+/// Raw sockets for sending, one per family.
 #[derive(Debug)]
 pub(crate) struct Out {
     v4: OneFamily,
-    /// A host may do without IPv6.
+    /// `None` on a host without IPv6.
     v6: Option<OneFamily>,
 }
 
@@ -25,16 +25,18 @@ struct OneFamily {
 }
 
 impl Out {
+    /// Opens the sockets.
+    ///
     /// # Errors
-    /// Without CAP_NET_RAW.
+    /// CAP_NET_RAW is missing.
     pub(crate) fn open() -> io::Result<Out> {
         Ok(Out { v4: OneFamily::open(Domain::IPV4)?, v6: OneFamily::open(Domain::IPV6).ok() })
     }
 
-    /// Never blocks.
+    /// Sends a packet; never blocks.
     ///
     /// # Errors
-    /// `WouldBlock` where the socket has no room; any other is about this packet: no route, too long, a
+    /// `WouldBlock` if the socket has no room. Other errors concern this packet: no route, too long, a
     /// firewall's rule.
     pub(crate) fn send(&self, packet: &[u8]) -> io::Result<()> {
         let Some(destination) = destination(packet) else { return Err(io::ErrorKind::InvalidInput.into()) };
@@ -56,14 +58,13 @@ impl Out {
 
 impl OneFamily {
     fn open(family: Domain) -> io::Result<OneFamily> {
-        // With this protocol the header is ours, and nothing is received.
+        // With this protocol the packet includes the IP header, and nothing is received.
         let protocol = Protocol::from(libc::IPPROTO_RAW);
         let socket = Socket::new(family, Type::RAW.nonblocking(), Some(protocol))?;
         Ok(OneFamily { reactor: Reactor::default(), socket })
     }
 }
 
-/// Where an IP packet goes.
 fn destination(packet: &[u8]) -> Option<IpAddr> {
     match packet.first()? >> 4 {
         4 => Some(Ipv4Addr::from(*packet.get(16..)?.first_chunk::<4>()?).into()),

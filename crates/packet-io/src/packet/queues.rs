@@ -1,6 +1,6 @@
-//! Several packet sockets for one interface (`PACKET_FANOUT`), one for each core.
+//! Several packet sockets on one interface (`PACKET_FANOUT`), one per core.
 //!
-//! Each frame comes to one of them, to the first until the kernel is given a program that chooses. The queues
+//! Each frame goes to one of them: to the first until the kernel gets a program that chooses. The queues
 //! share their guards.
 
 use std::io;
@@ -20,14 +20,14 @@ use crate::sockopt;
 const PACKET_FANOUT: i32 = 18;
 const PACKET_FANOUT_DATA: i32 = 22;
 const PACKET_FANOUT_CBPF: u32 = 6;
-/// The kernel finds a number for the group that nobody uses (Linux 4.12).
+/// The kernel chooses an unused number for the group (Linux 4.12).
 const PACKET_FANOUT_FLAG_UNIQUEID: u32 = 0x2000;
 
 impl PacketDevice {
-    /// Opens so many queues on `interface` for the ports of `guards`.
+    /// Opens `count` queues on `interface` for the ports of `guards`.
     ///
     /// # Errors
-    /// As [`open`](PacketDevice::open).
+    /// Those of [`open`](PacketDevice::open).
     pub(super) fn queues(
         interface: &str,
         options: PacketOptions,
@@ -49,7 +49,7 @@ impl PacketDevice {
         Ok(queues)
     }
 
-    /// Makes a group of sockets with this one in it; returns its number.
+    /// Creates a group of sockets with this one in it; returns its number.
     fn found_group(&self) -> io::Result<u16> {
         self.join((PACKET_FANOUT_FLAG_UNIQUEID | PACKET_FANOUT_CBPF) << 16)?;
         let value = sockopt::get(self.socket.as_fd(), libc::SOL_PACKET, PACKET_FANOUT, size_of::<i32>())?;
@@ -66,7 +66,7 @@ impl PacketDevice {
         sockopt::set(self.socket.as_fd(), libc::SOL_PACKET, PACKET_FANOUT, &argument.to_ne_bytes())
     }
 
-    /// Lets the kernel choose among the queues of this device as `steering` does.
+    /// Makes the kernel choose among the queues of this device as `steering` does.
     pub(super) fn choose_queue_by(&self, steering: &Steering) -> io::Result<()> {
         let program = queue_program::for_packets(steering);
         bpf::set_program(self.socket.as_fd(), libc::SOL_PACKET, PACKET_FANOUT_DATA, &program)
@@ -92,7 +92,7 @@ mod tests {
             return;
         }
         let work = || {
-            // A link, and who sends on it.
+            // A link with a sender.
             let Ok(mut link) = TunDevice::open("pioq", TunOptions::default()) else {
                 println!("skipped: there is no /dev/net/tun");
                 return;

@@ -1,12 +1,13 @@
-//! The fast way to an address of the host: the kernel moves what is for the stack from the interface to a TUN
-//! device of ours, and what the stack writes there to the interface's neighbours.
+//! Redirection, the fast path to an address of the host: the kernel moves the stack's packets from the
+//! interface to a TUN device of ours, and moves packets that the stack writes there to the interface's
+//! neighbours.
 //!
-//! Two small programs do it, one at the interface, one at the TUN. Super-packets pass whole both ways, and
-//! the kernel's TCP never sees the segments; copies of ICMP errors come along, and the kernel gets them too.
-//! Routes and neighbours are those of the kernel, but none of its firewall rules sees these packets. The
-//! programs and the TUN go with the process.
+//! Two small programs do this, one at the interface and one at the TUN. Super-packets pass whole in both
+//! directions, and the kernel's TCP never sees the segments; ICMP errors are copied, so the kernel gets them
+//! too. The kernel's routes and neighbours apply, but none of its firewall rules. Programs and TUN end with
+//! the process.
 //!
-//! It takes an Ethernet, Linux 6.6, CAP_NET_ADMIN and CAP_BPF.
+//! It requires an Ethernet, Linux 6.6, CAP_NET_ADMIN and CAP_BPF.
 
 use std::io;
 use std::net::IpAddr;
@@ -25,25 +26,25 @@ use crate::interface::Interface;
 use crate::privileges::OpenError;
 use crate::tun::{TunDevice, TunOptions};
 
-/// Name of the TUN; the kernel finds the number.
+/// Name of the TUN; the kernel chooses the number.
 const NAME: &str = "brisk%d";
 
 /// A queue of the TUN.
 #[derive(Debug)]
 pub(super) struct RedirectDevice {
-    /// The programs, first to go.
+    /// The programs, which are dropped first.
     _running: Arc<[OwnedFd; 2]>,
     tun: TunDevice,
     guards: Arc<Guards>,
-    /// Of the interface.
+    /// MTU of the interface.
     mtu: usize,
 }
 
 impl RedirectDevice {
-    /// So many queues for what is addressed to `addresses` and the ports of `guards`.
+    /// Opens `count` queues for packets to `addresses` and the ports of `guards`.
     ///
     /// # Errors
-    /// Where something is missing that it takes, and for no addresses or more than [`MAX_ADDRESSES`].
+    /// A requirement is missing, or there are no addresses or more than [`MAX_ADDRESSES`].
     pub(super) fn open_queues(
         interface: &str,
         addresses: &[IpAddr],
@@ -51,7 +52,7 @@ impl RedirectDevice {
         guards: &Arc<Guards>,
         count: usize,
     ) -> Result<Vec<RedirectDevice>, OpenError> {
-        // All other packets are for the kernel, or on their way through this host.
+        // Other packets are for the kernel, or are forwarded by this host.
         if addresses.is_empty() || addresses.len() > MAX_ADDRESSES {
             return Err(OpenError::unsupported(
                 format!("packet:{interface}"),

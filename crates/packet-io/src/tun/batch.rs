@@ -1,10 +1,10 @@
-//! Packets that are handed to the kernel together, in one call.
+//! Passes several packets to the kernel in one call.
 //!
-//! A packet for a program of this host wakes it, and where both run on one core the kernel lets it have that
-//! core when our call is over: with a call for each packet it runs after each, and bulk on an address of the
-//! host costs a third more (docs/notes/performance-bulk.md, "One call for all packets of a round"). Where the
-//! system has no `io_uring`, or does not allow it, packets are written one by one, as those are that the
-//! kernel did not take here: so its reasons are heard where they always are.
+//! A packet for a program of this host wakes that program. If both run on one core, the kernel schedules it
+//! when our call ends: with a call per packet it runs after each, and bulk on an address of the host costs a
+//! third more (docs/notes/performance-bulk.md, "One call for all packets of a round"). Without `io_uring`,
+//! packets are written one by one. So are packets that the kernel refuses here, which reports the reason in
+//! the usual way.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -24,7 +24,7 @@ pub(super) struct Batch {
     starts: Vec<Start>,
 }
 
-/// A packet's `virtio_net_hdr` and its headers.
+/// A packet's `virtio_net_hdr` and headers.
 #[derive(Clone, Copy, Debug)]
 struct Start {
     bytes: [u8; VnetHeader::LEN + Headers::MAX],
@@ -32,14 +32,14 @@ struct Start {
 }
 
 impl Batch {
-    /// `None` where there is no such thing.
+    /// Returns `None` if `io_uring` is missing or not permitted.
     pub(super) fn open() -> Option<Batch> {
         let start = Start { bytes: [0; VnetHeader::LEN + Headers::MAX], len: 0 };
         Uring::open().ok().map(|uring| Batch { uring, starts: vec![start; MAX] })
     }
 
-    /// Describes the packets up to the first that has to be sent in another way; answers how many those are.
-    /// Nothing will be written of those that are taken already.
+    /// Describes the packets up to the first that needs another path; returns their number. Packets that are
+    /// marked as taken count too, but are not written again.
     fn describe(&mut self, packets: &[Gathered<'_>], big: &mut Option<Locals>) -> usize {
         let described = packets.iter().zip(&mut self.starts);
         described
@@ -48,8 +48,8 @@ impl Batch {
             .count()
     }
 
-    /// Writes packets that have been described with one call, and marks those that were written. Answers
-    /// itself for another time; `None` if nothing can be written in this way.
+    /// Writes described packets in one call, and marks those that were written. Returns itself for the next
+    /// call; `None` if `io_uring` cannot write here.
     fn write(self, fd: BorrowedFd<'_>, packets: &mut [Gathered<'_>]) -> Option<Batch> {
         let Batch { uring, starts } = self;
         let described = packets.iter().zip(&starts).enumerate().filter(|(_, (packet, _))| !packet.taken);
@@ -68,7 +68,7 @@ impl Batch {
 }
 
 impl Start {
-    /// Takes the headers of a packet that the kernel is to finish; false if it has to be sent in another way.
+    /// Describes the headers of a packet that the kernel finishes; false if the packet needs another path.
     fn describe(&mut self, packet: &Gathered<'_>, big: &mut Option<Locals>) -> bool {
         let Some(headers) = Headers::of(packet.headers).filter(|_| packet.tx.partial_checksum) else {
             return false;
@@ -100,12 +100,12 @@ impl Start {
 }
 
 impl TunDevice {
-    /// [`send_batch`](brisk_device::Device::send_batch).
+    /// Implements [`send_batch`](brisk_device::Device::send_batch).
     pub(super) fn send_together(&mut self, packets: &mut [Gathered<'_>]) -> io::Result<()> {
         let mut rest = packets;
         while !rest.is_empty() {
             let count = match &mut self.batch {
-                // Waiting bytes come first.
+                // Waiting pieces go first.
                 Some(batch) if self.cut.left.is_empty() => batch.describe(rest, &mut self.big),
                 _ => 0,
             };
@@ -124,7 +124,7 @@ impl TunDevice {
         Ok(())
     }
 
-    /// Writes packets that have been described, and counts those that were written.
+    /// Writes described packets, and counts those that were written.
     fn write_together(&mut self, batch: Batch, packets: &mut [Gathered<'_>]) {
         let before: Vec<bool> = packets.iter().map(|packet| packet.taken).collect();
         self.batch = batch.write(self.fd.as_fd(), packets);
@@ -149,7 +149,7 @@ mod tests {
     use crate::tun::{TunOptions, read_packet};
     use brisk_device::{Device, TxMeta};
 
-    /// Long and short packets of a stream of bytes that starts at `seq`.
+    /// Returns long and short packets of a byte stream that starts at `seq`.
     fn stream(template: &Tcp, mut seq: u32) -> Vec<Vec<u8>> {
         let mut packets = Vec::new();
         for len in [13_000, 200, 6_500, 1, 1_300, 13_000, 20, 9_000] {
@@ -160,13 +160,13 @@ mod tests {
         packets
     }
 
-    /// The packets as the driver hands them over: long ones with their payload elsewhere.
+    /// Returns the packets as the driver passes them: long ones with separate payload.
     fn gathered(packets: &[Vec<u8>]) -> Vec<Gathered<'_>> {
         let tx = TxMeta { segment_size: Some(1_300), partial_checksum: true, twice: false };
         let mut gathered = Vec::new();
         for (n, packet) in packets.iter().enumerate() {
             let total = Headers::of(packet).unwrap().total();
-            // A short one in one piece, a long one in two or three.
+            // A short packet in one piece, a long one in two or three.
             let (headers, payload) = packet.split_at(if packet.len() < 1_000 { packet.len() } else { total });
             let (first, second) =
                 payload.split_at(if n % 2 == 0 { payload.len() } else { payload.len() / 3 });
@@ -175,7 +175,7 @@ mod tests {
         gathered
     }
 
-    /// The kernel's TCP reads from a device what was sent to it together.
+    /// Sends packets in one call; the kernel's TCP reads their data.
     async fn is_read(mut device: TunDevice, template: Tcp, kernel: &str) {
         let listener = TcpListener::bind(SocketAddr::new(kernel.parse::<IpAddr>().unwrap(), 0)).unwrap();
         let ours = connect(&mut device, template, listener.local_addr().unwrap().port()).await;
@@ -190,7 +190,7 @@ mod tests {
         let mut read = vec![0; payloads.len()];
         stream_of_ours.read_exact(&mut read).unwrap();
         assert!(read == payloads);
-        // Packets that were taken are not sent again.
+        // Packets marked as taken are not sent again.
         device.send_batch(&mut together).unwrap();
         let counters = device.counters();
         assert_eq!((counters.sent - before, counters.send_refused), (packets.len() as u64, 0));
@@ -209,7 +209,8 @@ mod tests {
         });
     }
 
-    /// A device that takes a few packets of 40 kB until somebody reads them, and who reads.
+    /// Returns a device that takes a few packets of 40 kB until they are read, and the descriptor that reads
+    /// them.
     fn narrow() -> (TunDevice, std::os::fd::OwnedFd) {
         let (near, far) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::NONBLOCK, None)
@@ -260,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_kernel_knows_no_writes_that_do_not_wait_there_is_no_batch() {
+    fn batch_ends_without_nonblocking_writes() {
         let Some(mut batch) = Batch::open() else { return println!("skipped: no io_uring here") };
         let name = std::fs::File::options().write(true).open("/proc/self/comm").unwrap();
         let packets = stream(&Tcp::v4(), 1);

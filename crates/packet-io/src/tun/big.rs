@@ -1,14 +1,13 @@
-//! Super-packets of more than 64 kB, which the kernel takes whole where they end in this host.
+//! Super-packets of more than 64 kB, which the kernel accepts whole if they end in this host.
 //!
-//! An IPv4 packet too long for its length field has 0 there, and its length is that of the buffer handed over
-//! (Linux 6.3, "BIG TCP"); a TUN accepts one since 6.6. One write then moves four times as much, the kernel's
-//! TCP hears of it once, and wakes its reader once: bulk to a program of this host costs half as much
-//! (docs/notes/performance-bulk.md, "Packets of 256 kB").
+//! An IPv4 packet that is too long for its length field has 0 there, and the length of the buffer counts
+//! (Linux 6.3, "BIG TCP"); a TUN accepts such a packet since 6.6. One write then moves four times as much,
+//! the kernel's TCP processes it once, and wakes its reader once: bulk to a program of this host costs half
+//! as much (docs/notes/performance-bulk.md, "Packets of 256 kB").
 //!
-//! Where the packet goes on to another host it leaves in pieces of 64 kB, as ever: most interfaces take no
-//! more, and for them the kernel would cut it into single segments. IPv6 packets also leave in such pieces,
-//! because a greater length needs an extension header, and so do packets for which the kernel finds no
-//! memory.
+//! Packets to other hosts leave in pieces of 64 kB: most interfaces accept no more, and the kernel would cut
+//! the packet into single segments for them. IPv6 packets also leave in such pieces, because a greater length
+//! needs an extension header, and so do packets for which the kernel has no memory.
 
 use std::collections::HashMap;
 use std::io;
@@ -17,15 +16,15 @@ use std::time::{Duration, Instant};
 
 use crate::routes::Routes;
 
-/// How long an answer of the kernel's about an address is believed.
+/// How long an answer of the kernel about an address is kept.
 const BELIEVED: Duration = Duration::from_secs(1);
 /// Maximum number of addresses whose answers are kept.
 const MAX_KNOWN: usize = 256;
-/// The first Linux release that takes such packets from a TUN. Earlier ones store a packet in single pages,
-/// at most 17.
+/// First Linux release that accepts such packets from a TUN. Earlier ones store a packet in at most 17 single
+/// pages.
 const SINCE: (u32, u32) = (6, 6);
 
-/// Which addresses are this host's, as the kernel says.
+/// Which addresses this host has, according to the kernel.
 #[derive(Debug)]
 pub(super) struct Locals {
     routes: Routes,
@@ -39,8 +38,8 @@ struct Answer {
 }
 
 impl Locals {
-    /// Opens the table of the calling thread's network namespace; `None` where the kernel takes no such
-    /// packets, or cannot be asked.
+    /// Opens the tables of the calling thread's network namespace; `None` if the kernel does not accept such
+    /// packets, or cannot be queried.
     pub(super) fn open() -> Option<Locals> {
         let release = rustix::system::uname();
         let takes_them = version(release.release().to_str().ok()?)? >= SINCE;
@@ -48,7 +47,7 @@ impl Locals {
         routes.map(|routes| Locals { routes, known: HashMap::new() })
     }
 
-    /// Whether packets with these headers end in this host, and may be of any length.
+    /// True if packets with these headers end in this host and may have any length.
     pub(super) fn take_whole(&mut self, headers: &[u8]) -> bool {
         match headers.get(16..).and_then(|rest| rest.first_chunk::<4>()) {
             Some(&to) if headers.first().is_some_and(|first| first >> 4 == 4) => self.are_of(to.into()),
@@ -72,12 +71,12 @@ impl Locals {
     }
 }
 
-/// Whether the kernel had no room for a packet of that length; shorter ones may do.
+/// True if the kernel had no room for a packet of that length; shorter ones may succeed.
 pub(super) fn is_for_want_of_room(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM | libc::EMSGSIZE))
 }
 
-/// The first two numbers of a release of Linux: "6.18.44-generic" is (6, 18).
+/// Returns the first two numbers of a Linux release: "6.18.44-generic" is (6, 18).
 fn version(release: &str) -> Option<(u32, u32)> {
     let (major, rest) = release.split_once('.')?;
     let minor: String = rest.chars().take_while(char::is_ascii_digit).collect();
@@ -100,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_of_the_host_and_no_other_takes_them_whole() {
+    fn long_packets_pass_whole_only_to_addresses_of_the_host() {
         if !has_sys_admin() {
             println!("skipped: needs CAP_SYS_ADMIN to create a network namespace");
             return;

@@ -1,9 +1,9 @@
-//! A TUN device with several queues (`IFF_MULTI_QUEUE`), one for each core.
+//! A TUN device with several queues (`IFF_MULTI_QUEUE`), one per core.
 //!
-//! The kernel spreads flows over the queues by a hash of its own, and follows the queue that a flow is sent
-//! from: after the first answer its packets come where it is served, until nothing was sent for three
-//! seconds. If it takes our program (`TUNSETSTEERINGEBPF`, Linux 4.16, CAP_BPF), they come there from the
-//! first one on. [`steering`](brisk_device::steering) handles packets on another queue.
+//! The kernel distributes flows by a hash of its own, and follows the queue from which a flow is sent: after
+//! the first answer, packets arrive on the queue that serves the flow, until nothing was sent for three
+//! seconds. If it accepts our program (`TUNSETSTEERINGEBPF`, Linux 4.16, CAP_BPF), the first packet arrives
+//! there too. [`steering`](brisk_device::steering) handles packets on another queue.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -20,15 +20,14 @@ use crate::queue_program;
 const TUNSETSTEERINGEBPF: libc::Ioctl = libc::_IOR::<libc::c_int>(b'T' as u32, 224);
 
 impl TunDevice {
-    /// Opens so many queues of the TUN device `name`, which is created if there is none. One queue is the
-    /// device as [`open`](TunDevice::open) has it; more work only on a device that was made for several.
+    /// Opens `count` queues of the TUN device `name`, which is created if it does not exist. One queue is the
+    /// same as [`open`](TunDevice::open); more need a device that was created for several.
     ///
-    /// Other than a device with one queue, such a device takes queues from everybody who asks, so that a
-    /// second process would take flows away from the first: if somebody has a queue already, it counts as
-    /// busy.
+    /// The kernel gives queues of such a device to every process that asks, so a second process would take
+    /// flows from the first. Therefore the device counts as busy if one of its queues is already open.
     ///
     /// # Errors
-    /// As [`open`](TunDevice::open).
+    /// Those of [`open`](TunDevice::open).
     pub fn open_queues(name: &str, options: TunOptions, count: usize) -> Result<Vec<TunDevice>, OpenError> {
         if count <= 1 {
             return TunDevice::open(name, options).map(|device| vec![device]);
@@ -41,11 +40,11 @@ impl TunDevice {
         (0..count).map(|_| TunDevice::open(name, options)).collect()
     }
 
-    /// Creates a new TUN device with so many queues. `pattern` is its name with `%d` for a number that the
-    /// kernel finds. Packets sent there go on to other hosts.
+    /// Creates a TUN device with `count` queues. `pattern` is its name with `%d` for a number that the kernel
+    /// chooses. Packets sent there go on to other hosts.
     ///
     /// # Errors
-    /// As [`open`](TunDevice::open).
+    /// Those of [`open`](TunDevice::open).
     pub(crate) fn open_new(
         pattern: &str,
         options: TunOptions,
@@ -58,7 +57,7 @@ impl TunDevice {
         std::iter::once(Ok(first)).chain(others).collect()
     }
 
-    /// Lets the kernel choose among the queues of this device as `steering` does.
+    /// Makes the kernel choose among the queues of this device as `steering` does.
     pub(super) fn choose_queue_by(&self, steering: &Steering) -> io::Result<()> {
         let program =
             extended::answering(&queue_program::for_packets(steering)).ok_or(io::ErrorKind::InvalidInput)?;
@@ -73,7 +72,8 @@ impl TunDevice {
     }
 }
 
-/// Whether somebody has a queue of the interface, and goes on having one: it has a carrier for as long.
+/// True if a queue of the interface is open and stays open: then the interface has a carrier during all
+/// `retries`.
 fn is_held(name: &str, retries: u32) -> bool {
     let held = || Interface::named(name).and_then(|interface| interface.has_carrier()).unwrap_or(false);
     for _ in 0..retries {
@@ -119,14 +119,15 @@ mod tests {
             let error = open(2).unwrap_err();
             assert!(error.to_string().contains("another process holds this device"), "{error}");
             drop(queues);
-            // It was ours alone: with the last queue it has gone, and one of another kind can be made.
+            // The last queue was ours, so the device was removed, and a device of another kind can be
+            // created.
             let one = opened(1).unwrap();
             assert_eq!(one.len(), 1);
             assert!(open(2).is_err());
         };
         Namespace::anonymous().unwrap().run(work).unwrap();
     }
-    /// Starts a connection of the kernel's, for its SYN.
+    /// Starts a connection of the kernel, which sends a SYN.
     fn dial(to: SocketAddr) -> Socket {
         let socket = Socket::new(Domain::for_address(to), Type::STREAM.nonblocking(), None).unwrap();
         let error = socket.connect(&to.into()).unwrap_err();
@@ -135,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_brings_each_connection_to_its_own_queue() {
+    fn kernel_steers_each_connection_to_its_queue() {
         if !has_sys_admin() || !has_net_admin() {
             println!("skipped: a TUN in a network namespace needs CAP_SYS_ADMIN and CAP_NET_ADMIN");
             return;
@@ -159,7 +160,7 @@ mod tests {
             for (index, queue) in queues.iter().enumerate() {
                 let (mut buffer, before) = ([0; 2000], found.len());
                 while let Ok(len) = queue.recv(&mut buffer) {
-                    // Besides the SYNs there are messages of IPv6's neighbour discovery.
+                    // Messages of IPv6 neighbour discovery also arrive.
                     if let Some(tuple) = brisk_wire::four_tuple(&buffer[..len]) {
                         assert_eq!(steering.queue_of_packet(&buffer[..len]), Some(index), "{tuple:?}");
                         found.insert(tuple);

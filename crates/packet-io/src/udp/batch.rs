@@ -1,8 +1,7 @@
-//! Datagrams on their way out, collected so that one system call sends many (`UDP_SEGMENT`).
+//! Outgoing datagrams, collected so that one system call sends many (`UDP_SEGMENT`).
 //!
-//! Unlike TCP's segmentation offload this takes *different* packets, as long as they go to the same peer, are
-//! equally long (the last may be shorter) and carry the same ECN bits. Datagrams to one peer keep their
-//! order.
+//! Unlike TCP's segmentation offload this sends *different* packets, if they have the same peer, the same
+//! length (the last may be shorter) and the same ECN bits. Datagrams to one peer keep their order.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -10,9 +9,9 @@ use std::ops::Range;
 
 use super::peers::Route;
 
-/// The longest chain of datagrams in one call: the IPv4 limit of one unsegmented datagram.
+/// Maximum length of a chain in one call: the IPv4 limit of one unsegmented datagram.
 pub(super) const MAX_BYTES: usize = 65_507;
-/// Buffers kept for reuse.
+/// Maximum number of buffers that are kept for reuse.
 const SPARE: usize = 16;
 
 /// A chain of datagrams to one peer.
@@ -26,19 +25,18 @@ pub(super) struct Batch {
     /// Bytes that have been sent.
     sent: usize,
     datagrams: usize,
-    /// A datagram shorter than the others came: nothing may follow it.
+    /// True after a datagram that is shorter than the others: none may follow it.
     closed: bool,
 }
 
 impl Batch {
-    /// Returns the bytes that are still to be sent: all of them, or one datagram if the kernel cannot
-    /// segment.
+    /// Returns the unsent bytes: all of them, or one datagram if the kernel cannot segment.
     pub(super) fn next(&self, segmentation: bool) -> &[u8] {
         let rest = self.buffer.get(self.sent..).unwrap_or_default();
         if segmentation { rest } else { rest.get(..self.segment_size).unwrap_or(rest) }
     }
 
-    /// Goes on behind the first `bytes` of what [`next`](Batch::next) gave.
+    /// Marks the first `bytes` of [`next`](Batch::next) as sent.
     pub(super) fn advance(&mut self, bytes: usize) {
         self.sent += bytes;
     }
@@ -47,7 +45,7 @@ impl Batch {
         self.route.outer == outer && self.ecn == ecn && self.sent == 0 && self.room(len, max_datagrams) > 0
     }
 
-    /// How many datagrams of `len` bytes it takes. One that is shorter than the others is its last.
+    /// Returns how many datagrams of `len` bytes fit. One that is shorter than the others is the last.
     fn room(&self, len: usize, max_datagrams: usize) -> usize {
         if self.closed || len > self.segment_size {
             return 0;
@@ -58,7 +56,7 @@ impl Batch {
     }
 }
 
-/// All chains that wait, oldest first.
+/// All waiting chains, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Batches {
     queue: VecDeque<Batch>,
@@ -66,8 +64,8 @@ pub(super) struct Batches {
 }
 
 impl Batches {
-    /// Adds `count` datagrams of `len` bytes each. `write` appends those with the numbers that it is given,
-    /// from 0 on, to a buffer. Chains grow to `max_datagrams`.
+    /// Adds `count` datagrams of `len` bytes each. `write` appends the datagrams with the given indices, from
+    /// 0 on, to a buffer. Chains have at most `max_datagrams`.
     pub(super) fn add(
         &mut self,
         route: Route,
@@ -87,8 +85,8 @@ impl Batches {
         }
     }
 
-    /// The chain that a datagram joins: the youngest to its peer, for only that may grow, or datagrams would
-    /// overtake each other; a new one if that does not take it.
+    /// Returns the chain for a datagram: the youngest to its peer, because with any other, datagrams would
+    /// overtake each other; a new one if the youngest cannot take it.
     fn chain_for(&mut self, route: Route, ecn: u8, len: usize, max_datagrams: usize) -> &mut Batch {
         let youngest = self.queue.iter().rposition(|batch| batch.route.outer == route.outer);
         let takes = |at: &usize| self.queue[*at].takes(route.outer, ecn, len, max_datagrams);
@@ -101,7 +99,7 @@ impl Batches {
         &mut self.queue[at]
     }
 
-    /// The chains that wait, oldest first.
+    /// Returns the waiting chains, oldest first.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Batch> {
         self.queue.iter_mut()
     }
@@ -110,7 +108,7 @@ impl Batches {
         self.queue.front_mut()
     }
 
-    /// Forgets the oldest chain, which has been sent.
+    /// Removes the oldest chain after it was sent.
     pub(super) fn pop(&mut self) {
         if let Some(Batch { mut buffer, .. }) = self.queue.pop_front()
             && self.spare.len() < SPARE
@@ -124,7 +122,7 @@ impl Batches {
         self.queue.len()
     }
 
-    /// Bytes that wait.
+    /// Returns the number of waiting bytes.
     pub(super) fn bytes(&self) -> usize {
         self.queue.iter().map(|chain| chain.next(true).len()).sum()
     }
@@ -138,7 +136,7 @@ mod tests {
         Route { outer: SocketAddr::from(([192, 0, 2, 1], port)), from: None }
     }
 
-    /// Lengths of the chains that these datagrams (peer, ECN, length) form.
+    /// Returns the lengths of the chains that these datagrams (peer, ECN, length) form.
     fn chains(datagrams: &[(u16, u8, usize)], max: usize) -> Vec<usize> {
         let mut batches = Batches::default();
         for &(port, ecn, len) in datagrams {

@@ -1,8 +1,8 @@
 //! Converts ICMP errors about datagrams to errors about the segments in them.
 //!
 //! The kernel queues an error with its datagram (`IP_RECVERR`). A host without a listener on the port reports
-//! that in one round trip, and a connection attempt there ends at once, as after a reset. The stack judges
-//! the error by the sequence number in the datagram (RFC 5927).
+//! that in one round trip, and a connection attempt ends at once, as after a reset. The stack checks the
+//! sequence number in the datagram (RFC 5927).
 
 use std::io;
 use std::net::IpAddr;
@@ -16,15 +16,16 @@ use super::peers::{LOCAL_INNER, canonical};
 use super::{UdpDevice, is_unreachable};
 use crate::{message, sockopt};
 
-/// Errors taken from the queue in one call.
+/// Maximum number of errors taken from the queue in one call.
 const BATCH: usize = 16;
-/// Bytes of control messages: the error with the address of its sender, and the metadata of each datagram.
+/// Buffer for control messages, bytes: the error with its sender's address, and the metadata of each
+/// datagram.
 const CONTROL: usize = 256;
 /// `SO_EE_ORIGIN_ICMP` and `SO_EE_ORIGIN_ICMP6` of linux/errqueue.h.
 const ICMP: u8 = 2;
 const ICMPV6: u8 = 3;
 
-/// Asks the kernel to queue errors; otherwise it reports none.
+/// Makes the kernel queue errors; otherwise it reports none.
 pub(super) fn enable(fd: BorrowedFd<'_>, v6: bool) {
     let on = 1i32.to_ne_bytes();
     let _ = sockopt::set(fd, libc::IPPROTO_IP, libc::IP_RECVERR, &on);
@@ -48,7 +49,7 @@ impl UdpDevice {
             let taken = message::receive_error(self.socket.as_fd(), &mut head, &mut control);
             let (len, to, control_len) = match taken {
                 Ok(taken) => taken,
-                // The error of the socket, which is in the queue too.
+                // The socket's pending error, which is in the queue too.
                 Err(error) if is_unreachable(&error) => continue,
                 Err(_) => return count,
             };
@@ -63,14 +64,14 @@ impl UdpDevice {
                 count += 1;
             }
         }
-        // There may be more.
+        // The queue may have more.
         self.has_errors = true;
         count
     }
 }
 
-/// Returns the packet that the stack has sent to `peer` as a datagram with this head, without its options and
-/// data.
+/// Returns the packet that the stack has sent to `peer` as a datagram with this header, without its options
+/// and data.
 fn quoted(head: &[u8; HEADER_LEN], peer: [u8; 16]) -> Vec<u8> {
     let [_, flags, w0, w1, q0, q1, q2, q3, a0, a1, a2, a3, s0, s1, d0, d1] = *head;
     let mut packet = vec![0x60, 0, 0, 0, 0, 20, 6, 64];
@@ -80,8 +81,8 @@ fn quoted(head: &[u8; HEADER_LEN], peer: [u8; 16]) -> Vec<u8> {
     packet
 }
 
-/// Returns the kind of the error in one of these control messages (`sock_extended_err` of linux/errqueue.h),
-/// if it reports an unreachable port.
+/// Returns the kind of the error in the control messages (`sock_extended_err` of linux/errqueue.h), if it
+/// reports an unreachable port.
 fn port_unreachable(mut control: &[u8]) -> Option<IcmpKind> {
     const WORD: usize = size_of::<usize>();
     while let Some((len, rest)) = control.split_first_chunk::<WORD>() {
@@ -95,7 +96,7 @@ fn port_unreachable(mut control: &[u8]) -> Option<IcmpKind> {
                 (i32::from_ne_bytes(*level), i32::from_ne_bytes(*kind)),
                 (libc::IPPROTO_IP, libc::IP_RECVERR) | (libc::IPPROTO_IPV6, libc::IPV6_RECVERR)
             );
-            // A socket of both families gets errors of IPv4 as messages of IPv6.
+            // A socket of both families gets IPv4 errors as IPv6 messages.
             let is_it = is_error && matches!((origin, icmp_type, code), (ICMP, 3, 3) | (ICMPV6, 1, 4));
             if is_it {
                 return Some(IcmpKind::PortUnreachable);
@@ -146,7 +147,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn port_that_nobody_has_is_reported_with_the_sequence_number() {
+    async fn unused_port_is_reported_with_the_sequence_number() {
         for (bind, host) in
             [("127.0.0.1:0", "127.0.0.1"), ("[::1]:0", "::1"), ("[::]:0", "127.0.0.1"), ("[::]:0", "::1")]
         {
@@ -158,7 +159,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn pending_error_does_not_lose_what_is_sent_to_others() {
+    async fn pending_error_loses_no_datagram_to_other_peers() {
         let (mut near, mut far) = (device("127.0.0.1:0"), device("127.0.0.1:0"));
         let gone = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let (nobody, peer) = (inner_address(gone.local_addr().unwrap()), inner_address(far.local_addr()));

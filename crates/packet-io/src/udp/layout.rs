@@ -1,10 +1,10 @@
-//! The datagram: a TCP header rearranged, without what UDP has already.
+//! The datagram: a rearranged TCP header without the fields that UDP has.
 //!
-//! The idea and the order are those of draft-cheshire-tcp-over-udp: the word with the data offset comes
-//! first, because its first four bits, which are 5 or more, tell the datagram from STUN (0), QUIC long
+//! The idea and the order come from draft-cheshire-tcp-over-udp: the word with the data offset comes first,
+//! because its first four bits, which are 5 or more, distinguish the datagram from STUN (0), QUIC long
 //! headers of version negotiation and other protocols on the same port. The draft carries one connection per
-//! pair of UDP ports; here many connections share one pair, and with it one NAT mapping, so the TCP ports
-//! travel inside (four bytes more).
+//! pair of UDP ports. Here many connections share one pair, and so one NAT mapping; therefore the datagram
+//! includes the TCP ports (four bytes more).
 //!
 //! ```text
 //!  0                   1                   2                   3
@@ -24,9 +24,9 @@
 //! +---------------------------------------------------------------+
 //! ```
 //!
-//! `offset` is the data offset of the TCP header that it stands for, 5 to 15. The reserved bits and all flags
-//! pass as they are, but for URG (`0` above): there is no urgent pointer, so URG is cleared on both sides.
-//! Checksum and length are those of UDP. Of the IP header only the ECN bits travel, in the outer one.
+//! `offset` is the data offset of the TCP header, 5 to 15. The reserved bits and all flags are unchanged
+//! except URG (`0` above): there is no urgent pointer, so both sides clear URG. Checksum and length are those
+//! of UDP. Of the IP header only the ECN bits are carried, in the outer header.
 
 use std::net::Ipv6Addr;
 use std::ops::Range;
@@ -37,16 +37,16 @@ use bytes::Bytes;
 use crate::buffers::Buffers;
 use crate::headers::{CWR, FIN, Headers, PSH};
 
-/// Where the ports are.
+/// Offset of the ports.
 pub(crate) const PORTS: u32 = 12;
-/// Bytes before the options.
+/// Length of the header without options, bytes.
 pub const HEADER_LEN: usize = 16;
-/// IPv6 and TCP header of the packet that the stack sees, without options.
+/// Length of the IPv6 and TCP headers of the stack's packet, without options.
 pub(super) const INNER_HEADERS: usize = 60;
-/// The longest packet that one datagram can make, and more than a run may: IP and TCP headers are longer than
-/// ours and UDP's.
+/// Maximum length of the packet from one datagram, and more than that of a run: IP and TCP headers are longer
+/// than ours and UDP's.
 const LONGEST: usize = MAX_SUPER + 128;
-/// Where the flags are in that packet.
+/// Offset of the flags in that packet.
 const INNER_FLAGS: usize = 53;
 const SYN: u8 = 0x02;
 const RST: u8 = 0x04;
@@ -54,11 +54,11 @@ const URG: u8 = 0x20;
 /// The reserved bit that marks a copy (Proactive), in the byte of the data offset.
 const COPY: u8 = 0x08;
 
-/// A TCP packet of the stack that is about to become datagrams.
+/// A TCP packet of the stack, before it becomes datagrams.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Outgoing<'a> {
     tcp: &'a [u8],
-    /// In two pieces, for it may lie in a ring.
+    /// Two parts, because it may lie in a ring.
     payload: [&'a [u8]; 2],
     pub(super) dst: Ipv6Addr,
     /// ECN bits of the inner IP header.
@@ -66,14 +66,14 @@ pub(super) struct Outgoing<'a> {
 }
 
 impl<'a> Outgoing<'a> {
-    /// `None` for what is not TCP over IPv6, which is all that the stack can say to a peer of this device.
+    /// Parses a packet; `None` unless it is TCP over IPv6.
     pub(super) fn parse(packet: &'a [u8]) -> Option<Outgoing<'a>> {
         let headers = Headers::of(packet)?;
         let (head, payload) = packet.split_at_checked(headers.total())?;
         Outgoing::gather(head, [payload, &[]])
     }
 
-    /// As [`parse`](Outgoing::parse), with the payload elsewhere.
+    /// Like [`parse`](Outgoing::parse), with separate payload.
     pub(super) fn gather(head: &'a [u8], payload: [&'a [u8]; 2]) -> Option<Outgoing<'a>> {
         let headers = Headers::of(head).filter(|headers| headers.v6 && headers.total() == head.len())?;
         let (_, tcp) = head.split_at_checked(headers.ip_len)?;
@@ -85,7 +85,7 @@ impl<'a> Outgoing<'a> {
         self.payload[0].len() + self.payload[1].len()
     }
 
-    /// Bytes of the packet, IP header included.
+    /// Returns the length of the packet with its IP header, bytes.
     pub(super) fn packet_len(&self) -> usize {
         40 + self.tcp.len() + self.payload_len()
     }
@@ -94,23 +94,23 @@ impl<'a> Outgoing<'a> {
         self.tcp.get(13).is_some_and(|flags| flags & URG != 0)
     }
 
-    /// How many datagrams it takes with `segment_size` bytes of payload in each.
+    /// Returns the number of datagrams with `segment_size` bytes of payload each.
     pub(super) fn pieces(&self, segment_size: Option<u16>) -> usize {
         self.payload_len().div_ceil(self.step(segment_size)).max(1)
     }
 
-    /// Length of datagram `index`.
+    /// Returns the length of datagram `index`.
     pub(super) fn piece_len(&self, segment_size: Option<u16>, index: usize) -> usize {
         HEADER_LEN + self.tcp.len().saturating_sub(20) + self.piece(segment_size, index).len()
     }
 
-    /// How many of the [pieces](Outgoing::pieces) are as long as the first.
+    /// Returns how many of the [pieces](Outgoing::pieces) have the length of the first.
     pub(super) fn full_pieces(&self, segment_size: Option<u16>) -> usize {
         (self.payload_len() / self.step(segment_size)).max(1)
     }
 
-    /// Appends datagrams of the pieces in `indices` to `out`; where `twice`, each has its marked copy behind
-    /// it, and the indices count both. FIN and PSH stay on the last piece, CWR on the first.
+    /// Appends datagrams of the pieces in `indices` to `out`. With `twice`, each is followed by its marked
+    /// copy, and the indices count both. FIN and PSH are on the last piece, CWR on the first.
     pub(super) fn write_pieces(
         &self,
         segment_size: Option<u16>,
@@ -133,7 +133,7 @@ impl<'a> Outgoing<'a> {
         }
     }
 
-    /// This part of the payload, in two pieces.
+    /// Returns a range of the payload in two parts.
     fn payload_in(&self, range: Range<usize>) -> [&'a [u8]; 2] {
         let [first, second] = self.payload;
         let split = first.len();
@@ -144,7 +144,7 @@ impl<'a> Outgoing<'a> {
         ]
     }
 
-    /// Where in the payload datagram `index` begins and ends.
+    /// Returns the range of datagram `index` in the payload.
     fn piece(&self, segment_size: Option<u16>, index: usize) -> Range<usize> {
         let (step, len) = (self.step(segment_size), self.payload_len());
         let start = index.saturating_mul(step).min(len);
@@ -156,7 +156,7 @@ impl<'a> Outgoing<'a> {
     }
 }
 
-/// A datagram that has the shape of one of ours.
+/// A datagram with a valid header.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Incoming<'a> {
     header: &'a [u8; HEADER_LEN],
@@ -182,20 +182,20 @@ impl<'a> Incoming<'a> {
     }
 }
 
-/// The IPv6 packet that the stack gets: one datagram, or a run of datagrams that a sender with TSO would have
-/// sent as one.
+/// The IPv6 packet for the stack: one datagram, or a run of datagrams that a sender with TSO would have sent
+/// as one packet.
 #[derive(Debug)]
 pub(super) struct Assembly {
     buffers: Buffers,
-    /// Bytes of the packet so far.
+    /// Length of the packet so far.
     len: usize,
-    /// Header of the first datagram of the run.
+    /// Header of the run's first datagram.
     first: [u8; HEADER_LEN],
-    /// Payload bytes of the first datagram of the run.
+    /// Payload length of the run's first datagram.
     segment_size: usize,
-    /// Sequence number that would continue the run.
+    /// Sequence number of the next datagram of the run.
     next_seq: u32,
-    /// The run has seen its last datagram.
+    /// True if the run has its last datagram.
     closed: bool,
 }
 
@@ -213,7 +213,7 @@ impl Default for Assembly {
 }
 
 impl Assembly {
-    /// Appends bytes to the packet; false if there is no room for them.
+    /// Appends bytes to the packet; false if they do not fit.
     fn append(&mut self, bytes: &[u8]) -> bool {
         let Some(room) = self.buffers.current().get_mut(self.len..self.len + bytes.len()) else {
             return false;
@@ -228,12 +228,12 @@ impl Assembly {
         let Incoming { header, options, payload } = datagram;
         let [offset, flags, w0, w1, q0, q1, q2, q3, a0, a1, a2, a3, s0, s1, d0, d1] = **header;
         self.len = 0;
-        // Version, traffic class, flow label; the length follows at the end; next header TCP, hop limit 64.
+        // Version, traffic class, flow label; the length, written at the end; next header TCP, hop limit 64.
         self.append(&[0x60, ecn << 4, 0, 0, 0, 0, 6, 64]);
         self.append(&src.octets());
         self.append(&dst.octets());
         self.append(&[s0, s1, d0, d1, q0, q1, q2, q3, a0, a1, a2, a3, offset, flags & !URG, w0, w1]);
-        // Checksum and urgent pointer: UDP has verified the datagram, and the device says so.
+        // Checksum and urgent pointer: UDP has verified the datagram, and the device reports that.
         self.append(&[0; 4]);
         self.append(options);
         self.append(payload);
@@ -244,8 +244,7 @@ impl Assembly {
         self.closed = payload.is_empty() || datagram.flags() & (FIN | SYN | RST | PSH) != 0;
     }
 
-    /// True if the datagram is the copy of one of the run (Proactive), so that a run of copies begins with
-    /// it.
+    /// True if the datagram is the copy of one of the run (Proactive): then a run of copies begins with it.
     pub(super) fn is_followed_by(&self, datagram: &Incoming<'_>) -> bool {
         let Incoming { header, payload, .. } = datagram;
         let behind = self.next_seq.wrapping_sub(datagram.seq()) as usize;
@@ -256,8 +255,8 @@ impl Assembly {
             && (1..=self.len).contains(&behind)
     }
 
-    /// Appends the datagram if it continues the run: the same but for sequence number, PSH and FIN, and
-    /// contiguous.
+    /// Appends the datagram if it continues the run: contiguous, and equal but for sequence number, PSH and
+    /// FIN.
     pub(super) fn extend(&mut self, datagram: &Incoming<'_>) -> bool {
         let Incoming { header, options, payload } = datagram;
         let len = payload.len();
@@ -281,8 +280,8 @@ impl Assembly {
         self.append(payload)
     }
 
-    /// Hands over the packet so far with its length written, its buffer if that may be kept, and the segment
-    /// size if it is a super-packet.
+    /// Completes the length and passes the packet to `sink`, with its buffer if that may be kept, and the
+    /// segment size if it is a super-packet.
     pub(super) fn finish(&mut self, sink: impl FnOnce(&[u8], Option<&Bytes>, Option<u16>)) {
         let len = self.len.saturating_sub(40).min(usize::from(u16::MAX)) as u16;
         if let Some(field) = self.buffers.current().get_mut(4..6) {
@@ -383,7 +382,7 @@ mod tests {
         assert_eq!(flags, [0x90, 0x10, 0x10, 0x19]);
         let lengths: Vec<usize> = datagrams.iter().map(Vec::len).collect();
         assert_eq!(lengths, [1028, 1028, 1028, 528]);
-        // CWR is on the first only, so that one stays alone.
+        // Only the first has CWR, so it stays alone.
         let mut assembly = received(&datagrams[1], &tcp);
         assert!(assembly.extend(&Incoming::parse(&datagrams[2]).unwrap()));
         assert!(assembly.extend(&Incoming::parse(&datagrams[3]).unwrap()));
@@ -398,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn payload_that_lies_elsewhere_gives_the_same_datagrams() {
+    fn separate_payload_gives_the_same_datagrams() {
         let packet = Tcp { payload: pattern(3500), ..Tcp::v6() }.packet();
         let (head, payload) = packet.split_at(packet.len() - 3500);
         let whole = pieces(&packet, Some(1000));
@@ -416,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_datagram_there_is_passes_whole() {
+    fn datagram_of_maximum_length_passes_whole() {
         let tcp = Tcp { options: vec![1; 40], payload: pattern(65_507 - HEADER_LEN - 40), ..Tcp::v6() };
         let mut assembly = received(&pieces(&tcp.packet(), None).concat(), &tcp);
         assembly.finish(|packet, _, _| assert!(Tcp::parse(packet).payload == tcp.payload));

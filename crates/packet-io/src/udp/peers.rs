@@ -1,7 +1,7 @@
-//! Inner addresses: what the stack calls a peer that UDP knows by address *and* port.
+//! Inner addresses: the stack's name of a peer, which UDP identifies by address *and* port.
 //!
-//! Two peers behind one NAT share an address and differ in the port, so each outer socket address gets an
-//! inner IPv6 address of its own, in a prefix of unique local addresses (RFC 4193) that appears on no wire:
+//! Two peers behind one NAT share an address and differ in the port. So each outer socket address gets its
+//! own inner IPv6 address, in a prefix of unique local addresses (RFC 4193) that never appears on a wire:
 //!
 //! ```text
 //! fd62:7269:736b::1                      the stack itself
@@ -9,14 +9,14 @@
 //! fd62:7269:736b:6:HHHH:HHHH:HHHH:HHHH   peer with an IPv6 address: SipHash-2-4 of address, port and scope
 //! ```
 //!
-//! The mapping is a pure function, the same in every process and on every host. For IPv4 it can be inverted;
-//! for IPv6 a table remembers it, bounded, forgetting whoever was silent longest. The peers' own idea of
-//! their addresses differs from ours (NAT), and nothing depends on it: no address is part of a datagram. Fast
-//! Open cookies are bound to the inner address, so to the outer address and port.
+//! The mapping is a pure function, the same in every process and on every host. It can be inverted for IPv4;
+//! for IPv6 a bounded table stores it and drops the peers that were silent longest. The peers know other
+//! addresses of their own (NAT), which does not matter because datagrams have no addresses inside. Fast Open
+//! cookies are bound to the inner address, and so to the outer address and port.
 //!
 //! A peer that moves to another outer address keeps its inner addresses while it has connections with them
-//! (`Peers::redirect`). A peer that is then heard at the outer address that it has left gets another inner
-//! address of the form for IPv6, with the number of such peers in the hash.
+//! (`Peers::redirect`). Another peer at the old outer address gets another inner address, of the form for
+//! IPv6; the number of peers that left is part of the hash.
 
 use std::collections::HashMap;
 use std::hash::Hasher;
@@ -34,20 +34,20 @@ const FROM_V6: u16 = 6;
 /// The inner address of the stack itself, on every UDP device.
 pub const LOCAL_INNER: Ipv6Addr = Ipv6Addr::new(0xFD62, 0x7269, 0x736B, 0, 0, 0, 0, 1);
 
-/// Peers that a table remembers at least.
+/// Minimum number of peers that a table stores.
 const PEERS: usize = 65_536;
 
-/// Inner addresses of peers that have moved.
+/// Maximum number of inner addresses of peers that have moved.
 const MAX_REDIRECTS: usize = 16_384;
-/// Peers that have left an outer address and still have connections.
+/// Maximum number of peers that have left an outer address and still have connections.
 const MAX_MOVED_AWAY: u64 = 15;
 
-/// IPv6 peers that this process itself named through [`inner_address`], before any of them was heard.
+/// IPv6 peers that this process has named through [`inner_address`] before they were heard.
 static NAMED: LazyLock<Mutex<Recent<SocketAddr>>> = LazyLock::new(|| Mutex::new(Recent::new(PEERS)));
 
-/// The address under which the stack knows the peer at `outer`: `connect` to this to reach it.
+/// Returns the stack's address of the peer at `outer`: `connect` to this address reaches it.
 ///
-/// Every [`UdpDevice`](super::UdpDevice) of this process finds the way back to `outer`.
+/// Every [`UdpDevice`](super::UdpDevice) of this process finds `outer` again.
 ///
 /// ```
 /// use brisk_packet_io::udp::inner_address;
@@ -63,7 +63,7 @@ pub fn inner_address(outer: SocketAddr) -> IpAddr {
     inner.into()
 }
 
-/// An IPv4 peer as IPv4, also when it reached a socket of both families; no flow label.
+/// Returns mapped IPv4 addresses as IPv4, and removes the flow label.
 pub(super) fn canonical(outer: SocketAddr) -> SocketAddr {
     match outer {
         SocketAddr::V4(_) => outer,
@@ -74,7 +74,7 @@ pub(super) fn canonical(outer: SocketAddr) -> SocketAddr {
     }
 }
 
-/// `outer` must be canonical.
+/// Returns the inner address of `outer`, which must be canonical.
 fn inner_of(outer: SocketAddr) -> Ipv6Addr {
     let [a, b, c] = PREFIX;
     match outer {
@@ -87,7 +87,7 @@ fn inner_of(outer: SocketAddr) -> Ipv6Addr {
     }
 }
 
-/// The inner address of the peer that is heard at `outer` after `moved` others have left that address.
+/// Returns the inner address of the peer at `outer` after `moved` others have left that address.
 fn inner_after(outer: SocketAddr, moved: u64) -> Ipv6Addr {
     match (outer, moved) {
         (_, 0) => inner_of(outer),
@@ -100,7 +100,7 @@ fn inner_after(outer: SocketAddr, moved: u64) -> Ipv6Addr {
 
 fn hashed(v6: SocketAddrV6, number: u64) -> Ipv6Addr {
     let [a, b, c] = PREFIX;
-    // The key is of no secret: it keeps this use of the hash apart from others.
+    // The key is not secret: it only separates this use of the hash from others.
     let mut hasher = SipHasher24::new_with_keys(u64::from_be_bytes(*b"briskudp"), number);
     hasher.write(&v6.ip().octets());
     hasher.write(&v6.port().to_be_bytes());
@@ -110,7 +110,7 @@ fn hashed(v6: SocketAddrV6, number: u64) -> Ipv6Addr {
     Ipv6Addr::new(a, b, c, FROM_V6, group(0), group(2), group(4), group(6))
 }
 
-/// Inverts [`inner_of`] where that can be.
+/// Inverts [`inner_of`] if possible.
 fn outer_of(inner: Ipv6Addr) -> Option<SocketAddr> {
     let [a, b, c, kind, port, zero, high, low] = inner.segments();
     if [a, b, c] != PREFIX || kind != FROM_V4 || zero != 0 {
@@ -120,12 +120,12 @@ fn outer_of(inner: Ipv6Addr) -> Option<SocketAddr> {
     Some(SocketAddr::from((Ipv4Addr::new(o0, o1, o2, o3), port)))
 }
 
-/// How to reach a peer.
+/// The route to a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Route {
     /// Canonical outer address.
     pub(super) outer: SocketAddr,
-    /// The address of ours that the peer last wrote to, if the socket is bound to none in particular.
+    /// Local address to which the peer last wrote, if the socket is bound to none.
     pub(super) from: Option<IpAddr>,
 }
 
@@ -133,7 +133,7 @@ pub(super) struct Route {
 #[derive(Debug)]
 pub(super) struct Peers {
     heard: Recent<Route>,
-    /// Inner addresses of peers that have moved, and where such a peer is now.
+    /// Inner addresses of peers that have moved, each with the peer's present inner address.
     moved: HashMap<Ipv6Addr, Ipv6Addr>,
 }
 
@@ -142,8 +142,8 @@ impl Peers {
         Peers { heard: Recent::new(PEERS), moved: HashMap::new() }
     }
 
-    /// The inner address of the peer that is at `outer` now; `None` if more than [`MAX_MOVED_AWAY`] have left
-    /// it.
+    /// Returns the inner address of the peer that is at `outer` now; `None` if more than [`MAX_MOVED_AWAY`]
+    /// have left it.
     pub(super) fn name(&self, outer: SocketAddr) -> Option<Ipv6Addr> {
         if self.moved.is_empty() {
             return Some(inner_of(outer));
@@ -152,8 +152,8 @@ impl Peers {
         names.find(|name| !self.moved.contains_key(name))
     }
 
-    /// The inner address of a peer that was just heard. `None` if another living peer has the same one, which
-    /// for IPv6 peers happens by a collision of hashes: the first keeps it.
+    /// Records a peer that was heard and returns its inner address. `None` if another live peer has the same
+    /// one, which happens for IPv6 peers after a hash collision: the first keeps it.
     pub(super) fn heard(&mut self, route: Route) -> Option<Ipv6Addr> {
         let inner = self.name(route.outer)?;
         match self.heard.find(inner) {
@@ -164,7 +164,7 @@ impl Peers {
         Some(inner)
     }
 
-    /// The way to the peer with this inner address; `None` if there never was one or it is forgotten.
+    /// Returns the route to the peer with this inner address; `None` if it is unknown or was dropped.
     pub(super) fn route(&mut self, inner: Ipv6Addr) -> Option<Route> {
         let inner = self.moved.get(&inner).copied().unwrap_or(inner);
         if let Some(route) = self.heard.find(inner) {
@@ -177,14 +177,14 @@ impl Peers {
         Some(route)
     }
 
-    /// Lets the kernel choose our address towards this peer again.
+    /// Makes the kernel choose the local address towards this peer again.
     pub(super) fn forget_source(&mut self, outer: SocketAddr) {
         if let Some(route) = self.name(outer).and_then(|name| self.heard.find(name)) {
             route.from = None;
         }
     }
 
-    /// The peer that had the inner address `from` is where `to` is.
+    /// Records that the peer with the inner address `from` is now at `to`.
     pub(super) fn redirect(&mut self, from: Ipv6Addr, to: Ipv6Addr) {
         if from == to || self.moved.len() >= MAX_REDIRECTS {
             return;
@@ -194,14 +194,14 @@ impl Peers {
         self.moved.insert(from, to);
     }
 
-    /// Nothing more is sent for the inner address `from`, which may name another peer again.
+    /// Ends the redirection of the inner address `from`, which may name another peer again.
     pub(super) fn forget_redirect(&mut self, from: Ipv6Addr) {
         self.moved.remove(&from);
     }
 }
 
-/// A bounded map that forgets what was not used for longest, by halves: whoever was not used while the
-/// younger half filled up goes with the older half.
+/// A bounded map that drops its older half when the younger half is full; entries in use move to the younger
+/// half.
 #[derive(Debug)]
 struct Recent<T> {
     younger: HashMap<Ipv6Addr, T>,
@@ -210,7 +210,7 @@ struct Recent<T> {
 }
 
 impl<T> Recent<T> {
-    /// Remembers at least the last `keep` and at most twice as many.
+    /// Returns a map that keeps at least the last `keep` entries and at most twice as many.
     fn new(keep: usize) -> Recent<T> {
         Recent { younger: HashMap::new(), older: HashMap::new(), half: keep.max(1) }
     }
@@ -260,14 +260,14 @@ mod tests {
     }
 
     #[test]
-    fn an_ipv6_peer_that_was_named_is_found_by_every_device() {
+    fn named_ipv6_peer_is_found_by_every_device() {
         let outer: SocketAddr = "[2001:db8::7]:7413".parse().unwrap();
         let inner = v6(inner_address(outer));
         assert_eq!(Peers::new().route(inner).map(|route| route.outer), Some(outer));
     }
 
     #[test]
-    fn an_ipv6_peer_that_was_heard_is_found_by_that_device_only() {
+    fn heard_ipv6_peer_is_found_only_by_its_device() {
         let outer = canonical("[2001:db8::8]:1".parse().unwrap());
         let from = Some("2001:db8::1".parse().unwrap());
         let mut peers = Peers::new();
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn moved_peer_keeps_its_name_and_its_old_place_gets_another() {
+    fn moved_peer_keeps_its_inner_address_and_another_peer_gets_a_new_one() {
         for address in ["192.0.2.1", "[2001:db8::1]"] {
             let [first, second, third] =
                 [1, 2, 3].map(|port| canonical(format!("{address}:{port}").parse().unwrap()));
@@ -297,7 +297,7 @@ mod tests {
             let [before, after] = [first, second].map(|outer| peers.heard(route(outer)).unwrap());
             peers.redirect(before, after);
             assert_eq!(peers.route(before), Some(route(second)));
-            // Another peer at the address that it has left, or the same one again.
+            // Another peer, or the same one again, at the old address.
             let other = peers.heard(route(first)).unwrap();
             assert!(other != before && other != after);
             assert_eq!(peers.route(other), Some(route(first)));
@@ -319,12 +319,12 @@ mod tests {
     }
 
     #[test]
-    fn the_table_forgets_whoever_was_silent_longest() {
+    fn table_drops_the_peer_that_was_idle_longest() {
         let mut recent = Recent::new(2);
         let key = |i: u16| Ipv6Addr::from([i; 8]);
         for i in 0..4 {
             recent.insert(key(i), i);
-            // An entry in use stays.
+            // An entry in use is kept.
             assert_eq!(recent.find(key(0)), Some(&mut 0));
         }
         assert_eq!(recent.find(key(1)), None);

@@ -1,7 +1,7 @@
-//! Several sockets that share a port (`SO_REUSEPORT`), one for each core.
+//! Several sockets that share a port (`SO_REUSEPORT`), one per core.
 //!
-//! The kernel keeps all datagrams of a peer on one of them, until it is given a program that looks at the
-//! connections in them; that needs no privilege. It knows peers with an IPv4 address only.
+//! The kernel keeps all datagrams of a peer on one of them, until it gets a program that reads the
+//! connections in them, which needs no privilege. The program supports only peers with an IPv4 address.
 //! [`steering`](brisk_device::steering) handles datagrams on another socket.
 
 use std::io;
@@ -16,13 +16,13 @@ use crate::privileges::OpenError;
 use crate::queue_program;
 
 impl UdpDevice {
-    /// Binds so many sockets to one address.
+    /// Binds `count` sockets to one address.
     ///
-    /// The first one is bound as [`bind`](UdpDevice::bind) has it, so that an address which somebody else
-    /// uses is refused although the others share it.
+    /// The first one is bound as by [`bind`](UdpDevice::bind), so an address that another program uses is
+    /// refused although the sockets share it.
     ///
     /// # Errors
-    /// As [`bind`](UdpDevice::bind).
+    /// Those of [`bind`](UdpDevice::bind).
     pub fn bind_queues(
         bind: SocketAddr,
         options: UdpOptions,
@@ -44,10 +44,11 @@ impl UdpDevice {
         Ok(queues)
     }
 
-    /// Lets the kernel choose among the sockets of this port as `steering` does; they count in the order of
+    /// Makes the kernel choose among the sockets of this port as `steering` does, counted in the order of
     /// their binding.
     pub(super) fn choose_socket_by(&self, steering: &Steering) -> io::Result<()> {
-        // It sees the payload, and answers the number of a socket; if there is none, the kernel chooses.
+        // The program gets the payload and returns the number of a socket; if that is invalid, the kernel
+        // chooses.
         let (program, option) = (queue_program::for_datagrams(steering), libc::SO_ATTACH_REUSEPORT_CBPF);
         bpf::set_program(self.socket.as_fd(), libc::SOL_SOCKET, option, &program)
     }
@@ -63,8 +64,8 @@ mod tests {
     use crate::udp::inner_address;
     use brisk_device::{Device, TxMeta};
 
-    /// How many of 90 connections of a peer at `peer` come to the right one of three sockets bound to `bind`,
-    /// and how many of the sockets got something.
+    /// Returns how many of 90 connections of a peer at `peer` reach the right one of three sockets bound to
+    /// `bind`, and how many of the sockets received something.
     async fn steered(bind: &str, peer: &str) -> (usize, usize) {
         let mut queues = UdpDevice::bind_queues(bind.parse().unwrap(), UdpOptions::default(), 3).unwrap();
         let steering = Steering::new(3, 0x0f1e_2d3c_4b5a_6978);
@@ -75,7 +76,7 @@ mod tests {
         for port in 1..=90 {
             let segment = Tcp { src: UdpDevice::local_inner(), dst: server, ports: (port, 80), ..Tcp::v6() };
             client.send(&segment.packet(), TxMeta::default()).unwrap();
-            // By itself, since what the kernel joins stays together.
+            // Sent alone, because datagrams that the kernel joins stay together.
             client.flush().unwrap();
         }
         let (mut all, mut right, mut used) = (0, 0, [false; 3]);
@@ -101,7 +102,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn each_connection_of_a_peer_comes_to_its_own_socket() {
+    async fn kernel_steers_each_connection_to_its_socket() {
         assert_eq!(steered("127.0.0.1:0", "127.0.0.1:0").await, (90, 3));
         assert_eq!(steered("[::]:0", "127.0.0.1:0").await, (90, 3));
     }

@@ -1,10 +1,10 @@
-//! Chains of datagrams that are handed to the kernel together, in one call.
+//! Passes several chains of datagrams to the kernel in one call.
 //!
-//! Where both ends are on one core, the first chain wakes who receives it, and that preempts us when our call
-//! is over: with a call for each chain after each of them (docs/notes/performance-bulk.md, "In UDP").
-//! `sendmmsg(2)` is no such call, since the kernel gives way between two messages. Where the system has no
-//! `io_uring`, or does not allow it, chains are sent one by one, as those are that the kernel did not take
-//! here: so its reasons are heard where they always are.
+//! If both ends run on one core, the first chain wakes the receiver, which preempts us when our call ends:
+//! with a call per chain this happens after each of them (docs/notes/performance-bulk.md, "In UDP").
+//! `sendmmsg(2)` does not help, because the kernel yields between two messages. Without `io_uring`, chains
+//! are sent one by one. So are chains that the kernel refuses here, which reports the reason in the usual
+//! way.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -21,18 +21,19 @@ use crate::uring::{MAX, Uring};
 #[derive(Debug)]
 pub(super) struct Together {
     uring: Uring,
-    /// It has sent something: early kernels take no control messages in this way, and say so each time.
+    /// True after a success: early kernels accept no control messages in this way, and return an error each
+    /// time.
     is_proven: bool,
 }
 
 impl Together {
-    /// `None` where there is no such thing.
+    /// Returns `None` if `io_uring` is missing or not permitted.
     pub(super) fn open() -> Option<Together> {
         Uring::open().ok().map(|uring| Together { uring, is_proven: false })
     }
 
-    /// Sends chains, and advances those that were sent: how many, and itself for another time; `None` if
-    /// nothing can be sent in this way.
+    /// Sends chains, and advances those that were sent. Returns their number, and itself for the next call;
+    /// `None` if `io_uring` cannot send here.
     fn send(self, fd: BorrowedFd<'_>, v6: bool, chains: &mut [&mut Batch]) -> (usize, Option<Together>) {
         let mut went = [false; MAX];
         let (mut is_proven, mut is_invalid) = (self.is_proven, false);
@@ -51,7 +52,7 @@ impl Together {
     }
 }
 
-/// Returns the message to the kernel for a chain: the same as quinn-udp's.
+/// Returns the kernel's message for a chain, with the same control messages as in quinn-udp.
 fn message(chain: &Batch, v6: bool) -> Message<'_> {
     let Batch { route, segment_size, .. } = *chain;
     let data = chain.next(true);
@@ -65,12 +66,12 @@ fn message(chain: &Batch, v6: bool) -> Message<'_> {
         message.add_control(libc::SOL_UDP, libc::UDP_SEGMENT, &(segment_size as u16).to_ne_bytes());
     }
     match route.from {
-        // `in_pktinfo`: interface, address of ours, a third field that only arrivals have.
+        // `in_pktinfo`: interface, local address, and a field that only arrivals use.
         Some(IpAddr::V4(from)) => {
             let info = [[0; 4], from.octets(), [0; 4]].concat();
             message.add_control(libc::IPPROTO_IP, libc::IP_PKTINFO, &info);
         }
-        // `in6_pktinfo`: address of ours, interface.
+        // `in6_pktinfo`: local address, interface.
         Some(IpAddr::V6(from)) => {
             let info = [&from.octets()[..], &[0; 4]].concat();
             message.add_control(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info);
@@ -80,15 +81,15 @@ fn message(chain: &Batch, v6: bool) -> Message<'_> {
     message
 }
 
-/// At least what the kernel has for a chain of so many bytes.
+/// Returns an upper estimate of the kernel's memory for a chain of `len` bytes.
 fn memory(len: usize) -> usize {
     2 * len + 4096
 }
 
 impl UdpDevice {
-    /// Sends chains that wait in one call, all but the youngest `keep`, as far as they surely find room: the
-    /// kernel tries them all, so that of two that find none at first the second may come before the first.
-    /// True if some were sent.
+    /// Sends waiting chains in one call, all but the youngest `keep`, as many as surely find room: the kernel
+    /// tries all of them, so after a chain that finds no room a later one could still be sent before it.
+    /// Returns true if some were sent.
     pub(super) fn transmit_together(&mut self, keep: usize) -> bool {
         let count = self.batches.len().saturating_sub(keep).min(MAX);
         if count < 2 || self.together.is_none() || self.state.max_gso_segments() == 1 {
@@ -131,7 +132,7 @@ mod tests {
     use crate::udp::{Route, UdpOptions, inner_address};
     use brisk_device::{Counters, Device, TxMeta};
 
-    /// Waits for a chain of three datagrams for each kind of ECN, of 2,500 bytes of `pattern` each.
+    /// Queues a chain of three datagrams for each ECN codepoint, with 2,500 bytes of `pattern` each.
     fn three_chains(device: &mut UdpDevice, dst: IpAddr) {
         let tx = TxMeta { segment_size: Some(1000), partial_checksum: true, twice: false };
         for ecn in 1..4 {
@@ -140,7 +141,7 @@ mod tests {
         }
     }
 
-    /// Each chain arrives whole, in order, with its ECN, from `src`.
+    /// Checks that each chain arrives whole, in order, with its ECN, from `src`.
     async fn three_arrive(device: &mut UdpDevice, src: IpAddr) {
         let (mut at, mut bytes) = (Vec::new(), Vec::new());
         while bytes.len() < 7500 {
@@ -154,8 +155,8 @@ mod tests {
         assert!(bytes == pattern(2500).repeat(3));
     }
 
-    /// Two clients of each of these addresses of a server get three chains each in one call, from that
-    /// address.
+    /// A server sends three chains to each of its clients, all in one call. For each of `addresses` there are
+    /// two clients, which get their chains from that address.
     async fn are_sent_together(bind: &str, addresses: &[&str]) {
         for is_possible in [true, false] {
             let mut server = device(bind);
@@ -211,10 +212,10 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_takes_no_control_messages_in_this_way_is_asked_once() {
+    fn kernel_without_control_messages_in_io_uring_is_tried_once() {
         let Some(together) = Together::open() else { return println!("skipped: no io_uring here") };
         let mut device = device("127.0.0.1:0");
-        // A port that there is not is what is invalid here.
+        // Port 0 makes the message invalid.
         let route = Route { outer: "127.0.0.1:0".parse().unwrap(), from: None };
         for ecn in 0..2 {
             device.batches.add(route, ecn, (1, 1), 1, |_, out| out.push(0));
@@ -233,8 +234,8 @@ mod tests {
         assert!(done.status.success(), "ip {words}: {}", String::from_utf8_lossy(&done.stderr));
     }
 
-    /// A peer has heard this host by the address `old`, and then something happens to that address. All of
-    /// `chains` chains of datagrams leave, and the kernel chooses the address.
+    /// Sends after a peer has written to the local address `old` and `happens` has changed that address. All
+    /// `chains` chains leave, and the kernel chooses the local address.
     fn leaves_without_source(bind: &str, peer: &str, old: IpAddr, chains: u8, happens: impl FnOnce()) {
         let mut device = device(bind);
         let outer = peer.parse().unwrap();
@@ -250,14 +251,14 @@ mod tests {
         assert_eq!(device.peers.route(inner), Some(Route { outer, from: None }));
     }
 
-    /// Socket, addresses of this host and the peer.
+    /// Bind address, addresses of this host, and the peer.
     const CABLES: [(&str, [&str; 2], &str); 3] = [
         ("0.0.0.0:0", ["10.77.0.1", "10.77.0.4"], "10.77.0.2:9"),
         ("[::]:0", ["10.77.0.1", "10.77.0.4"], "10.77.0.2:9"),
         ("[::]:0", ["fd77::1", "fd77::4"], "[fd77::2]:9"),
     ];
 
-    /// Runs `test` in a namespace that has a cable with one end `eth0`.
+    /// Runs `test` in a namespace with a veth pair whose near end is `eth0`.
     fn with_a_cable(test: impl FnOnce() + Send) {
         if !has_sys_admin() || !has_net_admin() {
             return println!("skipped: a cable in a namespace needs CAP_SYS_ADMIN and CAP_NET_ADMIN");
@@ -271,7 +272,7 @@ mod tests {
         Namespace::anonymous().unwrap().run(run).unwrap();
     }
 
-    /// An interface whose address changes while its peers are known by the old one.
+    /// The address of an interface changes while its peers know the old one.
     #[test]
     fn packets_leave_from_the_new_address_of_a_host_that_lost_the_old_one() {
         with_a_cable(|| {
@@ -288,8 +289,8 @@ mod tests {
         });
     }
 
-    /// The host keeps the address, and a rule of its routing leads nowhere from there: what a host with two
-    /// providers has while one of them is away.
+    /// The host keeps the address, but by a routing rule no peer is reachable from it, as on a host with two
+    /// providers of which one fails.
     #[test]
     fn packets_leave_where_no_host_is_reached_from_the_old_address() {
         with_a_cable(|| {
@@ -307,7 +308,7 @@ mod tests {
         });
     }
 
-    /// A neighbour that does not answer: what is sent to it stays with the kernel for a second.
+    /// A neighbour does not answer: the kernel keeps packets to it for a second.
     #[test]
     fn datagrams_without_room_wait_in_order() {
         if !has_sys_admin() || !has_net_admin() {
@@ -330,7 +331,7 @@ mod tests {
                 };
                 device.send(&packet.with_partial_checksum(), tx).unwrap();
             }
-            // 150 kB are room for three chains, and surely for two.
+            // 150 kB are enough for three chains, and surely for two.
             assert_eq!(device.transmit_together(0), is_possible);
             assert_eq!(device.batches.len(), if is_possible { 2 } else { 4 });
             assert!(!device.transmit_together(0));

@@ -15,9 +15,9 @@ use tokio::time::Sleep;
 
 use super::errors::Errors;
 use super::merge::Merge;
+use super::next_hops::NextHops;
 use super::program::Running;
 use super::socket::XdpSocket;
-use super::ways::Ways;
 use crate::ethernet;
 use crate::headers::{Headers, TCP_CHECKSUM};
 use crate::interface::Interface;
@@ -27,16 +27,16 @@ use crate::packet::{ETHERNET_HEADER, without_padding};
 use crate::privileges::OpenError;
 use crate::reactor::Reactor;
 
-/// How long is waited for a full interface, which does not tell when it has room.
+/// Time until the next attempt at a full interface, which does not report when it has room.
 pub(super) const PAUSE: Duration = Duration::from_millis(1);
 
-/// Knowledge of the interface.
+/// Properties of the interface.
 #[derive(Clone, Debug)]
 pub(super) struct Host {
     pub(super) interface: Interface,
     pub(super) mac: [u8; 6],
     pub(super) mtu: usize,
-    /// Checksums that are only the sum of the pseudo-header are believed.
+    /// True if checksums that are only the sum of the pseudo-header are trusted.
     pub(super) trusts: bool,
 }
 
@@ -56,38 +56,38 @@ impl Port {
 /// Some of the queues of an interface, as a device for IP packets of the host's own addresses.
 #[derive(Debug)]
 pub(super) struct XdpDevice {
-    /// First to go: what arrives from then on is the kernel's.
+    /// Dropped first: later arrivals go to the kernel.
     _running: Arc<Running>,
-    /// At least one. All are received from, the first one sends.
+    /// At least one. All receive; the first one sends.
     ports: Vec<Port>,
-    /// The one that is received from first.
+    /// Index of the port from which the next call receives first.
     turn: usize,
-    /// One device has them.
+    /// Set in one of the devices.
     errors: Option<Errors>,
     merge: Merge,
-    ways: Ways,
+    next_hops: NextHops,
     /// For packets that the kernel must send.
     out: Out,
     guards: Arc<Guards>,
     host: Host,
-    /// Segments that met a full ring.
+    /// Segments that wait because the ring was full.
     backlog: VecDeque<Vec<u8>>,
-    /// The interface had no room when it was tried last.
+    /// True if the interface had no room at the last attempt.
     is_full: bool,
     pause: Option<Pin<Box<Sleep>>>,
     counters: Counters,
 }
 
 impl XdpDevice {
-    /// Has this device hear of ICMP errors, and of what becomes of the interface.
+    /// Makes this device report ICMP errors and the end of the interface.
     pub(super) fn listen_to(&mut self, errors: Errors) {
         self.errors = Some(errors);
     }
 
-    /// A device of these queues.
+    /// Returns a device for these queues.
     ///
     /// # Errors
-    /// Without CAP_NET_RAW.
+    /// CAP_NET_RAW is missing.
     pub(super) fn new(
         running: Arc<Running>,
         ports: Vec<Port>,
@@ -95,7 +95,7 @@ impl XdpDevice {
         host: Host,
     ) -> Result<XdpDevice, OpenError> {
         let name = host.interface.name();
-        let ways = Ways::of(&host.interface)
+        let next_hops = NextHops::of(&host.interface)
             .map_err(|error| OpenError::xdp(name, "the kernel does not tell its routes", error))?;
         let out =
             Out::open().map_err(|error| OpenError::xdp(name, "a raw socket cannot be opened", error))?;
@@ -105,7 +105,7 @@ impl XdpDevice {
             turn: 0,
             errors: None,
             merge: Merge::new(),
-            ways,
+            next_hops,
             out,
             guards,
             host,
@@ -116,7 +116,8 @@ impl XdpDevice {
         })
     }
 
-    /// Judges an error that may mean that the interface has gone: switched off, it may be switched on again.
+    /// Ignores ENETDOWN while the interface exists, because it may come up again. Returns other errors, and
+    /// `NotFound` if the interface has gone.
     fn unless_gone(&self, error: io::Error) -> io::Result<()> {
         let Host { interface, .. } = &self.host;
         match Interface::named(interface.name()) {
@@ -131,10 +132,10 @@ impl XdpDevice {
         }
     }
 
-    /// Where a frame with this packet goes; `None`: the kernel sends it.
+    /// Returns the hardware address for a packet; `None`: the kernel sends it.
     fn mac(&mut self, packet: &[u8]) -> Option<[u8; 6]> {
         let (from, to) = ethernet::addresses(packet)?;
-        self.ways.mac(from, to, Instant::now())
+        self.next_hops.mac(from, to, Instant::now())
     }
 
     /// Sends a finished segment, or refuses it; false if there is no room.
@@ -146,24 +147,24 @@ impl XdpDevice {
         let Some(mac) = to else { return self.put_by_kernel(segment) };
         let header = ethernet_header(mac, self.host.mac, segment);
         let Some(port) = self.ports.first_mut() else { return true };
-        // The ring's frames are with the interface as soon as the kernel has looked.
+        // The kernel frees entries of the ring once it has processed them.
         port.socket.send(&header, segment)
             || (port.socket.kick().is_ok() && port.socket.send(&header, segment))
     }
 
     fn put_by_kernel(&mut self, segment: &[u8]) -> bool {
-        // In their order, as far as it is ours.
+        // Send earlier frames first, to keep the order.
         let _ = self.ports.first_mut().map(|port| port.socket.kick());
         match self.out.send(segment) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
-            // No route, a firewall's rule: to TCP that is a loss.
+            // No route, or a firewall's rule: a loss for TCP.
             Err(_) => self.counters.send_refused += 1,
             Ok(()) => {}
         }
         true
     }
 
-    /// Lets the kernel send what is in the ring.
+    /// Makes the kernel send the frames in the ring.
     fn kick(&mut self) -> io::Result<()> {
         let Some(port) = self.ports.first_mut() else { return Ok(()) };
         let Err(error) = port.socket.kick() else { return Ok(()) };
@@ -174,7 +175,7 @@ impl XdpDevice {
         Err(io::ErrorKind::WouldBlock.into())
     }
 
-    /// Sends what waits for room.
+    /// Sends waiting segments.
     fn drain(&mut self) -> io::Result<()> {
         while let Some(segment) = self.backlog.pop_front() {
             let to = self.mac(&segment);
@@ -189,7 +190,7 @@ impl XdpDevice {
     }
 }
 
-/// Counts what goes to `sink`.
+/// Returns a sink that counts the packets for `sink`.
 fn counted<'a>(
     counters: &'a mut Counters,
     sink: &'a mut SharedSink<'_>,
@@ -200,7 +201,7 @@ fn counted<'a>(
     }
 }
 
-/// One frame that has arrived. Returns how many packets have become of it and of those before it.
+/// Processes one frame. Returns how many packets it and earlier frames have produced.
 pub(super) fn deliver(
     frame: &[u8],
     trusts: bool,
@@ -222,7 +223,7 @@ pub(super) fn deliver(
     merge.offer(packet, checksum, &mut counted(counters, sink))
 }
 
-/// Whether the TCP checksum of a packet is what a sender leaves to its interface to finish.
+/// True if the TCP checksum of a packet is the one that a sender leaves to its interface to finish.
 fn is_unfinished(packet: &[u8]) -> bool {
     let Some(headers) = Headers::of(packet) else { return false };
     let field = packet.get(headers.ip_len + TCP_CHECKSUM..).and_then(|field| field.first_chunk::<2>());
@@ -241,7 +242,7 @@ fn ethernet_header(to: [u8; 6], from: [u8; 6], packet: &[u8]) -> [u8; ETHERNET_H
 
 impl Device for XdpDevice {
     fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // All are asked, so that each wakes the task.
+        // All are polled, so that each wakes the task.
         let mut readable = match &mut self.errors {
             Some(errors) => errors.poll_readable(cx)?.is_ready(),
             None => false,
@@ -329,8 +330,8 @@ impl Device for XdpDevice {
     }
 
     fn capabilities(&self) -> Capabilities {
-        // They are cut on their way into the frames, which costs less than if the stack made each segment by
-        // itself.
+        // Super-packets are cut on the way into the frames, which costs less than single segments from the
+        // stack.
         Capabilities { tso: true, descriptor: true, ..Capabilities::NONE }
     }
 

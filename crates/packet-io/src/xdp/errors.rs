@@ -1,5 +1,5 @@
-//! ICMP errors, which an XDP program can hand either to the kernel or to us: the kernel gets them, and a
-//! packet socket their copies. It also tells, as a socket of AF_XDP does not, that the interface has gone.
+//! ICMP errors. An XDP program passes a frame either to the kernel or to us; the kernel gets these, and a
+//! packet socket receives copies. Unlike an AF_XDP socket it also reports that the interface has gone.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -23,10 +23,13 @@ pub(super) struct Errors {
 }
 
 impl Errors {
+    /// Opens the packet socket on `interface`.
+    ///
     /// # Errors
-    /// Without CAP_NET_RAW.
+    /// CAP_NET_RAW is missing.
     pub(super) fn open(interface: &Interface) -> io::Result<Errors> {
-        // It gets nothing before it is bound, and then only what passes the filter: no port is wanted.
+        // It receives nothing before it is bound, and then only packets that pass the filter, which has no
+        // port.
         let socket = Socket::new(Domain::PACKET, Type::RAW.nonblocking(), None)?;
         packet::describe_arrivals(&socket)?;
         let program = filter::program(Wanted { link: ETHERNET_HEADER as u32, ..Wanted::default() });
@@ -39,10 +42,10 @@ impl Errors {
         self.reactor.poll_readable(self.socket.as_fd(), cx)
     }
 
-    /// Hands at most `budget` packets to `each`, and returns how many there were.
+    /// Passes at most `budget` packets to `each`, and returns their number.
     ///
     /// # Errors
-    /// ENETDOWN once when the interface was switched off or has gone.
+    /// ENETDOWN once when the interface went down or was removed.
     pub(super) fn receive(
         &mut self,
         budget: usize,

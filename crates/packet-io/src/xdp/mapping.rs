@@ -1,4 +1,4 @@
-//! Memory that is shared with the kernel, given back when it is dropped.
+//! Memory that is shared with the kernel and unmapped on drop.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -11,11 +11,11 @@ pub(super) struct Mapping {
     bytes: usize,
 }
 
-// SAFETY: a mapping belongs to the process and not to a thread; nothing else in it refers to it.
+// SAFETY: a mapping belongs to the process and not to a thread; nothing else refers to it.
 unsafe impl Send for Mapping {}
 
 impl Mapping {
-    /// `bytes` of memory, all zero, present from the start.
+    /// Maps `bytes` of memory, filled with zeros and populated.
     ///
     /// # Errors
     /// ENOMEM.
@@ -24,7 +24,7 @@ impl Mapping {
         Mapping::new(bytes, flags, -1, 0)
     }
 
-    /// `bytes` that `socket` shares at `offset`, which says what they are.
+    /// Maps `bytes` that `socket` shares at `offset`, which selects the ring.
     ///
     /// # Errors
     /// An error of the kernel.
@@ -34,7 +34,7 @@ impl Mapping {
 
     fn new(bytes: usize, flags: i32, fd: i32, offset: libc::off_t) -> io::Result<Mapping> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping where the kernel likes touches no memory that anybody has.
+        // SAFETY: a new mapping at an address that the kernel chooses touches no existing memory.
         let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, fd, offset) };
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
@@ -43,18 +43,18 @@ impl Mapping {
         Ok(Mapping { start, bytes })
     }
 
-    /// How long it is.
+    /// Returns the length in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// A `T` so many bytes behind the start; `None` if it would reach beyond the end or is not aligned.
+    /// Returns the `T` at `offset`; `None` if it would exceed the end or is not aligned.
     pub(super) fn at<T>(&self, offset: usize) -> Option<NonNull<T>> {
         let end = offset.checked_add(size_of::<T>())?;
         if end > self.bytes {
             return None;
         }
-        // SAFETY: the offset lies within the mapping, as was just seen.
+        // SAFETY: the check above proves that the offset lies within the mapping.
         let place = unsafe { self.start.add(offset) }.cast::<T>();
         place.is_aligned().then_some(place)
     }
@@ -62,8 +62,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, this is all of it, and nobody borrows from it any more. Nothing can be
-        // done if the kernel refuses.
+        // SAFETY: the mapping is ours, this is all of it, and nothing borrows from it any more. An error of
+        // the kernel has no remedy.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
     }
 }
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_reaches_beyond_the_end() {
+    fn no_value_exceeds_the_mapping() {
         let mapping = Mapping::anonymous(4096).unwrap();
         assert!(mapping.at::<u32>(4092).is_some());
         assert!(mapping.at::<u32>(4093).is_none() && mapping.at::<u32>(4094).is_none());

@@ -1,9 +1,8 @@
-//! Runs of segments put together to super-packets, as the kernel does it for its own TCP (GRO), which is
-//! behind us here.
+//! Merges runs of segments into super-packets, like GRO in the kernel, which XDP bypasses.
 //!
-//! Bulk in many short frames costs time for each frame, not for its bytes. So successive segments of one
-//! connection are merged if their checksums are right and their headers differ only where successive segments
-//! must. [`brisk_wire::split`] would make the same segments of the super-packet again.
+//! Bulk in many short frames costs time per frame, not per byte. So successive segments of one connection are
+//! merged if their checksums are right and their headers differ only in the fields that must differ.
+//! [`brisk_wire::split`] would cut the super-packet into the same segments again.
 
 use brisk_device::{ChecksumState, MAX_SUPER, RxMeta};
 use bytes::Bytes;
@@ -13,21 +12,22 @@ use brisk_wire::checksum::Sum;
 use crate::buffers::Buffers;
 use crate::headers::{Headers, PSH};
 
-/// Payload from which on a segment is worth being copied, bytes. Short ones come alone, as requests do.
+/// Minimum payload of a segment that is copied into a run, bytes. Shorter ones, such as requests, stay alone.
 const WORTH_IT: usize = 512;
-/// ACK, the one flag that all segments of a run have; the last one may have PSH.
+/// ACK, the one flag that all segments of a run have; the last one may also have PSH.
 const ACK: u8 = 0x10;
-/// Parts of an IPv4 and an IPv6 header that must be the same: all but length, identification and checksum.
+/// Ranges of an IPv4 and an IPv6 header that must be equal: all but length, identification and checksum.
 const SAME_V4: [std::ops::Range<usize>; 3] = [0..2, 6..10, 12..20];
 const SAME_V6: [std::ops::Range<usize>; 2] = [0..4, 6..40];
-/// Those of a TCP header: all but sequence number, flags and checksum, which are looked at by themselves.
+/// Ranges of a TCP header that must be equal: all but sequence number, flags and checksum, which have their
+/// own checks.
 const SAME_TCP: [std::ops::Range<usize>; 3] = [0..4, 8..13, 14..16];
 
-/// A run that waits for its continuation.
+/// A run that may be continued.
 #[derive(Debug)]
 pub(super) struct Merge {
     buffers: Buffers,
-    /// Of the first segment; `None`: nothing waits.
+    /// Headers of the first segment; `None`: there is no run.
     headers: Option<Headers>,
     /// Bytes in the buffer.
     len: usize,
@@ -36,16 +36,16 @@ pub(super) struct Merge {
     segments: usize,
 }
 
-/// Takes a packet, the buffer of it that may be kept, and what is known of it.
+/// Takes a packet, its buffer if it may be kept, and its metadata.
 type Emit<'a> = dyn FnMut(&[u8], Option<&Bytes>, RxMeta) + 'a;
 
 /// Result of adding a segment to a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Added {
     No,
-    /// And more may follow.
+    /// Added, and more may follow.
     Open,
-    /// And it is the last one.
+    /// Added as the last segment.
     Last,
 }
 
@@ -54,8 +54,8 @@ impl Merge {
         Merge { buffers: Buffers::of(MAX_SUPER), headers: None, len: 0, size: 0, segments: 0 }
     }
 
-    /// Takes a packet in, or hands it to `emit` if nothing can be added to it; before it what waited and is
-    /// not continued by it. Returns how many packets were handed over.
+    /// Adds a packet to the run, or passes it to `emit` if it cannot be merged. A run that the packet does
+    /// not continue is passed first. Returns the number of packets passed.
     pub(super) fn offer(&mut self, packet: &[u8], checksum: ChecksumState, emit: &mut Emit<'_>) -> usize {
         let Some(headers) = mergeable(packet, checksum) else {
             let before = self.flush(emit);
@@ -68,7 +68,7 @@ impl Merge {
             Added::No => {
                 let before = self.flush(emit);
                 if headers.flags(packet) & PSH != 0 {
-                    // Nothing follows that belongs to it.
+                    // No later segment can be merged with it.
                     emit(packet, None, RxMeta { checksum, segment_size: None });
                     return before + 1;
                 }
@@ -78,7 +78,7 @@ impl Merge {
         }
     }
 
-    /// Hands over what waits. Returns how many packets that were: one or none.
+    /// Passes the run on. Returns the number of packets passed: one or none.
     pub(super) fn flush(&mut self, emit: &mut Emit<'_>) -> usize {
         let Some(headers) = self.headers.take() else { return 0 };
         finish_lengths(self.buffers.current().get_mut(..self.len).unwrap_or_default(), headers);
@@ -118,10 +118,11 @@ impl Merge {
     }
 }
 
-/// Where the flags of a TCP header are.
+/// Offset of the flags in a TCP header.
 const FLAGS: usize = 13;
 
-/// The headers of a segment that may be part of a run: data, nothing out of the ordinary, and not damaged.
+/// Returns the headers of a segment that may be part of a run: it has data, no unusual field and a right
+/// checksum.
 fn mergeable(packet: &[u8], checksum: ChecksumState) -> Option<Headers> {
     let headers = Headers::of(packet)?;
     let tcp = packet.get(headers.ip_len..)?;
@@ -132,7 +133,7 @@ fn mergeable(packet: &[u8], checksum: ChecksumState) -> Option<Headers> {
     let is_plain = packet.len() >= headers.total() + WORTH_IT
         && packet.len() == length
         && (headers.v6 || headers.ip_len == 20)
-        // No reserved bits, and no flags but these.
+        // No reserved bits, and only these flags.
         && tcp.get(12)? & 0x0F == 0
         && headers.flags(packet) & !PSH == ACK;
     let is_right = || {
@@ -143,7 +144,7 @@ fn mergeable(packet: &[u8], checksum: ChecksumState) -> Option<Headers> {
     (is_plain && ip_is_right() && is_right()).then_some(headers)
 }
 
-/// Whether `packet` is the next one of the run in `held`.
+/// True if `packet` is the next one of the run in `held`.
 fn continues(held: &[u8], packet: &[u8], headers: Headers) -> bool {
     let same = |at: usize, range: &std::ops::Range<usize>| {
         let range = at + range.start..at + range.end;
@@ -162,7 +163,7 @@ fn continues(held: &[u8], packet: &[u8], headers: Headers) -> bool {
         && sequence(held).map(|first| first.wrapping_add(gone)) == sequence(packet)
 }
 
-/// Writes into the IP header how long the packet has become.
+/// Writes the length of the packet into the IP header.
 fn finish_lengths(packet: &mut [u8], headers: Headers) {
     let len = packet.len();
     let (at, value) = if headers.v6 { (4, len - 40) } else { (2, len) };
@@ -184,7 +185,7 @@ mod tests {
 
     type Seen = Vec<(Vec<u8>, RxMeta)>;
 
-    /// Returns the merged packets, checksums as they are.
+    /// Returns the merged packets with their checksums.
     fn merged(packets: &[Vec<u8>]) -> Seen {
         let (mut merge, mut seen) = (Merge::new(), Seen::new());
         let mut emit = |packet: &[u8], _: Option<&Bytes>, meta| seen.push((packet.to_vec(), meta));
@@ -218,7 +219,7 @@ mod tests {
             assert_eq!(*meta, RxMeta { checksum: ChecksumState::Trusted, segment_size: Some(1448) });
             let mut cut = Vec::new();
             brisk_wire::split(packet, 1448, ChecksumFill::Full, &mut |segment| cut.push(segment.to_vec()));
-            // The identification of IPv4, which is no more than a number here, counts up.
+            // The IPv4 identification counts up and is otherwise unused here.
             for (n, packet) in cut.iter_mut().enumerate().filter(|_| template.src.is_ipv4()) {
                 packet[4..6].copy_from_slice(&packets[n][4..6]);
                 packet[10..12].copy_from_slice(&packets[n][10..12]);
@@ -241,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn segments_that_differ_in_more_than_place_stay_apart() {
+    fn segments_with_other_differences_are_not_merged() {
         for template in [Tcp::v4(), Tcp::v6()] {
             let same = |change: &dyn Fn(&mut Tcp)| {
                 let first = Tcp { payload: pattern(1000), ..template.clone() };
@@ -271,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_segment_and_a_short_one_come_alone_and_in_their_order() {
+    fn damaged_and_short_segments_pass_alone_and_in_order() {
         let mut packets = run(&Tcp::v4(), &[1000; 5]);
         let last = packets[2].len() - 1;
         packets[2][last] ^= 1;
@@ -312,7 +313,7 @@ mod tests {
                 let at = random(90.min(packet.len()));
                 packet[at] = random(256) as u8;
                 packet.truncate(packet.len() - random(2) * random(600));
-                // Believed, so that damage is not the end of it.
+                // The checksum is trusted, so that damaged packets reach the merge.
                 merge.offer(packet, ChecksumState::Trusted, &mut |packet, _, _| seen += packet.len());
             }
             merge.flush(&mut |packet, _, _| seen += packet.len());

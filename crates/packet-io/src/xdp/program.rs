@@ -1,6 +1,7 @@
-//! The program at the interface: what is for the stack goes to its sockets, everything else to the kernel.
+//! The program at the interface: it passes the stack's segments to its sockets, and all other frames to the
+//! kernel.
 //!
-//! It is the filter of `packet:` ([`filter`]), translated, and goes with the process.
+//! It is the filter of `packet:` ([`filter`]), translated, and ends with the process.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,11 +20,11 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// Runs it on what comes in at `interface`: by the driver, or by the kernel where the driver cannot.
-    /// `sockets` are those of its queues, in their order.
+    /// Runs the program on frames that arrive at `interface`: in the driver, or in the kernel if the driver
+    /// cannot. `sockets` are those of its queues, in order.
     ///
     /// # Errors
-    /// Another program at the interface, which stays; a right that is missing.
+    /// Another program at the interface, which is left unchanged; a missing right.
     pub(super) fn start(
         interface: &Interface,
         wanted: Wanted<'_>,
@@ -61,7 +62,7 @@ fn tie(program: &OwnedFd, interface: &Interface, native: bool) -> io::Result<(Ow
     }
 }
 
-/// Whether the other mode would meet the same refusal.
+/// True if the other mode would fail with the same error.
 fn is_final(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),

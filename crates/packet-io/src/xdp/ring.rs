@@ -1,9 +1,9 @@
-//! The rings of AF_XDP (`Documentation/networking/af_xdp.rst`): one side puts entries in, the other takes
+//! The rings of AF_XDP (`Documentation/networking/af_xdp.rst`): a producer puts entries in, a consumer takes
 //! them out, one of the two is the kernel, and neither waits.
 //!
-//! Both sides count what they have put in or taken out, modulo 2^32, in a word that only they write. An entry
-//! belongs to whoever is behind the other's count: the producer writes it before it moves its count
-//! (release), the consumer reads the count (acquire) before it reads the entry, and in the same way back.
+//! Each side counts its entries, modulo 2^32, in a word that only it writes. The producer writes an entry
+//! before it advances its count (release); the consumer reads that count (acquire) before it reads the entry.
+//! In the same way the consumer returns the place of an entry to the producer.
 
 use std::marker::PhantomData;
 use std::os::fd::BorrowedFd;
@@ -12,12 +12,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::mapping::Mapping;
 
-/// Entries of a ring: a power of two.
+/// Number of entries of a ring: a power of two.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Size(u32);
 
 impl Size {
-    /// The next power of two from `wanted`, within 64 and 65,536.
+    /// Returns the next power of two from `wanted` on, within 64 and 65,536.
     pub(super) fn at_least(wanted: u32) -> Size {
         Size(wanted.clamp(64, 1 << 16).next_power_of_two())
     }
@@ -27,10 +27,10 @@ impl Size {
     }
 }
 
-/// A ring in memory that the kernel sees too.
+/// A ring in memory shared with the kernel.
 #[derive(Debug)]
 struct Ring<T> {
-    /// Holds everything that the pointers point to.
+    /// Owns the memory of all pointers.
     _mapping: Mapping,
     producer: NonNull<AtomicU32>,
     consumer: NonNull<AtomicU32>,
@@ -40,11 +40,11 @@ struct Ring<T> {
     of: PhantomData<T>,
 }
 
-// SAFETY: what the pointers point to belongs to the mapping, which goes along; entries are plain numbers.
+// SAFETY: the pointers point into the mapping, which moves along; entries are plain numbers.
 unsafe impl<T: Copy + Send> Send for Ring<T> {}
 
 impl<T: Copy> Ring<T> {
-    /// `None` if the mapping does not have room for what the kernel says lies where.
+    /// Returns `None` if the kernel's offsets lie outside the mapping.
     fn new(mapping: Mapping, offsets: &libc::xdp_ring_offset, size: Size) -> Option<Ring<T>> {
         let offset = |offset: u64| usize::try_from(offset).ok();
         let start = offset(offsets.desc)?;
@@ -62,8 +62,8 @@ impl<T: Copy> Ring<T> {
     }
 
     fn producer(&self) -> &AtomicU32 {
-        // SAFETY: the word lies in the mapping, aligned, for as long as `self` is there; both sides only ever
-        // use it as an atomic one.
+        // SAFETY: the word lies in the mapping, aligned, as long as `self` exists; both sides access it only
+        // atomically.
         unsafe { self.producer.as_ref() }
     }
 
@@ -77,33 +77,33 @@ impl<T: Copy> Ring<T> {
         unsafe { self.flags.as_ref() }.load(Ordering::Relaxed)
     }
 
-    /// Where the entry with this count lies.
+    /// Returns the place of the entry with this count.
     fn entry(&self, count: u32) -> NonNull<T> {
         let index = count & (self.size - 1);
-        // SAFETY: `new` has seen that `size` entries lie in the mapping, and the index is below `size`.
+        // SAFETY: `new` has checked that `size` entries lie in the mapping, and the index is below `size`.
         unsafe { self.entries.add(index as usize) }
     }
 }
 
-/// Our side of a ring that the kernel takes entries out of.
+/// Our side of a ring from which the kernel takes entries.
 #[derive(Debug)]
 pub(super) struct Producer<T> {
     ring: Ring<T>,
-    /// Entries that we have put in, published or not.
+    /// Number of entries put in, published or not.
     put: u32,
-    /// Entries that the kernel had taken at our last look.
+    /// Number of entries that the kernel had taken at the last check.
     taken: u32,
 }
 
 impl<T: Copy> Producer<T> {
-    /// `None` as for a mapping that is too short.
+    /// Returns `None` if the mapping is too short.
     pub(super) fn new(mapping: Mapping, offsets: &libc::xdp_ring_offset, size: Size) -> Option<Producer<T>> {
         let ring: Ring<T> = Ring::new(mapping, offsets, size)?;
         let (put, taken) = (ring.producer().load(Ordering::Relaxed), ring.consumer().load(Ordering::Acquire));
         Some(Producer { ring, put, taken })
     }
 
-    /// Puts an entry in, which the kernel sees once it is [published](Producer::publish); false if there is
+    /// Puts an entry in; the kernel sees it after [`publish`](Producer::publish). Returns false if there is
     /// no room.
     pub(super) fn push(&mut self, entry: T) -> bool {
         if self.is_full() {
@@ -112,8 +112,8 @@ impl<T: Copy> Producer<T> {
                 return false;
             }
         }
-        // SAFETY: the place is valid, and it is ours: the kernel has taken what was in it, and looks at it
-        // again only behind our published count.
+        // SAFETY: the place is valid and ours: the kernel has taken the previous entry, and reads the place
+        // again only after our published count.
         unsafe { self.ring.entry(self.put).write(entry) };
         self.put = self.put.wrapping_add(1);
         true
@@ -123,42 +123,42 @@ impl<T: Copy> Producer<T> {
         self.put.wrapping_sub(self.taken) >= self.ring.size
     }
 
-    /// Lets the kernel see what was put in.
+    /// Publishes the entries to the kernel.
     pub(super) fn publish(&mut self) {
         self.ring.producer().store(self.put, Ordering::Release);
     }
 
-    /// Whether there is something in it that the kernel has not taken.
+    /// True if the kernel has not taken all entries.
     pub(super) fn is_pending(&mut self) -> bool {
         self.taken = self.ring.consumer().load(Ordering::Acquire);
         self.put != self.taken
     }
 
-    /// Whether the kernel looks only when it is called.
+    /// True if the kernel processes the ring only when it is called.
     pub(super) fn needs_wakeup(&self) -> bool {
         self.ring.flags() & libc::XDP_RING_NEED_WAKEUP != 0
     }
 }
 
-/// Our side of a ring that the kernel puts entries into.
+/// Our side of a ring into which the kernel puts entries.
 #[derive(Debug)]
 pub(super) struct Consumer<T> {
     ring: Ring<T>,
-    /// Entries that we have taken, given back or not.
+    /// Number of entries taken, returned or not.
     taken: u32,
-    /// Entries that the kernel had put in at our last look.
+    /// Number of entries that the kernel had put in at the last check.
     put: u32,
 }
 
 impl<T: Copy> Consumer<T> {
-    /// `None` as for a mapping that is too short.
+    /// Returns `None` if the mapping is too short.
     pub(super) fn new(mapping: Mapping, offsets: &libc::xdp_ring_offset, size: Size) -> Option<Consumer<T>> {
         let ring: Ring<T> = Ring::new(mapping, offsets, size)?;
         let (taken, put) = (ring.consumer().load(Ordering::Relaxed), ring.producer().load(Ordering::Acquire));
         Some(Consumer { ring, taken, put })
     }
 
-    /// Takes an entry out; its place is the kernel's again once it is [given back](Consumer::give_back).
+    /// Takes an entry; the kernel may use its place again after [`give_back`](Consumer::give_back).
     pub(super) fn pop(&mut self) -> Option<T> {
         if self.taken == self.put {
             self.put = self.ring.producer().load(Ordering::Acquire);
@@ -166,14 +166,14 @@ impl<T: Copy> Consumer<T> {
                 return None;
             }
         }
-        // SAFETY: the place is valid, and it is ours: the kernel has published it, and writes to it again
-        // only behind the count that we give back. Any bytes are a number.
+        // SAFETY: the place is valid and ours: the kernel has published it, and writes to it again only after
+        // the count that we return. Any bytes are a valid number.
         let entry = unsafe { self.ring.entry(self.taken).read() };
         self.taken = self.taken.wrapping_add(1);
         Some(entry)
     }
 
-    /// Lets the kernel use the places of what was taken.
+    /// Returns the places of taken entries to the kernel.
     pub(super) fn give_back(&mut self) {
         self.ring.consumer().store(self.taken, Ordering::Release);
     }
@@ -189,7 +189,7 @@ pub(super) enum Which {
 }
 
 impl Which {
-    /// Maps a ring that the socket was asked to make, and says where its parts lie.
+    /// Maps a ring that the socket was asked to create; the kernel reports its layout.
     ///
     /// # Errors
     /// An error of the kernel.
@@ -215,7 +215,7 @@ impl Which {
 mod tests {
     use super::*;
 
-    /// As the kernel lays a ring out: a line of the cache for each word.
+    /// The kernel's layout of a ring: a cache line for each word.
     const OFFSETS: libc::xdp_ring_offset =
         libc::xdp_ring_offset { producer: 0, consumer: 64, desc: 192, flags: 128 };
 
@@ -234,7 +234,7 @@ mod tests {
     }
 
     fn set(word: NonNull<AtomicU32>, value: u32) {
-        // SAFETY: the mapping is there for as long as the ring that has it.
+        // SAFETY: the mapping exists as long as its ring.
         unsafe { word.as_ref() }.store(value, Ordering::Release);
     }
 
@@ -246,7 +246,7 @@ mod tests {
     #[test]
     fn a_producer_stops_when_the_ring_is_full_and_goes_on_across_the_wrap() {
         let (mapping, [producer, consumer, _], entries) = mapping();
-        // Just before the counts wrap around.
+        // Start just before the counts wrap around.
         let start = u32::MAX - 10;
         set(producer, start);
         set(consumer, start);
@@ -266,7 +266,7 @@ mod tests {
         ring.publish();
         set(consumer, start.wrapping_add(67));
         assert!(!ring.is_pending());
-        // SAFETY: the ring has the mapping still.
+        // SAFETY: the ring still has the mapping.
         let first = unsafe { entries.add((start & 63) as usize).read() };
         assert_eq!(first, 64, "the place of the first was used again");
     }
@@ -278,7 +278,7 @@ mod tests {
         set(producer, start);
         set(consumer, start);
         for n in 0..64 {
-            // SAFETY: the mapping has room for 64 entries, and nobody else uses it.
+            // SAFETY: the mapping has room for 64 entries, and nothing else uses it.
             unsafe { entries.add(n).write(n as u64 + 100) };
         }
         let mut ring: Consumer<u64> = Consumer::new(mapping, &OFFSETS, size()).unwrap();
@@ -300,7 +300,7 @@ mod tests {
             libc::xdp_ring_offset { consumer: 2, ..OFFSETS },
             libc::xdp_ring_offset { desc: u64::MAX, ..OFFSETS },
         ] {
-            // A page is longer than what was asked for, so the end is where it was asked for.
+            // A mapping is at least a page, so its end is checked against the requested length.
             let (mapping, ..) = mapping();
             assert!(Producer::<u64>::new(mapping, &offsets, size()).is_none(), "{offsets:?}");
         }
@@ -313,7 +313,7 @@ mod tests {
         }
     }
 
-    /// The order of entries and counts, with a thread in the place of the kernel.
+    /// Tests the order of entries and counts with a thread in place of the kernel.
     #[test]
     fn entries_of_a_ring_between_threads_arrive_whole_and_in_order() {
         const COUNT: u64 = 100_000;

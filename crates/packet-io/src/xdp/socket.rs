@@ -1,10 +1,10 @@
-//! A socket of AF_XDP on one queue of an interface: the memory that frames lie in, and the four rings through
-//! which they change hands (`Documentation/networking/af_xdp.rst`).
+//! An AF_XDP socket on one queue of an interface: the memory of the frames, and the four rings that pass them
+//! between us and the kernel (`Documentation/networking/af_xdp.rst`).
 //!
-//! The first part of the memory is for frames that arrive. The kernel has all of them but those that are
-//! being looked at (fill ring), and says where something has arrived (receive ring). The second part is for
-//! frames that leave: ours until they are in the send ring, and again once they have come back through the
-//! completion ring.
+//! The first part of the memory is for arriving frames. The kernel has all of them except those that are
+//! being processed (fill ring), and reports arrivals in the receive ring. The second part is for frames that
+//! leave. They are ours until they are in the send ring, and again after they return through the completion
+//! ring.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -21,9 +21,9 @@ use crate::sockopt;
 
 /// Bytes that the kernel keeps free before each arriving frame (`XDP_PACKET_HEADROOM`).
 pub(super) const HEADROOM: usize = 256;
-/// Frames that one call sends in copy mode (`TX_BATCH_SIZE` of net/xdp/xsk.c).
+/// Maximum number of frames that one call sends in copy mode (`TX_BATCH_SIZE` of net/xdp/xsk.c).
 const SENT_IN_A_CALL: u32 = 32;
-/// How long is waited for what another socket may have left.
+/// Number of attempts while another socket may still be releasing resources.
 const ATTEMPTS: usize = 30;
 const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(10);
 
@@ -36,14 +36,14 @@ pub(super) struct XdpSocket {
     completed: Consumer<u64>,
     received: Consumer<libc::xdp_desc>,
     sending: Producer<libc::xdp_desc>,
-    /// Places for frames that leave.
+    /// Free places for frames that leave.
     free: Vec<u64>,
-    /// Calls that empty a full send ring.
+    /// Maximum number of calls to empty a full send ring.
     max_calls: u32,
     zero_copy: bool,
 }
 
-/// The memory that frames lie in, in chunks of equal size.
+/// The memory of the frames, in chunks of equal size.
 #[derive(Debug)]
 struct Memory {
     mapping: Mapping,
@@ -51,10 +51,10 @@ struct Memory {
 }
 
 impl Memory {
-    /// Bytes of a frame that has arrived; `None` if they are not in one chunk.
+    /// Returns the bytes of an arrived frame; `None` if they are not in one chunk.
     ///
     /// # Safety
-    /// The frame must be ours: the kernel has put it into the receive ring, and it has not gone into the fill
+    /// The frame must be ours: the kernel has put it into the receive ring, and it was not put into the fill
     /// ring again.
     unsafe fn frame(&self, address: u64, len: u32) -> Option<&[u8]> {
         let (start, len) = (usize::try_from(address).ok()?, len as usize);
@@ -62,15 +62,15 @@ impl Memory {
             return None;
         }
         let first = self.mapping.at::<u8>(start)?;
-        // SAFETY: all of it lies in the mapping, as was just seen, and nobody writes to it meanwhile, by the
-        // contract.
+        // SAFETY: the check above proves that it lies in the mapping, and by the contract nothing writes to
+        // it meanwhile.
         Some(unsafe { std::slice::from_raw_parts(first.as_ptr(), len) })
     }
 
     /// Writes a frame of two parts at the start of a chunk; false if it is too long.
     ///
     /// # Safety
-    /// The chunk must be ours: neither in the send ring nor on its way to the completion ring.
+    /// The chunk must be ours: neither in the send ring nor in transit to the completion ring.
     unsafe fn write(&mut self, address: u64, parts: [&[u8]; 2]) -> bool {
         let mut at = address as usize;
         let end = at + self.chunk;
@@ -82,8 +82,8 @@ impl Memory {
             else {
                 return false;
             };
-            // SAFETY: the bytes lie in the mapping, as was just seen; nobody else has them, by the contract;
-            // and `part` is outside, since no reference into the memory outlives `receive`.
+            // SAFETY: the check above proves that the bytes lie in the mapping; by the contract nothing else
+            // uses them; and `part` is outside, since no reference into the memory outlives `receive`.
             unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), place.as_ptr(), part.len()) };
             at += part.len();
         }
@@ -92,10 +92,10 @@ impl Memory {
 }
 
 impl XdpSocket {
-    /// A socket on the queue with this number, whose frames have chunks of so many bytes, 2048 or 4096.
+    /// Opens a socket on the queue with this number, with frames in chunks of 2048 or 4096 bytes.
     ///
     /// # Errors
-    /// `InvalidInput` if there is no such queue; a right or memory that is missing; another socket on the
+    /// `InvalidInput` if there is no such queue; a missing right or missing memory; another socket on the
     /// queue.
     pub(super) fn open(
         interface: &Interface,
@@ -112,7 +112,7 @@ impl XdpSocket {
         patiently(libc::ENOBUFS, || register(socket.as_fd(), &memory, chunk))
             .map_err(failed("the memory for packets is refused"))?;
         let rings = Rings::make(socket.as_fd(), arriving, leaving).map_err(failed("no rings"))?;
-        // Room for all frames that leave at once, in buffers of the kernel.
+        // Kernel buffers for all frames that leave at once.
         sockopt::wish_for_buffers(socket.as_fd(), 2 * chunk * leaving.entries() as usize);
         patiently(libc::EBUSY, || bind(&socket, interface.index(), queue, options.zero_copy))
             .map_err(failed("its queue cannot be had"))?;
@@ -138,17 +138,17 @@ impl XdpSocket {
         Ok(opened)
     }
 
-    /// Whether the interface writes frames to our memory itself.
+    /// True if the interface writes frames directly to our memory.
     pub(super) fn is_zero_copy(&self) -> bool {
         self.zero_copy
     }
 
-    /// Hands frames to `each` until there are no more, or `each` wants no more: then it is false. The kernel
-    /// gets their places back.
+    /// Passes frames to `each` until there are no more, or `each` returns false. The kernel gets their places
+    /// back.
     pub(super) fn receive(&mut self, each: &mut dyn FnMut(&[u8]) -> bool) -> bool {
         let (mut any, mut wanted) = (false, true);
         while wanted && let Some(found) = self.received.pop() {
-            // SAFETY: the kernel has just handed it over, and gets it back below.
+            // SAFETY: the kernel has passed it to us, and gets it back below.
             if let Some(frame) = unsafe { self.memory.frame(found.addr, found.len) } {
                 wanted = each(frame);
             }
@@ -164,22 +164,22 @@ impl XdpSocket {
         wanted
     }
 
-    /// Tells a driver that sleeps that it has places again.
+    /// Wakes a sleeping driver, because it has places again.
     fn fetch(&self) {
         if self.fill.needs_wakeup() {
-            // The result does not matter: the next frames say whether it worked.
+            // The result does not matter: later frames show whether it worked.
             let _ = rustix::net::recv(&self.socket, &mut [0u8; 0][..], rustix::net::RecvFlags::DONTWAIT);
         }
     }
 
-    /// Takes a frame to send when it is [`kick`](XdpSocket::kick)ed; false if there is no place for it.
+    /// Queues a frame, which leaves at the next [`kick`](XdpSocket::kick); false if there is no place for it.
     pub(super) fn send(&mut self, header: &[u8], packet: &[u8]) -> bool {
         if self.free.is_empty() {
             self.reap();
         }
         let Some(address) = self.free.pop() else { return false };
         let len = header.len() + packet.len();
-        // SAFETY: what is free is in no ring.
+        // SAFETY: free places are in no ring.
         let written = unsafe { self.memory.write(address, [header, packet]) };
         let entry = libc::xdp_desc { addr: address, len: len as u32, options: 0 };
         let taken = written && self.sending.push(entry);
@@ -189,7 +189,7 @@ impl XdpSocket {
         taken
     }
 
-    /// Takes back the places of what was sent.
+    /// Takes back the places of sent frames.
     fn reap(&mut self) {
         while let Some(address) = self.completed.pop() {
             self.free.push(address);
@@ -197,23 +197,23 @@ impl XdpSocket {
         self.completed.give_back();
     }
 
-    /// Lets the kernel send what it was given.
+    /// Makes the kernel send the queued frames.
     ///
     /// # Errors
-    /// `WouldBlock`: some of it still waits, and time must pass. ENETDOWN while the interface is switched
-    /// off, ENXIO once it is gone.
+    /// `WouldBlock`: some of them still wait and need time. ENETDOWN while the interface is down, ENXIO once
+    /// it is gone.
     pub(super) fn kick(&mut self) -> io::Result<()> {
         self.sending.publish();
         for _ in 0..self.max_calls {
             if !self.sending.is_pending() || !self.sending.needs_wakeup() {
                 return Ok(());
             }
-            // Nothing is passed to it: what is to be sent is in the ring.
+            // The call has no data: the frames are in the ring.
             match rustix::net::send(&self.socket, &[], rustix::net::SendFlags::DONTWAIT) {
                 Ok(_) => return Ok(()),
-                // There is more than a call sends.
+                // One call does not send all frames.
                 Err(rustix::io::Errno::AGAIN) => self.reap(),
-                // The interface's own queue is full, and has just dropped one.
+                // The interface's own queue is full, and has just dropped a frame.
                 Err(rustix::io::Errno::BUSY | rustix::io::Errno::NOBUFS) => break,
                 Err(error) => return Err(error.into()),
             }
@@ -221,9 +221,10 @@ impl XdpSocket {
         Err(io::ErrorKind::WouldBlock.into())
     }
 
-    /// Frames for us that were lost because they found no place, or did not fit one.
+    /// Returns the number of frames for us that were lost because there was no place, or they did not fit
+    /// one.
     pub(super) fn lost(&self) -> u64 {
-        // struct xdp_statistics: lost, bad entries both ways, met a full receive ring.
+        // struct xdp_statistics: dropped, invalid entries in both directions, dropped at a full receive ring.
         let words = words(self.socket.as_fd(), libc::XDP_STATISTICS, 4).unwrap_or_default();
         [0, 3].iter().filter_map(|at| words.get(*at)).sum()
     }
@@ -267,7 +268,7 @@ impl Rings {
     }
 }
 
-/// Where the parts of the rings lie.
+/// Returns the layout of the rings.
 fn offsets(socket: BorrowedFd<'_>) -> io::Result<libc::xdp_mmap_offsets> {
     let words = words(socket, libc::XDP_MMAP_OFFSETS, 16)?;
     let mut rings = words.chunks_exact(4).map(|ring| libc::xdp_ring_offset {
@@ -280,7 +281,7 @@ fn offsets(socket: BorrowedFd<'_>) -> io::Result<libc::xdp_mmap_offsets> {
     Ok(libc::xdp_mmap_offsets { rx: next()?, tx: next()?, fr: next()?, cr: next()? })
 }
 
-/// At most so many words of 64 bits that an option answers.
+/// Returns the result of an option, at most `count` words of 64 bits.
 fn words(socket: BorrowedFd<'_>, option: i32, count: usize) -> io::Result<Vec<u64>> {
     let bytes = sockopt::get(socket, libc::SOL_XDP, option, 8 * count)?;
     let word = |word: &[u8]| word.try_into().ok().map(u64::from_ne_bytes);
@@ -293,19 +294,18 @@ fn is_zero_copy(socket: BorrowedFd<'_>) -> bool {
     flags & libc::XDP_OPTIONS_ZEROCOPY != 0
 }
 
-/// Tells the kernel where frames may lie.
+/// Registers the memory of the frames with the kernel.
 fn register(socket: BorrowedFd<'_>, memory: &Mapping, chunk: usize) -> io::Result<()> {
     let start = memory.at::<u8>(0).ok_or(io::ErrorKind::InvalidInput)?;
-    // struct xdp_umem_reg: start, length, bytes of a chunk, more room before each frame, flags, room for
-    // metadata.
+    // struct xdp_umem_reg: start, length, size of a chunk, additional headroom, flags, size of metadata.
     let mut request = (start.as_ptr() as u64).to_ne_bytes().to_vec();
     request.extend((memory.bytes() as u64).to_ne_bytes());
     [chunk as u32, 0, 0, 0].iter().for_each(|word| request.extend(word.to_ne_bytes()));
     sockopt::set(socket, libc::SOL_XDP, libc::XDP_UMEM_REG, &request)
 }
 
-/// Tries again for a while what meets `refusal`: the kernel takes queue and memory away from a socket some
-/// time after it was closed, and whoever comes right after it shall not notice.
+/// Repeats an attempt that fails with `refusal` for a while: the kernel releases queue and memory of a socket
+/// some time after it was closed, and the next opener must not fail.
 fn patiently(refusal: i32, attempt: impl Fn() -> io::Result<()>) -> io::Result<()> {
     for _ in 0..ATTEMPTS {
         match attempt() {
@@ -316,7 +316,7 @@ fn patiently(refusal: i32, attempt: impl Fn() -> io::Result<()>) -> io::Result<(
     attempt()
 }
 
-/// Binds to a queue. With `zero_copy` the kernel lets the driver use our memory where it can.
+/// Binds to a queue. With `zero_copy` the kernel lets the driver use our memory if possible.
 fn bind(socket: &Socket, index: u32, queue: u32, zero_copy: bool) -> io::Result<()> {
     let mut storage = SockAddrStorage::zeroed();
     // SAFETY: sockaddr_xdp is plain old data, and the storage has room and alignment for every kind of

@@ -1,4 +1,4 @@
-//! Survey of an interface for an XDP device, without touching it.
+//! Checks an interface for an XDP device without changing it.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -14,22 +14,22 @@ use crate::privileges::OpenError;
 /// See [`survey`].
 #[derive(Debug)]
 pub struct Survey {
-    /// Why the kernel takes no socket and no program of ours, if so.
+    /// Why the kernel accepts no socket or program of ours, if it does not.
     pub refused: Option<OpenError>,
-    /// The number of the program that is at the interface already: `xdp:` cannot be used beside it. Ours goes
-    /// with its process, so this is that of a process that runs, or of a tool that leaves its own behind (`ip
-    /// link set dev ... xdp`).
+    /// Number of an XDP program that is at the interface, which excludes `xdp:`. Our program ends with its
+    /// process, so this belongs to a running process, or was left by another tool (`ip link set dev ...
+    /// xdp`).
     pub program: Option<u32>,
-    /// The interface's MTU, bytes. It must not be above [`MAX_MTU`].
+    /// MTU of the interface, bytes. It must be at most [`MAX_MTU`].
     pub mtu: usize,
-    /// The kind of a virtual device, as `ip -d link` names it. On a veth unfinished checksums are believed.
+    /// Kind of a virtual device, as in `ip -d link`. On a veth unfinished checksums are trusted.
     pub kind: Option<String>,
 }
 
-/// Looks whether [`open`](super::open) can work on an interface.
+/// Checks whether [`open`](super::open) can work on an interface.
 ///
 /// # Errors
-/// If there is no such interface, or it is no Ethernet.
+/// There is no such interface, or it is not an Ethernet.
 pub fn survey(interface: &str) -> Result<Survey, OpenError> {
     let found = Interface::named(interface)?;
     found.hardware_address()?;
@@ -42,13 +42,13 @@ pub fn survey(interface: &str) -> Result<Survey, OpenError> {
 }
 
 impl Survey {
-    /// Whether the interface's packets fit into frames.
+    /// True if the interface's packets fit into frames.
     pub fn fits(&self) -> bool {
         self.mtu <= MAX_MTU
     }
 }
 
-/// A socket and a program, tied to nothing.
+/// Opens a socket and a program that are attached to nothing.
 fn try_out() -> io::Result<()> {
     Socket::new(Domain::from(libc::AF_XDP), Type::RAW, None)?;
     let sockets = extended::socket_map(1)?;

@@ -23,8 +23,8 @@ fn ip(words: &str) {
     assert!(done.status.success(), "ip {words}: {}", String::from_utf8_lossy(&done.stderr));
 }
 
-/// Runs `body` in the namespace of a host that has a cable to another one, or says why not. Both know each
-/// other.
+/// Runs `body` in the namespace of a host with a veth pair to another one, or prints why not. Both know each
+/// other's addresses.
 fn on_a_cable(body: impl AsyncFnOnce(Namespace) + Send) {
     if !has_sys_admin() || !has_net_admin() {
         return println!("skipped: a cable between namespaces needs CAP_SYS_ADMIN and CAP_NET_ADMIN");
@@ -56,17 +56,17 @@ fn addresses() -> [IpAddr; 2] {
     OURS.map(|address| address.parse().unwrap())
 }
 
-/// Until it holds. A process that another test has just forked has our descriptors for a moment.
+/// Waits until `holds` is true. A process that another test has just forked has our descriptors for a moment.
 fn soon(mut holds: impl FnMut() -> bool) -> bool {
     (0..200).any(|_| holds() || (std::thread::sleep(Duration::from_millis(5)), false).1)
 }
 
-/// As little as will do, so that both queues fit into what a user may lock.
+/// Returns options with little memory, so that both queues fit into a user's limit of locked memory.
 fn small() -> XdpOptions {
     XdpOptions { receive_frames: 512, send_frames: 512, ..XdpOptions::default() }
 }
 
-/// The device on the near end, or why it cannot be had.
+/// Returns the device on the near end, or prints why it cannot be opened.
 fn opened(options: XdpOptions) -> Option<Opened> {
     let options = XdpOptions { serve: Some("[::]:80".parse().unwrap()), local_ports: 64, ..options };
     let mut answer = open("eth0", &addresses(), options, 1);
@@ -91,7 +91,7 @@ fn opened(options: XdpOptions) -> Option<Opened> {
     }
 }
 
-/// The next TCP packet for a port of ours.
+/// Returns the next TCP packet for a port of ours.
 async fn next_tcp(device: &mut dyn Device, port: u16) -> (Tcp, Vec<u8>, RxMeta) {
     loop {
         poll_fn(|cx| device.poll_readable(cx)).await.unwrap();
@@ -111,14 +111,14 @@ fn send(device: &mut dyn Device, packet: &[u8], tx: TxMeta) {
     device.flush().unwrap();
 }
 
-/// A segment of ours to who sent `to`.
+/// Returns a segment of ours to the sender of `to`.
 fn answer(to: &Tcp, flags: u8, seq: u32) -> Tcp {
     let ack = to.seq.wrapping_add(u32::from(to.flags & 2 != 0) + to.payload.len() as u32);
     let ports = (to.ports.1, to.ports.0);
     Tcp { src: to.dst, dst: to.src, ports, flags, seq, ack, ..Tcp::v4() }
 }
 
-/// A kernel client connects, gets 30 kB and answers.
+/// A kernel client connects, receives 30 kB and answers.
 async fn serves(device: &mut dyn Device, far: &Namespace, family: usize) {
     let client = far
         .run(|| {
@@ -134,7 +134,7 @@ async fn serves(device: &mut dyn Device, far: &Namespace, family: usize) {
         .unwrap();
     let (syn, packet, meta) = next_tcp(device, PORT).await;
     assert_eq!((syn.flags & 0x3F, syn.ports.1, syn.dst.to_string().as_str()), (2, PORT, OURS[family]));
-    // A kernel on the same host leaves the checksum to an interface that does nothing about it.
+    // A kernel on the same host leaves the checksum to the interface, and a veth does not finish it.
     assert_eq!(meta.checksum, ChecksumState::Trusted);
     assert!(!checksum_is_right(&packet));
     let acknowledgement = Tcp { options: vec![2, 4, 5, 0x78], ..answer(&syn, 0x12, 1000) };
@@ -163,7 +163,7 @@ async fn serves(device: &mut dyn Device, far: &Namespace, family: usize) {
     assert_eq!(client.join().unwrap(), data);
 }
 
-/// We connect to a kernel listener.
+/// The device connects to a kernel listener.
 async fn connects(device: &mut dyn Device, far: &Namespace, family: usize, port: u16) {
     let listener = far.run(|| TcpListener::bind((THEIRS[family], 0)).unwrap()).unwrap();
     let to = listener.local_addr().unwrap();
@@ -178,7 +178,7 @@ async fn connects(device: &mut dyn Device, far: &Namespace, family: usize, port:
 }
 
 #[test]
-fn both_roles_work_in_both_families_and_both_modes_beside_the_kernel() {
+fn both_roles_work_next_to_the_kernel_in_both_families_and_modes() {
     on_a_cable(async |far| {
         for native in [true, false] {
             let Some(Opened { mut queues, local_ports, path }) = opened(XdpOptions { native, ..small() })
@@ -208,7 +208,7 @@ fn frames_beyond_the_ring_wait_and_arrive() {
         let few = XdpOptions { send_frames: 64, receive_frames: 64, ..small() };
         let Some(Opened { mut queues, .. }) = opened(few) else { return };
         let device = &mut *queues[0];
-        // The destination must be known, or the kernel sends it.
+        // The neighbour must be known, otherwise the kernel sends the packet.
         serves(device, &far, 0).await;
         let before = far.run(|| received("eth1")).unwrap();
         let [src, dst] = [OURS[0], THEIRS[0]].map(|address| address.parse().unwrap());
@@ -237,7 +237,7 @@ fn frames_beyond_the_ring_wait_and_arrive() {
     });
 }
 
-/// Packets that an interface has received.
+/// Returns the number of packets that an interface has received.
 fn received(name: &str) -> u64 {
     let table = std::fs::read_to_string("/proc/thread-self/net/dev").unwrap();
     let line = table.lines().find_map(|line| line.trim().strip_prefix(name)?.strip_prefix(':')).unwrap();
@@ -245,7 +245,7 @@ fn received(name: &str) -> u64 {
 }
 
 #[test]
-fn existing_settings_stay_and_misfits_are_refused_with_a_remedy() {
+fn unusable_interfaces_are_refused_unchanged_with_a_remedy() {
     on_a_cable(async |_far| {
         let Some(first) = opened(small()) else { return };
         let found = survey("eth0").unwrap();
@@ -303,7 +303,7 @@ fn removed_interface_is_reported_and_one_switched_off_is_not() {
 }
 
 #[test]
-fn an_unfinished_checksum_is_believed_only_where_it_may_be() {
+fn unfinished_checksum_is_trusted_only_if_permitted() {
     for template in [Tcp::v4(), Tcp::v6()] {
         let packet = Tcp { payload: pattern(99), ..template };
         let (open, finished) = (packet.with_partial_checksum(), packet.packet());
@@ -344,7 +344,7 @@ fn each_queue_of_the_interface_can_have_a_stack_of_its_own() {
             let socket =
                 socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM.nonblocking(), None)
                     .unwrap();
-            // It is refused only by time.
+            // The attempt can end only by a timeout.
             let _ = socket.connect(&to.into());
             socket
         };

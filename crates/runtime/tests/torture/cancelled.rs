@@ -1,4 +1,4 @@
-//! Futures that are dropped: after each number of polls, and after each wakeup that they have not followed.
+//! Futures that are dropped: after each number of polls, and after each wake-up without a poll.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -17,19 +17,19 @@ use super::{Duration, LIMIT, assert_nothing_left, builders, pair, pattern, serve
 /// When a future is dropped, unless it is ready before.
 #[derive(Clone, Copy, Debug)]
 enum Dropped {
-    /// As soon as it was polled so often.
+    /// After this number of polls.
     AfterPolls(usize),
-    /// When it is woken after so many polls: whatever it waited for is there, and it has not looked.
+    /// When it is woken after this number of polls, without another poll.
     WhenWoken(usize),
 }
 
 use Dropped::{AfterPolls, WhenWoken};
 
-/// Every way to drop a future that is ready at its third poll, and then none.
+/// Every way to drop a future that is ready at its third poll, and then no drop.
 const SCHEDULE: [Dropped; 6] =
     [AfterPolls(0), AfterPolls(1), WhenWoken(1), AfterPolls(2), WhenWoken(2), WhenWoken(1_000)];
 
-/// The waker of a future that may be dropped. A waker that is kept keeps this.
+/// The waker of a future that may be dropped. Every copy of the waker keeps this alive.
 struct Relay {
     task: Mutex<Waker>,
     is_woken: AtomicBool,
@@ -42,8 +42,8 @@ impl Wake for Relay {
     }
 }
 
-/// Polls `future` until it is ready or to be dropped. Returns the result and the relay, which is the only one
-/// that is left unless its waker is still somewhere.
+/// Polls `future` until it is ready or to be dropped. Returns the result and the relay, which has no other
+/// owner unless a copy of its waker is left.
 async fn relayed<T>(future: impl Future<Output = T>, dropped: Dropped) -> (Option<T>, Arc<Relay>) {
     let relay = Arc::new(Relay { task: Mutex::new(Waker::noop().clone()), is_woken: AtomicBool::new(true) });
     let waker = Waker::from(relay.clone());
@@ -69,7 +69,7 @@ async fn relayed<T>(future: impl Future<Output = T>, dropped: Dropped) -> (Optio
     (result, relay)
 }
 
-/// As [`relayed`], of a future that takes its waker out again when it is dropped.
+/// Like [`relayed`], for a future that removes its waker when it is dropped.
 async fn cancel<T>(future: impl Future<Output = T>, dropped: Dropped) -> Option<T> {
     let (result, relay) = relayed(future, dropped).await;
     assert_eq!(Arc::strong_count(&relay), 1, "the waker is left somewhere, {dropped:?}");
@@ -94,7 +94,7 @@ async fn read_all(stream: &mut TcpStream) -> Vec<u8> {
     received
 }
 
-/// Checks that bytes go both ways.
+/// Checks that bytes pass in both directions.
 async fn assert_works(client: &mut TcpStream, server: &mut TcpStream) {
     for is_up in [true, false] {
         let (from, to) = if is_up { (&mut *client, &mut *server) } else { (&mut *server, &mut *client) };
@@ -184,7 +184,7 @@ async fn cancelled_reads_take_nothing() {
                 Ok(Vec::from(b"not taken"))
             }),
             _ => {
-                // A poll function cannot take the waker out; it goes with the stream.
+                // A poll function cannot remove the waker, which is dropped with the stream.
                 let (read, relay) = relayed(server.read(&mut buffer), dropped).await;
                 relays.push(relay);
                 read.map(|read| read.map(|count| buffer[..count].to_vec()))
@@ -215,12 +215,12 @@ async fn cancelled_writes_have_sent_what_they_say_and_no_more() {
         if left.is_empty() {
             break;
         }
-        // Of many lengths, so that the buffer is full at each way to drop a future.
+        // Lengths vary, so that the buffer is full with each way to drop a future.
         let mut piece = left.slice(..left.len().min(500 + n * 131 % 3_000));
         let is_done = if (n / SCHEDULE.len()).is_multiple_of(2) {
             let len = piece.len();
             let written = cancel(client.write_bytes(&mut piece), dropped).await;
-            // Bytes that have left it were sent, also if the future was dropped.
+            // Bytes that were taken from the piece were sent, even if the future was dropped.
             left.advance(len - piece.len());
             written.transpose().unwrap().is_some()
         } else {

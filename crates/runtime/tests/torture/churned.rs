@@ -1,4 +1,4 @@
-//! Connections that come and go, in every way that a program knows.
+//! Short-lived connections, ended in every way that a program can use.
 
 use std::future::Future;
 use std::io;
@@ -16,14 +16,14 @@ use super::heap;
 use super::watched::{Watched, builder};
 use super::{Duration, MSL, assert_nothing_left, server_address};
 
-/// Tasks that open one connection after the other.
+/// Tasks that open connections one after the other.
 const TASKS: usize = 20;
 /// Connections of one batch; two batches make 20,000.
 const BATCH: usize = 10_000;
-/// The most connections, TIME-WAITs included, that an endpoint may hold: a few leaked ones exhaust it.
+/// Maximum number of connections, TIME-WAITs included, of an endpoint: a few leaked ones exhaust it.
 const MAX_CONNECTIONS: usize = 5 * TASKS;
 
-/// Two endpoints, and how often their drivers have run together.
+/// Returns two endpoints, and how often their drivers together have called the device to receive.
 fn network() -> (Endpoint, Endpoint, Arc<AtomicUsize>) {
     let (a, b) = memory::devices(&LinkSpec::parse("--rtt 2ms").unwrap(), 1);
     let rounds = Arc::new(AtomicUsize::new(0));
@@ -44,7 +44,7 @@ fn network() -> (Endpoint, Endpoint, Arc<AtomicUsize>) {
     (a, b, rounds)
 }
 
-/// Answers four bytes with the same, on each connection that brings them.
+/// Sends four bytes back on each connection that sends them.
 async fn serve(listener: TcpListener) {
     loop {
         let (mut stream, _) = listener.accept().await.unwrap();
@@ -145,7 +145,7 @@ async fn endpoints_that_end_give_all_their_memory_back() {
         tokio::time::sleep(Duration::from_secs(10)).await;
         heap::live()
     };
-    // Once for what tokio and the library keep for good.
+    // The first time allocates memory that tokio and the library keep.
     let first = use_them().await;
     let grown = use_them().await - first;
     assert!(grown < 1_024, "{grown} bytes");

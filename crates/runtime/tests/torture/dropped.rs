@@ -15,11 +15,11 @@ const BYTES: usize = 60_000;
 /// How the end that gives up drops its stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Drops {
-    /// While its task writes, with data of the peer that nobody has read.
+    /// While its task writes, with unread data of the peer.
     Writer,
-    /// While its task writes, having read everything so far.
+    /// While its task writes, after reading all data so far.
     Both,
-    /// Its half for writing, in order: the other half reads to the end.
+    /// Its write half, in order; the read half reads to the end.
     WriteHalf,
     /// With a reset.
     Aborts,
@@ -54,7 +54,7 @@ async fn receive(from: &mut (impl AsyncReadExt + Unpin), salt: usize) -> (usize,
     }
 }
 
-/// The end that gives up after `patience`.
+/// Drops one end after `patience`.
 async fn give_up(mut stream: TcpStream, n: usize, drops: Drops, patience: Duration) {
     match drops {
         Drops::Writer => drop(timeout(patience, send(&mut stream, n)).await),
@@ -78,7 +78,7 @@ async fn give_up(mut stream: TcpStream, n: usize, drops: Drops, patience: Durati
 
 #[tokio::test(start_paused = true)]
 async fn streams_dropped_in_mid_transfer_deliver_a_prefix_and_leave_nothing() {
-    // Buffers of a quarter of what is sent, so that a task writes until the end.
+    // Buffers of a quarter of the data, so that a task writes until the end.
     let mut short = TcpConfig::default();
     for buffer in [&mut short.send_buffer, &mut short.receive_buffer] {
         (buffer.initial, buffer.max) = (BYTES / 4, BYTES / 4);

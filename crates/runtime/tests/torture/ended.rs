@@ -1,4 +1,4 @@
-//! Ends: of both sides at once, of an endpoint with idle connections, of the runtime under an endpoint.
+//! Ends: of both sides at once, of an endpoint with idle connections, of an endpoint's runtime.
 
 use std::io;
 use std::time::Instant as RealInstant;
@@ -13,7 +13,7 @@ use super::{Duration, LIMIT, assert_nothing_left, builders, pair, pattern, serve
 
 const IDLE: usize = 500;
 
-/// Two endpoints and both ends of some connections, the client's end first.
+/// Returns two endpoints and both ends of `count` connections, the client's end first.
 async fn connected(count: usize) -> (Endpoint, Endpoint, Vec<(TcpStream, TcpStream)>) {
     let (a, b) = builders("--rtt 10ms");
     let (a, b) = (a.build().unwrap(), b.build().unwrap());
@@ -32,7 +32,7 @@ async fn both_ends_that_close_at_once_each_read_all_and_the_end() {
         let (mut client, mut server) = pairs.remove(0);
         let end = async |stream: &mut TcpStream, own, other| {
             stream.write_all(&pattern(0..sent, own)).await.unwrap();
-            // Both FINs are on their way before either arrives.
+            // Both FINs are in flight before either arrives.
             stream.shutdown().await.unwrap();
             let mut received = Vec::new();
             stream.read_to_end(&mut received).await.unwrap();
@@ -116,7 +116,7 @@ fn runtime_that_ends_under_an_endpoint_fails_every_wait() {
     }
 }
 
-/// A transfer over a slow link, and when it ended.
+/// Runs a transfer over a slow link; returns when it ended.
 async fn slow_transfer() -> (Duration, u64, u64) {
     let (a, b) = builders("--rtt 600ms --rate 256kbit --loss 5%");
     let (a, b) = (a.build().unwrap(), b.build().unwrap());

@@ -13,11 +13,11 @@ struct Counting;
 static ALLOCATOR: Counting = Counting;
 
 fn count(bytes: isize) {
-    // A thread that ends frees its last memory when its counter is gone.
+    // A thread frees its last memory after its counter was destroyed.
     let _ = LIVE.try_with(|live| live.set(live.get() + bytes));
 }
 
-// SAFETY: the system's allocator does the work, with what it is called with.
+// SAFETY: the system's allocator does the work with the same arguments.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);
@@ -32,7 +32,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Bytes that this thread has allocated, less those that it has freed.
+/// Returns the bytes that this thread has allocated and not freed.
 pub(crate) fn live() -> isize {
     LIVE.get()
 }

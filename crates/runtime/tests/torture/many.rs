@@ -9,7 +9,7 @@ use super::heap;
 use super::{Duration, LIMIT, assert_nothing_left, builders, server_address};
 
 const CONNECTIONS: usize = 10_000;
-/// Bytes of the heap that both ends of an idle connection take, with the streams themselves.
+/// Limit of the heap memory of both ends of an idle connection, with the streams, bytes.
 const BYTES_PER_CONNECTION: usize = 7_000;
 
 /// Both ends of all connections, the client's first, in any order.
@@ -42,7 +42,7 @@ async fn ten_thousand_connections_are_open_at_once_and_each_echoes() {
     let listener = socket.listen(CONNECTIONS).unwrap();
     let (clients, servers) = open(&a, &listener).await;
     assert_eq!((a.connections(), b.connections()), (CONNECTIONS, CONNECTIONS));
-    // Idle connections give back what only active ones need.
+    // Idle connections free the parts that only active ones need.
     tokio::time::sleep(Duration::from_secs(5)).await;
     let held = (heap::live() - before) as usize / CONNECTIONS;
     assert!(held < BYTES_PER_CONNECTION, "{held} bytes per connection");

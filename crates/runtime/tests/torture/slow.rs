@@ -1,4 +1,4 @@
-//! Readers that take little at a time, and late.
+//! Readers that read little at a time, and late.
 
 use brisk_runtime::{TcpConfig, TcpListener};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -27,8 +27,8 @@ async fn slow_readers_get_every_byte_and_delay_nobody_else() {
             server.shutdown().await.unwrap();
         });
         tasks.spawn(async move {
-            // The window closes while they wait. Those that then take all of it at once report that in one
-            // segment; if it is lost, only a probe of the window helps.
+            // The window closes while they wait. Readers that then read everything at once report that in one
+            // segment; if it is lost, only a window probe helps.
             let len = if n % 2 == 0 { BYTES } else { 1 + n * 37 % 700 };
             let (mut received, mut buffer) = (Vec::new(), vec![0; len]);
             loop {

@@ -12,11 +12,11 @@ use super::{Duration, LIMIT, assert_nothing_left, builders, pair, pattern, serve
 const PEERS: usize = 500;
 const BYTES: usize = 60_000;
 const PIECE: usize = 1_000;
-/// Bytes that the stack under test may keep: an eighth of what all connections want to.
+/// Limit of the buffers of the stack under test, bytes: an eighth of the data of all connections.
 const BOUND: usize = PEERS * BYTES / 8;
 
-/// Two endpoints, and both ends of 500 connections. The second endpoint has the bound; the first has short
-/// receive buffers, so that it cannot take what a peer does not read.
+/// Returns two endpoints, and both ends of 500 connections. The second endpoint has the limit; the first has
+/// short receive buffers, so that it cannot take data that a peer does not read.
 async fn many() -> (Endpoint, Endpoint, Vec<(TcpStream, TcpStream)>) {
     let mut short = TcpConfig::default();
     (short.receive_buffer.initial, short.receive_buffer.max) = (8_192, 8_192);
@@ -31,13 +31,13 @@ async fn many() -> (Endpoint, Endpoint, Vec<(TcpStream, TcpStream)>) {
     (a, b, streams)
 }
 
-/// Each `from` writes, `to` begins to read after a minute; all streams arrive whole. Returns the most bytes
-/// that the buffers of `bounded`, and the heap in addition to what it was, held in that minute.
+/// Each `from` writes, and `to` begins to read after a minute; all streams arrive complete. Returns the
+/// maximum memory of the buffers of `bounded`, and the growth of the heap, in that minute.
 async fn stall(bounded: &Endpoint, streams: impl Iterator<Item = (TcpStream, TcpStream)>) -> (usize, isize) {
     let mut tasks = JoinSet::new();
     for (n, (mut from, mut to)) in streams.enumerate() {
         tasks.spawn(async move {
-            // In pieces, so that what waits is in the buffers and not here.
+            // In pieces, so that waiting data is in the buffers and not here.
             for start in (0..BYTES).step_by(PIECE) {
                 from.write_all(&pattern(start..start + PIECE, n)).await.unwrap();
             }

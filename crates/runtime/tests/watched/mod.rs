@@ -1,4 +1,4 @@
-//! A device in memory that tells a test what its driver does with it.
+//! A device in memory that reports its driver's calls to a test.
 
 use std::io;
 use std::task::{Context, Poll};
@@ -11,10 +11,10 @@ use brisk_runtime::endpoint::Builder;
 /// Called with a packet.
 pub(crate) type OnPacket = dyn FnMut(&[u8]) + Send;
 
-/// A device that works as `inner` does.
+/// A device that wraps `inner`.
 pub(crate) struct Watched<D = MemoryDevice> {
     pub(crate) inner: D,
-    /// Called when the driver looks for something to receive; an error is that of the device.
+    /// Called when the driver receives; its error becomes that of the device.
     pub(crate) on_look: Box<dyn FnMut() -> io::Result<()> + Send>,
     /// Called with each packet that is sent.
     pub(crate) on_send: Box<OnPacket>,

@@ -50,7 +50,7 @@ fn argument(cursor: &mut Cursor<'_>) -> Result<Argument, ScriptError> {
     integer(cursor).map(Argument::Number)
 }
 
-/// `{name=value, name(n)=value, value}`, behind the brace.
+/// Parses `{name=value, name(n)=value, value}` after the brace.
 fn record(cursor: &mut Cursor<'_>) -> Result<Argument, ScriptError> {
     let mut fields = Vec::new();
     while !cursor.eat("}") {
@@ -66,7 +66,7 @@ fn field(cursor: &mut Cursor<'_>) -> Result<(Option<String>, Argument), ScriptEr
     let mut ahead = *cursor;
     if let Some(name) = ahead.word() {
         if ahead.eat("(") {
-            // The length of an array is repeated in front of it; the array says it too.
+            // The length of an array in parentheses is redundant.
             ahead.through(")")?;
         }
         if ahead.eat("=") {
@@ -84,7 +84,7 @@ fn integer(cursor: &mut Cursor<'_>) -> Result<i64, ScriptError> {
     Ok(if negative { -number } else { number })
 }
 
-/// `= n`, `= -1 ERRNO (explanation)`, `= ?`.
+/// Parses `= n`, `= -1 ERRNO (explanation)`, `= ?`.
 fn result(cursor: &mut Cursor<'_>) -> Result<Expected, ScriptError> {
     if cursor.eat("?") {
         return Ok(Expected::Anything);
@@ -92,7 +92,7 @@ fn result(cursor: &mut Cursor<'_>) -> Result<Expected, ScriptError> {
     let value = integer(cursor)?;
     let mut ahead = *cursor;
     if ahead.eat("(") {
-        // `= 0x802 (flags O_RDWR|O_NONBLOCK)`: what the number means.
+        // `= 0x802 (flags O_RDWR|O_NONBLOCK)`: an explanation of the number.
         ahead.through(")")?;
         *cursor = ahead;
         return Ok(Expected::Value(value));

@@ -1,5 +1,4 @@
-//! The language: flags, commands, and events with their times. Packets and system calls have files of
-//! their own.
+//! The parser: flags, commands, and events with their times. Packets and system calls have their own files.
 
 mod call;
 mod packet;
@@ -9,8 +8,8 @@ use crate::ast::{Action, Event, Flag, Moment, Script, Time};
 use crate::cursor::Cursor;
 use crate::error::ScriptError;
 
-/// Reads a script. `file` is for messages; `defines` replace `${NAME}`, and so do the `--define=NAME=value`
-/// lines of the script itself.
+/// Parses a script. Messages use `file`; `defines` and the script's `--define=NAME=value` lines replace
+/// `${NAME}`.
 pub(crate) fn parse(file: &str, text: &str, defines: &[(String, String)]) -> Result<Script, ScriptError> {
     let text = with_defines(file, text, defines)?;
     let mut cursor = Cursor::new(file, &text);
@@ -29,7 +28,7 @@ pub(crate) fn parse(file: &str, text: &str, defines: &[(String, String)]) -> Res
     Ok(script)
 }
 
-/// The text with every `${NAME}` replaced.
+/// Returns the text with every `${NAME}` replaced.
 fn with_defines(file: &str, text: &str, defines: &[(String, String)]) -> Result<String, ScriptError> {
     let own = text.lines().filter_map(|line| line.strip_prefix("--define=")?.trim().split_once('='));
     let mut known: Vec<(&str, &str)> = own.collect();
@@ -54,12 +53,12 @@ fn flag(cursor: &mut Cursor<'_>) -> Result<Flag, ScriptError> {
     let chunk = cursor.chunk();
     let (key, value) =
         chunk.trim_start_matches('-').split_once('=').unwrap_or((chunk.trim_start_matches('-'), ""));
-    // `--set key=value` reads better than `--set=key=value`; both are meant.
+    // Both `--set key=value` and `--set=key=value` are valid.
     let value = if key == "set" && value.is_empty() { cursor.chunk() } else { value };
     if key.is_empty() {
         return Err(cursor.complaint(line, "a flag is written --key=value"));
     }
-    // A value in quotation marks may have blanks.
+    // A value in quotation marks may contain blanks.
     let open = value.starts_with('"') && (value.len() == 1 || !value.ends_with('"'));
     let rest = if open { cursor.through("\"")? } else { "" };
     let value = format!("{value}{rest}");

@@ -7,7 +7,7 @@ use crate::ast::{Action, EcnBits, IcmpPacket, Prefix, TcpPacket};
 use crate::error::ScriptError;
 use crate::tcp_option::{Cookie, Echo, TcpOption};
 
-/// The packet behind `<`.
+/// Parses the packet after `<`.
 pub(super) fn arriving(cursor: &mut Cursor<'_>) -> Result<Action, ScriptError> {
     let mut ahead = *cursor;
     let mut prefix = prefix(&mut ahead)?;
@@ -21,7 +21,8 @@ pub(super) fn arriving(cursor: &mut Cursor<'_>) -> Result<Action, ScriptError> {
     Ok(Action::Arrives(TcpPacket { prefix, ..packet }))
 }
 
-/// `[ect0]`, `[flow b from 192.0.2.7, ce]`, `[badsum]`; nothing if a number follows the bracket.
+/// Parses `[ect0]`, `[flow b from 192.0.2.7, ce]`, `[badsum]`; returns no prefix if a number follows the
+/// bracket.
 fn prefix(cursor: &mut Cursor<'_>) -> Result<Prefix, ScriptError> {
     let mut prefix = Prefix::default();
     while cursor.sees("[") {
@@ -60,7 +61,7 @@ fn attribute(cursor: &mut Cursor<'_>, prefix: &mut Prefix) -> Result<(), ScriptE
             let bare = text.trim_end_matches([']', ',']);
             let addr = bare.parse().map_err(|_| cursor.error("`from ADDR` with an IP address"))?;
             prefix.from = Some(addr);
-            // The chunk may have swallowed the bracket: take the address alone.
+            // The chunk may include the bracket: read the address alone.
             ahead = *cursor;
             ahead.eat_word("from");
             ahead.eat(bare);
@@ -75,7 +76,7 @@ fn attribute(cursor: &mut Cursor<'_>, prefix: &mut Prefix) -> Result<(), ScriptE
     Ok(())
 }
 
-/// `[seq:end(len)]`: what an ICMP error quotes.
+/// Parses `[seq:end(len)]`, the quotation of an ICMP error.
 fn quotation(cursor: &mut Cursor<'_>) -> Result<Option<(u32, u32)>, ScriptError> {
     if !cursor.eat("[") {
         return Ok(None);
@@ -85,7 +86,7 @@ fn quotation(cursor: &mut Cursor<'_>) -> Result<Option<(u32, u32)>, ScriptError>
     Ok(Some(quoted))
 }
 
-/// A TCP segment, without its direction.
+/// Parses a TCP segment without its direction.
 pub(super) fn tcp(cursor: &mut Cursor<'_>) -> Result<TcpPacket, ScriptError> {
     let prefix = prefix(cursor)?;
     let line = cursor.line();
@@ -104,7 +105,7 @@ pub(super) fn tcp(cursor: &mut Cursor<'_>) -> Result<TcpPacket, ScriptError> {
     Ok(TcpPacket { prefix, flags, seq, len, ack, win, urg, options })
 }
 
-/// `seq:end(len)`.
+/// Parses `seq:end(len)`.
 fn sequence(cursor: &mut Cursor<'_>) -> Result<(u32, u32), ScriptError> {
     let line = cursor.line();
     let seq = number_in_stream(cursor)?;
@@ -122,7 +123,7 @@ fn sequence(cursor: &mut Cursor<'_>) -> Result<(u32, u32), ScriptError> {
     Ok((seq, len))
 }
 
-/// A sequence number; a sign counts back from the initial one.
+/// Parses a sequence number; a negative one counts back from the initial one.
 fn number_in_stream(cursor: &mut Cursor<'_>) -> Result<u32, ScriptError> {
     let negative = cursor.eat("-");
     let number: u32 = cursor.number_as()?;
@@ -174,7 +175,7 @@ fn option(cursor: &mut Cursor<'_>) -> Result<TcpOption, ScriptError> {
     Ok(option)
 }
 
-/// `n`, `@` or `@seq/n`.
+/// Parses `n`, `@` or `@seq/n`.
 fn echo(cursor: &mut Cursor<'_>) -> Result<Echo, ScriptError> {
     if !cursor.eat("@") {
         return cursor.number_as().map(Echo::Value);
@@ -197,7 +198,7 @@ fn blocks(cursor: &mut Cursor<'_>) -> Result<Vec<(u32, u32)>, ScriptError> {
     Ok(blocks)
 }
 
-/// `$name`, hexadecimal digits, or nothing: a request.
+/// Parses `$name`, hexadecimal digits, or nothing, which is a cookie request.
 fn cookie(cursor: &mut Cursor<'_>) -> Result<Cookie, ScriptError> {
     if cursor.eat("$") {
         let name = cursor.word().ok_or_else(|| cursor.error("the name of a cookie"))?;
@@ -221,7 +222,7 @@ fn bytes(cursor: &mut Cursor<'_>) -> Result<Vec<u8>, ScriptError> {
     Ok(pairs.iter().map(byte).collect())
 }
 
-/// `icmp unreachable host_unreachable`, `icmp unreachable frag_needed mtu 1400`, …
+/// Parses `icmp unreachable host_unreachable`, `icmp unreachable frag_needed mtu 1400`, …
 fn icmp(
     cursor: &mut Cursor<'_>,
     prefix: Prefix,

@@ -5,13 +5,13 @@ use std::net::SocketAddr;
 use super::names;
 use crate::ast::{Argument, Call};
 
-/// Most bytes that one call of a script moves.
+/// Maximum number of bytes in one call of a script.
 const MAX_BYTES: usize = 1 << 28;
 
-/// A call of the script that cannot be carried out, or that brings what it should not.
+/// The reason why a call cannot be made, or its unexpected result.
 pub(super) type Misuse = String;
 
-/// A field of a record: `name=value`.
+/// Returns a field of a record: `name=value`.
 pub(super) fn field<'a>(fields: &'a [(Option<String>, Argument)], name: &str) -> Option<&'a Argument> {
     fields.iter().find(|(known, _)| known.as_deref() == Some(name)).map(|(_, value)| value)
 }
@@ -24,7 +24,7 @@ pub(super) fn value_of(argument: &Argument) -> Result<Option<i64>, Misuse> {
         Argument::Names(all) => {
             let mut sum = 0;
             for name in all {
-                // Flags are joined with `|`, and one of them may be a number.
+                // `|` joins flags, of which one may be a number.
                 let known = names::number(name).or_else(|| name.parse().ok());
                 sum |= known.ok_or_else(|| format!("{name} is no name that is known here"))?;
             }
@@ -47,29 +47,29 @@ pub(super) struct Arguments<'a> {
 }
 
 impl<'a> Arguments<'a> {
-    /// An argument.
+    /// Returns an argument.
     pub(super) fn at(self, index: usize) -> Option<&'a Argument> {
         self.call.arguments.get(index)
     }
 
-    /// Returns its value; `None` if it is left open.
+    /// Returns its value; `None` for `...` and for a missing argument.
     pub(super) fn value(self, index: usize) -> Result<Option<i64>, Misuse> {
         let found = self.at(index).map_or(Ok(None), value_of);
         found.map_err(|error| format!("{}: argument {}: {error}", self.call.name, index + 1))
     }
 
-    /// Returns its value; 0 if it is left open.
+    /// Returns its value; 0 for `...` and for a missing argument.
     pub(super) fn int(self, index: usize) -> Result<i32, Misuse> {
         self.value(index).map(|value| value.unwrap_or(0) as i32)
     }
 
-    /// A number that must be there.
+    /// Returns its value, which must be given.
     pub(super) fn number(self, index: usize) -> Result<i64, Misuse> {
         self.value(index)?
             .ok_or_else(|| format!("{}: argument {} must be a number", self.call.name, index + 1))
     }
 
-    /// The message header of sendmsg() and recvmsg().
+    /// Returns the message header of sendmsg() and recvmsg().
     pub(super) fn message(self) -> &'a [(Option<String>, Argument)] {
         match self.at(1) {
             Some(Argument::Record(fields)) if self.call.name.ends_with("msg") => fields,
@@ -77,7 +77,7 @@ impl<'a> Arguments<'a> {
         }
     }
 
-    /// Flags of a send or receive call, wherever they stand.
+    /// Returns the flags of a send or receive call; their position depends on the call.
     pub(super) fn message_flags(self) -> Result<i32, Misuse> {
         match self.call.name.as_str() {
             "send" | "sendto" | "recv" | "recvfrom" => self.int(3),
@@ -86,7 +86,7 @@ impl<'a> Arguments<'a> {
         }
     }
 
-    /// The length of a buffer: a number, or the sum of an iovec.
+    /// Returns the length of a buffer: a number, or the sum of an iovec.
     pub(super) fn length(self) -> Result<usize, Misuse> {
         let vector = self.call.arguments.iter().find_map(iovec_length);
         let length = vector.map_or_else(|| self.number(2), Ok)?;
@@ -96,19 +96,19 @@ impl<'a> Arguments<'a> {
         })
     }
 
-    /// A socket address: `...`, or a record with `sin_port` and `sin_addr`.
+    /// Returns a socket address: `usual` for `...`, or a record with `sin_port` and `sin_addr`.
     pub(super) fn address(self, index: usize, usual: SocketAddr) -> Result<SocketAddr, Misuse> {
         address_of(self.at(index), usual).map_err(|error| format!("{}: {error}", self.call.name))
     }
 
-    /// The address is one of no family: `{sa_family = AF_UNSPEC}`.
+    /// True for an address of no family: `{sa_family = AF_UNSPEC}`.
     pub(super) fn is_unspecified(self, index: usize) -> bool {
         let Some(Argument::Record(fields)) = self.at(index) else { return false };
         field(fields, "sa_family") == Some(&Argument::Names(vec!["AF_UNSPEC".to_owned()]))
     }
 }
 
-/// A socket address; `usual` for `...`, and for what a record does not say.
+/// Returns a socket address; `usual` for `...`, and for missing fields of a record.
 pub(super) fn address_of(argument: Option<&Argument>, usual: SocketAddr) -> Result<SocketAddr, Misuse> {
     let fields = match argument {
         Some(Argument::Usual) | None => return Ok(usual),
@@ -134,7 +134,7 @@ pub(super) fn address_of(argument: Option<&Argument>, usual: SocketAddr) -> Resu
     Ok(addr)
 }
 
-/// The bytes of `[{..., 1000}, {..., 20}]`, also inside of a message header.
+/// Returns the bytes of `[{..., 1000}, {..., 20}]`, also inside a message header.
 fn iovec_length(argument: &Argument) -> Option<i64> {
     match argument {
         Argument::List(entries) if !entries.is_empty() => {

@@ -15,13 +15,13 @@ pub(super) struct Sent {
     pub(super) at: i64,
     pub(super) ip: IpMeta,
     pub(super) tcp: TcpHeader,
-    /// The option area as on the wire.
+    /// The option area in wire format.
     pub(super) options: Vec<u8>,
     pub(super) payload: Vec<u8>,
 }
 
 impl Sent {
-    /// Reads a packet; the error says what it is instead of a TCP segment.
+    /// Parses a packet; the error describes a packet other than a TCP segment.
     pub(super) fn read(at: i64, packet: &[u8], profile: &OptionProfile) -> Result<Sent, String> {
         let parsed = parse_with(packet, ChecksumCheck::Verify, profile);
         let Ok(Packet::Tcp(segment)) = parsed else { return Err(format!("{parsed:?}")) };
@@ -30,18 +30,18 @@ impl Sent {
         Ok(Sent { at, ip, tcp, options, payload })
     }
 
-    /// The sender's end of the connection.
+    /// Returns the sender's address and port.
     pub(super) fn local(&self) -> SocketAddr {
         SocketAddr::new(self.ip.src, self.tcp.src_port)
     }
 
-    /// The peer's end.
+    /// Returns the peer's address and port.
     pub(super) fn remote(&self) -> SocketAddr {
         SocketAddr::new(self.ip.dst, self.tcp.dst_port)
     }
 }
 
-/// The bytes between the fixed TCP header and the payload.
+/// Returns the bytes between the fixed TCP header and the payload.
 fn option_area(packet: &[u8]) -> Option<&[u8]> {
     let tcp = packet.get(tcp_offset(packet)?..)?;
     let header_len = usize::from(tcp.get(12)? >> 4) * 4;
@@ -50,38 +50,37 @@ fn option_area(packet: &[u8]) -> Option<&[u8]> {
 
 /// A TCP with a clock. Times are microseconds since the start of the script.
 pub(super) trait Backend {
-    /// Its sockets.
+    /// Returns its sockets.
     fn system(&self) -> Arc<dyn System>;
 
-    /// Now.
+    /// Returns the current time.
     fn now(&self) -> i64;
 
-    /// Microseconds since 1970 at the start of the script.
+    /// Returns the microseconds since 1970 at the start of the script.
     fn start_of_day(&self) -> u64;
 
-    /// Runs the next event before `to`, or at it with `inclusive`; false if there is none.
+    /// Runs the next event before `to`, or also at it if `inclusive`; returns false if there is none.
     fn step(&mut self, to: i64, inclusive: bool) -> Result<bool, String>;
 
-    /// Moves the clock to `to`; no event lies before it.
+    /// Moves the clock to `to`; there must be no event before it.
     fn reach(&mut self, to: i64);
 
-    /// Changes a setting of Linux while the script plays.
+    /// Changes a Linux setting during the script.
     fn set(&mut self, name: &str, value: &str) -> Result<(), String>;
 
-    /// A packet arrives.
+    /// Processes a packet that arrives.
     fn arrive(&mut self, packet: &[u8]) -> Result<(), String>;
 
-    /// Waits until the call whose answer comes into `slot` has returned or sleeps. `may_sleep`: the script
-    /// lets it last.
+    /// Waits until the call of `slot` has returned or blocks. `may_sleep`: the script permits it to block.
     fn await_call(&mut self, slot: &Slot, may_sleep: bool) -> Result<(), String>;
 
-    /// The packets that were sent and that nobody has looked at.
+    /// Returns the queue of sent packets that were not compared yet.
     fn sent(&mut self) -> &mut VecDeque<Sent>;
 
-    /// The value of a name in an assertion about a socket; `None` if there is no such name.
+    /// Returns the value of a name in an assertion about a socket; `None` if there is no such name.
     fn value(&self, name: &str, fd: Option<i32>) -> Option<i128>;
 
-    /// True if assertions with unknown names are skipped: the kernel has no figures of our stack.
+    /// True if assertions with unknown names are skipped: the kernel lacks our stack's counters.
     fn passes_over_unknown(&self) -> bool {
         false
     }
@@ -91,8 +90,8 @@ pub(super) trait Backend {
         0
     }
 
-    /// True if a burst may end with PSH where the script has none: Linux pushes at the end of each packet
-    /// that it hands to a device with segmentation offload.
+    /// True if a burst may end with PSH where the script has none: Linux sets PSH at the end of each packet
+    /// for a device with segmentation offload.
     fn pushes_bursts(&self) -> bool {
         false
     }

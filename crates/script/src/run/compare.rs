@@ -1,4 +1,4 @@
-//! Compares what the stack sent with what the script expects, and says what differs.
+//! Compares segments of the stack with the script, and describes the differences.
 
 use std::fmt::Write;
 
@@ -10,7 +10,7 @@ use super::stream::{self, Blocks};
 use crate::ast::{EcnBits, TcpPacket};
 use crate::tcp_option::{Cookie, TcpOption, near};
 
-/// A segment of the stack in the script's numbers.
+/// A segment of the stack, with the script's sequence numbers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Seen {
     /// Microseconds of script time.
@@ -24,12 +24,12 @@ pub(crate) struct Seen {
     pub(crate) win: u16,
     pub(crate) urg: u16,
     pub(crate) options: Vec<TcpOption>,
-    /// The payload is what the application wrote there.
+    /// True if the payload equals the application's data.
     pub(crate) intact: bool,
 }
 
 impl Seen {
-    /// A segment as the script would write it.
+    /// Converts a segment to the script's numbers.
     pub(crate) fn new(sent: &Sent, flow: &Flow) -> Seen {
         let seq = flow.local_to_script(sent.tcp.seq.0);
         let flags = sent.tcp.flags;
@@ -70,8 +70,8 @@ impl Seen {
         }
     }
 
-    /// Adds the segment behind this one, as packetdrill does with what a device would have cut: the
-    /// flags that end a burst are those of the last.
+    /// Appends the next segment if both would be one super-packet, as packetdrill does: flags at the end of a
+    /// burst are those of the last segment.
     pub(crate) fn absorb(&mut self, next: &Seen) -> bool {
         let ends = Flags::PSH | Flags::FIN;
         let fits = next.flow == self.flow
@@ -89,7 +89,7 @@ impl Seen {
         fits
     }
 
-    /// The fields that differ from what the script expects; time is the caller's.
+    /// Returns the fields that differ from the script, except the time.
     pub(crate) fn differences(&self, expected: &TcpPacket, ts_tolerance: Option<u32>) -> Vec<&'static str> {
         let ecn_differs = match expected.prefix.ecn {
             None => false,
@@ -118,15 +118,15 @@ impl Seen {
     }
 }
 
-/// Whether the options are the same in order. Time stamps of the stack have no fixed value: they are
-/// compared only with a tolerance, in ticks.
+/// True if the options are equal and in the same order. Time stamps of the stack have no fixed value: they
+/// are compared only with a tolerance, in ticks.
 fn same(expected: &[TcpOption], seen: &[TcpOption], ts_tolerance: Option<u32>) -> bool {
     let one = |(expected, seen): (&TcpOption, &TcpOption)| match (expected, seen) {
         (TcpOption::Timestamps { value: a, echo }, TcpOption::Timestamps { value: b, echo: seen_echo }) => {
             let close = ts_tolerance.is_none_or(|ticks| (a.wrapping_sub(*b) as i32).unsigned_abs() <= ticks);
             close && echo == seen_echo
         }
-        // A name takes whatever cookie comes; a request is none.
+        // A name matches any cookie, but not a cookie request.
         (
             TcpOption::FastOpen { cookie: Cookie::Named(_), experimental },
             TcpOption::FastOpen { cookie: Cookie::Bytes(bytes), experimental: seen },
@@ -136,14 +136,14 @@ fn same(expected: &[TcpOption], seen: &[TcpOption], ts_tolerance: Option<u32>) -
     expected.len() == seen.len() && expected.iter().zip(seen).all(one)
 }
 
-/// Seconds with six decimals.
+/// Formats seconds with six decimals.
 pub(crate) fn seconds(micros: i64) -> String {
     let sign = if micros < 0 { "-" } else { "" };
     let micros = micros.unsigned_abs();
     format!("{sign}{}.{:06}", micros / 1_000_000, micros % 1_000_000)
 }
 
-/// The segment as a script line.
+/// Formats the segment as a script line.
 pub(crate) fn seen_line(seen: &Seen, direction: char) -> String {
     let ecn = match seen.ecn {
         Ecn::NotEct => None,
@@ -157,7 +157,7 @@ pub(crate) fn seen_line(seen: &Seen, direction: char) -> String {
     line
 }
 
-/// The expectation as a script line.
+/// Formats the expectation as a script line.
 pub(crate) fn expected_line(time: &str, direction: char, packet: &TcpPacket) -> String {
     let mut line = format!("{time} {direction} ");
     write_prefix(&mut line, packet.prefix.flow.as_deref().unwrap_or(""), packet.prefix.ecn);

@@ -1,7 +1,7 @@
-//! Flows: which connection a packet of the script belongs to, and how its numbers map to live ones.
+//! Flows: the connection of each packet of the script, and the mapping between its numbers and live ones.
 //!
-//! Scripts count sequence numbers from each side's initial one and write time stamps of their own; the
-//! stack chooses its real ones. A flow learns the difference from the first segments of the stack.
+//! Scripts count sequence numbers from each side's initial one and have their own time stamps; the stack
+//! chooses the live ones. A flow learns the difference from the first segments of the stack.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -12,30 +12,30 @@ use crate::tcp_option::Echo;
 /// First port of the remote hosts.
 const FIRST_PORT: u16 = 33_000;
 
-/// One connection as the script sees it.
+/// One connection of the script.
 #[derive(Clone, Debug)]
 pub(crate) struct Flow {
     pub(crate) name: String,
-    /// Our end; `None` while an active open has not sent its SYN.
+    /// The local end; `None` before the SYN of an active open.
     pub(crate) local: Option<SocketAddr>,
     pub(crate) remote: SocketAddr,
-    /// Live minus script sequence number of the stack's own stream.
+    /// Live minus script sequence number of the stack's stream.
     local_offset: Option<u32>,
     /// Live minus script sequence number of the peer's stream.
     pub(crate) remote_offset: u32,
-    /// The SYN that began it, script sequence number.
+    /// Script sequence number of the SYN that began it.
     last_syn: Option<u32>,
-    /// A new connection begins: the next SYN of the stack may have another initial sequence number.
+    /// True if a new connection begins: the next SYN of the stack may have another initial sequence number.
     renewed: bool,
     /// Time stamps of the stack: script value and live value.
     stamps: Vec<(u32, u32)>,
-    /// Time stamps of the stack's segments in the order in which they left, with the live sequence number of
-    /// those that occupy any.
+    /// Time stamps of the stack's segments in the order of departure, with the live sequence number of
+    /// segments that occupy one.
     sent_stamps: Vec<(Option<u32>, u32)>,
 }
 
 impl Flow {
-    /// Notes a SYN of the peer: one with another number, or a `[new]` one, begins a new connection.
+    /// Records a SYN of the peer: one with another number, or a `[new]` one, begins a new connection.
     pub(crate) fn on_syn_arrives(&mut self, seq: u32, new: bool) {
         if new || self.last_syn.is_some_and(|last| last != seq) {
             self.renewed = true;
@@ -53,7 +53,7 @@ impl Flow {
         }
     }
 
-    /// The number that the script would write for a live one of the stack's stream.
+    /// Converts a live sequence number of the stack's stream to the script's.
     pub(crate) fn local_to_script(&self, live: u32) -> u32 {
         live.wrapping_sub(self.local_offset.unwrap_or(0))
     }
@@ -70,7 +70,7 @@ impl Flow {
         script.wrapping_add(self.remote_offset)
     }
 
-    /// The script calls the stack's time stamp `live` by the name `script`.
+    /// Records that `script` is the script's value for the stack's time stamp `live`.
     pub(crate) fn on_stamp(&mut self, script: u32, live: u32) {
         self.stamps.push((script, live));
     }
@@ -80,7 +80,7 @@ impl Flow {
         self.sent_stamps.push((seq, stamp));
     }
 
-    /// The live time stamp that the script's peer echoes.
+    /// Returns the live time stamp that the script's peer echoes.
     pub(crate) fn echo_to_live(&self, echo: Echo) -> u32 {
         let newest = || self.sent_stamps.last().map_or(0, |(_, stamp)| *stamp);
         match echo {
@@ -100,7 +100,7 @@ impl Flow {
         known.map_or_else(|| script.wrapping_add(self.stamp_offset()), |(_, live)| *live)
     }
 
-    /// The time stamp that a script with one clock for all segments would write.
+    /// Converts a live time stamp to the value in a script with one clock for all segments.
     pub(crate) fn stamp_to_script(&self, live: u32) -> u32 {
         live.wrapping_sub(self.stamp_offset())
     }
@@ -114,11 +114,11 @@ impl Flow {
     }
 }
 
-/// All flows of a script. The one without a name is what scripts with one connection use.
+/// All flows of a script. Scripts with one connection use the flow without a name.
 #[derive(Debug)]
 pub(crate) struct Flows {
     flows: Vec<Flow>,
-    /// Where the last listener listens.
+    /// Address of the last listener.
     listening: SocketAddr,
     remote_ip: IpAddr,
     remote_offset: u32,
@@ -136,19 +136,19 @@ impl Flows {
         }
     }
 
-    /// A listener was opened: the flow without a name will be a new connection to it.
+    /// Records a new listener: the flow without a name becomes a new connection to it.
     pub(crate) fn on_listen(&mut self, addr: SocketAddr) {
         self.listening = addr;
         self.flows.retain(|flow| !flow.name.is_empty());
     }
 
-    /// An active open to `remote`: the flow without a name is this one.
+    /// Records an active open to `remote`, which becomes the flow without a name.
     pub(crate) fn on_connect(&mut self, local: Option<SocketAddr>, remote: SocketAddr) {
         self.flows.retain(|flow| !flow.name.is_empty());
         self.add("", local, remote);
     }
 
-    /// The flow that a packet of the script belongs to; it begins with the first one that names it.
+    /// Returns the flow of a packet of the script; the first packet with its name creates it.
     pub(crate) fn of(&mut self, prefix: &Prefix) -> &mut Flow {
         let name = prefix.flow.as_deref().unwrap_or("");
         let at = match self.flows.iter().position(|flow| flow.name == name) {
@@ -162,7 +162,7 @@ impl Flows {
         &mut self.flows[at]
     }
 
-    /// The flow of a segment that the stack sent; a SYN to the right address completes an active open.
+    /// Returns the flow of a segment of the stack; a SYN to the right address completes an active open.
     pub(crate) fn of_tuple(&mut self, local: SocketAddr, remote: SocketAddr) -> Option<&mut Flow> {
         let flow = self
             .flows

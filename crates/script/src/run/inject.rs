@@ -1,4 +1,4 @@
-//! Builds the packets that arrive: exactly what the script says, options byte for byte.
+//! Builds arriving packets exactly as in the script, options byte for byte.
 
 use std::net::IpAddr;
 
@@ -12,12 +12,12 @@ use super::stream::{self, Blocks};
 use crate::ast::{EcnBits, IcmpPacket, TcpPacket};
 use crate::tcp_option::{Cookie, Echo, TcpOption};
 
-/// Bytes of options that fit a TCP header.
+/// Maximum length of the options in a TCP header, bytes.
 const OPTION_SPACE: usize = 40;
-/// The byte of the payload that `[spoiled]` changes.
+/// Index of the payload byte that `[spoiled]` changes.
 const SPOILED_BYTE: usize = 10;
 
-/// The segment that the script says arrives.
+/// Returns an arriving segment.
 pub(crate) fn segment(
     packet: &TcpPacket,
     flow: &Flow,
@@ -45,7 +45,7 @@ pub(crate) fn segment(
     let mut bytes = Vec::new();
     emit(&ip, &header, &[&area, &payload], ChecksumFill::Full, &mut bytes)
         .map_err(|error| error.to_string())?;
-    // The options were written as payload: now the data offset says where they end.
+    // The options were written as payload: now set the data offset to their end.
     if let Some(offset) = bytes.get_mut(ip.header_len() + 12) {
         *offset += ((area.len() / 4) as u8) << 4;
     }
@@ -58,7 +58,7 @@ pub(crate) fn segment(
     Ok(bytes)
 }
 
-/// The bytes that the packet carries: those of the stream at its place, or parity over them.
+/// Returns the payload: the bytes of the stream at its sequence number, or parity over them.
 fn payload(packet: &TcpPacket) -> Vec<u8> {
     let syn = packet.flags.contains(Flags::SYN);
     let before = packet.options.iter().flatten().find_map(|option| match option {
@@ -105,7 +105,7 @@ fn option_area(
     Ok(area)
 }
 
-/// The option with live numbers.
+/// Returns the option with live numbers.
 fn to_live(
     option: &TcpOption,
     flow: &Flow,
@@ -135,7 +135,7 @@ fn to_live(
     })
 }
 
-/// The ICMP error that the script says arrives, from a router on the way.
+/// Returns an arriving ICMP error, from a router on the path.
 pub(crate) fn icmp(packet: &IcmpPacket, flow: &Flow) -> Result<Vec<u8>, String> {
     let local = flow.local.ok_or("an ICMP error arrives for a connection that has not sent its SYN")?;
     let quoted = TcpHeader {
@@ -154,7 +154,7 @@ pub(crate) fn icmp(packet: &IcmpPacket, flow: &Flow) -> Result<Vec<u8>, String> 
         IpAddr::V6(_) => IpAddr::from([0xfd3d, 0xfa7b, 0xd17d, 0, 0, 0, 0, 0xfe]),
     };
     let kind = match (packet.kind, local.ip()) {
-        // IPv4 has 16 bits for the MTU.
+        // ICMPv4 has 16 bits for the MTU.
         (IcmpKind::PacketTooBig { mtu }, IpAddr::V4(_)) if mtu > 65_535 => {
             return Err(format!("mtu {mtu} does not fit the 16 bits of ICMP"));
         }

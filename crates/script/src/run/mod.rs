@@ -1,8 +1,8 @@
-//! The runner: takes the events of a script in order, on one virtual clock.
+//! The runner: processes the events of a script in order, on one virtual clock.
 //!
-//! Before an event that arrives or is called, every timer that is due earlier fires; a timer that is
-//! due at the same instant fires after it, as incoming segments go before timers. An expected packet
-//! is waited for by letting timers fire until it has left or is too late.
+//! Before an arrival or a call, every timer that is due earlier fires. A timer that is due at the same
+//! instant fires after it, as incoming segments go before timers. To wait for an expected packet, the runner
+//! lets timers fire until the packet has left or is too late.
 
 mod arguments;
 mod backend;
@@ -34,7 +34,7 @@ use compare::{Seen, expected_line, seconds, seen_line};
 use flow::Flows;
 use ours::Virtual;
 
-/// How long an expected packet with the time `*` is waited for: longer than any timer of TCP.
+/// How long the runner waits for a packet with the time `*`: longer than any timer of TCP.
 const PATIENCE: i64 = 4 * 3600 * 1_000_000;
 
 /// Runs a parsed script.
@@ -49,8 +49,8 @@ pub(crate) fn run(
     play(file, script, settings, &mut backend, note)
 }
 
-/// Runs a parsed script against the kernel, in a namespace that the calling thread enters for good. `Some`:
-/// why it is not run.
+/// Runs a parsed script against the kernel, in a namespace that the calling thread never leaves. Returns the
+/// reason if the script is not run.
 pub(crate) fn run_on_kernel(
     file: &str,
     script: &Script,
@@ -70,7 +70,7 @@ pub(crate) fn run_on_kernel(
     play(file, script, settings, &mut backend, note).map(|()| None)
 }
 
-/// Plays the events of a script against a TCP that is ready.
+/// Runs the events of a script against a TCP.
 fn play(
     file: &str,
     script: &Script,
@@ -110,15 +110,15 @@ fn settings(file: &str, script: &Script, options: &Options) -> Result<Settings, 
     Ok(settings)
 }
 
-/// A call that has not returned.
+/// A call that blocks.
 struct Blocked {
     line: u32,
     call: Call,
-    /// Microseconds of script time at which it must return.
+    /// Time of the script at which it must return, microseconds.
     until: i64,
 }
 
-/// When an event is due, in microseconds of script time.
+/// When an event is due, in microseconds of the script.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Due {
     from: i64,
@@ -133,7 +133,7 @@ struct Runner<'a> {
     calls: Calls,
     cookies: BTreeMap<String, Vec<u8>>,
     blocked: Option<Blocked>,
-    /// When the last event was: the base of relative times.
+    /// Time of the last event: the base of relative times.
     last: i64,
     note: &'a mut dyn FnMut(String),
 }
@@ -169,7 +169,7 @@ impl Runner<'_> {
         }
     }
 
-    /// A command in the middle: settings of Linux are changed, everything else has no meaning here.
+    /// Runs a command between events: applies Linux settings and ignores everything else.
     fn command(&mut self, line: u32, command: &str) -> Result<(), ScriptError> {
         for (name, value) in sysctls(command) {
             self.backend.set(&name, &value).or_else(|error| self.fail(line, error))?;
@@ -197,7 +197,7 @@ impl Runner<'_> {
         Ok(due)
     }
 
-    /// Lets time pass up to `to`; timers that are due then fire only with `inclusive`.
+    /// Advances the clock to `to`; timers that are due then fire only if `inclusive`.
     fn pass_to(&mut self, to: i64, inclusive: bool, line: u32) -> Result<(), ScriptError> {
         while self.step(to, inclusive, line)? {}
         self.backend.reach(to);
@@ -207,13 +207,13 @@ impl Runner<'_> {
     fn step(&mut self, to: i64, inclusive: bool, line: u32) -> Result<bool, ScriptError> {
         let before = self.backend.sent().len();
         let stepped = self.backend.step(to, inclusive).or_else(|error| self.fail(line, error))?;
-        self.note_sent(before);
-        self.settle()?;
+        self.record_sent(before);
+        self.finish_blocked_call()?;
         Ok(stepped)
     }
 
-    /// After anything happened: the call that has not returned may return now.
-    fn settle(&mut self) -> Result<(), ScriptError> {
+    /// Checks, after an event, whether the blocked call has returned.
+    fn finish_blocked_call(&mut self) -> Result<(), ScriptError> {
         let Some(blocked) = self.blocked.take() else { return Ok(()) };
         let line = blocked.line;
         match self.finish_call(line, &blocked.call, true)? {
@@ -229,12 +229,12 @@ impl Runner<'_> {
                     return self
                         .fail(line, format!("{} returns at {now} instead of {until}", blocked.call.name));
                 }
-                self.judge(line, &blocked.call, returned)
+                self.check_result(line, &blocked.call, returned)
             }
         }
     }
 
-    /// Returns the result of the call that was begun; `None` as long as it sleeps.
+    /// Returns the result of the current call; `None` while it blocks.
     fn finish_call(
         &mut self,
         line: u32,
@@ -244,14 +244,14 @@ impl Runner<'_> {
         let before = self.backend.sent().len();
         let awaited = self.backend.await_call(self.calls.slot(), may_sleep);
         awaited.or_else(|error| self.fail(line, error))?;
-        self.note_sent(before);
+        self.record_sent(before);
         let start_of_day = self.backend.start_of_day();
         let mut scene = Scene { flows: &mut self.flows, settings: &self.settings, start_of_day };
         let returned = self.calls.finish(call, &mut scene);
         returned.or_else(|error| self.fail(line, error))
     }
 
-    fn note_sent(&mut self, before: usize) {
+    fn record_sent(&mut self, before: usize) {
         for sent in self.backend.sent().iter().skip(before) {
             let line = match self.flows.of_tuple(sent.local(), sent.remote()) {
                 Some(flow) => {
@@ -263,7 +263,7 @@ impl Runner<'_> {
                     if let Some(stamps) = sent.tcp.options.timestamps {
                         flow.on_stamp_sent(counts.then_some(sent.tcp.seq.0), stamps.value);
                     }
-                    // The script has not said yet what it calls this number: zero is usual.
+                    // The script has not yet mapped this number: zero is usual.
                     let mut flow = flow.clone();
                     if sent.tcp.flags.contains(Flags::SYN) {
                         flow.on_syn_sent(0, sent.tcp.seq.0);
@@ -299,8 +299,8 @@ impl Runner<'_> {
         let before = self.backend.sent().len();
         let arrived = bytes.and_then(|bytes| self.backend.arrive(&bytes));
         arrived.or_else(|error| self.fail(line, error))?;
-        self.note_sent(before);
-        self.settle()
+        self.record_sent(before);
+        self.finish_blocked_call()
     }
 
     fn begin_call(&mut self, event: &Event, call: &Call, due: Due) -> Result<(), ScriptError> {
@@ -326,12 +326,12 @@ impl Runner<'_> {
                 .fail(event.line, format!("{} blocks; write when it returns, as in `0.1...0.3`", call.name)),
             Some(_) if may_block && due.to - due.from > self.settings.tolerance => self
                 .fail(event.line, format!("{} returns at once instead of at {}", call.name, seconds(due.to))),
-            Some(returned) => self.judge(event.line, call, returned),
+            Some(returned) => self.check_result(event.line, call, returned),
         }
     }
 
-    /// Compares what a call returned with what it should.
-    fn judge(&mut self, line: u32, call: &Call, returned: Return) -> Result<(), ScriptError> {
+    /// Compares the result of a call with the script.
+    fn check_result(&mut self, line: u32, call: &Call, returned: Return) -> Result<(), ScriptError> {
         let actual = match returned {
             Return::Value(value) => value.to_string(),
             Return::Errno(number) => format!("-1 {}", names::errno(number)),
@@ -428,7 +428,7 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// Takes the next segment that was sent, after learning its flow's numbers from what is expected.
+    /// Takes the next sent segment, and learns its flow's numbers from the expected packet.
     fn take_seen(&mut self, expected: &TcpPacket, line: u32) -> Result<Option<Seen>, ScriptError> {
         let Some(sent) = self.backend.sent().pop_front() else { return Ok(None) };
         let Some(flow) = self.flows.of_tuple(sent.local(), sent.remote()) else {
@@ -466,7 +466,7 @@ impl Runner<'_> {
         Some(Seen::new(sent, flow))
     }
 
-    /// After the last event: nothing may be left that no event lists, and no call may still block.
+    /// After the last event: fails if a packet is left that no event lists, or a call still blocks.
     fn finish(&mut self, line: u32) -> Result<(), ScriptError> {
         self.pass_to(self.last, true, line)?;
         if let Some(blocked) = &self.blocked {

@@ -1,17 +1,17 @@
-//! The names that scripts use for what the C library has numbers for.
+//! Names of constants of the C library in scripts.
 
-/// The value of a constant.
+/// Returns the value of a constant.
 pub(super) fn number(name: &str) -> Option<i64> {
     let known = [ERRNOS, CALLS, MESSAGES, EVENTS, SOCKET_OPTIONS, TCP_OPTIONS, IP_OPTIONS, STAMPS];
     known.into_iter().flatten().find(|(known, _)| *known == name).map(|(_, number)| i64::from(*number))
 }
 
-/// The name of an error number.
+/// Returns the name of an error number.
 pub(super) fn errno(number: i32) -> &'static str {
     ERRNOS.iter().find(|(_, known)| *known == number).map_or("EUNKNOWN", |(name, _)| name)
 }
 
-/// The level of a socket option whose level a script leaves open.
+/// Returns the level of a socket option without a level in the script.
 pub(super) fn level_of(name: &str) -> i32 {
     match name.split('_').next() {
         Some("SO") => libc::SOL_SOCKET,

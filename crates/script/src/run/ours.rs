@@ -1,4 +1,4 @@
-//! Our stack in virtual time as what a script runs against.
+//! Our stack in virtual time as the target of a script.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -99,7 +99,7 @@ pub(super) struct Virtual {
 }
 
 impl Virtual {
-    /// The host that a script has set up; the error says what cannot be.
+    /// Returns the host with the settings of a script, or the error in them.
     pub(super) fn new(settings: &Settings) -> Result<Virtual, String> {
         let mut host = settings.host.clone();
         host.stack.addresses = vec![settings.local_ip];
@@ -129,7 +129,7 @@ fn micros(span: Duration) -> i64 {
     i64::try_from(span.as_micros()).unwrap_or(i64::MAX)
 }
 
-/// Times before the start count as the start.
+/// Converts microseconds; negative times count as zero.
 fn span(micros: i64) -> Duration {
     Duration::from_micros(u64::try_from(micros).unwrap_or(0))
 }
@@ -184,7 +184,7 @@ impl Backend for Virtual {
         }
         let (stats, bytes) = self.world().look(|host| host.connection(fd?))?;
         match name.strip_prefix("tcpi_") {
-            // Linux tells its program only that the socket is closed.
+            // Linux reports only that the socket is closed.
             Some("state") if stats.state == State::TimeWait => info::constant("TCP_TIME_WAIT"),
             Some(field) => tcp_info::value(field, &bytes),
             None => info::own_value(name.strip_prefix("brisk_")?, &stats),

@@ -1,4 +1,4 @@
-//! Socket calls as values: what a script asks of a system, what the system answers, and the thread that asks.
+//! Socket calls as values: requests, replies, and the thread that makes the calls.
 
 use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use brisk_sockets::{Answer, Control, EpollControl, Errno};
 
-/// A call with its arguments. A descriptor is the system's number; -1 is one that is not open.
+/// A call with its arguments. Descriptors are the system's; -1 is not open.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Request {
     Socket {
@@ -36,7 +36,7 @@ pub(super) enum Request {
     Name {
         fd: i32,
     },
-    /// recvmsg(), with room for control messages.
+    /// recvmsg(), with a buffer for control messages.
     Receive {
         fd: i32,
         len: usize,
@@ -78,7 +78,7 @@ pub(super) enum Request {
         fd: i32,
         request: u64,
     },
-    /// Descriptors and the events that are asked for.
+    /// Descriptors with the requested events.
     Poll {
         entries: Vec<(i32, i16)>,
         timeout: i32,
@@ -98,12 +98,12 @@ pub(super) enum Request {
     },
 }
 
-/// The data of a call.
+/// The results of a call.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Reply {
-    /// Its result.
+    /// Return value.
     pub(super) value: i64,
-    /// The data that it reads.
+    /// Received data.
     pub(super) bytes: Vec<u8>,
     pub(super) control: Vec<Control>,
     /// `msg_flags`.
@@ -122,19 +122,19 @@ impl Reply {
     }
 }
 
-/// The side that carries out calls: our sockets or the kernel's.
+/// Makes calls: on our sockets or the kernel's.
 pub(super) trait System: Send + Sync {
-    /// Makes a call, and waits as long as it waits.
+    /// Makes a call, and blocks as long as it does.
     fn call(&self, request: Request) -> Answer<Reply>;
 
-    /// The thread that makes calls has stored what the last of them answered.
+    /// Called after the result of a call was stored.
     fn returned(&self) {}
 
-    /// A program that waits in a call shall come back.
+    /// Ends a blocked call.
     fn hang_up(&self);
 }
 
-/// State of the call that is being made.
+/// Result of the current call.
 #[derive(Default)]
 pub(super) struct Slot {
     answer: Mutex<Option<Answer<Reply>>>,
@@ -150,7 +150,7 @@ impl Slot {
         self.lock().is_some()
     }
 
-    /// Waits for the answer, at most so long.
+    /// Waits for the result, at most for `limit`.
     pub(super) fn wait(&self, limit: Duration) {
         let until = Instant::now() + limit;
         let mut answer = self.lock();
@@ -181,14 +181,14 @@ impl Caller {
         let (requests, received) = channel();
         let slot = Arc::new(Slot::default());
         let caller = Caller { system: Arc::clone(&system), requests, slot: Arc::clone(&slot) };
-        // It ends when nobody can ask any more; one that the kernel does not let go is left behind.
+        // It ends with the last sender; a thread blocked in the kernel is left behind.
         std::thread::spawn(move || make_calls(system.as_ref(), &received, &slot));
         caller
     }
 
-    /// Begins a call; what it answers comes into the slot.
+    /// Begins a call; its result goes to the slot.
     pub(super) fn begin(&self, request: Request) {
-        // The other end lives as long as this one.
+        // The receiver exists as long as this sender.
         let _ = self.requests.send(request);
     }
 
@@ -196,13 +196,13 @@ impl Caller {
         &self.slot
     }
 
-    /// Returns the answer of the call, once there is one.
+    /// Returns the result of the call, once there is one.
     pub(super) fn take(&self) -> Option<Answer<Reply>> {
         self.slot.lock().take()
     }
 
-    /// Makes a call that never waits.
-    pub(super) fn ask(&self, request: Request) -> Answer<Reply> {
+    /// Makes a call that never blocks.
+    pub(super) fn call_at_once(&self, request: Request) -> Answer<Reply> {
         self.system.call(request)
     }
 }

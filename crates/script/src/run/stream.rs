@@ -1,35 +1,34 @@
-//! The bytes that scripts transfer: not zeros, so that a byte at the wrong place shows; and the parity of
-//! them that Corrective sends.
+//! The bytes that scripts transfer, which depend on their offset to show misplaced data, and their parity for
+//! Corrective.
 
 use brisk_wire::Gentle;
 use brisk_wire::gentle::{ENC, MAX_LEN};
 
-/// Byte `offset` of a stream, in either direction.
+/// Returns byte `offset` of a stream, in either direction.
 pub(crate) fn byte(offset: u64) -> u8 {
     offset.wrapping_mul(7).wrapping_add(3) as u8
 }
 
-/// `len` bytes from `offset` on.
 pub(crate) fn bytes(offset: u64, len: usize) -> Vec<u8> {
     (offset..).take(len).map(byte).collect()
 }
 
-/// Bytes of data before the part that a SYN with this option brings.
+/// Returns the offset of the data in a SYN with this option.
 pub(crate) fn part_offset(option: &Gentle) -> u32 {
     if let Gentle::Part { offset } = option { *offset } else { 0 }
 }
 
-/// A parity segment: what it covers, as its option and its sequence number say.
+/// A parity segment: its range, from its option and sequence number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Parity {
-    /// Script sequence number of the first byte that is covered.
+    /// Script sequence number of the first covered byte.
     start: u32,
-    /// Bytes that are covered.
+    /// Number of covered bytes.
     enc_len: u32,
 }
 
 impl Parity {
-    /// The parity segment that this option makes of a segment at `seq`, if it does.
+    /// Returns the parity segment for this option on a segment at `seq`, if the option is one of parity.
     pub(crate) fn of(option: &Gentle, seq: u32) -> Option<Parity> {
         match *option {
             Gentle::EncF1 { enc_len, .. } => Some(Parity { start: seq, enc_len }),
@@ -40,7 +39,7 @@ impl Parity {
         }
     }
 
-    /// The same from the bytes of the option as a script writes them.
+    /// Like [`of`](Parity::of), from the bytes of the option in a script.
     pub(crate) fn of_bytes(value: &[u8], seq: u32) -> Option<Parity> {
         let number = |bytes: &[u8]| bytes.iter().fold(0u32, |number, byte| number << 8 | u32::from(*byte));
         let (flags, rest) = value.split_first()?;
@@ -49,7 +48,7 @@ impl Parity {
         (flags & ENC != 0).then(|| Parity { start: seq.wrapping_add(start_off), enc_len })
     }
 
-    /// The XOR of the covered bytes in blocks of `len`: of all blocks, or of every second one.
+    /// Returns the XOR of the covered bytes in blocks of `len`: of all blocks, or of every second one.
     pub(crate) fn payload(&self, len: usize, blocks: Blocks) -> Vec<u8> {
         let step = match blocks {
             Blocks::All => len,
@@ -66,7 +65,7 @@ impl Parity {
     }
 }
 
-/// Which blocks a parity segment adds up: encoding type 1 or 2.
+/// Blocks that a parity segment covers: encoding type 1 or 2.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Blocks {
     /// Type 1.
@@ -96,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn the_option_says_what_is_covered() {
+    fn parity_option_gives_the_covered_range() {
         let bytes = [0x10, 0, 0x0b, 0xb8, 0, 0x03, 0xe8, 1, 0x35, 0x94, 0x94];
         let expected = Some(Parity { start: 1, enc_len: 3000 });
         assert_eq!(Parity::of_bytes(&bytes, 0xffff_fc19), expected);

@@ -1,6 +1,6 @@
-//! The names of assertions, from `struct tcp_info`.
+//! Names of assertions from `struct tcp_info`.
 
-/// Where the fields of `struct tcp_info` are, and how many bytes they have.
+/// Name, offset and length in bytes of the fields of `struct tcp_info`.
 const FIELDS: &[(&str, usize, usize)] = &[
     ("state", 0, 1),
     ("ca_state", 1, 1),
@@ -64,7 +64,7 @@ const FIELDS: &[(&str, usize, usize)] = &[
     ("received_ce_bytes", 272, 4),
 ];
 
-/// The value of a field; `None` if there is none of this name.
+/// Returns the value of a field; `None` if there is none of this name.
 pub(super) fn value(field: &str, info: &[u8]) -> Option<i128> {
     let (_, at, len) = FIELDS.iter().find(|(known, _, _)| *known == field)?;
     let bytes = info.get(*at..at + len)?;
@@ -80,7 +80,7 @@ mod tests {
 
     use super::*;
 
-    /// Bytes of the structure in Linux 6.18.
+    /// Size of the structure in Linux 6.18, bytes.
     const LEN: usize = 280;
 
     #[test]
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn fields_follow_each_other_up_to_the_bit_fields_at_the_end() {
-        // Scripts cannot name: the scales and the bits beside them, last_ack_sent, rehash,
+        // Fields without a name for scripts: the scales and the bits after them, last_ack_sent, rehash,
         // total_rto_recoveries and total_rto_time.
         let unnamed = [(6, 2), (48, 4), (236, 4), (242, 6)];
         let mut end = 0;

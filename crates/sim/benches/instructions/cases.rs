@@ -14,35 +14,35 @@ use brisk_tcp::time::Duration;
 use crate::one_side;
 use crate::pair::Pair;
 
-/// Something to count.
+/// A case whose instructions are counted.
 pub(crate) struct Case {
     pub(crate) name: &'static str,
-    /// How often it runs, and again as often.
+    /// Number of runs in the first count; the second count has twice as many.
     pub(crate) times: u64,
-    /// Units of one run; the cost is that of one.
+    /// Units of one run; the cost is reported per unit.
     pub(crate) of: u64,
     pub(crate) run: fn(u64),
 }
 
 pub(crate) const SEGMENT: usize = 1448;
 
-/// Connections that lie beside the one that is asked, and those that have timers.
+/// Number of open connections, and of connections with timers.
 const MANY: u64 = 20_000;
 const WITH_TIMERS: u64 = 1_000;
 
-/// All of them.
+/// Returns all cases.
 pub(crate) fn all() -> impl Iterator<Item = &'static Case> {
     CASES.iter().chain(&one_side::CASES)
 }
 
-/// The limit of one case as a share of another.
+/// Maximum cost of a case relative to another.
 pub(crate) struct Limit {
     pub(crate) name: &'static str,
     pub(crate) of: &'static str,
     pub(crate) most: f64,
 }
 
-/// A mechanism that a connection does not have costs it nothing.
+/// A mechanism that a connection does not use costs it nothing.
 pub(crate) const LIMITS: [Limit; 2] = [
     Limit { name: "segment in bulk, nothing offered", of: PLAIN_BULK, most: 1.01 },
     Limit { name: "segment in bulk, offer declined", of: PLAIN_BULK, most: 1.01 },
@@ -113,7 +113,7 @@ fn with(set: fn(&mut TcpConfig)) -> Pair {
     Pair::new(&tcp, false)
 }
 
-/// Corrective and Proactive: a connection has them if the other end has them, too.
+/// Returns TCP with Corrective and Proactive, which a connection uses only if both ends have them.
 fn with_both() -> TcpConfig {
     let mut tcp = TcpConfig::default();
     tcp.mechanisms.corrective = Some(CorrectiveConfig::default());
@@ -123,7 +123,7 @@ fn with_both() -> TcpConfig {
 
 fn transactions(mut pair: Pair, response: usize, times: u64) {
     let response = vec![2; response];
-    // The first asks for the cookie.
+    // The first transaction requests the cookie.
     for _ in 0..times + 1 {
         pair.transaction(&response);
         pair.pass(Duration::from_millis(1));
@@ -135,11 +135,11 @@ fn bulk(mut pair: Pair, segments: u64) {
     pair.carry(client, server, segments as usize * SEGMENT);
 }
 
-/// A request and a response of 64 bytes over one connection after another.
+/// Makes transactions of 64 bytes each way over one connection after another.
 fn among_many(times: u64) {
     let mut pair = plain();
     let open: Vec<_> = (0..MANY).map(|_| pair.open(&[])).collect();
-    // Far apart, so that neither order of opening nor neighbourhood helps.
+    // Consecutive transactions use distant connections, so that neither order nor neighbourhood helps.
     let order = (0..times).map(|at| (at * 7_919 % MANY) as usize);
     for (client, server) in order.map(|at| open[at]) {
         pair.client.write(client, &[1; 64], pair.now).expect("the buffer is empty");
@@ -152,7 +152,7 @@ fn among_many(times: u64) {
     }
 }
 
-/// Every connection is asked whether it is alive, `times` over.
+/// Sends `times` keepalive probes on every connection.
 fn keepalives(times: u64) {
     let second = Duration::from_secs(1);
     let keepalive = KeepaliveConfig { idle: second, interval: second, ..KeepaliveConfig::default() };
@@ -175,8 +175,8 @@ fn simulated(times: u64) {
     }
 }
 
-/// The plan of a response of 5 kB on a path that loses one packet in ten, two in a row, with everything
-/// agreed on.
+/// Plans a response of 5 kB on a path that loses one packet in ten, two in a row, with every mechanism
+/// negotiated.
 fn plans(times: u64) {
     let flight = Flight { bytes: 5_000, mss: 1_432, headers: 52, last: true, at_once: true };
     let losses = Losses { per_million: 100_000, burst_milli: 2_000, queue: false };

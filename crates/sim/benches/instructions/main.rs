@@ -1,14 +1,14 @@
 //! Cost of the stack in instructions: `cargo bench -p brisk-sim --bench instructions [-- NAME…]`.
 //!
-//! Each case runs twice under valgrind, once as often and once twice as often; the difference, divided by the
-//! number of additional runs, is what one run costs, set-up and program start not included. Counts are those
-//! of the program and the C library on valgrind's processor, so they do not depend on what else the machine
-//! does, and move by less than a percent from one machine to the next. `recorded.txt` holds the counts of the
-//! last change that moved them; a case that exceeds its record by more than [`TOLERANCE`] fails the bench,
-//! and CI with it. `-- --record` writes the file again. A case that costs more than its limit relative to
-//! another case ([`LIMITS`]) fails it whatever is recorded.
+//! Each case runs under valgrind in two counts, of which the second has twice as many runs. The difference
+//! divided by the number of additional runs is the cost of one run, without set-up and program start. The
+//! counts are those of the program and the C library on valgrind's processor, so other work on the machine
+//! does not change them, and they differ by less than a percent between machines. `recorded.txt` has the
+//! counts of the last change that moved them. A case that exceeds its record by more than `TOLERANCE` fails
+//! the bench, and CI with it. A case that exceeds its limit relative to another case (`LIMITS`) fails it,
+//! whatever is recorded. `-- --record` writes the file again.
 //!
-//! Instructions are not time: a cache miss counts as little as an addition.
+//! Instructions are not time: a cache miss counts as much as an addition.
 
 mod cases;
 mod one_side;
@@ -20,10 +20,10 @@ use std::process::{Command, ExitCode, Stdio};
 
 use cases::{Case, LIMITS, Limit};
 
-/// How far a count may exceed its record, as a share of it.
+/// Share by which a count may exceed its record.
 const TOLERANCE: f64 = 0.03;
 
-/// Copies by vector registers only: of a `rep movsb` valgrind counts every byte as an instruction.
+/// Copies use vector registers only, because valgrind counts every byte of a `rep movsb` as an instruction.
 const NO_STRING_INSTRUCTIONS: &str =
     "glibc.cpu.x86_rep_movsb_threshold=1000000000:glibc.cpu.x86_rep_stosb_threshold=1000000000";
 
@@ -43,7 +43,7 @@ fn main() -> ExitCode {
     measure(&args)
 }
 
-/// Counts the cases that `args` names, or all, and compares with what is recorded.
+/// Counts the cases that `args` names, or all of them, and compares the counts with the records.
 fn measure(args: &[String]) -> ExitCode {
     let record = args.iter().any(|arg| arg == "--record");
     let names: Vec<&String> = args.iter().filter(|arg| !arg.starts_with("--")).collect();
@@ -80,7 +80,7 @@ fn measure(args: &[String]) -> ExitCode {
     ExitCode::from(u8::from(exceeded || beyond))
 }
 
-/// Whether a case costs more of another than it may, of those that were counted.
+/// True if a counted case exceeds its limit relative to another case.
 fn beyond_limits(counts: &BTreeMap<&str, u64>) -> bool {
     let mut is_beyond = false;
     for Limit { name, of, most } in LIMITS {
@@ -107,13 +107,12 @@ fn read_recorded() -> BTreeMap<String, u64> {
     text.lines().filter_map(line).collect()
 }
 
-/// The cost of one run of a case.
 fn cost(case: &Case) -> u64 {
     let (once, twice) = (count(case.name, case.times), count(case.name, 2 * case.times));
     (twice - once) / case.times / case.of
 }
 
-/// Instructions of this program running a case so often.
+/// Returns the instructions of this program for `times` runs of a case.
 fn count(name: &str, times: u64) -> u64 {
     let program = std::env::current_exe().expect("a path");
     let output = Command::new("valgrind")

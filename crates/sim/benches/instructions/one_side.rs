@@ -1,4 +1,4 @@
-//! One end alone: the packets of the other are there before anything is counted.
+//! Cases with one end alone: the packets of the other end exist before the count begins.
 
 use brisk_tcp::ConnId;
 use brisk_tcp::config::{
@@ -11,15 +11,15 @@ use brisk_tcp::time::Duration;
 use crate::cases::{Case, SEGMENT};
 use crate::pair::Pair;
 
-/// Segments of a flight, and how many of them one case counts at first.
+/// Segments of a flight, and the segments of the first count of a case.
 const FLIGHT: u64 = 3_000;
 const HALF: u64 = FLIGHT / 2;
-/// Segments that are written or read at once.
+/// Segments that are written or read in one call.
 const AT_ONCE: u64 = 16;
-/// Connections with a group of Corrective.
+/// Number of connections, each with one parity group.
 const GROUPS: u64 = 100;
 const ROUND_TRIP: Duration = Duration::from_millis(10);
-/// Of the flights that lose, every so manieth segment is lost.
+/// In a flight with losses, one segment in this many is lost.
 const LOST_EACH: usize = 10;
 
 pub(crate) const CASES: [Case; 9] = [
@@ -34,7 +34,7 @@ pub(crate) const CASES: [Case; 9] = [
     Case { name: "copy in, dropped", times: HALF, of: 1, run: copies_in },
 ];
 
-/// A window and buffers for a flight of so many segments.
+/// Returns a configuration with window and buffers for a flight of `segments`.
 fn large(segments: u64) -> TcpConfig {
     let bytes = segments as usize * SEGMENT;
     let buffer = BufferConfig { initial: 2 * bytes, max: 2 * bytes };
@@ -46,14 +46,14 @@ fn large(segments: u64) -> TcpConfig {
     }
 }
 
-/// As [`large`], with everything sent twice.
+/// Returns the configuration [`large`] with every segment sent twice.
 fn copying() -> TcpConfig {
     let mut tcp = large(FLIGHT);
     tcp.mechanisms.proactive = Some(ProactiveConfig { scope: CopyScope::All, ..ProactiveConfig::default() });
     tcp
 }
 
-/// The program writes, the segments leave.
+/// The program writes and the segments leave.
 fn segments_out(times: u64) {
     let mut pair = Pair::new(&large(FLIGHT), false);
     let (_, server) = pair.open_over(ROUND_TRIP);
@@ -67,7 +67,7 @@ fn segments_out(times: u64) {
     }
 }
 
-/// Segments come in, are acknowledged and read.
+/// Segments arrive, are acknowledged and read.
 fn segments_in(tcp: TcpConfig, times: u64) {
     let mut pair = Pair::new(&tcp, false);
     let (client, server) = pair.open_over(ROUND_TRIP);
@@ -81,7 +81,7 @@ fn segments_in(tcp: TcpConfig, times: u64) {
     }
 }
 
-/// Acknowledgements of two segments each.
+/// Acknowledgements of two segments each arrive.
 fn acknowledgements_in(times: u64) {
     let mut pair = Pair::new(&large(FLIGHT), false);
     let (client, server) = pair.open_over(ROUND_TRIP);
@@ -96,8 +96,8 @@ fn acknowledgements_in(times: u64) {
     }
 }
 
-/// All acknowledgements of a flight that lost every tenth segment, and what is sent again because of them,
-/// for `times` of `flights` connections.
+/// All acknowledgements of a flight that lost every tenth segment arrive, and the retransmissions leave, on
+/// `times` of `flights` connections.
 fn sacks_in(in_flight: usize, flights: usize, times: u64) {
     let mut pair = Pair::new(&large(in_flight as u64), false);
     let open: Vec<_> = (0..flights).map(|_| pair.open_over(ROUND_TRIP)).collect();
@@ -118,15 +118,15 @@ fn sacks_in(in_flight: usize, flights: usize, times: u64) {
     }
 }
 
-/// Stacks with [`GROUPS`] connections, each of which has sent a group of 16 segments of which the second was
-/// lost; the client's end of each. Their parities are due one after the other.
+/// Returns stacks with [`GROUPS`] connections, and the client's end of each. Each connection has sent a group
+/// of 16 segments, of which the second was lost. Their parities are due one after the other.
 fn groups() -> (Pair, Vec<ConnId>) {
     let mut tcp = large(AT_ONCE);
     tcp.mechanisms.corrective = Some(CorrectiveConfig::default());
     let mut pair = Pair::new(&tcp, false);
     let open: Vec<_> = (0..GROUPS).map(|_| pair.open_over(ROUND_TRIP)).collect();
     for (_, server) in &open {
-        // Segments leave room for the option of parity: this is 15 of them and a short one.
+        // Segments leave room for the option of parity, so the group has 15 full segments and a short one.
         let group = pair.flight(*server, AT_ONCE as usize - 1);
         assert_eq!(group.len(), AT_ONCE as usize);
         let arrive = group.iter().enumerate().filter(|(number, _)| *number != 1);
@@ -136,7 +136,7 @@ fn groups() -> (Pair, Vec<ConnId>) {
     (pair, open.into_iter().map(|(client, _)| client).collect())
 }
 
-/// The server sends the parity that is due next.
+/// Returns the next parity that the server sends.
 fn next_parity(pair: &mut Pair) -> Vec<u8> {
     loop {
         pair.now = pair.server.next_timeout().expect("parities are due");
@@ -152,7 +152,7 @@ fn parities_out(times: u64) {
     (0..times).for_each(|_| drop(next_parity(&mut pair)));
 }
 
-/// Parities come in, and the client reads what they complete.
+/// Parities arrive, and the client reads the repaired data.
 fn repairs(times: u64) {
     let (mut pair, clients) = groups();
     let parities: Vec<_> = clients.iter().map(|_| next_parity(&mut pair)).collect();
@@ -162,7 +162,7 @@ fn repairs(times: u64) {
     }
 }
 
-/// Copies come in behind what they are copies of.
+/// Copies arrive after their originals.
 fn copies_in(times: u64) {
     let mut pair = Pair::new(&copying(), false);
     let (client, server) = pair.open_over(ROUND_TRIP);

@@ -14,14 +14,14 @@ use crate::cases::SEGMENT;
 /// The listener's address.
 const SERVER: &str = "10.0.0.2:80";
 
-/// A client, a server that listens, and the wire between them.
+/// A client, a listening server, and the wire between them.
 pub(crate) struct Pair {
     pub(crate) client: Stack,
     pub(crate) server: Stack,
     pub(crate) now: Instant,
     listener: ListenerId,
     connect: ConnectConfig,
-    /// Every so manieth packet of the server is lost.
+    /// If set, every server packet whose number is a multiple of this is lost.
     loses_each: Option<u64>,
     sent: u64,
     packet: Vec<u8>,
@@ -40,12 +40,12 @@ fn stack(address: &str, seed: u64, keys: Option<KeySource>) -> Stack {
 }
 
 impl Pair {
-    /// Both ends with `tcp`, and with Fast Open if so asked.
+    /// Returns a pair in which both ends use `tcp`, and Fast Open if requested.
     pub(crate) fn new(tcp: &TcpConfig, fast_open: bool) -> Pair {
         Pair::of(tcp, tcp, fast_open)
     }
 
-    /// A client and a server with settings of their own.
+    /// Returns a pair with separate settings for client and server.
     pub(crate) fn of(client: &TcpConfig, server: &TcpConfig, fast_open: bool) -> Pair {
         let keys = fast_open.then(|| KeySource::Fixed { primary: CookieKey::new([7; 16]), backup: None });
         let listen = ListenConfig {
@@ -74,7 +74,7 @@ impl Pair {
         }
     }
 
-    /// Every so manieth packet of the server is lost from now on.
+    /// From now on loses every server packet whose number is a multiple of `packets`.
     pub(crate) fn losing_each(mut self, packets: u64) -> Pair {
         self.loses_each = Some(packets);
         self
@@ -102,12 +102,12 @@ impl Pair {
         }
     }
 
-    /// The server sends what it has to send, which nobody gets: how many packets that is.
+    /// Discards the packets that the server sends and returns their number.
     pub(crate) fn send(&mut self) -> usize {
         self.send_to(&mut |_, _| ())
     }
 
-    /// Takes out what the server sends, and why it sends it.
+    /// Returns the packets that the server sends, each with its origin.
     pub(crate) fn sent(&mut self) -> Vec<(Origin, Vec<u8>)> {
         let mut sent = Vec::new();
         self.send_to(&mut |origin, packet| sent.push((origin, packet.to_vec())));
@@ -124,19 +124,19 @@ impl Pair {
         count
     }
 
-    /// Returns the packets of the server for so many segments that its program writes.
+    /// Returns the server's packets for `segments` segments of data.
     pub(crate) fn flight(&mut self, server: ConnId, segments: usize) -> Vec<(Origin, Vec<u8>)> {
         let data = vec![3; segments * SEGMENT];
         assert_eq!(self.server.write(server, &data, self.now), Ok(data.len()));
         self.sent()
     }
 
-    /// The client takes a packet in and answers, which nobody gets: in how many packets.
+    /// Passes a packet to the client and discards its answers. Returns the number of answers.
     pub(crate) fn arrive(&mut self, packet: &[u8]) -> usize {
         self.arrive_and_answer(packet, &mut |_| ())
     }
 
-    /// Returns the answer of the client to these packets.
+    /// Returns the client's answers to these packets.
     pub(crate) fn answers<'a>(&mut self, packets: impl Iterator<Item = &'a [u8]>) -> Vec<Vec<u8>> {
         let mut answers = Vec::new();
         for packet in packets {
@@ -156,7 +156,7 @@ impl Pair {
         count
     }
 
-    /// Lets time pass, with every timer that falls due.
+    /// Advances the clock by `time` and serves the timers that are due.
     pub(crate) fn pass(&mut self, time: Duration) {
         let until = self.now + time;
         while let Some(next) = [self.client.next_timeout(), self.server.next_timeout()]
@@ -173,7 +173,7 @@ impl Pair {
         self.now = until;
     }
 
-    /// Opens a connection; `request` rides on the SYN if Fast Open is on.
+    /// Opens a connection; the SYN carries `request` if Fast Open is on.
     pub(crate) fn open(&mut self, request: &[u8]) -> (ConnId, ConnId) {
         let remote: SocketAddr = SERVER.parse().expect("an address");
         let opened = self.client.connect_with_data(remote, request, &self.connect, self.now);
@@ -200,7 +200,7 @@ impl Pair {
         (client, server)
     }
 
-    /// A connection for one request and one response, closed by the server first.
+    /// Makes one request and one response on a connection, which the server closes first.
     pub(crate) fn transaction(&mut self, response: &[u8]) {
         let (client, server) = self.open(&[1; 100]);
         assert_eq!(self.drain_server(server), 100);
@@ -214,7 +214,6 @@ impl Pair {
         self.server.release(server, self.now);
     }
 
-    /// Carries `bytes` to the client.
     pub(crate) fn carry(&mut self, client: ConnId, server: ConnId, bytes: usize) {
         let chunk = [3; 65_536];
         let (mut unwritten, mut unread) = (bytes, bytes);

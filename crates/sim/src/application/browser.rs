@@ -1,5 +1,5 @@
-//! The side that loads a page: activities begin when what they wait for has happened; downloads share the
-//! connections of their host.
+//! A client that loads a page: an activity begins once the events that it waits for have happened. Downloads
+//! share the connections to their host.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ use super::view::HostView;
 use crate::content;
 use crate::page::{Activity, Page, Wait, Work};
 
-/// Connections to one host at a time, as browsers have it for HTTP/1.1.
+/// Maximum number of connections to one host, as in browsers with HTTP/1.1.
 const CONNECTIONS_PER_HOST: usize = 6;
 
 /// Loads a [`Page`].
@@ -26,22 +26,22 @@ pub struct Browser {
     connect: ConnectConfig,
     started: Instant,
     progress: Vec<Progress>,
-    /// Downloads that wait for a connection, host by host.
+    /// Downloads that wait for a connection, for each host.
     queues: Vec<VecDeque<usize>>,
     connections: BTreeMap<ConnId, Connection>,
     opened: u64,
     finished: usize,
     ended: Option<Instant>,
-    /// A connection failed, or a byte was wrong: the page will not be complete.
+    /// True if a connection failed or a byte was wrong; the page is never complete then.
     broken: bool,
 }
 
-/// How far an activity is.
+/// Progress of an activity.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Progress {
     began: Option<Instant>,
     ended: Option<Instant>,
-    /// Bytes of the response that have arrived.
+    /// Received bytes of the response.
     received: u64,
 }
 
@@ -49,14 +49,14 @@ struct Progress {
 #[derive(Debug)]
 struct Connection {
     host: usize,
-    /// The URL that it fetches, if any.
+    /// The activity whose URL it fetches, if any.
     fetches: Option<usize>,
     request: Vec<u8>,
     written: usize,
 }
 
 impl Browser {
-    /// A browser that has done nothing yet; `servers` are the hosts of the page.
+    /// Returns a browser that has not started; `servers` are the hosts of the page.
     pub fn new(page: Page, servers: Vec<SocketAddr>, connect: ConnectConfig) -> Browser {
         Browser {
             progress: vec![Progress::default(); page.activities().len()],
@@ -73,17 +73,17 @@ impl Browser {
         }
     }
 
-    /// True once the page is loaded, or never will be.
+    /// True once the page is loaded or has failed.
     pub fn is_over(&self) -> bool {
         self.ended.is_some() || self.broken
     }
 
-    /// From the start to the end of the last activity; `None` if that never came.
+    /// Returns the time from the start to the end of the last activity; `None` if the page was not loaded.
     pub fn load_time(&self) -> Option<std::time::Duration> {
         self.ended.map(|ended| ended - self.started)
     }
 
-    /// From the start to the end of the first download.
+    /// Returns the time from the start to the end of the first download.
     pub fn first_object(&self) -> Option<std::time::Duration> {
         let download =
             |(activity, _): &(&Activity, &Progress)| matches!(activity.work, Work::Download { .. });
@@ -91,17 +91,17 @@ impl Browser {
         ends.filter_map(|(_, progress)| progress.ended).min().map(|ended| ended - self.started)
     }
 
-    /// Connections that were opened.
+    /// Returns the number of connections that were opened.
     pub fn connections(&self) -> u64 {
         self.opened
     }
 
-    /// The connections that are open now.
+    /// Returns the open connections.
     pub fn open(&self) -> impl Iterator<Item = ConnId> {
         self.connections.keys().copied()
     }
 
-    /// Begins whatever can begin now, until nothing more can.
+    /// Begins activities until none can begin.
     fn advance(&mut self, host: &mut HostView<'_>) {
         loop {
             let now = host.now;
@@ -123,7 +123,7 @@ impl Browser {
         }
     }
 
-    /// When an activity can begin; `None` while something it waits for has not happened.
+    /// Returns when an activity can begin; `None` if an event that it waits for has not happened.
     fn begins(&self, index: usize) -> Option<Instant> {
         let waits = self.page.activities()[index].waits.iter();
         waits.map(|wait| self.happens(wait)).try_fold(self.started, |latest, at| Some(latest.max(at?)))
@@ -135,7 +135,7 @@ impl Browser {
             Wait::End(_) => progress.ended,
             Wait::Begun(_, after) => progress.began.map(|began| began + *after),
             Wait::Share(index, thousandths) => match self.page.activities()[*index].work {
-                // It is asked as soon as bytes arrive, so that "now" is when it happened.
+                // This is called as soon as bytes arrive, so the event happened now.
                 Work::Download { response, .. } => {
                     let there = progress.received * 1000 >= response * u64::from(*thousandths);
                     progress.began.filter(|_| there)
@@ -145,7 +145,7 @@ impl Browser {
         }
     }
 
-    /// True if a computation came to its end.
+    /// Ends computations that are due. Returns true if there was one.
     fn finish_computations(&mut self, now: Instant) -> bool {
         let mut any = false;
         for (activity, progress) in self.page.activities().iter().zip(&mut self.progress) {
@@ -160,12 +160,12 @@ impl Browser {
             }
         }
         if any {
-            self.judge(now);
+            self.note_end(now);
         }
         any
     }
 
-    /// Gives the downloads of a host to its connections, new ones if there may be more.
+    /// Assigns the downloads of a host to its connections, and opens connections up to the maximum.
     fn fetch(&mut self, server: usize, host: &mut HostView<'_>) {
         while let Some(index) = self.queues[server].front().copied() {
             let Work::Download { request, response, think, .. } = self.page.activities()[index].work else {
@@ -202,7 +202,7 @@ impl Browser {
         while connection.written < connection.request.len() {
             match host.stack.write(id, &connection.request[connection.written..], host.now) {
                 Ok(taken) => connection.written += taken,
-                // A connection that is over says so by its event.
+                // The end of a connection is reported by its event.
                 Err(WriteError::WouldBlock | WriteError::NoConnection) => return,
                 Err(WriteError::AfterClose | WriteError::Closed(_)) => return,
             }
@@ -229,13 +229,13 @@ impl Browser {
                     connection.fetches = None;
                 }
                 self.fetch(server, host);
-                self.judge(host.now);
+                self.note_end(host.now);
             }
             self.advance(host);
         }
     }
 
-    fn judge(&mut self, now: Instant) {
+    fn note_end(&mut self, now: Instant) {
         if self.finished == self.progress.len() {
             self.ended.get_or_insert(now);
         }

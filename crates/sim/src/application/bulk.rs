@@ -1,4 +1,4 @@
-//! Bulk transfer: one side writes as much as goes, the other reads it all.
+//! Bulk transfer: one side writes as much as possible, the other reads everything.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -13,12 +13,12 @@ use super::Application;
 use super::view::HostView;
 use crate::content;
 
-/// How much a [`BulkSender`] sends.
+/// The amount of data that a [`BulkSender`] sends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Amount {
-    /// So many bytes.
+    /// A number of bytes.
     Bytes(u64),
-    /// All that goes until this time.
+    /// As much as possible until this time.
     Until(Instant),
 }
 
@@ -37,7 +37,7 @@ pub struct BulkSender {
 }
 
 impl BulkSender {
-    /// A sender that has not begun.
+    /// Returns a sender that has not started.
     pub fn new(remote: SocketAddr, config: ConnectConfig, amount: Amount) -> BulkSender {
         BulkSender {
             remote,
@@ -52,27 +52,27 @@ impl BulkSender {
         }
     }
 
-    /// Bytes written so far.
+    /// Returns the bytes written so far.
     pub fn sent(&self) -> u64 {
         self.sent
     }
 
-    /// The connection, while it is open.
+    /// Returns the connection while it is open.
     pub fn connection(&self) -> Option<ConnId> {
         self.connection
     }
 
-    /// When and why the connection ended.
+    /// Returns when and why the connection ended.
     pub fn closed(&self) -> Option<(Instant, CloseReason)> {
         self.closed
     }
 
-    /// Why there was no connection, if so.
+    /// Returns why there is no connection, if opening it failed.
     pub fn failed(&self) -> Option<ConnectError> {
         self.failed
     }
 
-    /// The connection as it was when it ended.
+    /// Returns the statistics of the connection at its end.
     pub fn stats(&self) -> Option<&ConnStats> {
         self.stats.as_ref()
     }
@@ -91,7 +91,7 @@ impl BulkSender {
             let left = self.left(host.now);
             if left == 0 {
                 self.over = true;
-                // If it fails the connection is over, and its event says so.
+                // If this fails the connection has ended, and its event reports it.
                 let _ = host.stack.shutdown(id, host.now);
                 return;
             }
@@ -103,7 +103,7 @@ impl BulkSender {
         }
     }
 
-    /// Takes the peer's end of stream, so that the connection can finish.
+    /// Reads the peer's end of stream, so that the connection can close.
     fn read(&mut self, host: &mut HostView<'_>) {
         if let Some(id) = self.connection {
             while host.read(id).is_ok_and(|bytes| !bytes.is_empty()) {}
@@ -152,18 +152,18 @@ impl Application for BulkSender {
     }
 }
 
-/// The bytes that arrived on one connection of a [`Sink`].
+/// Data of one connection of a [`Sink`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Flow {
     /// Bytes read.
     pub received: u64,
-    /// True if a byte was not the one that was sent.
+    /// True if a byte differs from the sent byte.
     pub corrupted: bool,
     /// When the end of the stream was read.
     pub ended: Option<Instant>,
 }
 
-/// Accepts connections and reads all they bring.
+/// Accepts connections and reads all their data.
 #[derive(Debug)]
 pub struct Sink {
     local: SocketAddr,
@@ -174,17 +174,17 @@ pub struct Sink {
 }
 
 impl Sink {
-    /// A sink at `local`.
+    /// Returns a sink that listens at `local`.
     pub fn new(local: SocketAddr, config: ListenConfig) -> Sink {
         Sink { local, config, refused: None, open: BTreeMap::new(), flows: Vec::new() }
     }
 
-    /// The arrivals, in the order in which the connections were accepted.
+    /// Returns the received data of each connection, in the order of acceptance.
     pub fn flows(&self) -> &[Flow] {
         &self.flows
     }
 
-    /// Why the listener could not be opened, if so.
+    /// Returns why the listener could not be opened, if it failed.
     pub fn refused(&self) -> Option<ListenError> {
         self.refused
     }

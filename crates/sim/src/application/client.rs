@@ -1,4 +1,4 @@
-//! The side that asks: exchanges one after the other, on one connection or on a fresh one each.
+//! A client that makes exchanges one after the other, on one connection or each on a fresh one.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -14,27 +14,27 @@ use super::exchange::Exchange;
 use super::view::HostView;
 use crate::content;
 
-/// Which connection an exchange uses.
+/// Connections that the exchanges of a client use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Connections {
-    /// A fresh one for each exchange; the exchange begins with `connect`.
+    /// A fresh one for each exchange; the time of an exchange includes `connect`.
     Fresh,
-    /// The same for all; the first exchange begins with `connect`.
+    /// One for all exchanges; the time of the first exchange includes `connect`.
     Kept,
-    /// The same for all, opened beforehand: the first exchange begins this long after the handshake.
+    /// One for all exchanges, opened in advance: the first exchange begins this long after the handshake.
     Established(Duration),
 }
 
-/// The task of a client.
+/// The exchanges of a client and their configuration.
 #[derive(Clone, Debug)]
 pub struct ClientPlan {
-    /// Where to.
+    /// The server's address.
     pub server: SocketAddr,
-    /// How its connections are configured.
+    /// Configuration of the connections.
     pub connect: ConnectConfig,
-    /// Which connections it uses.
+    /// Connections that the exchanges use.
     pub connections: Connections,
-    /// Bytes that the server says first on every connection; the client waits for them.
+    /// Bytes that the server sends first on every connection; the client waits for them.
     pub greeting: u64,
     /// The exchanges, in order.
     pub exchanges: Vec<Exchange>,
@@ -43,42 +43,42 @@ pub struct ClientPlan {
 /// The outcome of one exchange.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Outcome {
-    /// When `connect` was called, or the request written if the connection was open already.
+    /// When `connect` was called, or when the request was written if the connection was open.
     pub started: Instant,
     /// When the first byte of the response was read.
     pub first_byte: Option<Instant>,
-    /// When the last byte of the response was read; `None` if that never happened.
+    /// When the last byte of the response was read; `None` if it was not read.
     pub finished: Option<Instant>,
-    /// Why it failed, if it did.
+    /// Why the exchange failed, if it did.
     pub failed: Option<Failed>,
-    /// The connection at the end of the exchange.
+    /// Statistics of the connection at the end of the exchange.
     pub stats: Option<ConnStats>,
 }
 
 /// Why an exchange failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Failed {
-    /// The connection could not be started.
+    /// The connection could not be opened.
     Connect(ConnectError),
     /// The connection ended before the response was complete.
     Closed(CloseReason),
     /// The server closed before the response was complete.
     EndOfStream,
-    /// A byte arrived that the server did not send.
+    /// A byte arrived that the server had not sent.
     Corrupted,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
-    /// Before the next exchange, which begins at this time.
+    /// Pausing before the next exchange, which begins at this time.
     Pausing(Instant),
-    /// Until the handshake is over, for [`Connections::Established`].
+    /// In the handshake, with [`Connections::Established`].
     Opening,
-    /// Waiting for what the server says first.
+    /// Waiting for the bytes that the server sends first.
     Greeted { received: u64 },
-    /// The request is on its way, or the response is.
+    /// Sending the request or receiving the response.
     Asking { received: u64 },
-    /// Nothing is left to do.
+    /// Finished.
     Done,
 }
 
@@ -95,7 +95,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client that has done nothing yet.
+    /// Returns a client that has not started.
     pub fn new(plan: ClientPlan) -> Client {
         let outcomes = Vec::with_capacity(plan.exchanges.len());
         Client {
@@ -109,7 +109,7 @@ impl Client {
         }
     }
 
-    /// The outcomes of the exchanges that began, in order; the last one may still be under way.
+    /// Returns the outcomes of the exchanges that began, in order; the last one may be in progress.
     pub fn outcomes(&self) -> &[Outcome] {
         &self.outcomes
     }
@@ -119,16 +119,16 @@ impl Client {
         self.phase == Phase::Done
     }
 
-    /// The connection in use.
+    /// Returns the connection in use.
     pub fn connection(&self) -> Option<ConnId> {
         self.connection
     }
 
-    /// Goes to the next exchange: at once if it has no pause.
+    /// Proceeds to the next exchange, at once if it has no pause.
     fn proceed(&mut self, host: &mut HostView<'_>) {
         let Some(exchange) = self.plan.exchanges.get(self.next).copied() else {
             self.phase = Phase::Done;
-            self.let_go(host);
+            self.release(host);
             return;
         };
         if exchange.pause > Duration::ZERO {
@@ -180,13 +180,13 @@ impl Client {
         }
     }
 
-    /// Writes what is left of the request, once it is its turn.
+    /// Writes the remaining bytes of the request during an exchange.
     fn write(&mut self, host: &mut HostView<'_>) {
         let (Some(id), Phase::Asking { .. }) = (self.connection, self.phase) else { return };
         while self.written < self.request.len() {
             match host.stack.write(id, &self.request[self.written..], host.now) {
                 Ok(taken) => self.written += taken,
-                // A connection that is over says so by its event.
+                // The end of a connection is reported by its event.
                 Err(WriteError::WouldBlock | WriteError::NoConnection) => return,
                 Err(WriteError::AfterClose | WriteError::Closed(_)) => return,
             }
@@ -250,12 +250,12 @@ impl Client {
         }
         self.next += 1;
         if self.plan.connections == Connections::Fresh {
-            self.let_go(host);
+            self.release(host);
         }
         self.proceed(host);
     }
 
-    /// Gives the present exchange up and goes on with the next.
+    /// Records the failure of the current exchange and proceeds to the next.
     fn fail(&mut self, why: Failed, host: &mut HostView<'_>) {
         host.note(|| format!("exchange failed: {why:?}"));
         let stats = self.connection.and_then(|id| host.stack.conn_stats(id));
@@ -273,11 +273,11 @@ impl Client {
             }),
         }
         self.next += 1;
-        self.let_go(host);
+        self.release(host);
         self.proceed(host);
     }
 
-    fn let_go(&mut self, host: &mut HostView<'_>) {
+    fn release(&mut self, host: &mut HostView<'_>) {
         if let Some(id) = self.connection.take() {
             host.release(id);
         }
@@ -306,15 +306,15 @@ impl Application for Client {
             Event::Readable(_) => self.read(host),
             Event::Writable(_) => self.write(host),
             Event::Closed(id, reason) if self.connection == Some(id) => {
-                // Bytes that came before the end can still be read.
+                // Bytes that arrived before the end can still be read.
                 self.read(host);
                 if self.connection == Some(id) {
                     match self.phase {
-                        Phase::Pausing(_) => self.let_go(host),
+                        Phase::Pausing(_) => self.release(host),
                         Phase::Opening | Phase::Greeted { .. } | Phase::Asking { .. } => {
                             self.fail(Failed::Closed(reason), host);
                         }
-                        Phase::Done => self.let_go(host),
+                        Phase::Done => self.release(host),
                     }
                 }
             }

@@ -1,14 +1,14 @@
-//! One request and its response, and the small protocol that asks for it.
+//! One request and its response, and the protocol between client and server.
 //!
-//! A request begins with its own length (4 bytes), the length of the response wanted (8 bytes) and the
-//! time the server is to think in microseconds (4 bytes), all big-endian; the rest is filling. So a
-//! server needs no knowledge of the workload.
+//! A request begins with its own length (4 bytes), the length of the response (8 bytes) and the server's
+//! think time in microseconds (4 bytes), all big-endian; the rest is padding. So a server needs no knowledge
+//! of the workload.
 
 use std::time::Duration;
 
 use crate::content;
 
-/// Bytes of the header of a request: the least a request may have.
+/// Length of the header of a request, and minimum length of a request, bytes.
 pub(crate) const HEADER: usize = 16;
 
 /// One request and its response.
@@ -18,19 +18,20 @@ pub struct Exchange {
     pub request: u32,
     /// Bytes of the response.
     pub response: u64,
-    /// How long the server thinks before it answers.
+    /// Time between the request and the response at the server.
     pub think: Duration,
-    /// How long the client waits before it asks.
+    /// Time that the client waits before the request.
     pub pause: Duration,
 }
 
 impl Exchange {
-    /// A request of 100 bytes for `response` bytes, without thinking or waiting.
+    /// Returns an exchange with a request of 100 bytes and a response of `response` bytes, without think time
+    /// or pause.
     pub fn of(response: u64) -> Exchange {
         Exchange { request: 100, response, think: Duration::ZERO, pause: Duration::ZERO }
     }
 
-    /// The bytes of the request.
+    /// Writes the bytes of the request.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         out.clear();
         let len = self.request.max(HEADER as u32);
@@ -43,7 +44,7 @@ impl Exchange {
         }
     }
 
-    /// The request that a header asks for.
+    /// Parses the header of a request.
     pub(crate) fn decode(header: &[u8; HEADER]) -> Exchange {
         let [a, b, c, d, response @ .., e, f, g, h] = *header;
         Exchange {
@@ -60,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_reads_what_the_client_asked_for() {
+    fn server_decodes_the_request_of_the_client() {
         let asked = Exchange { think: Duration::from_millis(7), ..Exchange::of(30_000) };
         let mut request = Vec::new();
         asked.encode(&mut request);

@@ -1,4 +1,4 @@
-//! A connection that is opened and held without a word, as pools hold many.
+//! A connection that is opened and stays idle, as in a connection pool.
 
 use std::net::SocketAddr;
 
@@ -10,7 +10,7 @@ use brisk_wire::Instant;
 use super::Application;
 use super::view::HostView;
 
-/// Connects and does nothing until the given time; then closes.
+/// Connects, stays idle until the given time, then closes.
 #[derive(Debug)]
 pub struct Idle {
     remote: SocketAddr,
@@ -24,7 +24,7 @@ pub struct Idle {
 }
 
 impl Idle {
-    /// Holds a connection to `remote` until `until`.
+    /// Returns an application that holds a connection to `remote` until `until`.
     pub fn new(remote: SocketAddr, config: ConnectConfig, until: Instant) -> Idle {
         Idle {
             remote,
@@ -38,22 +38,22 @@ impl Idle {
         }
     }
 
-    /// When the handshake was complete.
+    /// Returns when the handshake was complete.
     pub fn connected(&self) -> Option<Instant> {
         self.connected
     }
 
-    /// Why there was no connection, if so.
+    /// Returns why there is no connection, if opening it failed.
     pub fn failed(&self) -> Option<ConnectError> {
         self.failed
     }
 
-    /// Why the connection ended before its time, if so.
+    /// Returns why the connection ended early, if it did.
     pub fn ended_early(&self) -> Option<CloseReason> {
         self.ended_early
     }
 
-    fn let_go(&mut self, host: &mut HostView<'_>) {
+    fn release(&mut self, host: &mut HostView<'_>) {
         self.over = true;
         if let Some(id) = self.connection.take() {
             host.release(id);
@@ -77,7 +77,7 @@ impl Application for Idle {
             Event::Connected(_) => self.connected = Some(host.now),
             Event::Closed(_, reason) => {
                 self.ended_early = Some(reason);
-                self.let_go(host);
+                self.release(host);
             }
             _ => {}
         }
@@ -88,7 +88,7 @@ impl Application for Idle {
     }
 
     fn on_wake(&mut self, host: &mut HostView<'_>) {
-        self.let_go(host);
+        self.release(host);
     }
 
     fn is_done(&self) -> bool {

@@ -25,22 +25,22 @@ pub use server::Server;
 
 /// A program on a host of the simulation.
 pub trait Application: Any + Debug {
-    /// Its time to begin has come.
+    /// Starts the application.
     fn start(&mut self, host: &mut HostView<'_>);
 
-    /// Something happened to a connection or listener that it opened or accepted.
+    /// Handles an event of a connection or listener that the application opened or accepted.
     fn on_event(&mut self, event: Event, host: &mut HostView<'_>);
 
-    /// When it wants [`Application::on_wake`] to be called.
+    /// Returns when [`Application::on_wake`] is to be called.
     fn next_wake(&self) -> Option<Instant> {
         None
     }
 
-    /// The time of [`Application::next_wake`] has come.
+    /// Called at the time of [`Application::next_wake`].
     fn on_wake(&mut self, host: &mut HostView<'_>) {
         let _ = host;
     }
 
-    /// True once it will do nothing more by itself. Servers are always done.
+    /// True once the application does nothing more by itself. Servers are always done.
     fn is_done(&self) -> bool;
 }

@@ -1,4 +1,4 @@
-//! The side that answers: reads requests, thinks, writes responses; may greet first.
+//! A server: reads requests, waits for the think time, writes responses; can send first.
 
 use std::net::SocketAddr;
 
@@ -13,7 +13,7 @@ use super::view::HostView;
 use crate::by_connection::ByConnection;
 use crate::content;
 
-/// Answers every request as the request asks (see [`Exchange`]), on any number of connections.
+/// Sends the response that each request asks for (see [`Exchange`]), on any number of connections.
 #[derive(Debug)]
 pub struct Server {
     local: SocketAddr,
@@ -28,7 +28,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server at `local`.
+    /// Returns a server that listens at `local`.
     pub fn new(local: SocketAddr, config: ListenConfig) -> Server {
         Server {
             local,
@@ -43,33 +43,33 @@ impl Server {
         }
     }
 
-    /// Lets the server speak first: `bytes` on every new connection, as SMTP and SSH do.
+    /// Makes the server send `bytes` first on every new connection, as SMTP and SSH servers do.
     pub fn speaks_first(mut self, bytes: u64) -> Server {
         self.greeting = bytes;
         self
     }
 
-    /// The connections that are open now.
+    /// Returns the open connections.
     pub fn connections(&self) -> impl Iterator<Item = ConnId> {
         self.connections.iter().map(|(id, _)| id)
     }
 
-    /// Bytes received on all connections.
+    /// Returns the bytes received on all connections.
     pub fn received(&self) -> u64 {
         self.received
     }
 
-    /// Bytes written on all connections.
+    /// Returns the bytes written on all connections.
     pub fn sent(&self) -> u64 {
         self.sent
     }
 
-    /// True if a byte arrived that no client sent.
+    /// True if a byte arrived that no client had sent.
     pub fn corrupted(&self) -> bool {
         self.corrupted
     }
 
-    /// Why the listener could not be opened, if so.
+    /// Returns why the listener could not be opened, if it failed.
     pub fn refused(&self) -> Option<ListenError> {
         self.refused
     }
@@ -86,7 +86,7 @@ impl Server {
         }
     }
 
-    /// Does all that a connection can do now.
+    /// Makes all progress that is possible now on a connection.
     fn advance(&mut self, id: ConnId, host: &mut HostView<'_>) {
         let Some(serving) = self.connections.get_mut(id) else { return };
         loop {
@@ -150,7 +150,7 @@ impl Application for Server {
     }
 }
 
-/// Whether a connection can do more now.
+/// Whether a connection can make progress now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Progress {
     On,
@@ -176,10 +176,10 @@ enum Phase {
 #[derive(Debug, Default)]
 struct Serving {
     phase: Phase,
-    /// Bytes of the present request, as far as they have come.
+    /// Received bytes of the current request's header.
     header: [u8; HEADER],
     arrived: usize,
-    /// Bytes that came after the end of the present request.
+    /// Bytes received after the end of the current request.
     ahead: Vec<u8>,
 }
 
@@ -217,7 +217,7 @@ impl Serving {
         Progress::On
     }
 
-    /// Adds bytes to the present request and, when it is complete, begins to think.
+    /// Adds bytes to the current request; when it is complete, the think time begins.
     fn take(&mut self, bytes: &[u8], now: Instant, corrupted: &mut bool) {
         let missing = HEADER.saturating_sub(self.arrived).min(bytes.len());
         let (head, body) = bytes.split_at(missing);

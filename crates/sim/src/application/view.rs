@@ -10,11 +10,11 @@ use brisk_wire::Instant;
 
 use crate::by_connection::ByConnection;
 
-/// The host of an application while the application is called.
+/// The host of an application during a call of the application.
 #[derive(Debug)]
 pub struct HostView<'a> {
-    /// The stack. Open and accept through the methods of the view, so that events find the
-    /// application again.
+    /// The stack. Applications open and accept connections through the methods of the view, so that events
+    /// find the application.
     pub stack: &'a mut Stack,
     /// The virtual time.
     pub now: Instant,
@@ -25,10 +25,10 @@ pub struct HostView<'a> {
 }
 
 impl HostView<'_> {
-    /// Opens a connection with `data` queued behind the SYN; answers how much of it was taken.
+    /// Opens a connection with `data` queued behind the SYN. Returns how many bytes of it were taken.
     ///
     /// # Errors
-    /// As [`Stack::connect_with_data`].
+    /// Those of [`Stack::connect_with_data`].
     pub fn connect(
         &mut self,
         remote: SocketAddr,
@@ -43,31 +43,30 @@ impl HostView<'_> {
     /// Opens a listener.
     ///
     /// # Errors
-    /// As [`Stack::listen`].
+    /// Those of [`Stack::listen`].
     pub fn listen(&mut self, local: SocketAddr, config: ListenConfig) -> Result<ListenerId, ListenError> {
         let id = self.stack.listen(local, config)?;
         self.owners.listeners.push((id, self.app));
         Ok(id)
     }
 
-    /// Takes the next connection that waits at the listener.
+    /// Accepts the next connection that waits at the listener.
     pub fn accept(&mut self, listener: ListenerId) -> Option<(ConnId, SocketAddr)> {
         let (id, remote) = self.stack.accept(listener)?;
         self.owners.connections.insert(id, self.app);
         Some((id, remote))
     }
 
-    /// Lets go of a connection (close semantics of [`Stack::release`]).
+    /// Releases a connection (see [`Stack::release`]).
     pub fn release(&mut self, id: ConnId) {
         self.owners.connections.remove(id);
         self.stack.release(id, self.now);
     }
 
-    /// Takes what has been received, if anything: the bytes, or an empty slice at the end of the
-    /// stream.
+    /// Reads received data. Returns the bytes; an empty slice at the end of the stream.
     ///
     /// # Errors
-    /// As [`Stack::read`].
+    /// Those of [`Stack::read`].
     pub fn read(&mut self, id: ConnId) -> Result<&[u8], ReadError> {
         if self.has_nothing_new(id) {
             return Err(ReadError::WouldBlock);
@@ -76,8 +75,8 @@ impl HostView<'_> {
         Ok(&self.scratch[..len])
     }
 
-    /// True if there is nothing to read and the peer has not said that this is all: applications read until
-    /// they are told so, and a look costs less than a call that changes nothing.
+    /// True if there is nothing to read and the peer has not closed. Applications read until nothing is left,
+    /// and this check costs less than a read without result.
     fn has_nothing_new(&self, id: ConnId) -> bool {
         let is_open = matches!(
             self.stack.state(id),
@@ -94,7 +93,7 @@ impl HostView<'_> {
     }
 }
 
-/// Which application each connection and listener belongs to.
+/// The application of each connection and listener.
 #[derive(Debug, Default)]
 pub(crate) struct Owners {
     pub(crate) connections: ByConnection<usize>,

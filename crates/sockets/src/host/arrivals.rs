@@ -1,4 +1,4 @@
-//! Takes data for sockets from the packets themselves, before or next to the stack: the smallest hop limit
+//! Data that sockets take from arriving packets directly, before or besides the stack: the smallest hop limit
 //! (`IP_MINTTL`), the SYN of a connection (`TCP_SAVE_SYN`), and ICMP errors.
 
 use std::collections::VecDeque;
@@ -13,13 +13,13 @@ use crate::errno::Errno;
 use crate::error_queue::{ExtendedError, Quoted};
 use crate::socket::{Role, Socket, plain};
 
-/// SYNs that are kept for connections that nobody has accepted.
+/// Maximum number of SYNs that are kept for connections that were not accepted.
 const MAX_SYNS: usize = 4096;
 /// `SO_EE_ORIGIN_ICMP` and `SO_EE_ORIGIN_ICMP6` of linux/errqueue.h.
 const ORIGIN_ICMP: u8 = 2;
 const ORIGIN_ICMP6: u8 = 3;
 
-/// Our end of a connection and the peer's.
+/// Local and remote end of a connection.
 type Ends = (SocketAddr, SocketAddr);
 
 /// A segment that arrived with an ECN codepoint.
@@ -28,11 +28,11 @@ pub(crate) struct Mark {
     id: ConnId,
     ecn: Ecn,
     payload: usize,
-    /// Segments that the connection had refused before.
+    /// Number of segments that the connection had refused before.
     refused: u64,
 }
 
-/// The SYNs of connections that were not accepted yet, the oldest first.
+/// The SYNs of connections that were not accepted yet, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct SavedSyns(VecDeque<(Ends, Vec<u8>)>);
 
@@ -45,7 +45,7 @@ impl SavedSyns {
         self.0.push_back((ends, syn));
     }
 
-    /// The SYN of the connection between these ends.
+    /// Removes and returns the SYN of the connection between these ends.
     pub(crate) fn take(&mut self, ends: Ends) -> Option<Vec<u8>> {
         let at = self.0.iter().position(|(known, _)| *known == ends)?;
         self.0.remove(at).map(|(_, syn)| syn)
@@ -53,7 +53,8 @@ impl SavedSyns {
 }
 
 impl Host {
-    /// The packet has come further than the program allows (`IP_MINTTL`): nobody hears of it.
+    /// True if the packet's hop limit is below the program's minimum (`IP_MINTTL`). Such packets are dropped
+    /// silently.
     pub(crate) fn is_below_min_ttl(&mut self, packet: &[u8]) -> bool {
         if self.sockets().all(|socket| socket.options.min_ttl == 0) {
             return false;
@@ -63,7 +64,7 @@ impl Host {
         self.addressee(ends(&segment)).is_some_and(|socket| hops < socket.options.min_ttl)
     }
 
-    /// A listener with `TCP_SAVE_SYN` keeps the headers of a SYN.
+    /// Keeps the headers of a SYN for a listener with `TCP_SAVE_SYN`.
     pub(crate) fn save_syn(&mut self, packet: &[u8]) {
         if self.sockets().all(|socket| !socket.options.save_syn) {
             return;
@@ -79,7 +80,8 @@ impl Host {
         }
     }
 
-    /// The ECN counts that a packet adds to its connection if the stack takes the segment.
+    /// Returns the ECN counts of a packet, which are added to its connection if the stack accepts the
+    /// segment.
     pub(crate) fn mark(&mut self, packet: &[u8]) -> Option<Mark> {
         let Ok(Packet::Tcp(segment)) = parse(packet, ChecksumCheck::Verify) else { return None };
         let (ecn, payload) = (segment.ip.ecn, segment.payload.len());
@@ -90,7 +92,7 @@ impl Host {
         Some(Mark { id, ecn, payload, refused: self.refused(id) })
     }
 
-    /// Counts it, once the stack has had the packet.
+    /// Adds the counts, after the stack has processed the packet.
     pub(crate) fn count_mark(&mut self, mark: Mark) {
         if self.refused(mark.id) == mark.refused
             && let Some(socket) = self.of_conn(mark.id)
@@ -99,13 +101,13 @@ impl Host {
         }
     }
 
-    /// Segments of a connection that were outside its window, or too old.
+    /// Returns the number of segments of a connection that were outside its window, or too old.
     fn refused(&mut self, id: ConnId) -> u64 {
         let stats = self.stack().ok().and_then(|stack| stack.conn_stats(id));
         stats.map_or(0, |stats| stats.counters.out_of_window + stats.counters.paws)
     }
 
-    /// An ICMP error about a SYN goes to the error queue, whether IP_RECVERR is set or not.
+    /// Queues an ICMP error about a SYN, with or without IP_RECVERR.
     pub(crate) fn queue_icmp(&mut self, packet: &[u8], errno: Option<Errno>) {
         let (Some(errno), Ok(Packet::Icmp(error))) = (errno, parse(packet, ChecksumCheck::Verify)) else {
             return;
@@ -124,7 +126,8 @@ impl Host {
         }
     }
 
-    /// An error that ends no connection is kept for SO_ERROR; with IP_RECVERR it counts like any other.
+    /// Records an ICMP error that ends no connection for SO_ERROR; with IP_RECVERR it is an error like any
+    /// other.
     pub(crate) fn on_soft_error(&mut self, packet: &[u8], errno: Errno) {
         let Ok(Packet::Icmp(error)) = parse(packet, ChecksumCheck::Verify) else { return };
         let hit = self.conn_of((error.src, error.dst)).and_then(|id| self.of_conn(id));
@@ -136,14 +139,14 @@ impl Host {
         }
     }
 
-    /// The connection between these ends.
+    /// Returns the connection between these ends.
     fn conn_of(&mut self, ends: Ends) -> Option<ConnId> {
         let known: Vec<ConnId> = self.sockets().filter_map(|socket| socket.conn()).collect();
         let stack = self.stack().ok()?;
         known.into_iter().find(|id| stack.local_addr(*id).zip(stack.remote_addr(*id)) == Some(ends))
     }
 
-    /// Returns the socket that a segment between these ends is for: the connection, or the listener.
+    /// Returns the socket of a segment between these ends: that of the connection, or the listener.
     fn addressee(&mut self, ends: Ends) -> Option<&mut Socket> {
         if let Some(id) = self.conn_of(ends) {
             return self.of_conn(id);
@@ -164,13 +167,13 @@ fn ends(segment: &Segment<'_>) -> Ends {
     (SocketAddr::new(ip.dst, tcp.dst_port), SocketAddr::new(ip.src, tcp.src_port))
 }
 
-/// True if the packet is a SYN and no SYN-ACK.
+/// True if the packet is a SYN but not a SYN-ACK.
 pub(crate) fn is_syn(packet: &[u8]) -> bool {
     let Ok(Packet::Tcp(segment)) = parse(packet, ChecksumCheck::Verify) else { return false };
     segment.tcp.flags.contains(Flags::SYN) && !segment.tcp.flags.contains(Flags::ACK)
 }
 
-/// Where the ICMP message of a packet begins.
+/// Returns the offset of the ICMP message in a packet.
 fn icmp_at(packet: &[u8]) -> Option<usize> {
     match packet.first()? >> 4 {
         4 if *packet.get(9)? == 1 => Some(usize::from(packet.first()? & 15) * 4),
@@ -179,7 +182,7 @@ fn icmp_at(packet: &[u8]) -> Option<usize> {
     }
 }
 
-/// Type and code of an ICMP error, and what it quotes behind the IP header.
+/// Returns type and code of an ICMP error, and the quoted bytes after the IP header.
 fn icmp_parts(packet: &[u8]) -> Option<([u8; 2], &[u8])> {
     let message = packet.get(icmp_at(packet)?..)?;
     let inner = message.get(8..)?;
@@ -190,7 +193,7 @@ fn icmp_parts(packet: &[u8]) -> Option<([u8; 2], &[u8])> {
     Some(([*message.first()?, *message.get(1)?], inner.get(header..)?))
 }
 
-/// Returns the error number that Linux gives to an ICMP error for an unreachable destination.
+/// Returns Linux's error number for an ICMP error.
 pub(crate) fn icmp_errno(packet: &[u8]) -> Option<i32> {
     let at = icmp_at(packet)?;
     match (packet.first()? >> 4, *packet.get(at)?, *packet.get(at + 1)?) {

@@ -1,4 +1,4 @@
-//! Reports of `epoll_wait` about the descriptors that an epoll descriptor watches.
+//! epoll_wait(): the events of the descriptors that an epoll descriptor watches.
 
 use super::of;
 use crate::epoll::{Flags, Happened, ONESHOT, pending_events};
@@ -12,7 +12,7 @@ fn happened(host: &mut Host, fd: i32) -> Happened {
     })
 }
 
-/// True if `from` is an epoll descriptor that watches `to`, at first hand or through others.
+/// True if `from` is an epoll descriptor that watches `to`, directly or through others.
 pub(crate) fn reaches(host: &mut Host, from: i32, to: i32) -> bool {
     let Ok(watched) = host.epoll(from).map(|epoll| epoll.watched().collect::<Vec<i32>>()) else {
         return false;
@@ -20,7 +20,7 @@ pub(crate) fn reaches(host: &mut Host, from: i32, to: i32) -> bool {
     watched.into_iter().any(|fd| fd == to || reaches(host, fd, to))
 }
 
-/// One pass of epoll_wait(): at most `most` pairs of events and data.
+/// Makes one pass of epoll_wait(): returns at most `most` pairs of events and user data.
 pub(crate) fn wait(host: &mut Host, epfd: i32, most: usize) -> Answer<Vec<(Flags, u64)>> {
     let watches = host.epoll(epfd)?.watches.clone();
     let mut reported = Vec::new();
@@ -34,7 +34,7 @@ pub(crate) fn wait(host: &mut Host, epfd: i32, most: usize) -> Answer<Vec<(Flags
                 watch.spent = watch.events & ONESHOT != 0;
             }
             Some(_) => continue,
-            // An event that ceases makes an edge when it returns.
+            // An event that ceases and returns is an edge.
             None => watch.reported = watch.reported.map(|(before, then)| (before & ready, then)),
         }
         host.epoll(epfd)?.watches.insert(fd, watch);
@@ -42,7 +42,7 @@ pub(crate) fn wait(host: &mut Host, epfd: i32, most: usize) -> Answer<Vec<(Flags
     Ok(reported)
 }
 
-/// Whether epoll_wait() would tell anything: an epoll descriptor may itself be watched.
+/// True if epoll_wait() would return an event, which makes the epoll descriptor itself readable.
 pub(crate) fn any(host: &mut Host, epfd: i32) -> bool {
     let Ok(watches) = host.epoll(epfd).map(|epoll| epoll.watches.clone()) else { return false };
     watches.into_iter().any(|(fd, watch)| {

@@ -1,4 +1,4 @@
-//! Readiness: what `poll` and `epoll` say of a descriptor.
+//! Readiness of descriptors for `poll` and `epoll`.
 
 use brisk_tcp::Stack;
 use brisk_tcp::error::ReadError;
@@ -19,7 +19,7 @@ const NVAL: Flags = libc::POLLNVAL as Flags;
 const RDNORM: Flags = libc::POLLRDNORM as Flags;
 const WRNORM: Flags = libc::POLLWRNORM as Flags;
 const RDHUP: Flags = libc::POLLRDHUP as Flags;
-/// The events that are ready at a descriptor now.
+/// Returns the events that are ready at a descriptor.
 pub(crate) fn of(host: &mut Host, fd: i32) -> Flags {
     if let Ok((socket, stack, _)) = host.parts(fd) {
         return of_socket(socket, stack);
@@ -31,7 +31,7 @@ pub(crate) fn of(host: &mut Host, fd: i32) -> Flags {
     NVAL
 }
 
-/// A socket without a connection: closed in both directions, whatever was shut.
+/// Returns the events of a socket without a connection: both directions are closed.
 fn of_fresh(socket: &Socket) -> Flags {
     let shut = if socket.read_shut { IN | RDNORM | RDHUP } else { 0 };
     let failed = if socket.error.is_some() { ERR } else { 0 };
@@ -49,7 +49,7 @@ fn of_socket(socket: &Socket, stack: &mut Stack) -> Flags {
     let failed = socket.error.is_some();
     set(ERR, failed || socket.errors.is_ready());
     let at_end = matches!(stack.peek(id, &mut [0]), Ok(0) | Err(ReadError::Closed(_)));
-    // The peer's FIN tells even while data before it waits to be read.
+    // The peer's FIN is reported even while data before it is unread.
     let ended = at_end || socket.usage.peer_closed() || socket.read_shut || socket.over;
     let enough = stack.readable(id) >= socket.options.receive_low_water;
     set(HUP, socket.over || (ended && socket.write_shut));
@@ -61,7 +61,7 @@ fn of_socket(socket: &Socket, stack: &mut Stack) -> Flags {
     flags
 }
 
-/// One pass of poll(): fills in what is ready and answers how many descriptors are.
+/// Makes one pass of poll(): fills in the ready events and returns the number of ready descriptors.
 pub(crate) fn poll(
     host: &mut Host,
     entries: &mut [libc::pollfd],

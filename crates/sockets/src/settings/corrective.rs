@@ -5,7 +5,7 @@ use brisk_tcp::config::{CorrectiveConfig, FecCode, FecDue, FecHold, FecProfile, 
 
 use super::{Refused, number, on_off, refused, span};
 
-/// The keys, with what they take. All but the first need it before them.
+/// The keys with their permitted values. All but the first require the first before them.
 pub(super) const KEYS: &[(&str, &str)] = &[
     ("corrective", "off, f1, f2, both, or paper: f1 as the authors had it"),
     ("enc_type", "xor, interleaved, or rs:PARITIES"),
@@ -23,7 +23,7 @@ pub(super) const KEYS: &[(&str, &str)] = &[
     ("enc_tail_ack", "on or off"),
 ];
 
-/// Takes one of these keys; false if it is none of them.
+/// Sets one of these keys; returns false for other keys.
 pub(super) fn set(tcp: &mut TcpConfig, key: &str, value: &str) -> Result<bool, Refused> {
     if key == "corrective" {
         tcp.mechanisms.corrective = profile(key, value)?;

@@ -1,15 +1,15 @@
-//! `--set proactive=…`: the scope and, behind a colon, what differs from the defaults.
+//! `--set proactive=…`: the scope and, after a colon, differences from the defaults.
 
 use brisk_tcp::config::{CopyMark, CopyReport, CopyRule, CopyScope, ProactiveConfig};
 
 use super::{Refused, number, refused, span};
 
-/// Values of the key.
+/// Permitted values of the key.
 pub(super) const TAKES: &str = "off, short, all or paper, with parts behind it: option (the mark), \
     max:BYTES, gap:TIME, acks, retransmissions, charge, cap:PERCENT, unreported, literal (the paper's rule), aggregate:SEGMENTS, \
     shared (with Corrective), as in all:acks,gap:5ms";
 
-/// Reads the value.
+/// Parses the value.
 pub(super) fn read(value: &str) -> Result<Option<ProactiveConfig>, Refused> {
     let (scope, parts) = value.split_once(':').unwrap_or((value, ""));
     let mut config = match scope {

@@ -1,4 +1,4 @@
-//! Settings of Linux (`net.ipv4`) and what the stack makes of them.
+//! Linux settings (`net.ipv4`) and their effect on the settings of the stack.
 
 use std::time::Duration;
 
@@ -23,8 +23,8 @@ impl Settings {
         Ok(())
     }
 
-    /// Takes over a setting of Linux, in the format of `/proc/sys/net/ipv4`. Settings that the stack does not
-    /// have are ignored.
+    /// Applies a Linux setting, in the format of `/proc/sys/net/ipv4`. Settings that the stack does not have
+    /// are ignored.
     ///
     /// # Errors
     /// The error in the value.
@@ -62,7 +62,7 @@ impl Settings {
             }
             "tcp_base_mss" => self.tcp.base_mss = number(key, value)?,
             "tcp_shrink_window" => self.tcp.window.may_shrink = value != "0",
-            // Of the bits of tcp_recovery the first switches RACK on; without it segments are counted.
+            // The first bit of tcp_recovery switches RACK on; without it segments are counted (RFC 6675).
             "tcp_recovery" if number::<u32>(key, value)? & 1 == 0 => {
                 self.tcp.loss_detection = LossDetection::Rfc6675(Rfc6675Config::default());
             }
@@ -89,7 +89,7 @@ impl Settings {
         Ok(())
     }
 
-    /// A setting of the stack, of listeners or of what sockets begin with.
+    /// Applies a setting of the stack, of listeners or of fresh sockets.
     fn sysctl_of_host(&mut self, key: &str, value: &str) -> Result<(), Refused> {
         match key {
             "tcp_rfc1337" => self.stack.time_wait_resets = value == "0",
@@ -103,7 +103,7 @@ impl Settings {
             }
             "tcp_notsent_lowat" => self.notsent_lowat = number(key, value)?,
             "tcp_syncookies" => self.listen.syn_cookies = syn_cookies(value),
-            // Linux has more knobs than the stack; those that it lacks keep their built-in values.
+            // Settings that the stack does not have keep their built-in values.
             _ => {}
         }
         Ok(())
@@ -114,13 +114,13 @@ fn seconds(key: &str, value: &str) -> Result<Duration, Refused> {
     Ok(Duration::from_secs(number(key, value)?))
 }
 
-/// Returns Linux's behaviour for a thin stream on request: timeouts that do not double, six at most.
+/// Returns Linux's behaviour for a thin stream: at most six timeouts that do not double.
 pub(crate) fn linear_timeouts() -> ThinStreamConfig {
     ThinStreamConfig { rto_restart: false, ..ThinStreamConfig::default() }
 }
 
-/// How often Linux sends a SYN again, of which the first `linear` times come without doubling the timeout: as
-/// often as both numbers say together, but not for longer than `retries` doubled timeouts would take.
+/// Returns the number of retransmissions of a SYN in Linux, of which the first `linear` do not double the
+/// timeout: the sum of both numbers, but not longer than `retries` doubled timeouts take.
 pub(crate) fn linux_syn_retries(retries: u32, linear: u32) -> u32 {
     let most = |doublings: u32| (2u64 << doublings.min(40)) - 1;
     let mut passed = 0;
@@ -133,7 +133,7 @@ pub(crate) fn linux_syn_retries(retries: u32, linear: u32) -> u32 {
     retries + linear
 }
 
-/// Linux takes 0 for 8 while a path may still be alive.
+/// Returns the retries of an orphan: Linux uses 8 for 0 while the path may still work.
 fn orphan_retries(value: u32) -> u32 {
     if value == 0 { 8 } else { value }
 }
@@ -154,8 +154,8 @@ fn syn_cookies(value: &str) -> SynCookies {
     }
 }
 
-/// How many retransmissions of a SYN-ACK come in so many seconds, 255 at most, and after how many seconds the
-/// last of them is over (Linux: `TCP_DEFER_ACCEPT`).
+/// Returns the number of retransmissions of a SYN-ACK in this many seconds, at most 255, and the number of
+/// seconds until the timeout of the last one ends (Linux: `TCP_DEFER_ACCEPT`).
 pub(crate) fn retransmissions_in(seconds: i32) -> (u8, i32) {
     let (mut count, mut period, mut timeout) = (0, 0, 1);
     while seconds > period && count < u8::MAX {

@@ -9,12 +9,12 @@ use brisk_wire::Instant;
 use super::{Role, Socket};
 use crate::errno::{Answer, Errno};
 
-/// The rest of the work of close().
+/// The part of close() that remains to be done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Closing {
     /// Nothing.
     Done,
-    /// Wait until everything is acknowledged, at most so long.
+    /// Wait until everything is acknowledged, at most this long.
     Linger(Duration),
 }
 
@@ -27,7 +27,7 @@ impl Socket {
         let (read, write) = (how != libc::SHUT_WR, how != libc::SHUT_RD);
         let id = match &self.role {
             Role::Listening(ids) => {
-                // Linux: reading is what a listener does; it stops listening and the socket is fresh again.
+                // As in Linux: reading means listening here; the socket stops listening and becomes fresh.
                 if read {
                     ids.iter().for_each(|id| stack.close_listener(*id, now));
                     self.become_fresh();
@@ -35,7 +35,7 @@ impl Socket {
                 return Ok(());
             }
             Role::Connection(id) if !self.over => *id,
-            // Linux notes it all the same.
+            // Linux records the shutdown although it returns an error.
             Role::Fresh | Role::Connection(_) => {
                 self.read_shut |= read;
                 self.write_shut |= write;
@@ -43,7 +43,7 @@ impl Socket {
             }
         };
         if stack.state(id) == Some(State::SynSent) && !self.options.queues_in_handshake {
-            // Nothing was agreed on yet: Linux gives the attempt up.
+            // As in Linux, an attempt to connect is abandoned.
             self.disconnect(stack, now);
             return Ok(());
         }
@@ -59,7 +59,7 @@ impl Socket {
         stack.shutdown(id, now).map_err(|_| Errno(libc::ENOTCONN))
     }
 
-    /// connect() to nowhere: the connection is reset where there is one, and the socket may be used again.
+    /// connect() with `AF_UNSPEC`: resets an existing connection and makes the socket fresh.
     pub(crate) fn disconnect(&mut self, stack: &mut Stack, now: Instant) {
         match std::mem::replace(&mut self.role, Role::Fresh) {
             Role::Fresh => {}
@@ -79,7 +79,7 @@ impl Socket {
         self.become_fresh();
     }
 
-    /// The first half of close(): everything that happens at once.
+    /// First half of close(): the part that happens at once.
     pub(crate) fn begin_close(&mut self, stack: &mut Stack, now: Instant) -> Closing {
         let Some(id) = self.conn() else { return Closing::Done };
         match self.options.linger {
@@ -107,7 +107,7 @@ impl Socket {
         )
     }
 
-    /// The second half: the descriptor is gone.
+    /// Second half of close(): the descriptor is closed.
     pub(crate) fn finish_close(self, stack: &mut Stack, now: Instant) {
         match self.role {
             Role::Fresh => {}

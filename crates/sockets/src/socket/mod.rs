@@ -1,5 +1,5 @@
-//! A socket: the settings that a program makes, the connection behind it, and the notes that are taken while
-//! the clock runs.
+//! A socket: the settings of its program, its connection, and the values that it records while the clock
+//! runs.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -23,10 +23,10 @@ pub(crate) use open::MAX_WAITING;
 pub use read::{Control, Received};
 pub(crate) use write::Sending;
 
-/// Highest SO_SNDBUF and SO_RCVBUF by default, bytes (Linux since 6.17).
+/// Default maximum of SO_SNDBUF and SO_RCVBUF, bytes (Linux since 6.17).
 const MAX_BUFFER: usize = 4 << 20;
 
-/// The family that the program asked for: it decides how addresses look to it.
+/// The family of the socket, which determines how the program sees addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Family {
     V4,
@@ -36,11 +36,11 @@ pub(crate) enum Family {
 /// The role of a socket.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Role {
-    /// Nothing yet.
+    /// No connection and no listener.
     Fresh,
-    /// It listens: on one address, or on all of both families.
+    /// A listener: on one address, or on all addresses of both families.
     Listening(Vec<ListenerId>),
-    /// It has a connection, or had one.
+    /// A connection, which may have ended.
     Connection(ConnId),
 }
 
@@ -51,52 +51,52 @@ pub(crate) struct Socket {
     pub(crate) role: Role,
     /// Configuration of its connection, or of the connections of its listener.
     pub(crate) tcp: TcpConfig,
-    /// The settings of the system that are in `tcp` where no option replaced them.
+    /// The system's settings that `tcp` has where no option replaced them.
     system: TcpConfig,
-    /// Where it is bound.
+    /// The local address, once bound.
     pub(crate) local: Option<SocketAddr>,
-    /// bind() named the address; otherwise the connection did.
+    /// True if bind() gave the address; otherwise the connection did.
     bound: bool,
     pub(crate) nonblocking: bool,
-    /// The handshake is complete, or data may flow already.
+    /// True if the handshake is complete, or data may already flow.
     pub(crate) connected: bool,
-    /// connect() answered that it goes on in the background; the next call tells the end.
+    /// connect() returned that the handshake continues; the next call returns its result.
     connecting: bool,
     /// The SYN waits for the first write.
     pub(crate) deferred: bool,
     pub(crate) read_shut: bool,
     pub(crate) write_shut: bool,
-    /// The connection has ended.
+    /// True if the connection has ended.
     pub(crate) over: bool,
-    /// The error that is told once.
+    /// The pending error, which is returned once.
     pub(crate) error: Option<Errno>,
-    /// Connections that wait for accept(), as far as events tell.
+    /// Number of connections that wait for accept(), according to events.
     pub(crate) waiting: u32,
     backlog: usize,
-    /// The settings that its listeners were opened with.
+    /// The configuration with which its listeners were opened.
     listens_with: Option<ListenConfig>,
     pub(crate) options: SocketOptions,
-    /// Bytes that the program has written, and the stack has taken.
+    /// Bytes that the program has written and the stack has taken.
     pub(crate) written: u64,
-    /// How often shutdown() closed a direction.
+    /// Number of calls of shutdown() that closed a direction.
     shutdowns: u64,
-    /// FD_CLOEXEC: kept, nothing is executed here.
+    /// FD_CLOEXEC: stored without effect.
     pub(crate) closes_on_exec: bool,
-    /// It opened its connection itself.
+    /// True if the socket opened its connection actively.
     active: bool,
-    /// Error number of an ICMP error on a connection that goes on: SO_ERROR returns it once (Linux:
+    /// Error number of an ICMP error that did not end the connection; SO_ERROR returns it once (Linux:
     /// sk_err_soft).
     pub(crate) soft_error: Option<Errno>,
-    /// The SYN that opened its connection, if the listener kept it and nobody has asked for it.
+    /// The SYN of its connection, if the listener kept it and the program has not read it.
     pub(crate) saved_syn: Option<Vec<u8>>,
     pub(crate) usage: Usage,
     pub(crate) errors: ErrorQueue,
-    /// Stream offsets that were sent and acknowledged, beyond 32 bits.
+    /// Stream offsets up to which data was sent and acknowledged, in 64 bits.
     sent: u64,
     pub(crate) acknowledged: u64,
 }
 
-/// Options that are more than a value to give back.
+/// Options that have an effect.
 #[derive(Clone, Debug)]
 pub(crate) struct SocketOptions {
     pub(crate) keepalive: KeepaliveConfig,
@@ -115,22 +115,21 @@ pub(crate) struct SocketOptions {
     pub(crate) receive_timeout: Option<Duration>,
     pub(crate) send_timeout: Option<Duration>,
     pub(crate) receive_low_water: usize,
-    /// Size of the receive buffer that the system gives, bytes.
+    /// The system's receive buffer, bytes.
     pub(crate) system_receive_buffer: usize,
-    /// SO_RCVBUF was set.
+    /// True if the program has set SO_RCVBUF.
     pub(crate) receive_buffer_set: bool,
-    /// Most that SO_SNDBUF and SO_RCVBUF may ask for, bytes (Linux: `wmem_max` and `rmem_max` of net.core).
+    /// Maximum of SO_SNDBUF and SO_RCVBUF, bytes (Linux: `wmem_max` and `rmem_max` of net.core).
     pub(crate) max_send_buffer: usize,
     pub(crate) max_receive_buffer: usize,
-    /// IP_MINTTL: what has come further is not taken; 0: everything is.
+    /// IP_MINTTL: minimum hop limit of accepted packets; 0 accepts all.
     pub(crate) min_ttl: u8,
-    /// TCP_DEFER_ACCEPT, in retransmissions of the SYN-ACK.
+    /// TCP_DEFER_ACCEPT as a number of retransmissions of the SYN-ACK.
     pub(crate) defer_accept: u8,
     /// A write before the handshake is complete is queued and does not block: RFC 9293, not Linux.
     pub(crate) queues_in_handshake: bool,
-    /// TCP_SAVE_SYN.
     pub(crate) save_syn: bool,
-    /// Everything else that was set, as bytes: level, name, value.
+    /// All other options as bytes: level, name, value.
     pub(crate) kept: Vec<(i32, i32, Vec<u8>)>,
 }
 
@@ -164,7 +163,6 @@ impl Socket {
         Socket::fresh(family, settings.tcp.clone(), options)
     }
 
-    /// A socket with which nothing was done.
     fn fresh(family: Family, tcp: TcpConfig, options: SocketOptions) -> Socket {
         Socket {
             family,
@@ -198,7 +196,7 @@ impl Socket {
         }
     }
 
-    /// The socket of a connection that this listener accepted: it inherits the options.
+    /// Returns the socket of a connection that this listener accepted; it inherits the options.
     pub(crate) fn accepted(&mut self, id: ConnId) -> Socket {
         self.waiting = self.waiting.saturating_sub(1);
         Socket {
@@ -209,8 +207,8 @@ impl Socket {
         }
     }
 
-    /// Takes over the settings that Linux reads when it uses them, where no option of this socket has
-    /// replaced them. The others hold from socket() on.
+    /// Takes over the settings that Linux reads at each use, unless an option of this socket replaced them.
+    /// The other settings are fixed from socket() on.
     pub(crate) fn follow_settings(&mut self, settings: &Settings) {
         macro_rules! follow {
             ($($($part:ident).+),*) => {$(
@@ -233,7 +231,7 @@ impl Socket {
         }
     }
 
-    /// Its own address, as its program sees it.
+    /// Returns the local address as the program sees it.
     pub(crate) fn own_address(&self, stack: &Stack) -> SocketAddr {
         let any = match self.family {
             Family::V4 => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
@@ -243,12 +241,12 @@ impl Socket {
         self.as_seen(connected.or(self.local).unwrap_or(SocketAddr::new(any, 0)))
     }
 
-    /// The error that is told once.
+    /// Returns and clears the pending error.
     pub(crate) fn take_error(&mut self) -> Result<(), Errno> {
         self.error.take().map_or(Ok(()), Err)
     }
 
-    /// An address as this socket's program sees it: an IPv6 socket sees IPv4 mapped.
+    /// Returns an address as the program sees it: an IPv6 socket sees mapped IPv4 addresses.
     pub(crate) fn as_seen(&self, addr: SocketAddr) -> SocketAddr {
         match (self.family, addr.ip()) {
             (Family::V6, IpAddr::V4(ip)) => SocketAddr::new(IpAddr::V6(ip.to_ipv6_mapped()), addr.port()),
@@ -256,35 +254,34 @@ impl Socket {
         }
     }
 
-    /// Brings what is noted of the connection up to date.
+    /// Updates what the socket records of its connection.
     pub(crate) fn update(&mut self, stack: &Stack, data: bool, now: Instant, time_of_day: Duration) {
         let Some(id) = self.conn() else { return };
         let (Some(stats), Some(info)) = (stack.conn_stats(id), stack.conn_info(id)) else { return };
-        self.usage.on_look(&stats, &info, data, now);
+        self.usage.update(&stats, &info, data, now);
         self.sent = advanced(self.sent, info.nxt_offset);
         self.acknowledged = advanced(self.acknowledged, info.una_offset);
         self.errors.on_progress(self.sent, self.acknowledged, time_of_day);
     }
 
-    /// IP_RECVERR, or its like in IPv6, is set.
+    /// True if IP_RECVERR, or the same option of IPv6, is set.
     pub(crate) fn asks_for_errors(&self) -> bool {
         let asks = [(libc::SOL_IP, libc::IP_RECVERR), (libc::SOL_IPV6, libc::IPV6_RECVERR)];
         let set = |value: &[u8]| value.iter().any(|byte| *byte != 0);
         self.options.kept.iter().any(|(level, name, value)| asks.contains(&(*level, *name)) && set(value))
     }
 
-    /// Counts the changes that every watcher of the socket is notified of.
+    /// Returns the number of changes of which every watcher of the socket is notified.
     pub(crate) fn changes(&self) -> u64 {
         self.errors.count() + self.shutdowns + u64::from(self.usage.peer_closed())
     }
 
-    /// True if it opened its connection itself.
+    /// True if the socket opened its connection actively.
     pub(crate) fn opens_actively(&self) -> bool {
         self.active
     }
 
-    /// The socket has no connection any more and may be used again: what was set stays, an error that was not
-    /// told waits.
+    /// Detaches the connection and makes the socket fresh: its options and an unreported error remain.
     pub(crate) fn become_fresh(&mut self) {
         *self = Socket {
             local: self.local.filter(|_| self.bound),
@@ -297,14 +294,14 @@ impl Socket {
     }
 }
 
-/// The stream offset whose low half is `low`, at or after `from`; one behind it (the data of a SYN that was
-/// not taken) changes nothing.
+/// Returns the stream offset with the low half `low`, at or after `from`. Returns `from` for an offset before
+/// it (the data of a SYN that was not accepted).
 fn advanced(from: u64, low: u32) -> u64 {
     let ahead = low.wrapping_sub(from as u32);
     if ahead < 1 << 31 { from + u64::from(ahead) } else { from }
 }
 
-/// The address without the mapping that IPv6 sockets put on IPv4.
+/// Returns an address without the mapping of IPv4 into IPv6.
 pub(crate) fn plain(addr: SocketAddr) -> SocketAddr {
     match addr.ip() {
         IpAddr::V6(ip) => ip.to_ipv4_mapped().map_or(addr, |ip| SocketAddr::new(IpAddr::V4(ip), addr.port())),
@@ -312,7 +309,7 @@ pub(crate) fn plain(addr: SocketAddr) -> SocketAddr {
     }
 }
 
-/// True for `::`, on which an IPv6 socket takes IPv4 too.
+/// True for `::`, on which an IPv6 socket also accepts IPv4.
 fn is_any_v6(addr: SocketAddr) -> bool {
     addr.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED)
 }

@@ -12,7 +12,7 @@ use brisk_wire::Instant;
 use super::{Family, Role, Socket, is_any_v6, plain};
 use crate::errno::{Answer, Errno};
 
-/// Backlog and half-open limit of Linux for a listener (somaxconn).
+/// Maximum backlog and half-open limit of a listener in Linux (somaxconn).
 pub(crate) const MAX_WAITING: i32 = 4096;
 
 impl Socket {
@@ -32,7 +32,7 @@ impl Socket {
         Ok(())
     }
 
-    /// listen(). Called again it changes the backlog.
+    /// listen(). Another call changes the backlog.
     pub(crate) fn listen(
         &mut self,
         backlog: i32,
@@ -43,21 +43,20 @@ impl Socket {
         if matches!(self.role, Role::Connection(_)) {
             return Err(Errno(libc::EINVAL));
         }
-        // As in Linux, one more than the backlog may wait.
-        // A negative number asks for as much as there is.
+        // As in Linux, one more connection than the backlog may wait. A negative number requests the maximum.
         self.backlog = (backlog as u32).min(MAX_WAITING as u32) as usize + 1;
         self.open_listeners(stack, settings, now)
     }
 
-    /// Options of a listener or settings of the system may have changed: its next connections shall have
-    /// them.
+    /// Reopens the listener if its options or the system's settings have changed, so that its next
+    /// connections use them.
     pub(crate) fn renew_listeners(&mut self, stack: &mut Stack, settings: &Settings, now: Instant) {
         if !matches!(self.role, Role::Listening(_)) {
             return;
         }
         self.follow_settings(settings);
         let changed = self.listens_with.as_ref() != Some(&self.listen_config(settings));
-        // A change would reset connections that wait, or that are half open.
+        // Reopening would reset connections that wait or are half open.
         if changed && self.waiting == 0 && stack.half_open() == 0 {
             let _ = self.open_listeners(stack, settings, now);
         }
@@ -103,7 +102,7 @@ impl Socket {
         if asked && settings.fast_open_server_allowed {
             let mut fast_open = settings.fast_open_listen.clone();
             if settings.like_linux {
-                // Linux has no limit for each client.
+                // Linux has no limit per client.
                 fast_open.max_per_ip = u16::MAX;
             }
             if let Some(queue) = self.options.fast_open_queue {
@@ -118,7 +117,7 @@ impl Socket {
         config
     }
 
-    /// accept(): the oldest connection that waits.
+    /// accept(): returns the oldest connection that waits.
     pub(crate) fn accept(&mut self, stack: &mut Stack) -> Answer<Option<(ConnId, SocketAddr)>> {
         let Role::Listening(ids) = &self.role else { return Err(Errno(libc::EINVAL)) };
         for id in ids {
@@ -129,8 +128,8 @@ impl Socket {
         Ok(None)
     }
 
-    /// connect(), the first time: the SYN leaves, or waits for the first write. `None`: the handshake is
-    /// on its way.
+    /// The first connect(): the SYN leaves, or waits for the first write. `None`: the handshake is in
+    /// progress.
     pub(crate) fn connect(
         &mut self,
         remote: SocketAddr,
@@ -154,12 +153,12 @@ impl Socket {
         Ok(None)
     }
 
-    /// An attempt to connect has failed: Linux lets the program try again on the same socket.
+    /// True after a failed attempt to connect: as in Linux, the program may try again on the same socket.
     fn is_forgotten(&self) -> bool {
         self.over && !self.connected
     }
 
-    /// Tells the error of the attempt that failed, if it was not reported; after that the socket is fresh.
+    /// Makes the socket fresh. Returns the error of the failed attempt if it was not reported.
     pub(crate) fn restart(&mut self, stack: &mut Stack, now: Instant) -> Answer<()> {
         let reported = self.take_error();
         self.disconnect(stack, now);
@@ -179,7 +178,7 @@ impl Socket {
         }))
     }
 
-    /// Whether the handshake that connect() began has come to an end.
+    /// Returns the result of the handshake that connect() began, once it has ended.
     pub(crate) fn connect_outcome(&mut self) -> Answer<Option<()>> {
         self.take_error()?;
         if self.over && !self.connected {
@@ -191,8 +190,8 @@ impl Socket {
         Ok(self.connected.then_some(()))
     }
 
-    /// sendto(MSG_FASTOPEN) on a fresh socket, or the first write after a connect() that was deferred: how
-    /// many bytes the SYN takes, if it takes any.
+    /// sendto(MSG_FASTOPEN) on a fresh socket, or the first write after a deferred connect(). Returns the
+    /// number of bytes that the SYN carries, if it carries any.
     pub(crate) fn connect_with_data(
         &mut self,
         remote: Option<SocketAddr>,
@@ -218,7 +217,7 @@ impl Socket {
                 return Ok(taken);
             }
             Role::Connection(_) if self.is_forgotten() => self.restart(stack, now)?,
-            // The handshake that an earlier connect() began is complete: the data follows it.
+            // The handshake of an earlier connect() is complete: the data follows it.
             Role::Connection(_) if self.connected && self.connecting => {
                 self.connecting = false;
                 return Ok(0);
@@ -231,7 +230,7 @@ impl Socket {
         if !settings.like_linux {
             let config = self.connect_config(plain(remote), true, settings);
             let (id, taken) = stack.connect_with_data(plain(remote), data, &config, now)?;
-            self.note_opened(id);
+            self.become_connection(id);
             self.connecting = true;
             self.written = taken as u64;
             return Ok(taken);
@@ -241,7 +240,7 @@ impl Socket {
         self.send_syn_with(data, stack, now)
     }
 
-    /// Lets a SYN go that waits, with as much of `data` as it can carry.
+    /// Sends a SYN that waits, with as much of `data` as it can carry.
     pub(crate) fn send_syn_with(&mut self, data: &[u8], stack: &mut Stack, now: Instant) -> Answer<usize> {
         let id = self.conn().ok_or(Errno(libc::ENOTCONN))?;
         self.deferred = false;
@@ -262,17 +261,17 @@ impl Socket {
         now: Instant,
     ) -> Answer<ConnId> {
         let id = stack.connect(plain(remote), &self.connect_config(plain(remote), fast, settings), now)?;
-        self.note_opened(id);
+        self.become_connection(id);
         Ok(id)
     }
 
-    fn note_opened(&mut self, id: ConnId) {
+    fn become_connection(&mut self, id: ConnId) {
         self.role = Role::Connection(id);
         self.active = true;
         self.error = None;
     }
 
-    /// Returns the configuration of an active open to `remote`; `fast` if the call itself asks for Fast Open.
+    /// Returns the configuration of an active open to `remote`; `fast` if the call itself requests Fast Open.
     fn connect_config(&self, remote: SocketAddr, fast: bool, settings: &Settings) -> ConnectConfig {
         let local =
             self.local.map(plain).filter(|local| local.is_ipv4() == remote.is_ipv4() || local.port() != 0);
@@ -293,7 +292,7 @@ impl Socket {
         if !settings.like_linux {
             return FastOpenConnect { defer: self.options.fast_open_connect, no_cookie, ..asked };
         }
-        // Linux waits a second for the answer to a SYN with data, whatever it remembers of the path.
+        // Linux waits a second for the answer to a SYN with data, independent of its memory of the path.
         FastOpenConnect {
             defer: true,
             syn_rto_percent: 300,

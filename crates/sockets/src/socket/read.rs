@@ -20,13 +20,13 @@ const TCP_CM_INQ: i32 = libc::TCP_INQ;
 pub struct Received {
     /// The data.
     pub bytes: Vec<u8>,
-    /// Result of the call; more than `bytes` if they were thrown away (MSG_TRUNC).
+    /// Result of the call; more than the length of `bytes` if bytes were discarded (MSG_TRUNC).
     pub count: usize,
-    /// The data beside it.
+    /// Control messages.
     pub control: Vec<Control>,
     /// `msg_flags`.
     pub flags: i32,
-    /// Where an error came from.
+    /// For an ICMP error: the destination of the quoted segment.
     pub from: Option<SocketAddr>,
 }
 
@@ -37,12 +37,12 @@ pub struct Control {
     pub level: i32,
     /// `cmsg_type`.
     pub kind: i32,
-    /// In the layout of this machine.
+    /// Data in this machine's layout.
     pub data: Vec<u8>,
 }
 
 impl Socket {
-    /// recv() and its kin, once: `None` if there is nothing yet.
+    /// One attempt of recv() or recvmsg(): `None` if there is nothing yet.
     pub(crate) fn read(
         &mut self,
         len: usize,
@@ -102,7 +102,7 @@ impl Socket {
         }
     }
 
-    /// Returns the control data of a read: when the data arrived, and how much is left.
+    /// Returns the control messages of a read: when the data arrived, and how many bytes are left.
     fn control(&self, stack: &mut Stack, count: usize, stamp: &impl Fn(Instant) -> Duration) -> Vec<Control> {
         let mut control = Vec::new();
         if self.errors.stamps_arrivals()
@@ -114,7 +114,7 @@ impl Socket {
         if self.options.inq
             && let Some(id) = self.conn()
         {
-            // The peer's FIN has a number too: at the end of the stream there is still something to read.
+            // The peer's FIN counts as a byte: the end of the stream can still be read.
             let at_end = matches!(stack.peek(id, &mut [0]), Ok(0) | Err(ReadError::Closed(_)));
             let left = stack.readable(id) as i32 + i32::from(at_end || self.usage.peer_closed());
             control.push(Control {
@@ -142,7 +142,7 @@ impl Socket {
         Received { bytes, count, control, flags, from }
     }
 
-    /// The connection has not reached the point where data can flow.
+    /// True if the connection is in SYN-SENT and cannot carry data yet.
     pub(crate) fn in_handshake(&self, stack: &Stack) -> bool {
         !self.connected && self.conn().and_then(|id| stack.state(id)) == Some(State::SynSent)
     }
@@ -156,7 +156,7 @@ fn stamps(at: Duration) -> Control {
     Control { level: libc::SOL_SOCKET, kind: libc::SCM_TIMESTAMPING, data }
 }
 
-/// `struct sock_extended_err` and the address of who caused it, which is empty if nobody did.
+/// Returns `struct sock_extended_err` with the address of the error's sender, which is empty without one.
 fn extended_error(error: &ExtendedError, quoted: Option<&Quoted>, family: Family) -> Vec<u8> {
     let mut data = Vec::with_capacity(44);
     data.extend(error.errno.to_ne_bytes());

@@ -1,4 +1,4 @@
-//! Writing: the stream, with what the flags of a call ask for.
+//! Writing to the stream, and the flags of a write.
 
 use brisk_tcp::Stack;
 use brisk_tcp::error::WriteError;
@@ -7,27 +7,27 @@ use brisk_wire::Instant;
 use super::{Role, Socket};
 use crate::errno::{Answer, Errno};
 
-/// Bytes that Linux puts into one buffer before it asks again whether too much is unsent.
+/// Bytes that Linux puts into one buffer before it checks the limit of unsent bytes again.
 const MAX_AT_ONCE: usize = 65_536;
 
-/// A write that is being made.
+/// A write in progress.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Sending<'a> {
     pub(crate) data: &'a [u8],
     pub(crate) flags: i32,
     /// Flags of SO_TIMESTAMPING in a control message.
     pub(crate) stamping: Option<u32>,
-    /// The call waits until all is taken.
+    /// True if the call blocks until all bytes are taken.
     pub(crate) waits: bool,
     /// Bytes that were taken.
     pub(crate) done: usize,
-    /// The buffer was full: the caller waits for a third of it.
+    /// True if the buffer was full: the caller waits until a third of it is free.
     pub(crate) blocked: bool,
 }
 
 impl Socket {
-    /// Takes as much as there is room for; true when all of it was taken. A caller that has found the buffer
-    /// full is woken, as in Linux, when poll() would call the socket writable.
+    /// Takes as many bytes as there is room for; returns true once all are taken. As in Linux, a caller that
+    /// found the buffer full is woken when poll() would report the socket as writable.
     pub(crate) fn write(
         &mut self,
         sending: &mut Sending<'_>,
@@ -42,7 +42,7 @@ impl Socket {
             return Err(Errno(libc::EPIPE));
         }
         if self.in_handshake(stack) && !self.options.queues_in_handshake {
-            // Even nothing waits for the handshake.
+            // Even a write of zero bytes waits for the handshake.
             let is_done = sending.done == sending.data.len() && !sending.data.is_empty();
             if sending.waits && !is_done {
                 stack.await_write(id);
@@ -70,8 +70,8 @@ impl Socket {
         Ok(all)
     }
 
-    /// The call returns: its last byte is what stamps and completions are about.
-    pub(crate) fn note_written(&mut self, sending: &Sending<'_>) {
+    /// Records the last byte of a write for time stamps and completions.
+    pub(crate) fn record_write(&mut self, sending: &Sending<'_>) {
         let zerocopy =
             self.options.zerocopy && sending.flags & libc::MSG_ZEROCOPY != 0 && !sending.data.is_empty();
         self.errors.on_write(self.written, sending.stamping, zerocopy);
@@ -98,19 +98,20 @@ impl Socket {
         }
     }
 
-    /// TCP_NOTSENT_LOWAT: how much may wait unsent.
+    /// Returns TCP_NOTSENT_LOWAT, the limit of unsent bytes.
     fn unsent_limit(&self) -> Option<u32> {
         self.options.notsent_lowat
     }
 
-    /// A write would take something.
+    /// True if a write would take at least one byte.
     pub(crate) fn has_room(&self, stack: &Stack) -> bool {
         let Some(id) = self.conn() else { return false };
         let unsent = stack.conn_info(id).map_or(0, |info| info.unsent);
         stack.writable(id) > 0 && self.unsent_limit().is_none_or(|limit| unsent < limit)
     }
 
-    /// poll() calls a socket writable: a third of the buffer is free, and little is unsent.
+    /// True if poll() reports the socket as writable: a third of the buffer is free, and few bytes are
+    /// unsent.
     pub(crate) fn is_writable(&self, stack: &Stack) -> bool {
         let Some(id) = self.conn() else { return false };
         let (Some(stats), Some(info)) = (stack.conn_stats(id), stack.conn_info(id)) else { return false };

@@ -1,4 +1,4 @@
-//! Where calls happen: a host behind a lock, and a clock that is virtual or real.
+//! Where calls are made: a host behind a lock, and a virtual or a real clock.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ mod virtual_time;
 
 pub use virtual_time::VirtualWorld;
 
-/// A host that calls reach, each at its time.
+/// A host with a clock, on which calls are made.
 pub trait World {
-    /// Makes a call that does not wait.
+    /// Makes a call that does not block.
     fn call<T>(&self, call: impl FnOnce(&mut Host) -> Answer<T>) -> Answer<T>;
 
-    /// Makes a call that waits until `attempt` has an answer, or for `limit`: `None` then.
+    /// Makes a call that blocks until `attempt` has a result; `None` after `limit`.
     fn wait<T>(
         &self,
         limit: Option<Duration>,

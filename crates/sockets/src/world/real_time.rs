@@ -1,5 +1,5 @@
-//! Real time, on a device: the lock around the host, callers that wait on threads of their own, and the task
-//! that moves packets.
+//! Real time, on a device: the lock around the host, callers that block their own threads, and the task that
+//! moves packets.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,18 +16,18 @@ use crate::errno::{Answer, Errno};
 use crate::host::{Host, START};
 use crate::world::World;
 
-/// Packets that one round takes from the device.
+/// Maximum number of packets that one round takes from the device.
 const RECEIVE_BUDGET: usize = 64;
-/// How finely timers fire: that of the runtime.
+/// Granularity of timers, the same as in the runtime.
 pub(crate) const GRANULARITY: Duration = Duration::from_millis(1);
 
 /// See the [module](self).
 #[derive(Debug)]
 pub(crate) struct RealWorld {
     inner: Mutex<Inner>,
-    /// Something has changed: whoever waits tries again.
+    /// Signalled after a change: blocked callers try again.
     changed: Condvar,
-    /// A call may have left something to send, or a nearer timer.
+    /// Signalled if a call may have left packets to send, or an earlier timer.
     acted: Notify,
     started: std::time::Instant,
 }
@@ -35,11 +35,11 @@ pub(crate) struct RealWorld {
 #[derive(Debug)]
 struct Inner {
     host: Host,
-    /// The device is gone, and nothing moves any more.
+    /// True if the device has failed and packets no longer move.
     ended: bool,
 }
 
-/// A thread that makes calls. Its waits end when it is gone.
+/// A thread that makes calls. Its blocked calls end when `gone` is set.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
     pub(crate) world: Arc<RealWorld>,
@@ -60,21 +60,21 @@ impl RealWorld {
         START + self.started.elapsed()
     }
 
-    /// The host, as of now.
+    /// Locks the host and sets its clock to the current time.
     fn lock(&self) -> MutexGuard<'_, Inner> {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         inner.host.reach(self.now());
         inner
     }
 
-    /// Lets everybody who waits try again.
-    pub(crate) fn tell(&self) {
-        // With the lock held, nobody is between its look and its sleep.
+    /// Wakes all blocked callers, which try again.
+    pub(crate) fn wake_callers(&self) {
+        // The lock prevents a lost wake-up between a caller's attempt and its sleep.
         let _inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         self.changed.notify_all();
     }
 
-    /// Moves packets and serves timers until the device fails, which is what it returns.
+    /// Moves packets and serves timers until the device fails; returns its error.
     pub(crate) async fn drive(&self, mut device: Box<dyn Device>) -> io::Error {
         let mut unsent: Option<Vec<u8>> = None;
         loop {
@@ -82,7 +82,7 @@ impl RealWorld {
                 Ok(due) => due,
                 Err(error) => {
                     self.lock().ended = true;
-                    self.tell();
+                    self.wake_callers();
                     return error;
                 }
             };
@@ -91,12 +91,12 @@ impl RealWorld {
         }
     }
 
-    /// One round: packets in, timers, packets out. Returns when the next timer is due.
+    /// Makes one round: receives packets, serves timers, sends packets. Returns the time of the next timer.
     fn round(&self, device: &mut dyn Device, unsent: &mut Option<Vec<u8>>) -> io::Result<Option<Instant>> {
         let mut inner = self.lock();
         let host = &mut inner.host;
         device.receive(RECEIVE_BUDGET, &mut |packet, meta| {
-            // Before the first socket there is no stack, and nobody who could answer.
+            // There is no stack before the first socket.
             let _ = host.arrive(packet, rx(meta));
         })?;
         host.drain();
@@ -119,7 +119,7 @@ impl RealWorld {
     /// Waits for the device, a call, or the time `due`.
     async fn sleep(&self, device: &mut dyn Device, blocked: bool, due: Option<Instant>) {
         let device_ready = std::future::poll_fn(|cx| {
-            // An error shows itself in the next round.
+            // The next round returns the error.
             let writable = blocked && device.poll_writable(cx).is_ready();
             if writable || device.poll_readable(cx).is_ready() { Poll::Ready(()) } else { Poll::Pending }
         });
@@ -166,7 +166,7 @@ impl World for Caller {
             }
             let answer = attempt(&mut inner.host);
             inner.host.drain();
-            // The attempt changed the connection: a read opens the window, a write fills the buffer.
+            // The attempt may have changed the connection: a read opens the window, a write fills the buffer.
             self.world.acted.notify_one();
             let left = until.map(|until| until.saturating_since(inner.host.now));
             if left.is_some_and(|left| left.is_zero()) || !matches!(answer, Ok(None)) {

@@ -1,12 +1,12 @@
 //! Virtual time, for packetdrill: the lock around the host, the clock, and callers that sleep.
 //!
-//! One thread drives: the one that loaded the library. It moves the clock (`usleep`, `netdev_receive`).
-//! Another makes the calls that block. Such a caller sleeps until something has changed and tries again. A
-//! thread that changed something and moves the clock afterwards waits until every sleeper has tried, and
-//! until callers that were woken have left the library, have asked for the time, and sleep again: otherwise
-//! the clock would run on before they could record when they returned, for which packetdrill's thread takes
-//! the lock of the program. `gettimeofday` moves the clock whichever thread calls it: packetdrill spins on
-//! it on both of its threads.
+//! The thread that loaded the library is the driver. It moves the clock (`usleep`, `netdev_receive`). Another
+//! thread makes the calls that block: it sleeps until something has changed and tries again. A thread that
+//! has changed something and then moves the clock first waits until every sleeper has tried, and until every
+//! woken caller has left the library, has asked for the time, and sleeps again. Otherwise the clock would
+//! advance before the callers could record when they returned, for which packetdrill's thread takes the lock
+//! of the program. `gettimeofday` moves the clock on every thread, because packetdrill calls it in a busy
+//! loop on both of its threads.
 
 mod steps;
 
@@ -23,18 +23,18 @@ use crate::flags::SoFlags;
 use crate::host::Host;
 use crate::world::World;
 
-/// How long the clock stands still, in real time, for a caller that was woken and does not ask for the
-/// time: a program that is not packetdrill need not.
+/// How long, in real time, the clock waits for a woken caller that does not ask for the time. Programs other
+/// than packetdrill need not ask.
 const PATIENCE: Duration = Duration::from_millis(200);
-/// How often a woken caller that has asked for the time is looked at, in real time: nothing tells when it
-/// sleeps.
+/// Interval, in real time, at which a woken caller that has asked for the time is checked: no event reports
+/// that it sleeps.
 const LOOK: Duration = Duration::from_micros(100);
-/// Timers in a row without a packet after which nothing more is expected to leave.
+/// After this many timers in a row without a packet, no packet is expected.
 const MAX_TIMERS: u32 = 1_000_000;
-/// How far `netdev_receive` looks ahead for a packet: longer than any timer of TCP.
+/// How far `netdev_receive` advances the clock for a packet: longer than any timer of TCP.
 const HORIZON: Duration = Duration::from_secs(24 * 3600);
 
-/// A host whose clock its driver moves, and the callers that sleep until something happens there.
+/// A host whose clock its driver moves, and the callers that sleep until something changes.
 #[derive(Debug)]
 pub struct VirtualWorld {
     inner: Mutex<Inner>,
@@ -48,16 +48,16 @@ struct Inner {
     sleepers: Vec<Sleeper>,
     /// Callers that were woken.
     returning: Vec<Returning>,
-    /// Nobody drives any more: calls that wait are over.
+    /// True if the driver has gone: blocked calls end.
     ended: bool,
 }
 
-/// A caller that waits.
+/// A blocked caller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Sleeper {
     thread: ThreadId,
     until: Option<Instant>,
-    /// Something has changed since it tried last.
+    /// True if something has changed since its last attempt.
     must_try: bool,
 }
 
@@ -65,29 +65,29 @@ struct Sleeper {
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Returning {
     thread: ThreadId,
-    /// Where the system says whether the thread sleeps, once it has asked for the time.
+    /// File with the state of the thread, once it has asked for the time.
     stat: Option<PathBuf>,
 }
 
 impl Returning {
-    /// True once the thread sleeps, which it does after it has recorded when its call returned.
+    /// True once the thread sleeps, after it has recorded when its call returned.
     fn is_over(&self) -> bool {
         let Some(stat) = &self.stat else { return false };
-        // The state follows the name, which is in brackets and may contain some.
+        // The state follows the thread's name, which is in brackets and may contain brackets.
         let state = |text: String| text.rsplit_once(") ").map(|(_, rest)| rest.starts_with('S'));
         fs::read_to_string(stat).ok().and_then(state).unwrap_or(true)
     }
 }
 
 impl Inner {
-    /// When the next timer is due, of the stack or of a sleeper.
+    /// Returns the time of the next timer, of the stack or of a sleeper.
     fn next_wake(&self) -> Option<Instant> {
         let limits = self.sleepers.iter().filter_map(|sleeper| sleeper.until);
         limits.chain(self.host.next_timeout()).min()
     }
 
-    /// True if the calling thread, `me`, may let the clock go on.
-    fn is_settled(&mut self, me: ThreadId) -> bool {
+    /// True if the calling thread, `me`, may advance the clock.
+    fn may_advance(&mut self, me: ThreadId) -> bool {
         self.returning.retain(|caller| !caller.is_over());
         self.returning.iter().all(|caller| caller.thread == me)
             && self.sleepers.iter().all(|sleeper| !sleeper.must_try)
@@ -97,7 +97,7 @@ impl Inner {
 type Locked<'a> = MutexGuard<'a, Inner>;
 
 impl VirtualWorld {
-    /// A world that the calling thread drives.
+    /// Returns a world whose driver is the calling thread.
     pub fn new(flags: SoFlags) -> VirtualWorld {
         VirtualWorld::of(Host::new(flags))
     }
@@ -114,26 +114,27 @@ impl VirtualWorld {
     }
 
     fn lock_any(&self) -> Locked<'_> {
-        // A panic in a call has been answered by an error; the host is still the best there is.
+        // A call that panicked has returned an error; the host remains usable.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> Locked<'_> {
         let mut inner = self.lock_any();
         let me = thread::current().id();
-        // A thread that makes another call has returned from the last.
+        // A thread that makes another call has returned from the last one.
         inner.returning.retain(|caller| caller.thread != me);
         inner
     }
 
-    /// The driver itself waits: nobody else moves the clock, so that it goes to the next timer.
+    /// Advances the clock to the next timer because the driver itself waits and no other thread moves the
+    /// clock.
     fn drive<'a>(&'a self, mut inner: Locked<'a>, until: Option<Instant>) -> Answer<Locked<'a>> {
         let next = inner.next_wake().into_iter().chain(until).min();
-        // Nothing will ever happen again: better an error than a program that hangs.
+        // No event will ever come: return an error instead of blocking without end.
         let next = next.ok_or(Errno(libc::EDEADLK))?;
         inner.host.reach(next);
-        self.tell(&mut inner);
-        Ok(self.settle(inner))
+        self.wake_sleepers(&mut inner);
+        Ok(self.await_callers(inner))
     }
 
     fn sleep<'a>(&'a self, mut inner: Locked<'a>, sleeper: Sleeper) -> Locked<'a> {
@@ -148,8 +149,8 @@ impl VirtualWorld {
         }
     }
 
-    /// Something may have changed: everybody who sleeps shall try again.
-    fn tell(&self, inner: &mut Inner) {
+    /// Makes all sleepers try again.
+    fn wake_sleepers(&self, inner: &mut Inner) {
         if inner.sleepers.is_empty() {
             return;
         }
@@ -157,11 +158,11 @@ impl VirtualWorld {
         self.changed.notify_all();
     }
 
-    /// Waits until the sleepers have tried and callers that were woken have returned.
-    fn settle<'a>(&'a self, mut inner: Locked<'a>) -> Locked<'a> {
+    /// Waits until all sleepers have tried and all woken callers have returned.
+    fn await_callers<'a>(&'a self, mut inner: Locked<'a>) -> Locked<'a> {
         let me = thread::current().id();
         let started = RealInstant::now();
-        while !inner.is_settled(me) {
+        while !inner.may_advance(me) {
             let left = PATIENCE.saturating_sub(started.elapsed());
             if left.is_zero() {
                 inner.returning.clear();
@@ -174,14 +175,14 @@ impl VirtualWorld {
         inner
     }
 
-    /// Lets the clock run to `to`, timer by timer.
+    /// Advances the clock to `to`, timer by timer.
     fn pass<'a>(&'a self, inner: Locked<'a>, to: Instant) -> Locked<'a> {
-        let mut inner = self.settle(inner);
+        let mut inner = self.await_callers(inner);
         while let Some(next) = inner.next_wake().filter(|next| *next <= to) {
             inner.host.reach(next);
-            self.tell(&mut inner);
-            inner = self.settle(inner);
-            // A sleeper whose time is over has gone; one that has not yet tried must not stop the clock.
+            self.wake_sleepers(&mut inner);
+            inner = self.await_callers(inner);
+            // A sleeper that has not tried again after its timeout must not stop the clock.
             if inner.next_wake().is_some_and(|again| again <= inner.host.now)
                 && inner.host.next_timeout() != inner.next_wake()
             {
@@ -200,8 +201,8 @@ impl VirtualWorld {
         drop(self.pass(inner, to));
     }
 
-    /// gettimeofday(): microseconds since 1970. It takes a microsecond: packetdrill waits for the last few
-    /// by asking again and again.
+    /// gettimeofday(): microseconds since 1970. It takes a microsecond, because packetdrill waits for the
+    /// last few microseconds in a loop of these calls.
     pub fn time_of_day(&self) -> u64 {
         let inner = self.lock_any();
         let to = inner.host.now + Duration::from_micros(1);
@@ -216,10 +217,10 @@ impl VirtualWorld {
         inner.host.time_of_day(inner.host.now)
     }
 
-    /// The next packet that leaves, with its time of day: the clock runs from timer to timer until there is
-    /// one. `None` if nothing will be sent any more.
+    /// Advances the clock from timer to timer until a packet leaves. Returns the packet and its time of day;
+    /// `None` if no packet is expected.
     pub fn next_packet(&self) -> Option<(u64, Vec<u8>)> {
-        let mut inner = self.settle(self.lock());
+        let mut inner = self.await_callers(self.lock());
         let horizon = inner.host.now + HORIZON;
         for _ in 0..MAX_TIMERS {
             if inner.host.has_packet() {
@@ -238,7 +239,7 @@ impl World for VirtualWorld {
         let mut inner = self.lock();
         let answer = call(&mut inner.host);
         inner.host.drain();
-        self.tell(&mut inner);
+        self.wake_sleepers(&mut inner);
         answer
     }
 
@@ -258,7 +259,7 @@ impl World for VirtualWorld {
             if inner.ended {
                 return Err(Errno(libc::EINTR));
             }
-            self.tell(&mut inner);
+            self.wake_sleepers(&mut inner);
             let over = until.is_some_and(|until| until <= inner.host.now);
             if over || !matches!(answer, Ok(None)) {
                 if slept && me != inner.driver {
@@ -287,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn the_clock_moves_by_sleeping_and_by_being_asked() {
+    fn usleep_and_gettimeofday_advance_the_clock() {
         let world = world();
         let start = world.time_of_day();
         assert_eq!(world.time_of_day(), start + 1);
@@ -296,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_that_waits_sees_the_time_at_which_its_wait_was_over() {
+    fn blocked_caller_returns_at_the_time_of_its_timeout() {
         let world = world();
         let start = world.time_of_day();
         let other = Arc::clone(&world);
@@ -314,7 +315,7 @@ mod tests {
         assert_eq!(world.time_of_day() - start, 3_000_001);
     }
 
-    /// A thread that is late between its question for the time and its sleep holds the clock.
+    /// The clock waits for a thread that is slow between its question for the time and its sleep.
     #[test]
     fn a_woken_caller_has_time_to_record_when_it_returned() {
         let world = world();
@@ -339,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn the_clock_moves_for_any_thread_that_asks() {
+    fn gettimeofday_advances_the_clock_on_any_thread() {
         let world = world();
         let start = world.time_of_day();
         let other = Arc::clone(&world);
@@ -348,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn the_driver_does_not_hang_where_nothing_can_happen() {
+    fn driver_gets_an_error_if_no_event_can_come() {
         assert_eq!(world().wait(None, |_| Ok(None::<()>)), Err(Errno(libc::EDEADLK)));
         assert_eq!(world().next_packet(), None);
     }

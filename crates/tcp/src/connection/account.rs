@@ -4,8 +4,7 @@ use brisk_wire::{Flags, TcpHeader};
 
 use crate::congestion::sample::Transmission;
 use crate::connection::Connection;
-use crate::connection::control::Control;
-use crate::connection::decision::{Change, Choice, Data};
+use crate::connection::decision::{Change, Choice, Control, Data};
 use crate::connection::gentle::SentSegment;
 use crate::connection::segment::{Built, Segment};
 use crate::connection::state::State;
@@ -263,22 +262,17 @@ impl Connection {
         let segments = u64::from(data.payload_len().div_ceil(data.segment_size).max(1));
         let len = data.payload_len();
         self.counters.data_segments_out += segments;
-        match data.origin {
-            Origin::New => {
-                // The allowance grows with what is sent for the first time.
-                self.tx.earn_redundancy(len, self.config.redundancy_percent);
+        if data.origin == Origin::New {
+            // The allowance grows with what is sent for the first time.
+            self.tx.earn_redundancy(len, self.config.redundancy_percent);
+        } else if data.origin == Origin::Retransmit {
+            self.counters.retransmits += segments;
+            self.counters.retransmitted_bytes += u64::from(len);
+        } else if data.origin == Origin::TailLossProbe {
+            self.counters.probes += 1;
+            if !fresh {
+                self.counters.probe_bytes_again += u64::from(len);
             }
-            Origin::Retransmit => {
-                self.counters.retransmits += segments;
-                self.counters.retransmitted_bytes += u64::from(len);
-            }
-            Origin::TailLossProbe => {
-                self.counters.probes += 1;
-                if !fresh {
-                    self.counters.probe_bytes_again += u64::from(len);
-                }
-            }
-            Origin::Ack | Origin::Duplicate | Origin::Parity => {}
         }
     }
 

@@ -4,10 +4,9 @@
 use brisk_wire::Flags;
 
 use crate::congestion::sample::{AckSample, CongestionCause, CongestionEvent};
-use crate::connection::Connection;
-use crate::connection::control::Events;
 use crate::connection::sender::Sender;
 use crate::connection::state::Input;
+use crate::connection::{Connection, Events};
 use crate::event::{Observation, UndoCause};
 use crate::mechanism::signal::RepairReport;
 use crate::outcome::{
@@ -24,9 +23,10 @@ use crate::time::{Instant, Micros, TIMESTAMP_TICK};
 const RENEGING_WAIT_MIN: Micros = Micros::from_millis(10);
 
 impl Connection {
-    /// Everything that an acknowledgement changes, in the order in which the parts depend on each
-    /// other: scoreboard, round-trip time, RACK, recovery, congestion window, probe timer, state.
+    /// Everything that an acknowledgement changes, in six steps; each uses the results of the earlier ones.
+    /// `ARCHITECTURE.md` ("A segment comes in") has the same numbers.
     pub(crate) fn acknowledge(&mut self, segment: &Arrived<'_>, now: Instant) {
+        // 1. The send window takes SEG.WND. A segment that acknowledges nothing ends here.
         let window = &mut self.tx.window;
         let window_changed = match segment.flags.contains(Flags::SYN) {
             true => window.update_unscaled(segment.seq, segment.ack, segment.window),
@@ -44,6 +44,9 @@ impl Connection {
         if self.acknowledges_nothing(segment) {
             return;
         }
+
+        // 2. The scoreboard returns an `AckOutcome`, to which the peer's reports of repairs are added. It
+        // gives a round-trip sample, and shows whether a reduction was a mistake.
         self.tx.check_app_limited();
         let redundancy = self.tx.redundancy_in_flight();
         let reported = self.tx.scoreboard.highest_sacked();
@@ -79,18 +82,28 @@ impl Connection {
         }
         self.note_rtt(&ack, now);
         self.undo(&ack, now);
+
+        // 3. Loss detection marks segments as lost. Losses that a mechanism has repaired reduce the window.
         let mut loss = self.detect_loss(&ack, now);
         if let Some(report) = &report {
             self.mark_unrepaired(report, &ack, &mut loss, now);
         }
         self.answer_masked_losses(report.as_ref(), &ack, now);
+
+        // 4. Recovery returns an `Episode`, the congestion controller gets an `AckSample`, and the pacer the
+        // controller's rate.
         self.recover(&ack, &loss, redundancy, now);
+
+        // 5. SND.UNA has advanced: buffers, the retransmission timer, our FIN. The path has shown how large
+        // its segments and flights may be.
         self.note_large(&ack);
         self.note_progress(&ack, now);
         if let Some(losses) = losses {
             self.watch_flight(&ack, losses, now);
         }
         self.judge_size(&loss, now);
+
+        // 6. The probe timer restarts, and the mechanisms conclude what the reports of repairs have shown.
         self.note_probes(&ack);
         if let Some(reactive) = &mut self.reactive {
             reactive.on_ack(&ack, &self.tx, now);

@@ -9,10 +9,10 @@ use bytes::Bytes;
 
 use crate::config::{KeepaliveConfig, PacingConfig, RtoConfig, WindowRules};
 use crate::connection::Connection;
-use crate::connection::control::Control;
-use crate::connection::keepalive::Keepalive;
+use crate::connection::decision::Control;
 use crate::connection::sender::Sharing;
 use crate::connection::state::{Input, State};
+use crate::connection::timer::Keepalive;
 use crate::connection::urgent::AtMark;
 use crate::error::{CloseReason, ReadError, WriteError};
 use crate::outcome::Arrived;

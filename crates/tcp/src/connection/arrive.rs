@@ -5,9 +5,9 @@
 
 use brisk_wire::{Flags, IcmpKind, SeqNum};
 
-use crate::connection::control::{Control, Events};
+use crate::connection::decision::Control;
 use crate::connection::state::{Input, State};
-use crate::connection::{Aftermath, Connection, Env, Urgency};
+use crate::connection::{Aftermath, Connection, Env, Events, Urgency};
 use crate::error::CloseReason;
 use crate::outcome::Arrived;
 use crate::receive::{ArrivalKind, Paws, Received};
@@ -464,5 +464,70 @@ impl Connection {
     /// else `timeout` (RFC 1122 section 4.2.3.9).
     pub(crate) fn reason_of_silence(&self, timeout: CloseReason) -> CloseReason {
         self.soft_error.unwrap_or(timeout)
+    }
+}
+
+/// The limit of one connection on answers that a flood of forged or stray segments would provoke: challenge
+/// ACKs (RFC 5961 section 7), acknowledgements of empty segments outside the window, and SYN-ACKs for
+/// repeated SYNs (Linux: `tcp_invalid_ratelimit`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct AnswerInterval {
+    last: Option<Instant>,
+}
+
+impl AnswerInterval {
+    /// True if an answer may be sent at `now`, at least `interval` after the last; it counts as sent.
+    pub(crate) fn permits(&mut self, interval: Duration, now: Instant) -> bool {
+        let permitted = self.last.is_none_or(|last| now.saturating_since(last) >= interval);
+        if permitted {
+            self.last = Some(now);
+        }
+        permitted
+    }
+}
+
+/// The limit of one connection on resets that answer wrong acknowledgements before the handshake is complete.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct ResetLimit {
+    second: Instant,
+    sent: u32,
+}
+
+impl ResetLimit {
+    /// Such resets of one connection in a second.
+    const PER_SECOND: u32 = 10;
+
+    /// True if one may be sent now; it counts as sent.
+    pub(crate) fn permits(&mut self, now: Instant) -> bool {
+        if now.saturating_since(self.second) >= Duration::from_secs(1) {
+            *self = ResetLimit { second: now, sent: 0 };
+        }
+        self.sent += 1;
+        self.sent <= Self::PER_SECOND
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_answers_once_in_an_interval() {
+        let mut limit = AnswerInterval::default();
+        let interval = Duration::from_millis(500);
+        let permitted =
+            [0, 1, 499, 500, 999, 1_000].map(|at| limit.permits(interval, Instant::from_millis(at)));
+        assert_eq!(permitted, [true, false, false, true, false, true]);
+        assert!(limit.permits(Duration::ZERO, Instant::from_millis(1_000)), "no limit");
+    }
+
+    #[test]
+    fn a_connection_sends_ten_resets_a_second() {
+        let mut limit = ResetLimit::default();
+        let permitted =
+            |limit: &mut ResetLimit, at| (0..50).filter(|_| limit.permits(Instant::from_millis(at))).count();
+        assert_eq!(permitted(&mut limit, 500), 10);
+        assert_eq!(permitted(&mut limit, 999), 0);
+        assert_eq!(permitted(&mut limit, 1_500), 10);
     }
 }

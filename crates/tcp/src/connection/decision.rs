@@ -1,10 +1,12 @@
 //! The values of a decision: the [turns](Turn) in which kinds of segments may leave, the [`Step`] that is
-//! decided in a turn, and the [`Choice`] with all that the build and the accounting need.
+//! decided in a turn, the [`Choice`] with all that the build and the accounting need, and the [control
+//! segments](Control) that wait.
 
-use brisk_wire::Gentle;
+use arrayvec::ArrayVec;
+use brisk_wire::{Gentle, SeqNum};
 
-use crate::connection::control::Control;
 use crate::mechanism::ParityPlan;
+use crate::on_demand::{Initial, OnDemand};
 use crate::outcome::Origin;
 use crate::send::push::BurstPush;
 use crate::seq_ranges::SeqRange;
@@ -166,5 +168,87 @@ impl SynOption {
             SynOption::Capability(byte) => Some(Gentle::Capability(byte)),
             SynOption::None | SynOption::NoRoom | SynOption::Withdrawn => None,
         }
+    }
+}
+
+/// A segment that carries neither data nor a question of windows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Control {
+    /// A challenge ACK (RFC 5961), or the plain answer to a segment outside the window.
+    ChallengeAck,
+    /// `<SEQ=seq><CTL=RST>`: refuses an acknowledgement of something never sent.
+    Reset(SeqNum),
+    /// `<SEQ=SND.NXT><ACK=RCV.NXT><CTL=RST,ACK>`: aborts.
+    Abort,
+    /// An empty segment one below SND.UNA: keepalive or zero-window probe.
+    EmptyProbe,
+}
+
+/// The control segments that wait to be sent. A few at most: a further one of a kind that already
+/// waits would tell the peer nothing new.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Outbox {
+    waiting: OnDemand<Waiting>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Waiting(ArrayVec<Control, 4>);
+
+impl Initial for Waiting {
+    const INITIAL: Waiting = Waiting(ArrayVec::new_const());
+    const SHARED: &'static Waiting = &Self::INITIAL;
+}
+
+impl Outbox {
+    /// Queues `control` unless the same one waits already or the outbox is full.
+    pub(crate) fn push(&mut self, control: Control) {
+        let Waiting(waiting) = &mut *self.waiting;
+        if !waiting.contains(&control) && !waiting.is_full() {
+            waiting.push(control);
+        }
+    }
+
+    /// Returns the oldest.
+    pub(crate) fn first(&self) -> Option<Control> {
+        self.waiting.0.first().copied()
+    }
+
+    /// Takes the oldest.
+    pub(crate) fn pop(&mut self) -> Option<Control> {
+        self.waiting.get_mut()?.0.pop_at(0)
+    }
+
+    /// True if nothing waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.0.is_empty()
+    }
+
+    pub(crate) fn release_memory(&mut self) {
+        self.waiting.release();
+    }
+
+    /// Throws away what waits.
+    pub(crate) fn clear(&mut self) {
+        self.waiting = OnDemand::new();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_outbox_is_bounded_and_says_nothing_twice() {
+        let mut outbox = Outbox::default();
+        outbox.push(Control::ChallengeAck);
+        outbox.push(Control::ChallengeAck);
+        for seq in 0..10 {
+            outbox.push(Control::Reset(SeqNum(seq)));
+        }
+        assert_eq!(outbox.pop(), Some(Control::ChallengeAck));
+        assert_eq!(outbox.pop(), Some(Control::Reset(SeqNum(0))));
+        outbox.pop();
+        outbox.pop();
+        assert_eq!(outbox.pop(), None);
     }
 }

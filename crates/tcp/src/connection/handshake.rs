@@ -9,13 +9,12 @@ use brisk_wire::gentle::{EARLY_SHIFT_MAX, EARLY_WINDOW};
 use brisk_wire::{Flags, Options, SeqNum, Timestamps as TimestampOption};
 
 use crate::config::{EcnMode, TcpConfig};
-use crate::connection::control::{AnswerInterval, Events};
 use crate::connection::ecn::EcnState;
 use crate::connection::gentle::plain_copy::PlainCopy;
-use crate::connection::keepalive::Keepalive;
 use crate::connection::reactive::ProbeTimer;
 use crate::connection::state::{Input, State};
-use crate::connection::{Connection, Env, Host, Secrets};
+use crate::connection::timer::Keepalive;
+use crate::connection::{Connection, Env, Events, Host, Secrets};
 use crate::error::CloseReason;
 use crate::fast_open::SynAckClass;
 use crate::fast_open::client::Mode;
@@ -401,7 +400,7 @@ impl Connection {
         }
         self.tx.rto.reset_backoff();
         self.tx.timeouts_in_row = 0;
-        self.answers = AnswerInterval::default();
+        self.answers = Default::default();
         self.keepalive = self.config.keepalive.map(|config| Box::new(Keepalive::new(config, now)));
         if !self.is_opened_by_syn() {
             self.events.insert(Events::CONNECTED | Events::WRITABLE);

@@ -6,6 +6,8 @@
 //! themselves (queue, scoreboard, RACK, assembler, ...) are in `send` and `receive`; they take values and
 //! return values.
 //!
+//! Every call that may change a connection returns an [`Aftermath`]: the work that it leaves to the stack.
+//!
 //! A SYN may carry data, and data may be sent from SYN-RECEIVED (Fast Open), so sender and receiver exist
 //! from the first segment on, in every state.
 
@@ -25,18 +27,14 @@ use crate::time::{Duration, Instant};
 
 mod account;
 mod acknowledge;
-mod aftermath;
 mod application;
 mod arrive;
-mod control;
 mod decision;
 mod ecn;
 mod fast_open;
 mod flight;
 mod gentle;
 mod handshake;
-mod keepalive;
-mod member;
 mod path;
 mod path_mtu;
 mod reactive;
@@ -56,26 +54,25 @@ pub use state::State;
 pub(crate) use stats::Tally;
 pub use stats::{ConnInfo, ConnStats, Counters, ParityCounters};
 
-pub(crate) use aftermath::{Aftermath, Urgency};
-pub(crate) use control::Events;
 pub(crate) use fast_open::{MAX_EARLY_BYTES, SynAnswer};
 pub(crate) use gentle::planner::ReservationChange;
 pub(crate) use gentle::proactive::is_marked;
 pub(crate) use handshake::SynCookieParams;
-pub(crate) use member::{MemberState, SHORT_TRANSFER};
 pub(crate) use segment::MAX_PIECES;
+pub(crate) use sender::{MemberState, SHORT_TRANSFER};
 
-use control::{AnswerInterval, Outbox, ResetLimit};
+use arrive::{AnswerInterval, ResetLimit};
+use decision::Outbox;
 use ecn::EcnState;
 use fast_open::Role;
 use flight::FlightWatch;
 use gentle::Gentle;
 use handshake::Handshake;
-use keepalive::Keepalive;
 use path::OnPath;
 use reactive::ProbeTimer;
 use receiver::Receiver;
 use sender::Sender;
+use timer::Keepalive;
 use urgent::Urgent;
 
 /// Random values that the stack draws for a connection so that nobody else can guess them.
@@ -112,6 +109,94 @@ pub(crate) struct Env<'a> {
     pub(crate) payload_in_place: bool,
     /// The experimental code points in use.
     pub(crate) option_profile: &'a OptionProfile,
+}
+
+/// A set of things the application should hear of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Events(u8);
+
+impl Events {
+    /// The handshake completed.
+    pub(crate) const CONNECTED: Events = Events(1);
+    /// There is something to read.
+    pub(crate) const READABLE: Events = Events(2);
+    /// A write that would have blocked can go on.
+    pub(crate) const WRITABLE: Events = Events(4);
+    /// The connection is over.
+    pub(crate) const CLOSED: Events = Events(8);
+
+    /// Adds `other`.
+    pub(crate) fn insert(&mut self, other: Events) {
+        self.0 |= other.0;
+    }
+
+    /// True if all of `other` are in the set.
+    pub(crate) fn contains(self, other: Events) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+impl core::ops::BitOr for Events {
+    type Output = Events;
+
+    fn bitor(self, other: Events) -> Events {
+        Events(self.0 | other.0)
+    }
+}
+
+/// How soon the next packet of a connection must leave.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Urgency {
+    /// It has nothing to send.
+    Idle,
+    /// It may have a packet, which waits for its turn.
+    Normal,
+    /// Before it takes in another segment: the segments of a batch are not answered as if they were one.
+    BeforeNextRx,
+    /// Before the application runs, and before it takes in another segment.
+    BeforeApp,
+}
+
+/// The work that a call on a connection leaves to the stack; mostly nothing but to ask it for a packet. The
+/// events of the connection are in it and nowhere else.
+#[must_use]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Aftermath {
+    /// How soon its next packet must leave.
+    pub(crate) urgency: Urgency,
+    /// Events for its owner.
+    pub(crate) events: Events,
+    /// Bytes that its buffers hold.
+    pub(crate) memory: usize,
+    /// Of these, bytes that are kept for repairs.
+    pub(crate) repair_memory: usize,
+    /// One of its buffers has storage with nothing in it.
+    pub(crate) has_drained_storage: bool,
+    /// Its opening may have shown how its path treats Corrective and Proactive.
+    pub(crate) has_gentle_report: bool,
+    /// It may have something to report about its path.
+    pub(crate) has_path_report: bool,
+    /// Its client waits for a one-time cookie.
+    pub(crate) wants_one_time_cookie: bool,
+    /// It becomes a member of its path.
+    pub(crate) asks_to_join: bool,
+    /// It will send and receive nothing more.
+    pub(crate) is_over: bool,
+}
+
+impl Aftermath {
+    /// True if there is something to do that the connection itself asks for, in addition to sending and
+    /// counting.
+    #[inline]
+    pub(crate) fn asks(&self) -> bool {
+        self.has_drained_storage
+            | self.has_gentle_report
+            | self.has_path_report
+            | self.wants_one_time_cookie
+            | self.asks_to_join
+            | self.is_over
+            | (self.events != Events::default())
+    }
 }
 
 /// State of a connection in TIME-WAIT: enough to answer old duplicates and to judge a SYN.
@@ -358,5 +443,57 @@ impl Connection {
         self.handshake.syn.due = false;
         self.keepalive = None;
         self.fin_wait_2_until = None;
+    }
+}
+
+/// The work that a call leaves to the stack.
+impl Connection {
+    /// Calls `act`, and returns with its result what it leaves to do.
+    #[inline]
+    pub(crate) fn act<R>(&mut self, now: Instant, act: impl FnOnce(&mut Connection) -> R) -> (R, Aftermath) {
+        let result = act(self);
+        (result, self.aftermath(Urgency::Normal, now))
+    }
+
+    /// Returns what is left to do; the events are handed over with it.
+    #[inline(always)]
+    pub(crate) fn aftermath(&mut self, urgency: Urgency, now: Instant) -> Aftermath {
+        debug_assert!(self.closed.is_some() || !self.is_done(), "it is over and nobody says why");
+        Aftermath {
+            urgency,
+            events: core::mem::take(&mut self.events),
+            memory: self.memory(),
+            repair_memory: self.repair_memory(),
+            has_drained_storage: self.has_drained_storage(),
+            has_gentle_report: self.may_have_gentle_news(),
+            has_path_report: self.owes_path_report(now) || self.owes_flight_report(),
+            wants_one_time_cookie: self.wants_one_time_cookie(),
+            asks_to_join: self.asks_to_join(),
+            is_over: self.closed.is_some() && self.is_done(),
+        }
+    }
+
+    /// How soon the answer to what has arrived must leave.
+    #[inline]
+    pub(crate) fn urgency(&self) -> Urgency {
+        let (sender_waits, rcv_nxt) = (self.tx.is_urgent(), self.rx.rcv_nxt());
+        if sender_waits || self.state == State::SynReceived || self.rx.ack.tells_of_hole(rcv_nxt) {
+            Urgency::BeforeApp
+        } else if self.rx.ack.is_urgent(rcv_nxt) {
+            Urgency::BeforeNextRx
+        } else {
+            Urgency::Normal
+        }
+    }
+
+    /// Like [`Connection::aftermath`], after a poll; `sent`: the poll produced a packet.
+    #[inline]
+    pub(crate) fn after_poll(&mut self, sent: bool, now: Instant) -> Aftermath {
+        let is_idle = !sent || self.turns(now).is_empty();
+        if sent && is_idle {
+            self.become_idle(now);
+        }
+        let urgency = if is_idle { Urgency::Idle } else { Urgency::Normal };
+        self.aftermath(urgency, now)
     }
 }

@@ -521,10 +521,14 @@ impl Connection {
         let of = &self.counters;
         let (more, more_runs) = self.path.losses.repaired;
         let masked = of.repaired_by_probe.max(of.masked_losses);
-        // A SYN or SYN-ACK that was not answered in time was lost, or its answer was.
-        let handshake = u64::from(self.handshake.unanswered());
+        // A SYN or SYN-ACK that was not answered in time was lost, or its answer was. One that was copied says
+        // nothing: an answer does not tell whether both arrived. The peer's report of a FIN whose copy it used
+        // would come after the end of the connection.
+        let copied = u64::from(self.handshake.syn.copy.has_left());
+        let unanswered = u64::from(self.handshake.unanswered());
+        let handshake = unanswered.saturating_sub(copied);
         LossCount {
-            sent: of.data_segments_out + handshake + 1,
+            sent: of.data_segments_out + unanswered + 1 - copied - u64::from(self.tx.fin_copied),
             lost: (of.segments_lost + masked + more)
                 .saturating_sub(of.retransmits_spurious + self.path.losses.refuted)
                 + handshake,
@@ -584,6 +588,7 @@ mod tests {
 
     use super::*;
     use crate::config::TcpConfig;
+    use crate::connection::gentle::plain_copy::PlainCopy;
     use crate::connection::{Host, Secrets};
     use crate::four_tuple::FourTuple;
     use crate::outcome::Origin;
@@ -608,6 +613,24 @@ mod tests {
         client.count_refuted();
         let LossCount { lost, runs, .. } = client.losses().since(before);
         assert_eq!((lost, runs), (1, 1));
+    }
+
+    /// An answer to a SYN that left twice does not tell whether both arrived. If it counted as a segment that
+    /// was not lost, a client that sends little else would take its path for one without loss.
+    #[test]
+    fn syn_that_left_twice_counts_neither_as_sent_nor_as_lost() {
+        let mut client = client();
+        let before = client.losses();
+        assert_eq!((before.sent, before.lost), (1, 0), "sent once");
+        client.handshake.syn.copy = PlainCopy::Left(Instant::ZERO);
+        assert_eq!((client.losses().sent, client.losses().lost), (0, 0));
+        client.handshake.syn.timeouts = 1;
+        assert_eq!((client.losses().sent, client.losses().lost), (1, 0), "both were lost, the next was not");
+        client.handshake.syn.timeouts = 2;
+        assert_eq!((client.losses().sent, client.losses().lost), (2, 1));
+        client.counters.data_segments_out = 1;
+        client.tx.fin_copied = true;
+        assert_eq!((client.losses().sent, client.losses().lost), (2, 1), "nor does a FIN");
     }
 
     /// A receiver that takes in many segments at a time answers them by one acknowledgement: what it covers

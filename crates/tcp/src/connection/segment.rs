@@ -5,8 +5,7 @@ use alloc::vec::Vec;
 
 use brisk_wire::{ChecksumFill, Ecn, Flags, IpMeta, Options, SackBlocks, SeqNum, TcpHeader};
 
-use crate::connection::control::Control;
-use crate::connection::decision::{Choice, Data, SynOption};
+use crate::connection::decision::{Choice, Control, Data, SynOption};
 use crate::connection::state::State;
 use crate::connection::{Connection, Env};
 use crate::mechanism::corrective::code::{parity, placed_pieces};

@@ -8,10 +8,9 @@
 //!
 //! A reset of a pending connection frees the connection but not its slot. An attacker who floods with forged
 //! addresses causes resets from their hosts, and would otherwise regain the slots at once. The slot is free
-//! after [`ServerLimits::rst_penalty`].
+//! after a minute (`RST_PENALTY`).
 
 use alloc::collections::VecDeque;
-use alloc::format;
 use alloc::string::{String, ToString};
 use core::net::{IpAddr, Ipv6Addr};
 
@@ -27,6 +26,9 @@ use crate::four_tuple::KeyedHash;
 use crate::lru::{Lru, Place};
 use crate::time::{Duration, Instant};
 
+/// Time for which a slot stays occupied after a reset.
+const RST_PENALTY: Duration = Duration::from_secs(60);
+
 /// Limits of Fast Open for a whole stack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ServerLimits {
@@ -34,8 +36,6 @@ pub struct ServerLimits {
     pub max_pending: usize,
     /// Bytes of SYN data of pending connections. Default 1 MiB.
     pub max_pending_bytes: usize,
-    /// Time for which a slot stays occupied after a reset. 0..=600 s, default 60 s.
-    pub rst_penalty: Duration,
     /// Client addresses whose connections are counted. 0..=1000000, default 10000.
     pub per_ip_entries: usize,
     /// Makes literals end with `..`, so that releases can add fields.
@@ -48,7 +48,6 @@ impl Default for ServerLimits {
         ServerLimits {
             max_pending: 65_535,
             max_pending_bytes: 1 << 20,
-            rst_penalty: Duration::from_secs(60),
             per_ip_entries: 10_000,
             non_exhaustive: (),
         }
@@ -99,9 +98,6 @@ impl ServerLimits {
     /// Checks the ranges given at the fields.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let refuse = |key, value: String, range| Err(ConfigError { key, value, range });
-        if self.rst_penalty > Duration::from_secs(600) {
-            return refuse("rst_penalty", format!("{:?}", self.rst_penalty), "0 to 600 s");
-        }
         if self.per_ip_entries > 1_000_000 {
             return refuse("per_ip_entries", self.per_ip_entries.to_string(), "0 to 1000000");
         }
@@ -328,7 +324,7 @@ impl Admission {
     /// acknowledged.
     pub(crate) fn penalise(&mut self, ticket: Ticket, now: Instant) {
         self.bytes = self.bytes.saturating_sub(ticket.bytes);
-        let expiry = now + self.limits.rst_penalty;
+        let expiry = now + RST_PENALTY;
         self.penalties.push_back(Penalty { expiry, listener: ticket.listener, per_ip: ticket.per_ip });
     }
 

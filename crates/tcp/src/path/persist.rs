@@ -26,12 +26,11 @@ const KIND: Kind = Kind { name: "brisk-paths", version: "1" };
 impl PathMemory {
     /// Writes the memory. `unix`: seconds since 1970, if known.
     pub(crate) fn export(&self, unix: Option<u64>, now: Instant) -> String {
-        let half_life = self.config.loss_half_life;
         KIND.write(unix, |records| {
             for (Ends { local, remote }, path) in self.paths.iter() {
                 let Path { rtt, doubtful_rtt, volume, losses, mss, mtu, handshake_failures, .. } = path;
                 let rtt = rtt.filter(|rtt| rtt.until > now).map_or_else(no_rtt, |rtt| write_rtt(&rtt, now));
-                let LossCount { sent, lost, runs } = losses.decayed(now, half_life).count;
+                let LossCount { sent, lost, runs } = losses.decayed(now, super::LOSS_HALF_LIFE).count;
                 let mtu = mtu.map_or_else(none, |mtu| {
                     format!("{} {} {}", mtu.fact.low, mtu.fact.high, left(Some(mtu.until), now))
                 });

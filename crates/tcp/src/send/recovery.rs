@@ -115,17 +115,9 @@ impl Recovery {
 
     /// Records a transmission. An undo requires that all retransmissions of an episode prove unnecessary.
     pub(crate) fn on_sent(&mut self, sent: &Sent) {
-        match sent.origin {
-            Origin::Retransmit if self.undo_marker.is_some() => {
-                self.undo_retrans = self.undo_retrans.saturating_add(sent.range.len());
-                self.first_retransmit.get_or_insert(sent.at);
-            }
-            Origin::Ack
-            | Origin::New
-            | Origin::Retransmit
-            | Origin::TailLossProbe
-            | Origin::Duplicate
-            | Origin::Parity => {}
+        if sent.origin == Origin::Retransmit && self.undo_marker.is_some() {
+            self.undo_retrans = self.undo_retrans.saturating_add(sent.range.len());
+            self.first_retransmit.get_or_insert(sent.at);
         }
     }
 

@@ -15,7 +15,7 @@ use brisk_wire::{SackBlocks, SeqNum};
 use smallvec::SmallVec;
 
 use crate::on_demand::{Initial, OnDemand};
-use crate::outcome::{AckOutcome, Delivered, Dsack, DsackOf, Origin, Sent};
+use crate::outcome::{AckOutcome, Delivered, Dsack, Origin, Sent};
 use crate::seq_ranges::{SeqRange, SeqRanges};
 use crate::time::{Instant, Micros};
 
@@ -364,12 +364,7 @@ impl Scoreboard {
     /// Acknowledgements and parity leave no record. A copy is only counted; it changes neither the bytes in
     /// flight nor the time of transmission.
     pub(crate) fn on_sent(&mut self, sent: &Sent) {
-        let of = match sent.origin {
-            Origin::Ack | Origin::Parity => return,
-            Origin::New | Origin::Retransmit => DsackOf::Retransmit,
-            Origin::TailLossProbe => DsackOf::TailLossProbe,
-            Origin::Duplicate => DsackOf::Duplicate,
-        };
+        let Some(of) = sent.origin.dsack_of() else { return };
         let again = SeqRange::new(sent.range.start, sent.range.end.min(self.nxt));
         if !again.is_empty() {
             self.log_sent_twice(again, of);

@@ -77,10 +77,8 @@ impl Allowances {
 
     /// A packet of so many IP bytes left for `remote`.
     pub(super) fn note(&mut self, remote: IpAddr, origin: Origin, bytes: usize, now: Instant) {
-        let (sent, spent) = match origin {
-            Origin::Duplicate | Origin::Parity => (0, bytes as u64),
-            Origin::Ack | Origin::New | Origin::Retransmit | Origin::TailLossProbe => (bytes as u64, 0),
-        };
+        let bytes = bytes as u64;
+        let (sent, spent) = if origin.is_redundancy() { (0, bytes) } else { (bytes, 0) };
         self.enter(remote, sent, spent, now);
     }
 

@@ -92,3 +92,25 @@ fn a_plan_leaves_the_one_before_what_it_has_not_spent() {
     assert!(parity.sent >= 8, "{parity:?}");
     assert_eq!(parity.unsent_state, 0, "all that was planned has left");
 }
+
+/// An answer does not tell which of the two instances arrived, and the peer's report of a FIN whose copy it
+/// used would come too late.
+#[test]
+fn what_left_twice_tells_nothing_of_losses() {
+    let mut tcp = TcpConfig::planned(50);
+    tcp.mechanisms.planner =
+        Some(PlannerConfig { max_overhead: 50, assumed_loss: 100_000, ..PlannerConfig::default() });
+    tcp.mechanisms.corrective = None;
+    let mut pair = Pair::new(1);
+    let listener = pair.listen(B, 80, ListenConfig { tcp: tcp.clone(), ..ListenConfig::default() });
+    let (at_a, at_b) = pair.established_at(listener, &ConnectConfig { tcp, ..ConnectConfig::default() });
+    pair.write(A, at_a, b"x").expect("taken");
+    pair.shutdown(A, at_a);
+    pair.run(Duration::from_secs(1));
+    let copies = pair.a.conn_stats(at_a).expect("there").counters;
+    assert_eq!((copies.syn_copies, copies.copies_sent), (1, 1));
+    pair.shutdown(B, at_b);
+    pair.run(Duration::from_secs(100));
+    let facts: Vec<_> = pair.a.paths(pair.now).map(|(_, _, facts)| facts.loss).collect();
+    assert_eq!(facts, [None], "nothing is known");
+}

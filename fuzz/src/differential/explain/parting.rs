@@ -1,4 +1,5 @@
-//! Differences after which the two connections are in different states, for a known reason: nothing that follows is compared.
+//! Differences after which both connections are in different states, for a known reason: later events are not
+//! compared.
 
 use std::cmp::Ordering;
 
@@ -12,10 +13,10 @@ use crate::differential::record::{Deed, Packet, Record};
 
 /// `tcpi_ca_state` of CWR; of recoveries it is larger.
 const CWR: i64 = 2;
-/// That of the recovery after a timeout.
+/// `tcpi_ca_state` of the recovery after a timeout.
 const LOSS: i64 = 4;
 
-/// How far apart two events are at most that may have the same time stamp, or neighbours, microseconds.
+/// Maximum interval of two events whose time stamps may be equal or adjacent, microseconds.
 const STAMP_TICK: i64 = 2_000;
 
 /// Sequence numbers of scripts that are beyond every window.
@@ -192,7 +193,7 @@ fn is_behind_data(difference: &Difference, ours: &Record, _: &Record) -> bool {
         found |= is_pure && last.ack == una && (last.seq > newest || last.window == 0) && outstanding;
         (newest, una) = (newest.max(last.seq), una.max(last.ack));
     }
-    // A probe that was answered so is remembered for longer.
+    // A probe with such an answer is remembered for longer.
     if is_about(difference, "snd_ssthresh") {
         found = data(ours, difference.step).any(|packet| is_probe(ours, packet)) && newest > 1;
     }
@@ -205,7 +206,7 @@ fn is_probe(record: &Record, packet: &Packet) -> bool {
     by_timer && record.packets().any(|other| other.at < packet.at && other.seq == packet.seq && other.len > 0)
 }
 
-/// The segments with data that a timer sent up to a step, in order.
+/// Returns the data segments that a timer sent up to a step, in order.
 fn by_timer(record: &Record, step: usize) -> Vec<&Packet> {
     let steps = record.steps.iter().take(step + 1);
     let late = steps.flat_map(|step| step.deeds.iter().map(move |deed| (step.at, deed)));

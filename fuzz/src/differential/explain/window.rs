@@ -1,4 +1,4 @@
-//! Where the two congestion windows differ on purpose, and the data that a larger one lets go.
+//! Deliberate differences of the congestion windows, and the data that a larger window permits.
 
 use super::parting::was_sent_twice;
 use super::{Last, SACK, arrivals, has_option};
@@ -10,7 +10,7 @@ const CWR: i64 = 2;
 const RECOVERY: i64 = 3;
 const LOSS: i64 = 4;
 
-/// How much later than it takes place an event is in the kernel's record, microseconds at most.
+/// Maximum delay of an event in the kernel's record, microseconds.
 pub(super) const CAPTURE: i64 = 300;
 
 /// Segments of the initial window, of which Linux takes as many as used at least.
@@ -65,7 +65,7 @@ fn is_taken_back(ours: &Record, kernel: &Record, step: usize) -> bool {
     value(kernel, step, "lost") == Some(0) && same("lost") && same("snd_ssthresh")
 }
 
-/// The highest number sent at each retransmission up to a step.
+/// Returns the highest number sent at each retransmission up to a step.
 pub(super) fn recovery_points(record: &Record, step: usize) -> Vec<i64> {
     let mut highest = 1;
     let mut points = Vec::new();
@@ -104,15 +104,15 @@ pub(super) fn is_from_flight(difference: &Difference, ours: &Record, kernel: &Re
         && [before, other].into_iter().flatten().any(differs)
 }
 
-/// The bytes that were sent up to a step and that nothing has acknowledged or reported; without SACK a
-/// duplicate stands for a segment.
+/// Returns the bytes that were sent up to a step and neither acknowledged nor reported; without SACK a
+/// duplicate counts as a segment.
 fn in_flight(record: &Record, step: usize) -> i64 {
     let of = |name| value(record, step, name).unwrap_or(0);
     let counted = if has_option(record, step, SACK) { 0 } else { of("sacked") * of("snd_mss") };
     outstanding(record, step).iter().map(|(from, to)| to - from).sum::<i64>() - counted
 }
 
-/// The segments behind them, as they were sent first.
+/// Returns the outstanding segments, as they were first sent.
 pub(super) fn outstanding(record: &Record, step: usize) -> Vec<(i64, i64)> {
     let una = acknowledged(record, step);
     let reports: Vec<Last> = (0..=step).filter_map(|step| Last::at(record, step)).collect();
@@ -250,7 +250,7 @@ pub(super) fn is_let_go(difference: &Difference, ours: &Record, kernel: &Record)
     })
 }
 
-/// The difference of the windows at a mark.
+/// Returns the difference of the windows at a mark.
 fn of_window(step: usize, ours: i64, kernel: i64) -> Difference {
     Difference {
         step,
@@ -403,7 +403,7 @@ pub(super) fn is_window_full(values: &Values) -> bool {
     flight.zip(of("snd_cwnd")).is_some_and(|(flight, window)| flight >= window)
 }
 
-/// The values of the first mark behind what was sent at a step: timers send after a mark.
+/// Returns the values of the first mark after the segments of a step: timers send after a mark.
 pub(super) fn next_mark(record: &Record, step: usize) -> Option<&Values> {
     let is_by_timer = record.steps.get(step).is_some_and(|step| mark(step).is_some());
     record.steps.iter().skip(step + usize::from(is_by_timer)).find_map(mark)
@@ -622,7 +622,7 @@ pub(super) fn end(packet: &Packet) -> i64 {
     packet.seq + packet.len + i64::from(packet.has('F'))
 }
 
-/// The data segments up to a step, FINs included.
+/// Returns the data segments up to a step, FINs included.
 pub(super) fn data(record: &Record, step: usize) -> impl Iterator<Item = &Packet> {
     let deeds = record.steps.iter().take(step + 1).flat_map(|step| &step.deeds);
     deeds.filter_map(|deed| match deed {
@@ -644,7 +644,7 @@ pub(super) fn field(values: &Values, name: &str) -> Option<i64> {
     values.iter().find(|(other, _)| other == name)?.1
 }
 
-/// A value at the last mark up to a step.
+/// Returns a value at the last mark up to a step.
 pub(super) fn value(record: &Record, step: usize, name: &str) -> Option<i64> {
     field(record.steps.iter().take(step + 1).rev().find_map(mark)?, name)
 }

@@ -1,22 +1,22 @@
-//! `bpf(2)`: creates programs and maps and ties them to interfaces. The results are descriptors, and
-//! everything goes with the last of them, however the process ends.
+//! `bpf(2)`: creates programs and maps and attaches them to interfaces. The results are descriptors; the
+//! kernel removes a program or map with its last descriptor, also after a crash.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use super::{Instruction, Kind};
 
-/// Commands of `bpf(2)`, and where a program may be tied to (linux/bpf.h).
+/// Commands of `bpf(2)`, and attach types of programs (linux/bpf.h).
 const MAP_CREATE: libc::c_long = 0;
 const MAP_UPDATE: libc::c_long = 2;
 const PROG_LOAD: libc::c_long = 5;
 const LINK_CREATE: libc::c_long = 28;
 const BPF_XDP: u32 = 37;
 const TCX_INGRESS: u32 = 46;
-/// `BPF_MAP_TYPE_XSKMAP`: sockets of AF_XDP by number.
+/// `BPF_MAP_TYPE_XSKMAP`: AF_XDP sockets by number.
 const MAP_OF_SOCKETS: u32 = 17;
 
-/// The attributes of `BPF_PROG_LOAD`, as far as they are used.
+/// The attributes of `BPF_PROG_LOAD` that are used.
 #[repr(C)]
 struct Load {
     program_type: u32,
@@ -26,7 +26,7 @@ struct Load {
     rest: [u32; 12],
 }
 
-/// Those of `BPF_LINK_CREATE`.
+/// The attributes of `BPF_LINK_CREATE`.
 #[repr(C)]
 struct Tie {
     program: u32,
@@ -36,7 +36,7 @@ struct Tie {
     rest: [u32; 8],
 }
 
-/// Those of `BPF_MAP_CREATE`.
+/// The attributes of `BPF_MAP_CREATE`.
 #[repr(C)]
 struct NewMap {
     map_type: u32,
@@ -46,7 +46,7 @@ struct NewMap {
     rest: [u32; 12],
 }
 
-/// Those of `BPF_MAP_UPDATE_ELEM`.
+/// The attributes of `BPF_MAP_UPDATE_ELEM`.
 #[repr(C)]
 struct Put {
     map: u32,
@@ -56,19 +56,19 @@ struct Put {
     flags: u64,
 }
 
-/// Place in which a program of the kind [`Kind::Xdp`] runs (`XDP_FLAGS_*` of linux/if_link.h).
+/// Where a program of the kind [`Kind::Xdp`] runs (`XDP_FLAGS_*` of linux/if_link.h).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum XdpMode {
-    /// The kernel, for any interface, once it has made its own buffer of the frame.
+    /// In the kernel, on any interface, once the kernel has its own buffer for the frame.
     Generic = 1 << 1,
-    /// The interface's driver.
+    /// In the interface's driver.
     Native = 1 << 2,
 }
 
 /// Loads a program.
 ///
 /// # Errors
-/// The kernel's refusal: EPERM without the right.
+/// The kernel's error: EPERM without the right.
 pub(crate) fn load(kind: Kind, program: &[Instruction]) -> io::Result<OwnedFd> {
     let license = c"Apache-2.0";
     let attributes = Load {
@@ -78,13 +78,13 @@ pub(crate) fn load(kind: Kind, program: &[Instruction]) -> io::Result<OwnedFd> {
         license: license.as_ptr() as u64,
         rest: [0; 12],
     };
-    // SAFETY: these are the attributes of BPF_PROG_LOAD; what they point to (instructions and a string that
-    // ends in zero) outlives the call.
+    // SAFETY: these are the attributes of BPF_PROG_LOAD; the instructions and the zero-terminated string that
+    // they point to outlive the call.
     unsafe { descriptor(PROG_LOAD, &attributes) }
 }
 
-/// Runs a program of the kind [`Kind::SchedCls`] on what comes in at an interface, until the descriptor is
-/// closed.
+/// Runs a program of the kind [`Kind::SchedCls`] on frames that arrive at an interface, until the descriptor
+/// is closed.
 ///
 /// # Errors
 /// `InvalidInput` before Linux 6.6; EPERM without CAP_NET_ADMIN.
@@ -92,37 +92,38 @@ pub(crate) fn run_on_ingress(program: BorrowedFd<'_>, interface: u32) -> io::Res
     tie(program, interface, TCX_INGRESS, 0)
 }
 
-/// Runs a program of the kind [`Kind::Xdp`] on what comes in at an interface, until the descriptor is closed.
+/// Runs a program of the kind [`Kind::Xdp`] on frames that arrive at an interface, until the descriptor is
+/// closed.
 ///
 /// # Errors
-/// EBUSY or EEXIST where another program runs already; EPERM without CAP_NET_ADMIN; others where the driver
-/// cannot.
+/// EBUSY or EEXIST if the interface has another program; EPERM without CAP_NET_ADMIN; others if the driver
+/// does not support it.
 pub(crate) fn run_on_frames(program: BorrowedFd<'_>, interface: u32, mode: XdpMode) -> io::Result<OwnedFd> {
     tie(program, interface, BPF_XDP, mode as u32)
 }
 
 fn tie(program: BorrowedFd<'_>, interface: u32, attach_type: u32, flags: u32) -> io::Result<OwnedFd> {
     let attributes = Tie { program: program.as_raw_fd() as u32, interface, attach_type, flags, rest: [0; 8] };
-    // SAFETY: these are the attributes of BPF_LINK_CREATE, and they point to nothing.
+    // SAFETY: these are the attributes of BPF_LINK_CREATE, and they contain no pointer.
     unsafe { descriptor(LINK_CREATE, &attributes) }
 }
 
-/// A map with room for so many sockets of AF_XDP.
+/// Creates a map for up to `most` AF_XDP sockets.
 ///
 /// # Errors
-/// EPERM without CAP_BPF and CAP_NET_ADMIN; EINVAL where the kernel has no AF_XDP.
+/// EPERM without CAP_BPF and CAP_NET_ADMIN; EINVAL if the kernel has no AF_XDP.
 pub(crate) fn socket_map(most: u32) -> io::Result<OwnedFd> {
     let word = size_of::<u32>() as u32;
     let attributes =
         NewMap { map_type: MAP_OF_SOCKETS, key_size: word, value_size: word, most, rest: [0; 12] };
-    // SAFETY: these are the attributes of BPF_MAP_CREATE, and they point to nothing.
+    // SAFETY: these are the attributes of BPF_MAP_CREATE, and they contain no pointer.
     unsafe { descriptor(MAP_CREATE, &attributes) }
 }
 
-/// Puts a socket of AF_XDP into a map of [`socket_map`]. It leaves the map when it is closed.
+/// Enters an AF_XDP socket in a map of [`socket_map`]. The kernel removes it when the socket is closed.
 ///
 /// # Errors
-/// `InvalidInput` for a number that the map has no room for, and for a descriptor that is no such socket.
+/// `InvalidInput` for a number beyond the size of the map, and for a descriptor that is no such socket.
 pub(crate) fn put_socket(map: BorrowedFd<'_>, number: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
     let value = socket.as_raw_fd() as u32;
     let attributes = Put {
@@ -132,27 +133,27 @@ pub(crate) fn put_socket(map: BorrowedFd<'_>, number: u32, socket: BorrowedFd<'_
         value: (&raw const value) as u64,
         flags: 0,
     };
-    // SAFETY: these are the attributes of BPF_MAP_UPDATE_ELEM; key and value are words, as the map has them,
-    // and outlive the call.
+    // SAFETY: these are the attributes of BPF_MAP_UPDATE_ELEM; key and value are words, as in the map, and
+    // outlive the call.
     unsafe { command(MAP_UPDATE, &attributes) }.map(drop)
 }
 
-/// The descriptor that a command of `bpf(2)` makes.
+/// Runs a command of `bpf(2)` that creates a descriptor, and returns it.
 ///
 /// # Safety
-/// The attributes must be those of the command, and what they point to must be valid; the kernel only reads
-/// it.
+/// The attributes must be those of the command, and their pointers must be valid; the kernel only reads the
+/// memory.
 unsafe fn descriptor<T>(number: libc::c_long, attributes: &T) -> io::Result<OwnedFd> {
     // SAFETY: by the contract of this function.
     let fd = unsafe { command(number, attributes) }?;
-    // SAFETY: bpf(2) has made this descriptor, and nobody else knows it.
+    // SAFETY: bpf(2) has created this descriptor, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// The answer of a command of `bpf(2)`.
+/// Runs a command of `bpf(2)` and returns its result.
 ///
 /// # Safety
-/// As [`descriptor`].
+/// As for [`descriptor`].
 unsafe fn command<T>(number: libc::c_long, attributes: &T) -> io::Result<i32> {
     let size = size_of::<T>() as libc::c_uint;
     // SAFETY: by the contract of this function; the reference outlives the call.
@@ -168,7 +169,7 @@ unsafe fn command<T>(number: libc::c_long, attributes: &T) -> io::Result<i32> {
 #[cfg(test)]
 pub(crate) fn answer(program: BorrowedFd<'_>, frame: &[u8]) -> io::Result<u32> {
     const PROG_TEST_RUN: libc::c_long = 10;
-    /// Its attributes, as far as they are used.
+    /// The attributes of `BPF_PROG_TEST_RUN` that are used.
     #[repr(C)]
     struct Run {
         program: u32,
@@ -183,8 +184,8 @@ pub(crate) fn answer(program: BorrowedFd<'_>, frame: &[u8]) -> io::Result<u32> {
     let frame = frame.as_ptr() as u64;
     let mut run = Run { program, answer: 0, len, len_out: 0, frame, frame_out: 0, rest: [0; 12] };
     let size = size_of::<Run>() as libc::c_uint;
-    // SAFETY: these are the attributes of BPF_PROG_TEST_RUN; the frame outlives the call, and the answer goes
-    // to `run`.
+    // SAFETY: these are the attributes of BPF_PROG_TEST_RUN; the frame outlives the call, and the kernel
+    // writes only to `run`.
     match unsafe { libc::syscall(libc::SYS_bpf, PROG_TEST_RUN, &raw mut run, size) } {
         0 => Ok(run.answer),
         _ => Err(io::Error::last_os_error()),

@@ -11,13 +11,13 @@ use crate::run::request::Reply;
 
 type Fields = [(Option<String>, Argument)];
 
-/// Where `msg_name` goes to.
+/// Returns the destination in `msg_name`.
 pub(super) fn address(arguments: Arguments<'_>, usual: SocketAddr) -> Result<SocketAddr, Misuse> {
     let named = field(arguments.message(), "msg_name");
     address_of(named, usual).map_err(|error| format!("{}: {error}", arguments.call.name))
 }
 
-/// The entries of `msg_control`.
+/// Returns the entries of `msg_control`.
 fn entries<'a>(arguments: Arguments<'a>) -> Result<Option<Vec<&'a Fields>>, Misuse> {
     let list = match field(arguments.message(), "msg_control") {
         None | Some(Argument::Usual) => return Ok(None),
@@ -35,7 +35,7 @@ fn number(fields: &Fields, name: &str) -> Result<Option<i64>, Misuse> {
     field(fields, name).map_or(Ok(None), value_of)
 }
 
-/// The control messages that a script sends beside its data: one number in each.
+/// Returns the control messages of a write, each with one number.
 pub(super) fn control(arguments: Arguments<'_>) -> Result<Vec<Control>, Misuse> {
     let message = |fields: &Fields| {
         let number = |name: &str| number(fields, name).map(|value| value.unwrap_or(0) as i32);
@@ -45,7 +45,7 @@ pub(super) fn control(arguments: Arguments<'_>) -> Result<Vec<Control>, Misuse> 
     entries(arguments)?.unwrap_or_default().into_iter().map(message).collect()
 }
 
-/// The control messages that recvmsg() returns beside its data.
+/// Checks the control messages that recvmsg() returned.
 pub(super) fn check(arguments: Arguments<'_>, reply: &Reply, scene: &Scene<'_>) -> Result<(), Misuse> {
     if let Some(expected) =
         number(arguments.message(), "msg_flags")?.filter(|flags| *flags as i32 != reply.flags)
@@ -70,7 +70,7 @@ pub(super) fn check(arguments: Arguments<'_>, reply: &Reply, scene: &Scene<'_>) 
 
 fn check_one(fields: &Fields, found: &Control, scene: &Scene<'_>) -> Result<(), Misuse> {
     let v6 = scene.settings.local_ip.is_ipv6();
-    // These two names stand for those of the IP version.
+    // The script's two names mean those of the IP version in use.
     let (level, kind) = match (v6, found.level, found.kind) {
         (true, libc::SOL_IPV6, libc::IPV6_RECVERR) => (libc::SOL_IP, libc::IP_RECVERR),
         (_, level, kind) => (level, kind),
@@ -101,7 +101,7 @@ fn check_one(fields: &Fields, found: &Control, scene: &Scene<'_>) -> Result<(), 
     }
 }
 
-/// `{scm_sec=0, scm_nsec=10000000}`: the time of the script at which it happened.
+/// Checks `{scm_sec=0, scm_nsec=10000000}`, a time of the script.
 fn check_stamp(expected: &Fields, found: &[u8], scene: &Scene<'_>) -> Result<(), Misuse> {
     let eight = |at: usize| {
         let bytes = found.get(at..).and_then(|rest| rest.first_chunk());
@@ -117,7 +117,7 @@ fn check_stamp(expected: &Fields, found: &[u8], scene: &Scene<'_>) -> Result<(),
     Ok(())
 }
 
-/// `{ee_errno=ENOMSG, ee_origin=…, ee_type=0, ee_code=0, ee_info=…, ee_data=0}`.
+/// Checks `{ee_errno=ENOMSG, ee_origin=…, ee_type=0, ee_code=0, ee_info=…, ee_data=0}`.
 fn check_error(expected: &Fields, found: &[u8]) -> Result<(), Misuse> {
     let four = |at: usize| {
         let bytes = found.get(at..).and_then(|rest| rest.first_chunk());

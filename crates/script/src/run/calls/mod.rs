@@ -1,6 +1,7 @@
-//! The system calls of a script: what they ask of a system, and whether they bring what they should.
+//! The system calls of a script: makes them, and compares their results with the script.
 //!
-//! A descriptor is what the script calls it: `socket(…) = 3` makes 3, whatever number the system gives out.
+//! The script numbers its descriptors: after `socket(…) = 3` the descriptor is 3, whatever number the system
+//! returned.
 
 mod message;
 mod options;
@@ -31,11 +32,11 @@ pub(super) enum Return {
     Errno(i32),
 }
 
-/// The state of a script beside its calls.
+/// The script's state that calls use.
 pub(super) struct Scene<'a> {
-    /// The connections that its packets belong to.
+    /// The connections of its packets.
     pub(super) flows: &'a mut Flows,
-    /// The settings that it has made.
+    /// Its settings.
     pub(super) settings: &'a Settings,
     /// Microseconds since 1970 at the start of the script.
     pub(super) start_of_day: u64,
@@ -44,7 +45,7 @@ pub(super) struct Scene<'a> {
 /// A descriptor of the script.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Known {
-    /// The system's number.
+    /// The system's descriptor.
     fd: i32,
     /// Stream offsets of the next byte to write and to read.
     written: u64,
@@ -54,7 +55,7 @@ struct Known {
 /// See the [module](self).
 pub(super) struct Calls {
     table: BTreeMap<i64, Known>,
-    /// The socket that assertions are about: the last one accepted or connected.
+    /// The socket of assertions: the last one accepted or connected.
     watched: Option<i32>,
     caller: Caller,
 }
@@ -64,17 +65,16 @@ impl Calls {
         Calls { table: BTreeMap::new(), watched: None, caller: Caller::new(system) }
     }
 
-    /// The system's number of the socket that assertions are about.
+    /// Returns the system's descriptor of the socket that assertions use.
     pub(super) fn watched(&self) -> Option<i32> {
         self.watched
     }
 
-    /// Where the answer of the call that was begun comes.
+    /// Returns the slot for the result of the current call.
     pub(super) fn slot(&self) -> &Arc<Slot> {
         self.caller.slot()
     }
 
-    /// Begins a call.
     pub(super) fn begin(&mut self, call: &Call, scene: &mut Scene<'_>) -> Result<(), Misuse> {
         let arguments = Arguments { call };
         let request = self.request(arguments, scene)?;
@@ -82,7 +82,7 @@ impl Calls {
         Ok(())
     }
 
-    /// Returns the result of the call that was begun, once it has come back.
+    /// Returns the result of the current call, once it has returned.
     pub(super) fn finish(&mut self, call: &Call, scene: &mut Scene<'_>) -> Result<Option<Return>, Misuse> {
         let Some(answer) = self.caller.take() else { return Ok(None) };
         self.take(Arguments { call }, answer, scene).map(Some)
@@ -129,7 +129,7 @@ impl Calls {
         })
     }
 
-    /// The system's number of the descriptor at `index`; -1 if it is not open.
+    /// Returns the system's descriptor of the argument at `index`; -1 if it is not open.
     fn fd(&self, arguments: Arguments<'_>, index: usize) -> Result<i32, Misuse> {
         let named = arguments.number(index)?;
         Ok(self.table.get(&named).map_or(-1, |known| known.fd))
@@ -157,7 +157,7 @@ impl Calls {
         Ok(Request::Send { fd, data, flags, to, control: message::control(arguments)? })
     }
 
-    /// A call that connects a socket which has no connection begins a new one.
+    /// Records a new connection if the call connects a socket that has none.
     fn begin_connection(
         &mut self,
         arguments: Arguments<'_>,
@@ -167,7 +167,7 @@ impl Calls {
         let fd = self.fd(arguments, 0)?;
         let room = 1;
         let state = Request::GetOption { fd, level: libc::SOL_TCP, name: libc::TCP_INFO, room };
-        if self.caller.ask(state).is_ok_and(|info| info.bytes.first() != Some(&TCP_CLOSE)) {
+        if self.caller.call_at_once(state).is_ok_and(|info| info.bytes.first() != Some(&TCP_CLOSE)) {
             return Ok(());
         }
         let local = self.own_address(fd);
@@ -179,13 +179,13 @@ impl Calls {
         Ok(())
     }
 
-    /// The address of a socket, as it stands in packets.
+    /// Returns the address of a socket, as in packets.
     fn own_address(&self, fd: i32) -> Option<SocketAddr> {
-        let addr = self.caller.ask(Request::Name { fd }).ok()?.addr?;
+        let addr = self.caller.call_at_once(Request::Name { fd }).ok()?.addr?;
         Some(SocketAddr::new(addr.ip().to_canonical(), addr.port()))
     }
 
-    /// Takes what a call answers: judges what it brings beside its value, and notes what it changes.
+    /// Processes the result of a call: checks its data, and records what it changes.
     fn take(
         &mut self,
         arguments: Arguments<'_>,
@@ -231,7 +231,7 @@ impl Calls {
         Ok(Return::Value(reply.value))
     }
 
-    /// Names a new descriptor as the script does.
+    /// Adds a new descriptor under the script's number.
     fn add(&mut self, arguments: Arguments<'_>, fd: i32) -> i64 {
         let name = match arguments.call.result {
             Expected::Value(name) if name >= 0 => name,
@@ -243,7 +243,7 @@ impl Calls {
         name
     }
 
-    /// The bytes must be those of the stream, and a message what the script says.
+    /// Checks that the bytes are those of the stream, and that a message is the expected one.
     fn take_bytes(
         &mut self,
         arguments: Arguments<'_>,
@@ -259,7 +259,7 @@ impl Calls {
             return Ok(());
         }
         let count = usize::try_from(reply.value).unwrap_or(0);
-        // An urgent byte may have left the stream in front of these.
+        // An urgent byte may have been removed from the stream before these.
         let start = [known.read, known.read + 1]
             .into_iter()
             .find(|start| flags & libc::MSG_TRUNC != 0 || reply.bytes == stream::bytes(*start, count))

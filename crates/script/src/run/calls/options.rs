@@ -1,11 +1,11 @@
-//! `setsockopt`, `getsockopt` and `ioctl`: values as scripts write them.
+//! `setsockopt`, `getsockopt` and `ioctl`: values in the script's notation.
 
 use crate::ast::Argument;
 use crate::run::arguments::{Arguments, Misuse, value_of};
 use crate::run::names;
 use crate::run::request::Request;
 
-/// Most bytes that a script asks for.
+/// Maximum length of an option value, bytes.
 const MAX_ROOM: usize = 512;
 
 fn level_and_name(arguments: Arguments<'_>) -> Result<(i32, i32), Misuse> {
@@ -39,7 +39,7 @@ pub(super) fn get_request(arguments: Arguments<'_>, fd: i32) -> Result<Request, 
     Ok(Request::GetOption { fd, level, name, room: room.unwrap_or(MAX_ROOM).min(MAX_ROOM) })
 }
 
-/// A value as the C library has it: numbers of four bytes (of eight with `wide`), or text.
+/// Returns a value as in C: numbers of four bytes (of eight with `wide`), or text.
 fn bytes_of(argument: &Argument, wide: bool) -> Result<Vec<u8>, Misuse> {
     match argument {
         Argument::Text(text) => Ok(unescaped(text)),
@@ -56,7 +56,7 @@ fn bytes_of(argument: &Argument, wide: bool) -> Result<Vec<u8>, Misuse> {
     }
 }
 
-/// `\xNN` stands for a byte.
+/// Replaces `\xNN` by a byte.
 fn unescaped(text: &str) -> Vec<u8> {
     let mut parts = text.split("\\x");
     let mut bytes = parts.next().unwrap_or("").as_bytes().to_vec();
@@ -68,7 +68,7 @@ fn unescaped(text: &str) -> Vec<u8> {
     bytes
 }
 
-/// The value that getsockopt() returns: numbers, or text.
+/// Checks the value that getsockopt() returned: numbers, or text.
 pub(super) fn check(arguments: Arguments<'_>, bytes: &[u8]) -> Result<(), Misuse> {
     let wanted = match arguments.at(3) {
         None | Some(Argument::Usual) => return Ok(()),
@@ -88,7 +88,7 @@ pub(super) fn check(arguments: Arguments<'_>, bytes: &[u8]) -> Result<(), Misuse
             Err(format!("{name}: expected \"{expected}\", it is \"{found}\""))
         };
     }
-    // Linux gives a byte where a byte is enough.
+    // Linux may return a single byte.
     let found = if bytes.len() < 4 { [bytes, &[0; 4][bytes.len()..]].concat() } else { bytes.to_vec() };
     if found.get(..expected.len()) == Some(&expected) {
         return Ok(());
@@ -101,7 +101,7 @@ pub(super) fn check(arguments: Arguments<'_>, bytes: &[u8]) -> Result<(), Misuse
     Err(format!("{name}: expected [{}], it is [{}]", list(&expected), list(&found)))
 }
 
-/// A number that a call hands back through a pointer: `[n]`; nothing is checked with `...`.
+/// Checks a number that a call returns through a pointer: `[n]`; `...` accepts all.
 pub(super) fn check_value(arguments: Arguments<'_>, index: usize, actual: i64) -> Result<(), Misuse> {
     match arguments.value(index)? {
         Some(expected) if expected != actual => {

@@ -9,7 +9,7 @@ use crate::run::request::Request;
 
 type Fields = [(Option<String>, Argument)];
 
-/// The entries of a poll list, or the events of epoll_wait(): one record or several.
+/// Returns the entries of a poll list, or the events of epoll_wait(): one record or several.
 fn records<'a>(arguments: Arguments<'a>, index: usize) -> Result<Vec<&'a Fields>, Misuse> {
     let list = match arguments.at(index) {
         Some(Argument::List(list)) => list.as_slice(),
@@ -23,12 +23,12 @@ fn records<'a>(arguments: Arguments<'a>, index: usize) -> Result<Vec<&'a Fields>
     list.iter().map(record).collect()
 }
 
-/// Returns the value of a field; `None` if it is not there, or left open.
+/// Returns the value of a field; `None` if it is missing or `...`.
 fn number(fields: &Fields, name: &str) -> Result<Option<i64>, Misuse> {
     field(fields, name).map_or(Ok(None), value_of)
 }
 
-/// Returns the value that the program has put beside the events: `fd`, `ptr`, `u32` or `u64`.
+/// Returns the program's data of an event: `fd`, `ptr`, `u32` or `u64`.
 fn data(fields: &Fields) -> Result<Option<u64>, Misuse> {
     for name in ["fd", "ptr", "u32", "u64"] {
         if let Some(number) = number(fields, name)? {
@@ -39,13 +39,13 @@ fn data(fields: &Fields) -> Result<Option<u64>, Misuse> {
 }
 
 impl Calls {
-    /// The request of a call that watches descriptors; `None` if it is another one.
+    /// Returns the request of a call that watches descriptors; `None` for other calls.
     pub(super) fn watch_request(&self, arguments: Arguments<'_>) -> Result<Option<Request>, Misuse> {
         Ok(Some(match arguments.call.name.as_str() {
             "poll" => {
                 let entries = records(arguments, 0)?.into_iter().map(|fields| {
                     let named = number(fields, "fd")?.ok_or("poll: an entry needs fd=N")?;
-                    // poll() reports descriptors that are not open, and passes over negative ones.
+                    // poll() reports descriptors that are not open, and ignores negative ones.
                     let fd = self
                         .table
                         .get(&named)

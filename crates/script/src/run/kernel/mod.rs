@@ -1,7 +1,7 @@
-//! The kernel's TCP as what a script runs against: real sockets in a network namespace of their own, a
-//! TUN device for the packets, and real time.
+//! The kernel's TCP as the target of a script: real sockets in their own network namespace, a TUN device for
+//! the packets, and real time.
 //!
-//! The packets are taken by the thread that plays the script, the calls are made by another one.
+//! The thread that runs the script reads the packets; another thread makes the calls.
 
 mod namespace;
 mod system;
@@ -26,15 +26,15 @@ use system::KernelSystem;
 
 pub(crate) use namespace::{Refused, World};
 
-/// How long one look at the device waits at most: a call that blocks is looked after this often.
+/// Maximum time of one wait for the device: blocked calls are checked at this interval.
 const SLICE: Duration = Duration::from_millis(1);
-/// How long a call that does not last may take.
+/// Maximum time of a call that may not block.
 const CALL_LIMIT: Duration = Duration::from_secs(1);
-/// Fields of TCP_INFO that are measured.
+/// Fields of TCP_INFO that are measured in real time.
 const REAL_TIMES: &[&str] = &["rtt", "min_rtt"];
-/// How late the machine may be in real time, beside what a script tolerates.
+/// Permitted lateness of the machine, microseconds, in addition to the script's tolerance.
 pub(crate) const LATENESS: i64 = 20_000;
-/// Scripts that last longer than this in real time are not run.
+/// Longer scripts are not run in real time.
 const MAX_SECONDS: i64 = 40;
 
 /// See the [module](self).
@@ -63,7 +63,7 @@ impl Kernel {
         }
     }
 
-    /// Takes every packet that is there; true if there was one of TCP.
+    /// Reads all available packets; returns true if one of them was TCP.
     fn take_packets(&mut self) -> Result<bool, String> {
         let mut buffer = vec![0; 70_000];
         let mut any = false;
@@ -76,14 +76,14 @@ impl Kernel {
         }
     }
 
-    /// Packets other than TCP (neighbour discovery, multicast reports) are ignored.
+    /// Records a TCP packet. Ignores others (neighbour discovery, multicast reports) and returns false.
     fn record(&mut self, packet: &[u8]) -> bool {
         let Ok(sent) = Sent::read(self.now(), packet, &OptionProfile::default()) else { return false };
         self.sent.push_back(sent);
         true
     }
 
-    /// Waits for a packet, at most so long.
+    /// Waits for a packet, at most for `limit`.
     fn wait(&self, limit: Duration) -> Result<(), String> {
         let mut entries = [PollFd::new(&self.device, PollFlags::IN)];
         let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) };
@@ -110,7 +110,7 @@ impl Backend for Kernel {
     fn step(&mut self, to: i64, _inclusive: bool) -> Result<bool, String> {
         let left = to - self.now();
         if left <= 0 {
-            // The packets that have left by now have left in time.
+            // Packets that have left by now were in time.
             return self.take_packets();
         }
         self.wait(SLICE.min(Duration::from_micros(left as u64)))?;
@@ -139,7 +139,7 @@ impl Backend for Kernel {
     }
 
     fn value(&self, name: &str, fd: Option<i32>) -> Option<i128> {
-        // To its program the kernel says of a socket in TIME-WAIT that it is closed.
+        // The kernel reports a socket in TIME-WAIT as closed.
         let name = if name == "TCP_TIME_WAIT" { "TCP_CLOSE" } else { name };
         if let Some(constant) = info::constant(name) {
             return Some(constant);
@@ -148,7 +148,7 @@ impl Backend for Kernel {
         let socket = self.system.get(fd?).ok()?;
         let bytes = sockopt::get(socket.as_fd(), libc::SOL_TCP, libc::TCP_INFO, 512).ok()?;
         let number = tcp_info::value(field, &bytes)?;
-        // Real time is not exact: to the millisecond, as scripts have it.
+        // Real time is not exact: round to the millisecond, as in scripts.
         Some(if REAL_TIMES.contains(&field) { (number + 500) / 1000 * 1000 } else { number })
     }
 
@@ -156,7 +156,7 @@ impl Backend for Kernel {
         true
     }
 
-    /// The timers of Linux are kept in a wheel whose slots are as wide as an eighth of the time to wait.
+    /// Linux keeps timers in a wheel whose slots are as wide as an eighth of the remaining time.
     fn lateness(&self, span: i64) -> i64 {
         span / 6
     }
@@ -166,7 +166,7 @@ impl Backend for Kernel {
     }
 }
 
-/// Why a script is not run against the kernel, if it is not.
+/// Returns why a script is not run against the kernel, if it is not.
 pub(crate) fn refusal(script: &Script, settings: &Settings) -> Option<String> {
     if let Some(reason) = &settings.not_on_the_kernel {
         return Some(format!("the script says: {reason}"));
@@ -178,7 +178,7 @@ pub(crate) fn refusal(script: &Script, settings: &Settings) -> Option<String> {
     settings.own_keys.iter().find_map(|(key, value)| namespace::missing(key, value))
 }
 
-/// Microseconds that a script takes at least.
+/// Returns the minimum duration of a script in microseconds.
 fn length(events: &[Event]) -> i64 {
     let mut last = 0;
     for event in events {

@@ -8,18 +8,18 @@ use brisk_packet_io::tun::{TunDevice, TunOptions};
 
 use crate::settings::Settings;
 
-/// Why a script cannot be run against the kernel here.
+/// Why a script cannot be run against this kernel.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Refused(pub(crate) String);
 
-/// A namespace that the thread is in, and its device.
+/// The namespace of the thread, with its device.
 pub(crate) struct World {
     pub(crate) device: TunDevice,
 }
 
-/// Settings of the namespace for every script: our defaults are those of Linux, these are the rest.
+/// Settings of the namespace for every script; our other defaults are those of Linux.
 const COMMON: &[(&str, &str)] = &[
-    // Twice our buffer: Linux counts its own records as well, and announces half.
+    // Twice our buffer: Linux counts its own records too, and advertises half.
     ("tcp_rmem", "4096 262144 6291456"),
     ("tcp_ecn", "2"),
     ("tcp_fastopen", "3"),
@@ -34,7 +34,7 @@ const COMMON: &[(&str, &str)] = &[
     ("conf/default/rp_filter", "0"),
 ];
 
-/// Settings of the suites that are written for Linux.
+/// Settings of test suites for Linux.
 const LINUX_SUITE: &[(&str, &str)] = &[
     ("tcp_rmem", "4096 540000 15728640"),
     ("tcp_wmem", "4096 262144 4194304"),
@@ -44,7 +44,7 @@ const LINUX_SUITE: &[(&str, &str)] = &[
     ("tcp_slow_start_after_idle", "0"),
 ];
 
-/// The setting of Linux that stands for a key of `--set`, with its value; `Err` says why there is none.
+/// Returns the Linux setting for a key of `--set`, with its value; `Err` is the reason why there is none.
 fn of_key(key: &str, value: &str) -> Result<Vec<(&'static str, String)>, String> {
     let flag = || if matches!(value, "on" | "1" | "true") { "1" } else { "0" }.to_owned();
     let buffer = || {
@@ -61,7 +61,7 @@ fn of_key(key: &str, value: &str) -> Result<Vec<(&'static str, String)>, String>
         ("ecn", "passive") => one("tcp_ecn", "2".to_owned()),
         ("ecn", _) => one("tcp_ecn", flag()),
         ("slow_start_after_idle", _) => one("tcp_slow_start_after_idle", flag()),
-        // Set at the socket: a namespace may not choose freely.
+        // Set at the socket, because a namespace may not choose every algorithm.
         ("congestion", "reno" | "cubic") => Ok(Vec::new()),
         ("time_wait_resets", _) => one("tcp_rfc1337", if value == "on" { "0" } else { "1" }.to_owned()),
         ("syn_retries", _) => one("tcp_syn_retries", value.to_owned()),
@@ -75,7 +75,7 @@ fn of_key(key: &str, value: &str) -> Result<Vec<(&'static str, String)>, String>
         ("reactive", "off") => one("tcp_early_retrans", "0".to_owned()),
         ("reactive", "rack_tlp") => one("tcp_early_retrans", "3".to_owned()),
         ("fast_open_key", _) => one("tcp_fastopen_key", value.to_owned()),
-        // The kernel always does.
+        // The kernel always does this.
         ("push_bursts", "on") => Ok(Vec::new()),
         ("mtu_probing", "off") => one("tcp_mtu_probing", "0".to_owned()),
         ("mtu_probing", "on_black_hole") => one("tcp_mtu_probing", "1".to_owned()),
@@ -95,13 +95,13 @@ fn micros(value: &str) -> String {
     }
 }
 
-/// Why the kernel cannot be set as a script sets our stack, if it cannot.
+/// Returns why the kernel has no equivalent of a setting, if it has none.
 pub(super) fn missing(key: &str, value: &str) -> Option<String> {
     of_key(key, value).err()
 }
 
 impl World {
-    /// Moves the calling thread into a fresh namespace that is set up as the script wants it.
+    /// Moves the calling thread into a fresh namespace with the settings of the script.
     pub(crate) fn new(settings: &Settings) -> Result<World, Refused> {
         let refused = |error: brisk_packet_io::OpenError| Refused(error.to_string());
         let namespace = Namespace::anonymous().map_err(refused)?;

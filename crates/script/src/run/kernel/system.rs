@@ -1,4 +1,4 @@
-//! The kernel's sockets, which block as they do for any program.
+//! The kernel's sockets, which block as in any program.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,17 +16,17 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use crate::run::request::{Reply, Request, System};
 
-/// Room for control messages, bytes.
+/// Buffer for control messages, bytes.
 const CONTROL_ROOM: usize = 1024;
 
-/// Most events that are asked for at once.
+/// Maximum number of events in one call.
 const MAX_EVENTS: usize = 1024;
 
 /// The descriptors of a script.
 pub(super) struct KernelSystem {
-    /// By their own number.
+    /// By descriptor.
     table: Mutex<BTreeMap<i32, Arc<OwnedFd>>>,
-    /// The congestion control that sockets begin with.
+    /// Initial congestion control of sockets.
     congestion: &'static str,
 }
 
@@ -72,7 +72,7 @@ impl KernelSystem {
             let count =
                 epoll::wait(fd, rustix::buffer::spare_capacity(&mut events), timespec(timeout).as_ref())?;
             let told = events.iter().map(|event| {
-                // The structure is packed.
+                // The structure is packed, so its fields are copied.
                 let (flags, data) = (event.flags, event.data);
                 (flags.bits(), data.u64())
             });
@@ -82,8 +82,7 @@ impl KernelSystem {
 
     fn poll(&self, asked: &[(i32, i16)], timeout: i32) -> Answer<Reply> {
         let fds: Vec<Option<Arc<OwnedFd>>> = asked.iter().map(|(fd, _)| self.get(*fd).ok()).collect();
-        // Descriptors that are not open are the script's affair: the kernel must not look at others of this
-        // process.
+        // Descriptors that the script has not opened belong to this process: the kernel must not poll them.
         let open = fds.iter().zip(asked).filter_map(|(fd, (_, events))| Some((fd.as_ref()?, *events)));
         let mut entries: Vec<PollFd<'_>> =
             open.map(|(fd, events)| PollFd::new(fd, PollFlags::from_bits_retain(events as u16))).collect();
@@ -100,7 +99,7 @@ impl KernelSystem {
     }
 }
 
-/// Milliseconds as a limit; a negative number is none.
+/// Converts milliseconds to a timeout; a negative number means none.
 fn timespec(millis: i32) -> Option<Timespec> {
     let millis = i64::from(u32::try_from(millis).ok()?);
     Some(Timespec { tv_sec: millis / 1000, tv_nsec: millis % 1000 * 1_000_000 })
@@ -109,7 +108,7 @@ fn timespec(millis: i32) -> Option<Timespec> {
 fn receive(fd: &OwnedFd, len: usize, flags: i32) -> io::Result<Reply> {
     let (mut bytes, mut room) = (vec![0; len], [0; CONTROL_ROOM]);
     let received = message::receive(fd.as_fd(), &mut bytes, &mut room, flags)?;
-    // With MSG_TRUNC more was thrown away than there is room for.
+    // MSG_TRUNC may report more bytes than fit the buffer.
     bytes.truncate(received.len);
     let control = control::parse(&room[..received.control_len]).unwrap_or_default();
     Ok(Reply { bytes, control, flags: received.flags, ..Reply::of(received.len as i64) })
@@ -221,7 +220,7 @@ impl System for KernelSystem {
         }
     }
 
-    /// A call that waits on a socket that is shut down comes back.
+    /// A call that blocks on a socket returns when the socket is shut down.
     fn hang_up(&self) {
         for fd in self.lock().values() {
             let _ = SockRef::from(fd.as_ref()).shutdown(Shutdown::Both);

@@ -1,7 +1,8 @@
-//! For a driver that goes from timer to timer and looks at everything in between: packet scripts.
+//! Calls for a driver that advances the clock timer by timer and inspects the host after each: packet
+//! scripts.
 //!
-//! Calls are made by another thread, so that those that block can. That thread calls
-//! [`VirtualWorld::returned`] after each of them, once it has stored the answer.
+//! Another thread makes the socket calls, because some of them block. It calls [`VirtualWorld::returned`]
+//! after each of them, once it has stored the result.
 
 use brisk_tcp::stack::Rx;
 
@@ -13,11 +14,11 @@ use brisk_wire::Instant;
 use std::sync::PoisonError;
 use std::time::Duration;
 
-/// Faults of the stack.
+/// Error for a bug of the stack.
 const RUNS_AWAY: &str = "the stack sends, or wants to be woken, for ever at one instant: a bug of the stack";
 
 impl VirtualWorld {
-    /// A world whose host is set to `settings`, and which the calling thread drives.
+    /// Returns a world with the host `settings`, whose driver is the calling thread.
     ///
     /// # Errors
     /// `EINVAL` if the settings contradict each other.
@@ -27,23 +28,23 @@ impl VirtualWorld {
         Ok(VirtualWorld::of(host))
     }
 
-    /// The time since the clock started.
+    /// Returns the time since the clock started.
     pub fn elapsed(&self) -> Duration {
         self.lock().host.now.saturating_since(START)
     }
 
-    /// The time of day at which the clock started, microseconds since 1970.
+    /// Returns the time of day at which the clock started, microseconds since 1970.
     pub fn start_of_day(&self) -> u64 {
         self.lock().host.time_of_day(START)
     }
 
-    /// Lets the next thing happen that is due before `to` after the start, or at it with `inclusive`: a timer
-    /// of the stack, or the end of a wait. False if there is none.
+    /// Advances to the next event that is due before `to` after the start, or also at it if `inclusive`: a
+    /// timer of the stack, or the timeout of a call. Returns false if there is none.
     ///
     /// # Errors
-    /// One line about a stack that runs away.
+    /// One line about a stack that does not become idle.
     pub fn step(&self, to: Duration, inclusive: bool) -> Result<bool, String> {
-        let mut inner = self.settle(self.lock());
+        let mut inner = self.await_callers(self.lock());
         let end = START + to;
         let due = inner.next_wake().filter(|due| *due < end || (inclusive && *due == end));
         let Some(due) = due else { return Ok(false) };
@@ -52,45 +53,45 @@ impl VirtualWorld {
             inner.host.reach(due);
         }
         let failed = inner.host.runs_away();
-        self.tell(&mut inner);
-        drop(self.settle(inner));
+        self.wake_sleepers(&mut inner);
+        drop(self.await_callers(inner));
         if failed { Err(RUNS_AWAY.to_owned()) } else { Ok(true) }
     }
 
-    /// Moves the clock to `to` after the start, before any more events. Events that are due just then stay
-    /// pending.
+    /// Sets the clock to `to` after the start without serving events. Events that are due then stay pending.
     pub fn set_clock(&self, to: Duration) {
         let mut inner = self.lock();
         inner.host.now = inner.host.now.max(START + to);
     }
 
-    /// A packet arrives.
+    /// Processes a packet that arrives.
     ///
     /// # Errors
-    /// One line about a stack that runs away.
+    /// One line about a stack that sends without end.
     pub fn arrive(&self, packet: &[u8]) -> Result<(), String> {
         let mut inner = self.lock();
-        // Before the first socket there is a stack already.
+        // The stack exists before the first socket here.
         let _ = inner.host.arrive(packet, Rx::default());
         let failed = inner.host.sends_without_end();
-        self.tell(&mut inner);
-        drop(self.settle(inner));
+        self.wake_sleepers(&mut inner);
+        drop(self.await_callers(inner));
         if failed { Err(RUNS_AWAY.to_owned()) } else { Ok(()) }
     }
 
-    /// The packets that have left since the last look, each with the time since the start.
+    /// Removes and returns the packets that have left, each with its time since the start.
     pub fn take_packets(&self) -> Vec<(Duration, Vec<u8>)> {
         let mut inner = self.lock();
         let since = |at: Instant| at.saturating_since(START);
         std::iter::from_fn(|| inner.host.next_packet()).map(|(at, packet)| (since(at), packet)).collect()
     }
 
-    /// Looks at the host.
+    /// Calls `look` with the host.
     pub fn look<T>(&self, look: impl FnOnce(&mut Host) -> T) -> T {
         look(&mut self.lock().host)
     }
 
-    /// Waits until the thread that makes calls sleeps in one, or `returned` says that it has come back.
+    /// Waits until the thread that makes calls sleeps in one, or `returned` reports that its call has
+    /// returned.
     pub fn await_caller(&self, mut returned: impl FnMut() -> bool) {
         let mut inner = self.lock();
         let sleeps = |inner: &Inner| inner.sleepers.iter().any(|sleeper| !sleeper.must_try);
@@ -99,16 +100,16 @@ impl VirtualWorld {
         }
     }
 
-    /// The thread that makes calls has come back from one.
+    /// Records that the thread that makes calls has returned from one.
     pub fn returned(&self) {
         let _inner = self.lock();
         self.changed.notify_all();
     }
 
-    /// The calls that wait answer `EINTR`, and all that will.
+    /// Ends all blocked and future blocking calls with `EINTR`.
     pub fn hang_up(&self) {
         let mut inner = self.lock();
         inner.ended = true;
-        self.tell(&mut inner);
+        self.wake_sleepers(&mut inner);
     }
 }

@@ -13,7 +13,6 @@ use crate::outcome::Arrived;
 use crate::seq_ranges::SeqRange;
 use crate::time::Duration;
 
-use super::one_time::ONE_TIME_REQUESTS;
 use crate::connection::gentle::plain_copy::PlainCopy;
 
 /// Timeout of a SYN whose round-trip time is not known (RFC 6298 section 2.1).
@@ -21,6 +20,8 @@ const SYN_TIMEOUT: Duration = Duration::from_secs(1);
 /// Segments that may be kept before the SYN-ACK is there, and their bytes: an initial window.
 const MAX_EARLY: usize = 16;
 pub(crate) const MAX_EARLY_BYTES: usize = 14_600;
+/// Segments that ask for a one-time cookie.
+const ONE_TIME_REQUESTS: u8 = 5;
 /// Least time between a SYN with data and the connection that insures it: on a short path half a round trip
 /// is less than any server takes to answer.
 const HEDGE_MIN: Duration = Duration::from_millis(50);

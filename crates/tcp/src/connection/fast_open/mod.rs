@@ -9,7 +9,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use arrayvec::ArrayVec;
-use brisk_wire::{FastOpen, Flags, SeqNum};
+use brisk_wire::{Cookie, FastOpen, Flags, SeqNum};
 
 use crate::congestion::sample::RtoEvent;
 use crate::connection::gentle::plain_copy::PlainCopy;
@@ -25,7 +25,6 @@ use crate::time::{Duration, Instant, Micros, TIMESTAMP_TICK};
 
 mod after_syn;
 mod client;
-mod one_time;
 mod server;
 
 pub(crate) use client::MAX_EARLY_BYTES;
@@ -520,6 +519,58 @@ impl Connection {
         } else if reduced && echoed.is_some_and(|echoed| echoed > since_last + TIMESTAMP_TICK) {
             self.tx.rate.on_spurious(now);
             self.counters.undos += 1;
+        }
+    }
+}
+
+/// One-time cookies, which travel outside the handshake ([`crate::fast_open::one_time`]).
+impl Connection {
+    /// A segment outside the handshake carries the option.
+    pub(crate) fn on_fast_open_option(&mut self, option: FastOpen) {
+        if option.cookie.is_empty() {
+            if self.fast_server_mut().is_some_and(|server| server.on_cookie_request()) {
+                self.rx.ack.force();
+            }
+        } else if let Some(client) = self.fast_client_mut().filter(|client| client.requests_left > 0) {
+            client.requests_left = 0;
+            client.report(Report::OneTime(option.cookie));
+        }
+    }
+
+    /// True if the client waits for a one-time cookie.
+    pub(crate) fn wants_one_time_cookie(&self) -> bool {
+        self.fast_server().is_some_and(|server| server.wants_cookie())
+    }
+
+    /// Hands a one-time cookie to the client, with the next segments.
+    pub(crate) fn give_one_time_cookie(&mut self, cookie: Cookie) {
+        if let Some(server) = self.fast_server_mut() {
+            server.give_cookie(cookie);
+        }
+    }
+
+    /// The Fast Open option of a segment outside the handshake that leaves now.
+    pub(crate) fn fast_open_option(&self) -> Option<FastOpen> {
+        let asks = self.fast_client().is_some_and(|client| client.requests_left > 0);
+        let cookie = || self.fast_server().and_then(|server| server.cookie()).map(FastOpen::with_cookie);
+        if asks { Some(FastOpen::REQUEST) } else { cookie() }
+    }
+
+    /// A segment outside the handshake left with this option.
+    pub(crate) fn on_fast_open_option_sent(&mut self) {
+        if let Some(client) = self.fast_client_mut() {
+            client.requests_left = client.requests_left.saturating_sub(1);
+        } else if let Some(server) = self.fast_server_mut() {
+            server.on_cookie_sent();
+        }
+    }
+
+    /// Bytes that this option will take of the next segment.
+    pub(crate) fn fast_open_option_len(&self) -> u32 {
+        match self.fast_open_option() {
+            Some(option) if option.cookie.is_empty() => 4,
+            Some(_) => 20,
+            None => 0,
         }
     }
 }

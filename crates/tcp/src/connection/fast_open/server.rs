@@ -5,7 +5,8 @@ use brisk_wire::{Cookie, FastOpen, SeqNum};
 
 use crate::fast_open::FastOpenOutcome;
 
-use super::one_time::{ONE_TIME_ANSWERS, OneTime};
+/// Segments that bring a one-time cookie.
+const ONE_TIME_ANSWERS: u8 = 3;
 
 /// The decision of the stack about a SYN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,6 +42,17 @@ pub(crate) struct Server {
     first_end: SeqNum,
     /// Further SYNs brought more, of which nothing is said yet.
     in_parts: bool,
+}
+
+/// How far the handing out of a one-time cookie has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum OneTime {
+    /// The client did not ask.
+    Idle,
+    /// It asked; the stack has the cookies.
+    Asked,
+    /// This goes on so many more segments.
+    Given(Cookie, u8),
 }
 
 impl Server {

@@ -292,6 +292,7 @@ impl Active {
         });
         parts.tx.rate.on_sent(len, now);
         parts.tx.on_redundancy(len, now);
+        parts.tx.fin_copied |= parts.tx.is_fin_in(range);
         parts.counters.copies_sent += u64::from(segments);
         parts.counters.redundant_bytes += u64::from(len);
         self.copied = Some(now);

@@ -111,18 +111,16 @@ impl PaperProbe {
         if tx.recovery.in_recovery() {
             (self.episode, self.npto, self.due) = (None, 0, false);
         }
-        match sent.origin {
-            Origin::New => self.schedule(tx, now),
-            Origin::TailLossProbe => {
-                self.due = false;
-                if !fresh {
-                    let high = tx.scoreboard.nxt();
-                    let first = ProbeEpisode { unexplained: 0, high, segment: sent.range };
-                    self.episode.get_or_insert(first).unexplained += 1;
-                }
-                self.schedule(tx, now);
+        if sent.origin == Origin::TailLossProbe {
+            self.due = false;
+            if !fresh {
+                let high = tx.scoreboard.nxt();
+                let first = ProbeEpisode { unexplained: 0, high, segment: sent.range };
+                self.episode.get_or_insert(first).unexplained += 1;
             }
-            Origin::Ack | Origin::Retransmit | Origin::Duplicate | Origin::Parity => {}
+        }
+        if matches!(sent.origin, Origin::New | Origin::TailLossProbe) {
+            self.schedule(tx, now);
         }
     }
 

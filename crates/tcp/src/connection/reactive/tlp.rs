@@ -106,21 +106,17 @@ impl TailLossProbe {
         if tx.recovery.in_recovery() {
             return self.reset();
         }
-        match sent.origin {
-            Origin::New => {
-                // If a probe has postponed the timer, the time of the first segment still counts (Linux: the
-                // same).
-                let from_head = tx.scoreboard.head().map(|head| head.sent_at + tx.timeout());
-                let rto_at = from_head.filter(|at| *at > now).or(tx.rto.deadline());
-                self.schedule(tx, rto_at, now);
-            }
-            Origin::TailLossProbe => {
-                self.due = false;
-                self.probe = Some(Outstanding { end_seq: tx.scoreboard.nxt(), is_retrans: !fresh });
-                self.rtt_since_probe = false;
-                self.deadline = None;
-            }
-            Origin::Ack | Origin::Retransmit | Origin::Duplicate | Origin::Parity => {}
+        if sent.origin == Origin::New {
+            // If a probe has postponed the timer, the time of the first segment still counts (Linux: the
+            // same).
+            let from_head = tx.scoreboard.head().map(|head| head.sent_at + tx.timeout());
+            let rto_at = from_head.filter(|at| *at > now).or(tx.rto.deadline());
+            self.schedule(tx, rto_at, now);
+        } else if sent.origin == Origin::TailLossProbe {
+            self.due = false;
+            self.probe = Some(Outstanding { end_seq: tx.scoreboard.nxt(), is_retrans: !fresh });
+            self.rtt_since_probe = false;
+            self.deadline = None;
         }
     }
 

@@ -195,10 +195,10 @@ impl Copies {
     /// Processes a segment that left with this header. Returns whether it will be copied.
     pub(crate) fn on_sent(&mut self, original: &Original, header: &TcpHeader) -> bool {
         let in_scope = self.is_in_scope(original);
-        match original.origin {
-            Origin::New => self.brake.on_originals(original.segments),
-            Origin::Retransmit => self.on_loss(),
-            Origin::Ack | Origin::TailLossProbe | Origin::Duplicate | Origin::Parity => {}
+        if original.origin == Origin::New {
+            self.brake.on_originals(original.segments);
+        } else if original.origin == Origin::Retransmit {
+            self.on_loss();
         }
         let copied = in_scope && self.off.is_none() && self.waiting.len() < WAITING_MAX;
         if copied {
@@ -327,10 +327,8 @@ impl Copies {
     }
 
     fn is_in_scope(&mut self, original: &Original) -> bool {
-        match original.origin {
-            Origin::New => {}
-            Origin::Retransmit => return self.policy.retransmissions,
-            Origin::Ack | Origin::TailLossProbe | Origin::Duplicate | Origin::Parity => return false,
+        if original.origin != Origin::New {
+            return original.origin == Origin::Retransmit && self.policy.retransmissions;
         }
         let sent = self.burst_so_far(original.rto, original.at);
         self.burst = (sent.saturating_add(original.range.len()), Some(original.at));

@@ -4,6 +4,7 @@ use brisk_wire::SackBlock;
 
 use super::sent_twice::MAX_SENT_TWICE;
 use super::*;
+use crate::outcome::DsackOf;
 
 mod model;
 

@@ -1,8 +1,7 @@
-//! Where frames go: hardware addresses of next hops, from the kernel's tables ([`Routes`]), remembered for a
-//! while.
+//! Hardware addresses of next hops from the kernel's tables ([`Routes`]), cached.
 //!
 //! This module resolves no address and does not wait. If the kernel does not know the next hop yet, or the
-//! packet leaves by another interface, the kernel sends it and resolves the address meanwhile.
+//! packet leaves by another interface, the kernel sends it and resolves the address.
 
 use std::collections::HashMap;
 use std::io;
@@ -12,51 +11,51 @@ use std::time::{Duration, Instant};
 use crate::interface::Interface;
 use crate::routes::Routes;
 
-/// How long an answer holds: a change of a route is noticed after so long.
+/// How long an answer is valid: a changed route takes effect after this time.
 const KNOWN: Duration = Duration::from_secs(2);
-/// How soon the kernel is asked again for an address that it is still resolving.
+/// How long an answer is valid while the kernel is still resolving the address.
 const UNKNOWN: Duration = Duration::from_millis(2);
-/// Pairs of addresses that are remembered; all are forgotten when there are more, so that a flood of senders
-/// costs no more than asking again.
-const MAX_WAYS: usize = 16_384;
+/// Maximum number of cached address pairs; beyond it all are dropped, so that a flood of senders only causes
+/// queries.
+const MAX_KNOWN: usize = 16_384;
 
 /// See the [module](self).
 #[derive(Debug)]
-pub(super) struct Ways {
+pub(super) struct NextHops {
     routes: Routes,
-    /// Number of the interface.
+    /// Index of the interface.
     interface: u32,
-    known: HashMap<(IpAddr, IpAddr), Way>,
+    known: HashMap<(IpAddr, IpAddr), NextHop>,
 }
 
-/// An answer and how long it holds.
+/// An answer and its expiry.
 #[derive(Clone, Copy, Debug)]
-struct Way {
+struct NextHop {
     mac: Option<[u8; 6]>,
     until: Instant,
 }
 
-impl Ways {
+impl NextHops {
     /// # Errors
     /// An error of the kernel.
-    pub(super) fn of(interface: &Interface) -> io::Result<Ways> {
-        Ok(Ways { routes: Routes::open()?, interface: interface.index(), known: HashMap::new() })
+    pub(super) fn of(interface: &Interface) -> io::Result<NextHops> {
+        Ok(NextHops { routes: Routes::open()?, interface: interface.index(), known: HashMap::new() })
     }
 
     /// Returns the hardware address for a packet from `from` to `to`; `None`: the kernel must send it.
     pub(super) fn mac(&mut self, from: IpAddr, to: IpAddr, now: Instant) -> Option<[u8; 6]> {
-        if let Some(way) = self.known.get(&(from, to))
-            && now < way.until
+        if let Some(hop) = self.known.get(&(from, to))
+            && now < hop.until
         {
-            return way.mac;
+            return hop.mac;
         }
-        // If the address cannot be found out, the kernel will say so when it sends.
+        // If the address cannot be resolved, the kernel reports that when it sends.
         let mac = self.look_up(from, to).unwrap_or_default();
-        if self.known.len() >= MAX_WAYS {
+        if self.known.len() >= MAX_KNOWN {
             self.known.clear();
         }
         let until = now + if mac.is_some() { KNOWN } else { UNKNOWN };
-        self.known.insert((from, to), Way { mac, until });
+        self.known.insert((from, to), NextHop { mac, until });
         mac
     }
 
@@ -65,8 +64,8 @@ impl Ways {
             return Ok(None);
         };
         let Some(neighbour) = self.routes.neighbour(hop)? else { return Ok(None) };
-        // Frames that leave here do not show the kernel that the neighbour is in use. If we may not confirm
-        // the neighbour, the kernel sends the packet.
+        // Frames that leave here do not show the kernel that the neighbour is in use. If we lack the right to
+        // confirm the neighbour, the kernel sends the packet.
         if neighbour.is_stale {
             self.routes.confirm(hop)?;
         }
