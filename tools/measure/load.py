@@ -5,6 +5,9 @@
         stays open for HOLD seconds. A line each: when it began (s since the epoch), how long it took (s), what became
         of it, bytes of the response.
         With FAST_OPEN=1 in the environment the kernel's Fast Open carries the request on the SYN.
+    load.py open ADDRESS:PORT PATH COUNT PARALLEL WAIT
+        COUNT requests, PARALLEL at a time, each over a connection of its own that has been open for WAIT seconds. A line
+        each, as `exchange load` prints it: its third word is ms from the request to the last byte of the response.
     load.py sum NAME LOG [BYTES CPU]
         One row: requests, failures, percentiles in ms; with them bytes on the wire per byte of payload and ms of
         processor time a request.
@@ -20,6 +23,7 @@
 import asyncio
 import math
 import os
+import re
 import socket
 import statistics
 import sys
@@ -83,6 +87,30 @@ async def run(address, path, rate, seconds, hold=0.0, timeout=20.0):
         task.add_done_callback(open_requests.discard)
     while open_requests:
         await asyncio.wait(open_requests)
+
+
+async def open_for(address, path, count, parallel, wait):
+    host, port = address.rsplit(":", 1)
+    begun = iter(range(count))
+
+    async def worker(number):
+        # Workers do not begin in step.
+        await asyncio.sleep(number * 7 % 200 / 1e3)
+        for _ in begun:
+            try:
+                reader, writer = await asyncio.open_connection(host, int(port))
+                await asyncio.sleep(wait)
+                start = time.monotonic()
+                writer.write(f"GET {path} HTTP/1.1\r\nHost: origin\r\nX-Filling: {'x' * 340}\r\n\r\n".encode())
+                head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 120)
+                length = re.search(rb"(?i)content-length: (\d+)", head)[1]
+                body = await asyncio.wait_for(reader.readexactly(int(length)), 120)
+                print(f"0 0 {1e3 * (time.monotonic() - start):.3f} {len(body)}")
+                writer.close()
+            except (OSError, asyncio.TimeoutError, asyncio.IncompleteReadError) as error:
+                print("failed", type(error).__name__)
+
+    await asyncio.gather(*map(worker, range(parallel)))
 
 
 def read(path):
@@ -177,6 +205,8 @@ if __name__ == "__main__":
     verb, *words = sys.argv[1:]
     if verb == "run":
         asyncio.run(run(words[0], words[1], *map(float, words[2:])))
+    elif verb == "open":
+        asyncio.run(open_for(words[0], words[1], int(words[2]), int(words[3]), float(words[4])))
     elif verb == "sum":
         summary(*words)
     elif verb == "faults":

@@ -77,6 +77,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
             origin: config.origin.clone(),
             hop: hop_name(&attached),
             security: hop_args::security(&config.hop),
+            clients: None,
         };
         metrics.set_mechanisms(hop_args::states(&settings.hop, &config.tcp, config.fast_open.is_some()));
         let origin = config.origin.clone().unwrap_or_else(|| "as asked".to_owned());

@@ -55,7 +55,7 @@ pub(crate) fn run(args: &Args, _common: &Common) -> Result<(), Failure> {
 
 /// Returns warnings, each with its key: settings that do not prevent the start, or depend on the machine.
 fn warnings(settings: &Settings) -> Vec<(&'static str, String)> {
-    let missing = hop_args::missing_interfaces(&settings.hop)
+    let missing = hop_args::missing_interfaces(settings)
         .into_iter()
         .map(|(key, name)| (key, format!("the interface {name} does not exist; it must exist at the start")));
     let ignored = settings.ignored().into_iter().map(|Ignored { key, why }| (key, why.to_owned()));

@@ -58,10 +58,13 @@ pub(crate) fn confine(settings: &Settings) -> Confined {
 /// that read frames in place (`xdp:`) need CAP_PERFMON as well. Memory for packets beyond the limit of locked
 /// memory needs CAP_IPC_LOCK.
 fn needed(settings: &Settings) -> CapabilitySet {
-    let device = settings.hop.device.as_ref().and_then(|device| device.parse::<DeviceSpec>().ok());
-    let xdp = matches!(device, Some(DeviceSpec::Xdp { .. }));
-    let packet = xdp || settings.hop.packet.is_some() || matches!(device, Some(DeviceSpec::Packet { .. }));
-    let tun = matches!(device, Some(DeviceSpec::Tun { .. }));
+    let named = [&settings.hop.device, &settings.frontend.client_device];
+    let devices: Vec<DeviceSpec> =
+        named.into_iter().flatten().filter_map(|device| device.parse().ok()).collect();
+    let xdp = devices.iter().any(|device| matches!(device, DeviceSpec::Xdp { .. }));
+    let is_packet = |device: &DeviceSpec| matches!(device, DeviceSpec::Packet { .. });
+    let packet = xdp || settings.hop.packet.is_some() || devices.iter().any(is_packet);
+    let tun = devices.iter().any(|device| matches!(device, DeviceSpec::Tun { .. }));
     let admin = tun || packet || settings.frontend.transparent.unwrap_or(false);
     let raw = packet || settings.backend.as_client.unwrap_or(false);
     let mut needed = CapabilitySet::NET_BIND_SERVICE | CapabilitySet::DAC_READ_SEARCH;
@@ -122,6 +125,10 @@ mod tests {
         assert!((needed(&settings) & redirects).is_empty());
         settings.hop.packet = Some("eth0".into());
         assert!(needed(&settings).contains(redirects));
+        settings.hop.packet = None;
+        settings.frontend.client_device = Some("packet:eth0".into());
+        assert!(needed(&settings).contains(redirects));
+        settings.frontend.client_device = None;
         settings.frontend.transparent = Some(true);
         assert!(needed(&settings).contains(CapabilitySet::NET_ADMIN));
     }

@@ -5,18 +5,14 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use brisk_gateway::access::Role;
-use brisk_gateway::edge::client_tcp;
 use brisk_gateway::log::Log;
-use brisk_gateway::settings::{EDGE_MECHANISMS, EdgeSettings, HopSettings, ListenerSettings};
+use brisk_gateway::settings::{EdgeSettings, HopSettings, ListenerSettings};
 use brisk_gateway::{
-    Edge, EdgeConfig, EdgeControl, Facts, Hop, Listen, MechanismState, Metrics, OriginName, ServiceConfig,
-    Settings,
+    Edge, EdgeConfig, EdgeControl, Facts, Hop, Listen, Metrics, OriginName, ServiceConfig, Settings,
 };
-use brisk_runtime::attach::{AttachConfig, Queues};
-use brisk_runtime::profile::Profile;
-use brisk_runtime::{Cores, DeviceSpec, Endpoint, TcpConfig};
 
 use crate::Common;
+use crate::clients::{self, ClientDevice, Keys};
 use crate::confine::confine;
 use crate::cookie_keys::CookieKeyArgs;
 use crate::failure::Failure;
@@ -33,10 +29,8 @@ Examples:
   sudo brisk edge --listener :443=web --listener :25=mail --origin web=10.0.0.5:443 --origin mail=10.0.0.6:25 --device packet:eth0
   sudo brisk edge -c /etc/brisk/edge.toml";
 
-/// Maximum number of ports: on `packet:` each has a stack of its own.
-const MAX_PORTS: usize = 16;
-/// Number of clients whose paths are remembered.
-const PATHS: usize = 16_384;
+/// The settings of the device towards the clients.
+const KEYS: Keys = Keys { device: "hop.device", mechanisms: "hop.mechanisms", role: "an edge" };
 
 /// The flags of `edge`.
 #[derive(Clone, Debug, clap::Args)]
@@ -66,7 +60,8 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
     hop_args::tell_ignored(&settings, &log);
     service::run_on_one_thread(async move {
         let Opened { cores, stop, admin } = Opened::by(&settings)?;
-        let places = open(&settings, &cores)?;
+        let device = device(&settings)?;
+        let places = device.open(&places(&settings), &cores)?;
         let metrics = Arc::<Metrics>::default();
         let usual = configured(&settings, &log, &metrics)?;
         let service = ServiceConfig { cores: cores.handles().to_vec(), ..usual.service };
@@ -82,8 +77,9 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
             origin: config.origin.clone(),
             hop: "tcp",
             security: hop_args::security(&Hop::Plain),
+            clients: None,
         };
-        metrics.set_mechanisms(states(&settings.hop, &config.tcp, config.fast_open.is_some()));
+        metrics.set_mechanisms(device.states());
         let origin = config.origin.clone().unwrap_or_else(|| "by name".to_owned());
         started(&facts, ("origin", origin), &metrics.mechanisms(), &confined, &log);
         let side = Reloadable {
@@ -138,11 +134,7 @@ impl Side for Reloadable {
 /// Returns the settings that were `read`, with the listeners that the edge has `started` with; each takes
 /// over the new settings for its address.
 fn as_opened(read: Settings, started: &Settings) -> Settings {
-    let now = |open: &ListenerSettings| {
-        let same = read.listeners.iter().find(|listener| listener.listen == open.listen);
-        same.unwrap_or(open).clone()
-    };
-    let listeners = started.listeners.iter().map(now).collect();
+    let listeners = clients::as_opened(&read.listeners, &started.listeners);
     let edge = EdgeSettings { listen: started.edge.listen, ..read.edge };
     let HopSettings { mechanisms, .. } = started.hop.clone();
     Settings { listeners, edge, hop: HopSettings { mechanisms, ..read.hop }, ..read }
@@ -154,47 +146,21 @@ fn places(settings: &Settings) -> Vec<SocketAddr> {
     settings.edge.listen.into_iter().chain(others).collect()
 }
 
-/// Opens the device. On `tun:` one stack serves all addresses; otherwise each address has a stack, and its
-/// port is hidden from the kernel.
-fn open(settings: &Settings, cores: &Cores) -> Result<Vec<(SocketAddr, Endpoint)>, Failure> {
-    let attach = attach(&settings.hop)?;
-    let is_shared = matches!(attach.device, DeviceSpec::Tun { .. });
-    let mut opened: Vec<(SocketAddr, Endpoint)> = Vec::new();
-    for place in places(settings) {
-        let endpoint = match opened.first() {
-            Some((_, endpoint)) if is_shared => endpoint.clone(),
-            Some(_) | None => {
-                let queues = Queues::UpTo(cores.count());
-                let attach = AttachConfig { serve: Some(place), local_ports: 0, queues, ..attach.clone() };
-                let (builder, _) = attach.open()?;
-                builder.stack(|stack| stack.path.entries = PATHS).cores(cores).build()?
-            }
-        };
-        opened.push((place, endpoint));
+/// Returns the device towards the clients.
+fn device(settings: &Settings) -> Result<ClientDevice, Failure> {
+    match settings.hop.device {
+        Some(_) => ClientDevice::of(&settings.hop, KEYS, &places(settings)),
+        None => Err(Failure::usage(
+            "an edge needs a device towards the clients: --device packet:eth0, or hop.device",
+        )
+        .about(KEYS.device)),
     }
-    Ok(opened)
-}
-
-/// Returns the device with its addresses.
-fn attach(hop: &HopSettings) -> Result<AttachConfig, Failure> {
-    let wrong = |why: &str| Failure::usage(why).about("hop.device");
-    let Some(device) = &hop.device else {
-        return Err(wrong("an edge needs a device towards the clients: --device packet:eth0, or hop.device"));
-    };
-    let device: DeviceSpec = device.parse().map_err(|error| wrong(&format!("device: {error}")))?;
-    if matches!(device, DeviceSpec::Udp { .. }) {
-        return Err(wrong(
-            "udp: reaches only clients with brisk's TCP; an edge needs packet:IFACE, xdp:IFACE or tun:NAME",
-        ));
-    }
-    hop_args::attach(hop, device)
 }
 
 /// Checks everything about the start of an edge with these settings that needs no system call.
 pub(crate) fn check(settings: &Settings) -> Result<(), Failure> {
-    let Settings { edge, listeners, hop, admin, .. } = settings;
-    let count = places(settings).len();
-    if count == 0 {
+    let Settings { edge, listeners, admin, .. } = settings;
+    if places(settings).is_empty() {
         return Err(Failure::usage(
             "an edge needs an address for clients: --listen ADDR:PORT or --listener ADDR:PORT=NAME, or edge.listen \
              or [[listener]]",
@@ -202,19 +168,9 @@ pub(crate) fn check(settings: &Settings) -> Result<(), Failure> {
         .about("edge.listen"));
     }
     check_listeners(edge.listen, listeners)?;
-    let attach = attach(hop)?;
-    let max_ports = if matches!(attach.device, DeviceSpec::Xdp { .. }) { 1 } else { MAX_PORTS };
-    if count > max_ports {
-        return Err(Failure::usage(format!(
-            "the listeners have {count} ports in total; an edge on {} has at most {max_ports}",
-            attach.device
-        ))
-        .about("listener"));
-    }
+    device(settings)?;
     check_origins(edge, listeners)?;
-    profile(hop)?;
-    hop_args::check_admin(admin)?;
-    hop_args::check_device(&attach)
+    hop_args::check_admin(admin)
 }
 
 /// Checks that each listener has an origin, and that each name of an origin has an address.
@@ -237,16 +193,8 @@ fn check_origins(edge: &EdgeSettings, listeners: &[ListenerSettings]) -> Result<
     }
 }
 
-/// Returns the mechanisms towards the clients.
-fn profile(hop: &HopSettings) -> Result<Profile, Failure> {
-    Profile::parse(hop.mechanisms.as_deref().unwrap_or(EDGE_MECHANISMS))
-        .map_err(|error| Failure::usage(format!("mechanisms: {error}")).about("hop.mechanisms"))
-}
-
 /// Converts the settings into those of an edge.
 fn configured(settings: &Settings, log: &Log, metrics: &Arc<Metrics>) -> Result<EdgeConfig, Failure> {
-    let Profile { tcp, fast_open, .. } = profile(&settings.hop)?;
-    let TcpConfig { nodelay, keepalive, .. } = client_tcp();
     let EdgeSettings { listen, to, origins, send_proxy } = settings.edge.clone();
     let plain = listen.map(|address| ListenerSettings {
         listen: Listen::from(address),
@@ -261,26 +209,10 @@ fn configured(settings: &Settings, log: &Log, metrics: &Arc<Metrics>) -> Result<
         origin: to,
         origins: origins.unwrap_or_default(),
         send_proxy,
-        tcp: TcpConfig { nodelay, keepalive, ..tcp },
-        fast_open: usual.fast_open.filter(|_| fast_open),
+        clients: device(settings)?.side(),
         service: hop_args::service(&settings.limits, log, metrics),
         ..usual
     })
-}
-
-/// Returns the state of each mechanism that needs nothing at the client.
-fn states(hop: &HopSettings, tcp: &TcpConfig, fast_open: bool) -> Vec<MechanismState> {
-    let source = if hop.mechanisms.is_some() { "by configuration" } else { "default" };
-    let path = |state: MechanismState| match state.name {
-        "path" => MechanismState {
-            state: if tcp.path_start.is_some() { "on" } else { "off" },
-            reason: source.to_owned(),
-            ..state
-        },
-        _ => state,
-    };
-    let alone = |state: &MechanismState| !matches!(state.name, "corrective" | "proactive" | "planner");
-    hop_args::states(hop, tcp, fast_open).into_iter().filter(alone).map(path).collect()
 }
 
 #[cfg(test)]
@@ -325,16 +257,5 @@ mod tests {
         assert_eq!(places(&opened), places(&started));
         assert_eq!(opened.edge.to.as_deref(), Some("a:1"));
         assert_eq!(opened.listeners[0].origin.as_ref().map(OriginName::as_str), Some("web"));
-    }
-
-    #[test]
-    fn default_mechanisms_need_nothing_at_the_client() {
-        let hop = HopSettings::default();
-        let profile = profile(&hop).expect("a profile");
-        let mechanisms = &profile.tcp.mechanisms;
-        assert!(mechanisms.corrective.is_none() && mechanisms.proactive.is_none());
-        let shown = |state: &MechanismState| format!("{} {}", state.name, state.state);
-        let states: Vec<String> = states(&hop, &profile.tcp, profile.fast_open).iter().map(shown).collect();
-        assert_eq!(states, ["fast_open on", "path on", "reactive rack_tlp", "congestion bbr"]);
     }
 }

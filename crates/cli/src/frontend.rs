@@ -21,7 +21,9 @@ use brisk_runtime::{Cores, DeviceSpec, Endpoint, FastOpenConnect};
 
 use crate::Common;
 use crate::addresses::{AGAIN, Addresses, HOLD, PAUSE, RENEWAL, is_address, names};
+use crate::clients::{self, ClientDevice, Keys};
 use crate::confine::{Confined, confine};
+use crate::cookie_keys::CookieKeyArgs;
 use crate::failure::Failure;
 use crate::flags::{Flags, OfFrontend, OfPair};
 use crate::hop_args::{self, RoleArgs};
@@ -34,9 +36,16 @@ Examples:
   brisk frontend --listen :80 --peer origin.example:7443 --key-file key
   brisk frontend --listen :80 --peer a.example:7443 --peer b.example:7443 --key-file key --direct origin.example:80
   brisk frontend --listen 127.0.0.1:1080 --peer a.example:7443 --key-file key --socks5 --connect
+  sudo brisk frontend --listen :80 --client-device packet:eth0 --peer origin.example:7443 --key-file key
   brisk frontend --listener :80=web --listener :8000-8010=games --peer a.example:7443 --key-file key
   brisk frontend -c /etc/brisk/frontend.toml";
 
+/// The settings of the device towards the clients.
+const CLIENTS: Keys = Keys {
+    device: "frontend.client_device",
+    mechanisms: "frontend.client_mechanisms",
+    role: "a frontend's device for clients",
+};
 /// Maximum number of ports: each takes a descriptor on each core.
 const MAX_PORTS: usize = 1024;
 /// Segments that follow the SYN on a hop inside UDP: together with the SYN they are an initial window.
@@ -57,6 +66,8 @@ pub(crate) struct Args {
     /// hop
     #[arg(long, value_name = "HOST:PORT", env = "BRISK_DIRECT", value_parser = name_and_port)]
     direct: Option<String>,
+    #[command(flatten)]
+    cookie_keys: CookieKeyArgs,
     #[command(flatten)]
     own: Flags<OfFrontend>,
     #[command(flatten)]
@@ -107,15 +118,30 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
         let usual = configured(&settings, &addresses, &attached, &log, &metrics)?;
         let service = ServiceConfig { cores: cores.handles().to_vec(), ..usual.service };
         let config = FrontendConfig { packet, service, ..usual };
-        let frontend = Frontend::on(systemd::take_listeners()?, config.clone(), endpoint.clone())?;
+        let clients = client_device(&settings)?;
+        let places = match &clients {
+            Some(device) => device.open(&places(&settings), &cores)?,
+            None => Vec::new(),
+        };
+        let frontend = match &clients {
+            Some(device) => {
+                let config = FrontendConfig { clients: Some(device.side()), ..config.clone() };
+                Frontend::on_stacks(&places, config, endpoint.clone())?
+            }
+            None => Frontend::on(systemd::take_listeners()?, config.clone(), endpoint.clone())?,
+        };
+        for (_, endpoint) in &places {
+            args.cookie_keys.clone().install(endpoint, &log).await?;
+        }
         let facts = Facts {
             role: Role::Frontend,
             listen: frontend.control().addresses(),
             origin: None,
             hop: hop_name(&attached.usual),
             security: hop_args::security(&config.hop),
+            clients: clients.as_ref().map(ClientDevice::name),
         };
-        metrics.set_mechanisms(hop_args::states(&settings.hop, &config.tcp, config.fast_open.is_some()));
+        metrics.set_mechanisms(states(&settings, &config)?);
         let peers: Vec<&str> = settings.peers.iter().map(|peer| peer.peer.as_str()).collect();
         started(&facts, ("peer", peers.join(",")), &metrics.mechanisms(), &confined, &log);
         if let Some(direct) = &config.direct {
@@ -144,7 +170,9 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
             never = side.look_up_again() => match never {},
         }
         operation.end();
-        service::last_words(&endpoint, &log).await;
+        for endpoint in places.iter().map(|(_, endpoint)| endpoint).chain([&endpoint]) {
+            service::last_words(endpoint, &log).await;
+        }
         Ok(())
     })
 }
@@ -157,13 +185,16 @@ pub(crate) fn started(
     confined: &Confined,
     log: &Log,
 ) {
-    let fields = [
+    let mut fields = vec![
         ("role", Value::Text(facts.role.name().into())),
         ("listen", Value::Text(facts.listen.clone())),
         (key, Value::Text(other)),
         ("hop", Value::Text(facts.hop.into())),
         ("security", Value::Text(facts.security.into())),
     ];
+    if let Some(clients) = &facts.clients {
+        fields.push(("clients", Value::Text(clients.clone())));
+    }
     log.line(Level::Info, "started", &fields);
     for mechanism in mechanisms {
         let fields = [
@@ -267,14 +298,20 @@ impl Side for Arc<Reloadable> {
     async fn reload(&self) -> Result<Reloaded, Failure> {
         let read = self.args.settings()?;
         hop_args::tell_ignored(&read, &self.log);
-        let fixed: &[&str] = if self.handed.is_some() { &["frontend.listen"] } else { &[] };
-        let waiting = hop_args::needs_restart(&read, &self.started, fixed);
-        let settings = with_listen(hop_args::as_opened(read.clone(), &self.started), self.handed);
+        let mut fixed = vec!["frontend.client_device", "frontend.client_addr", "frontend.client_mechanisms"];
+        if self.handed.is_some() || self.started.frontend.client_device.is_some() {
+            fixed.push("frontend.listen");
+        }
+        if self.started.frontend.client_device.is_some() && places(&read) != places(&self.started) {
+            fixed.push("listener");
+        }
+        let waiting = hop_args::needs_restart(&read, &self.started, &fixed);
+        let settings = with_listen(as_opened(read.clone(), &self.started), self.handed);
         let mut now = self.now.lock().await;
         let addresses = look_up(&settings, &now.1, &self.log).await?;
         let addresses = addresses.only(|address| self.attached.reach(address));
         let config = configured(&settings, &addresses, &self.attached, &self.log, &self.metrics)?;
-        let states = hop_args::states(&settings.hop, &config.tcp, config.fast_open.is_some());
+        let states = states(&settings, &config)?;
         let users = config.entrance.users.clone();
         let read = (read, config.hop.clone());
         self.control.reload(config)?;
@@ -286,6 +323,58 @@ impl Side for Arc<Reloadable> {
         Ok(Reloaded::between(&last, &read, waiting)
             .with(users_changed(users_before.as_ref(), users.as_ref())))
     }
+}
+
+/// Returns the settings that were `read`, with the devices of `started`, the settings at the start, and with
+/// its listening addresses if they are on a device.
+fn as_opened(read: Settings, started: &Settings) -> Settings {
+    let read = hop_args::as_opened(read, started);
+    let FrontendSettings { listen, client_device, client_addr, client_mechanisms, .. } =
+        started.frontend.clone();
+    let (listen, listeners) = match &client_device {
+        Some(_) => (listen, clients::as_opened(&read.listeners, &started.listeners)),
+        None => (read.frontend.listen, read.listeners),
+    };
+    let frontend =
+        FrontendSettings { listen, client_device, client_addr, client_mechanisms, ..read.frontend };
+    Settings { frontend, listeners, ..read }
+}
+
+/// Returns the addresses at which clients connect.
+fn places(settings: &Settings) -> Vec<SocketAddr> {
+    let others = settings.listeners.iter().flat_map(|listener| listener.listen.addresses());
+    settings.frontend.listen.into_iter().chain(others).collect()
+}
+
+/// Returns the device for brisk's TCP towards the clients, if there is one.
+fn client_device(settings: &Settings) -> Result<Option<ClientDevice>, Failure> {
+    let FrontendSettings { client_device: device, client_addr, client_mechanisms, .. } =
+        settings.frontend.clone();
+    let Some(device) = device else { return Ok(None) };
+    let hop = HopSettings {
+        device: Some(device),
+        addr: client_addr,
+        mechanisms: client_mechanisms,
+        ..HopSettings::default()
+    };
+    ClientDevice::of(&hop, CLIENTS, &places(settings)).map(Some)
+}
+
+/// Returns the states of the mechanisms of the hop, and of the device for clients.
+fn states(settings: &Settings, config: &FrontendConfig) -> Result<Vec<MechanismState>, Failure> {
+    let mut states = hop_args::states(&settings.hop, &config.tcp, config.fast_open.is_some());
+    if let Some(device) = client_device(settings)? {
+        let name = |name| match name {
+            "fast_open" => "client_fast_open",
+            "path" => "client_path",
+            "reactive" => "client_reactive",
+            _ => "client_congestion",
+        };
+        states.extend(
+            device.states().into_iter().map(|state| MechanismState { name: name(state.name), ..state }),
+        );
+    }
+    Ok(states)
 }
 
 /// Warns that an empty list of users admits no client.
@@ -372,10 +461,26 @@ pub(crate) fn check(settings: &Settings) -> Result<(), Failure> {
     check_listeners(settings.frontend.listen, &settings.listeners)?;
     direct(frontend)?;
     users(frontend)?;
+    check_clients(settings, systemd::addresses()?)?;
     hop_args::check(settings)?;
     hop_args::protection_towards_backend(hop)?;
     hop_args::packet(hop, None)?;
     hop_args::check_device(&hop_args::attach(hop, any_udp(SocketAddr::from((Ipv4Addr::LOCALHOST, 1))))?)
+}
+
+/// Checks the device for clients.
+fn check_clients(settings: &Settings, handed: &[SocketAddr]) -> Result<(), Failure> {
+    if client_device(settings)?.is_none() {
+        return Ok(());
+    }
+    let contradiction = match (settings.frontend.transparent, handed) {
+        (Some(true), _) => {
+            "transparent needs the kernel's TCP, which knows where a firewall rule redirects from"
+        }
+        (_, [_, ..]) => "LISTEN_FDS has sockets of the kernel's TCP",
+        _ => return Ok(()),
+    };
+    Err(Failure::usage(format!("client_device: {contradiction}; use one of the two")).about(CLIENTS.device))
 }
 
 fn no_peer() -> Failure {

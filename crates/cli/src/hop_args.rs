@@ -135,15 +135,16 @@ pub(crate) fn tell_ignored(settings: &Settings, log: &Log) {
     }
 }
 
-/// Returns the interfaces of the hop that this host does not have, with the keys that name them.
-pub(crate) fn missing_interfaces(hop: &HopSettings) -> Vec<(&'static str, String)> {
-    let device = hop.device.as_deref().and_then(|device| device.parse().ok());
-    let of_device = match device {
-        Some(DeviceSpec::Packet { interface } | DeviceSpec::Xdp { interface }) => Some(interface),
-        Some(DeviceSpec::Tun { .. } | DeviceSpec::Udp { .. }) | None => None,
+/// Returns the interfaces that this host does not have, with the keys that name them.
+pub(crate) fn missing_interfaces(settings: &Settings) -> Vec<(&'static str, String)> {
+    let Settings { hop, frontend, .. } = settings;
+    let of_device = |(key, device): (&'static str, &Option<String>)| match device.as_deref()?.parse().ok()? {
+        DeviceSpec::Packet { interface } | DeviceSpec::Xdp { interface } => Some((key, interface)),
+        DeviceSpec::Tun { .. } | DeviceSpec::Udp { .. } => None,
     };
-    let of_device = of_device.map(|name| ("hop.device", name));
-    let named = of_device.into_iter().chain(hop.packet.clone().map(|name| ("hop.packet", name)));
+    let devices = [("hop.device", &hop.device), ("frontend.client_device", &frontend.client_device)];
+    let of_devices = devices.into_iter().filter_map(of_device);
+    let named = of_devices.chain(hop.packet.clone().map(|name| ("hop.packet", name)));
     named.filter(|(_, name)| Interface::named(name).is_err()).collect()
 }
 

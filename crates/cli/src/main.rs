@@ -14,6 +14,7 @@ mod backend;
 #[cfg(feature = "lab")]
 mod bench;
 mod check;
+mod clients;
 mod confine;
 mod cookie_keys;
 #[cfg(feature = "lab")]

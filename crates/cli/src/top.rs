@@ -184,13 +184,14 @@ fn page(status: &Value) -> String {
     let total = count("/connections/total");
     let used = 100.0 * count("/connections/fast_open/used") / total.max(1.0);
     let mut page = format!(
-        "brisk {} {}   up {uptime} s   hop {}, {}{}\nlistens on {}\n\n",
+        "brisk {} {}   up {uptime} s   hop {}, {}{}\nlistens on {}{}\n\n",
         word(status, "/role"),
         word(status, "/version"),
         word(status, "/hop"),
         word(status, "/security"),
         if status["draining"] == true { "   DRAINING" } else { "" },
         word(status, "/listen"),
+        status["clients"].as_str().map(|device| format!(" ({device})")).unwrap_or_default(),
     );
     page += &format!(
         "connections  open {}   per second {:.1}   total {total}   failed {}\n",

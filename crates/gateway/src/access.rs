@@ -34,21 +34,36 @@ impl Role {
         }
     }
 
-    /// Returns the end of a connection for a failure of the ordinary TCP on the outside of this side.
-    pub(crate) fn kernel_failed(self, error: &io::Error) -> End {
+    /// Returns the end of a connection for a failure of the connection on the outside of this side.
+    pub(crate) fn outside_failed(self, error: &io::Error) -> End {
         match self {
             Role::Frontend => End::ClientFailed(error.to_string()),
             Role::Backend | Role::Edge => End::OriginFailed(error.to_string()),
         }
     }
 
-    /// Returns the end of a connection for a failure of brisk's TCP.
+    /// Returns the end of a connection for a failure of the hop, which leads to the client at an edge.
     pub(crate) fn hop_failed(self, reason: String) -> End {
         match self {
             Role::Frontend | Role::Backend => End::HopFailed(reason),
             Role::Edge => End::ClientFailed(reason),
         }
     }
+}
+
+/// The client's connection at a gateway that serves clients over brisk's TCP, at its end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ClientTcp {
+    /// The TCP of this side: `brisk` or `kernel`.
+    pub tcp: &'static str,
+    /// Smoothed round-trip time.
+    pub rtt: Option<Duration>,
+    /// Segments with data that this side sent, retransmissions included.
+    pub segments: u64,
+    /// Retransmissions among them, and of the handshake.
+    pub retransmits: u64,
+    /// The outcome of Fast Open; `None` over the kernel's TCP.
+    pub fast_open: Option<&'static str>,
 }
 
 /// One connection, from accept to close.
@@ -83,6 +98,8 @@ pub struct Access {
     pub bytes_down: u64,
     /// Statistics of the hop's connection at its end, at an edge of the client's; `None` if there was none.
     pub hop: Option<ConnStats>,
+    /// The client's connection, at an edge, and at a frontend with a device for clients.
+    pub client_tcp: Option<ClientTcp>,
     /// Time of the accept.
     pub began: Instant,
     /// From accept until the first bytes of the answer had been forwarded; `None` without any.
@@ -110,6 +127,7 @@ impl Access {
             bytes_up: 0,
             bytes_down: 0,
             hop: None,
+            client_tcp: None,
             began: Instant::now(),
             first_byte: None,
             duration: Duration::ZERO,
@@ -163,6 +181,19 @@ impl Access {
             fields.push(("timeouts", Value::Count(hop.counters.timeouts)));
             fields.push(("fast_open", Value::Text(hop.fast_open.name().into())));
             fields.push(("redundancy", Value::Text(Redundancy::of(hop.gentle).name().into())));
+        }
+        if let Some(client) = &self.client_tcp {
+            fields.push(("client_tcp", Value::Text(client.tcp.into())));
+            // At an edge the fields above are those of the client's connection.
+            if self.hop.is_none() || self.role == Role::Frontend {
+                if let Some(rtt) = client.rtt {
+                    fields.push(("client_rtt_ms", Value::Millis(millis(rtt))));
+                }
+                fields.push(("client_retransmits", Value::Count(client.retransmits)));
+                if let Some(fast_open) = client.fast_open {
+                    fields.push(("client_fast_open", Value::Text(fast_open.into())));
+                }
+            }
         }
         if let Some(first_byte) = self.first_byte {
             fields.push(("first_byte_ms", Value::Millis(millis(first_byte))));
@@ -224,6 +255,7 @@ mod tests {
             bytes_up: 100,
             bytes_down: 30_000,
             hop: None,
+            client_tcp: None,
             began: Instant::now(),
             first_byte: Some(Duration::from_millis(110)),
             duration: Duration::from_millis(120),

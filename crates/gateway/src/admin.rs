@@ -234,6 +234,7 @@ mod tests {
             origin: Some("127.0.0.1:80".into()),
             hop: "tcp-in-udp",
             security: "sealed",
+            clients: None,
         };
         Shown { facts, metrics: Arc::default(), frontend: None }
     }

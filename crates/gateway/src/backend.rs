@@ -480,8 +480,9 @@ async fn carry_on(
                 slot: slot.as_ref(),
                 exchanges: None,
                 unprepared: true,
+                records_client: false,
             };
-            carry(origin, hop, with, access).await
+            carry(Line::Kernel(origin), hop, with, access).await
         }
         Err(error) => {
             reset(&origin);

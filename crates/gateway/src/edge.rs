@@ -7,41 +7,25 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use brisk_runtime::fast_open::ReplayWindow;
-use brisk_runtime::{Endpoint, FastOpenListen, ListenConfig, TcpConfig, TcpListener, TcpStream};
-use brisk_tcp::config::KeepaliveConfig;
+use brisk_runtime::Endpoint;
 use tokio::io::AsyncWriteExt;
 use tokio::sync::watch;
 
 use crate::access::{Access, Role};
+use crate::clients::ClientSide;
 use crate::end::End;
 use crate::first_bytes::Speaker;
 use crate::hop::line::Line;
 use crate::hop::opening::{ClientAddresses, plain};
 use crate::hop::stream::HopStream;
-use crate::io::Accepted;
-use crate::listeners::{Listener, accept_on_stacks, listen_on, spread};
+use crate::listeners::{Client, Listener, Socket, Sockets, accept_any};
 use crate::origins::{OriginName, Origins};
 use crate::proxy::ProxyVersion;
 use crate::relay::{Carry, OriginRequest, carry};
 use crate::routes;
 use crate::service::{
-    Arrived, BACKLOG, Door, Listening, Phase, ServiceConfig, Serving, Summary, accept_failed,
-    poll_first_bytes, serve_until,
+    Arrived, Door, Phase, ServiceConfig, Serving, Summary, adopt, poll_first_bytes, serve_until,
 };
-
-/// Limit of connections that SYN data opened and that their clients have not acknowledged yet.
-const PENDING: u16 = 1024;
-
-/// Settings of clients' connections.
-///
-/// Nagle's algorithm is off: the edge forwards data when it arrives. Keepalive once a minute closes
-/// connections whose client has vanished.
-pub fn client_tcp() -> TcpConfig {
-    let alive =
-        KeepaliveConfig { idle: Duration::from_secs(60), interval: Duration::from_secs(15), count: 4 };
-    TcpConfig { nodelay: true, keepalive: Some(alive), ..TcpConfig::default() }
-}
 
 /// Configuration of an edge.
 #[derive(Clone, Debug)]
@@ -55,11 +39,8 @@ pub struct EdgeConfig {
     pub origins: Origins,
     /// Tell the origin the client's address in a PROXY header. Default `None`: no.
     pub send_proxy: Option<ProxyVersion>,
-    /// Settings of the clients' connections. Default: [`client_tcp`].
-    pub tcp: TcpConfig,
-    /// Accepts a client's first bytes with its SYN. A repeated SYN is recognised while its connection exists
-    /// and for two minutes after. Default on, with at most 1024 unacknowledged connections.
-    pub fast_open: Option<FastOpenListen>,
+    /// Brisk's TCP towards the clients.
+    pub clients: ClientSide,
     /// Limits and reports.
     pub service: ServiceConfig,
 }
@@ -72,24 +53,14 @@ impl EdgeConfig {
             origin: None,
             origins: Origins::default(),
             send_proxy: None,
-            tcp: client_tcp(),
-            fast_open: Some(FastOpenListen {
-                max_pending: PENDING,
-                replay_window: Some(ReplayWindow::default()),
-                ..FastOpenListen::default()
-            }),
+            clients: ClientSide::default(),
             service: ServiceConfig::default(),
         }
     }
 
-    /// Returns the listener for the local address `local`.
-    fn listener(&self, local: SocketAddr) -> Option<&Listener> {
-        let everywhere =
-            |address: SocketAddr| address.ip().is_unspecified() && address.port() == local.port();
-        let find = |is_it: &dyn Fn(SocketAddr) -> bool| {
-            self.listeners.iter().find(|listener| listener.listen.addresses().any(is_it))
-        };
-        find(&|address| address == local).or_else(|| find(&everywhere))
+    /// Returns the listener with this configured address.
+    fn listener(&self, listen: SocketAddr) -> Option<&Listener> {
+        self.listeners.iter().find(|listener| listener.listen.addresses().any(|own| own == listen))
     }
 
     /// Returns the address of the origin with this name, or of the default origin.
@@ -105,7 +76,7 @@ impl EdgeConfig {
 #[derive(Debug)]
 pub struct Edge {
     shared: Arc<Shared>,
-    listeners: Vec<TcpListener>,
+    sockets: Sockets,
 }
 
 impl Edge {
@@ -114,14 +85,10 @@ impl Edge {
     /// # Errors
     /// If an address is not the endpoint's, or a port is in use.
     pub fn bind(config: EdgeConfig, places: &[(SocketAddr, Endpoint)]) -> io::Result<Edge> {
-        let (tcp, fast_open) = (config.tcp.clone(), config.fast_open.clone());
-        let listen = ListenConfig { tcp, fast_open, backlog: BACKLOG.into(), ..ListenConfig::default() };
-        let mut listeners = Vec::new();
-        for (address, endpoint) in places {
-            listeners.extend(listen_on(endpoint, *address, &listen)?);
-        }
+        let sockets = Sockets::on_stacks(places, &config.clients, config.service.cores.len())?;
+        config.service.metrics.expect_clients(&sockets.tcps());
         let current = Mutex::new(Arc::new(config));
-        Ok(Edge { shared: Arc::new(Shared { current }), listeners })
+        Ok(Edge { shared: Arc::new(Shared { current }), sockets })
     }
 
     /// Returns a handle to change the edge while it runs.
@@ -131,10 +98,11 @@ impl Edge {
 
     /// Serves until `shutdown` resolves or a device fails, then drains.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Summary {
-        let Edge { shared, listeners } = self;
+        let Edge { shared, sockets } = self;
         let service = shared.config().service.clone();
-        let door = |listeners| EdgeDoor { shared: shared.clone(), listeners, turn: 0 };
-        let doors = spread(listeners, service.cores.len().max(1)).into_iter().map(door).collect();
+        let door = |core| EdgeDoor { shared: shared.clone(), sockets: sockets.of_core(core), turn: 0 };
+        let doors = (0..service.cores.len().max(1)).map(door).collect();
+        drop(sockets);
         serve_until(shutdown, service, Duration::ZERO, doors).await
     }
 }
@@ -148,8 +116,8 @@ impl EdgeControl {
     /// keep theirs. Listening addresses, TCP, limits and the log do not change.
     pub fn reload(&self, config: EdgeConfig) {
         let mut current = self.0.current.lock().unwrap_or_else(PoisonError::into_inner);
-        let EdgeConfig { tcp, fast_open, service, .. } = EdgeConfig::clone(&current);
-        *current = Arc::new(EdgeConfig { tcp, fast_open, service, ..config });
+        let EdgeConfig { clients, service, .. } = EdgeConfig::clone(&current);
+        *current = Arc::new(EdgeConfig { clients, service, ..config });
     }
 }
 
@@ -165,37 +133,41 @@ impl Shared {
     }
 }
 
-/// The listeners of one core.
+/// The sockets of one core.
 struct EdgeDoor {
     shared: Arc<Shared>,
-    listeners: Vec<Listening<TcpListener>>,
-    /// Index of the listener to try first, and of the core that serves the next connection of a shared stack.
+    sockets: Vec<Arc<Socket>>,
+    /// Index of the socket to try first, and of the core that serves the next connection of a shared stack.
     turn: usize,
 }
 
 impl Door for EdgeDoor {
-    type Guest = (TcpStream, SocketAddr);
+    type Guest = Client;
 
-    async fn next(&mut self) -> Option<Arrived<(TcpStream, SocketAddr)>> {
+    async fn next(&mut self) -> Option<Arrived<Client>> {
         self.turn = self.turn.wrapping_add(1);
-        let accepted = accept_on_stacks(&self.listeners, self.turn).await;
-        accepted.inspect_err(|error| accept_failed(&self.shared.config().service.log, error)).ok()
+        accept_any(&self.sockets, self.turn, &self.shared.config().service.log).await
     }
 
-    fn serve(&self, arrived: Arrived<(TcpStream, SocketAddr)>, signal: watch::Receiver<Phase>) -> Serving {
-        let (client, peer) = arrived.guest;
-        Box::pin(serve(self.shared.config(), client, peer, signal))
+    fn serve(&self, arrived: Arrived<Client>, signal: watch::Receiver<Phase>) -> Serving {
+        let Arrived { guest: (client, peer, listen), core } = arrived;
+        let config = self.shared.config();
+        Box::pin(async move {
+            let client = if core.is_some() { adopt(client).ok()? } else { client };
+            serve(config, client, peer, listen, signal).await
+        })
     }
 }
 
 async fn serve(
     config: Arc<EdgeConfig>,
-    client: TcpStream,
+    client: Line,
     peer: SocketAddr,
+    listen: SocketAddr,
     mut signal: watch::Receiver<Phase>,
 ) -> Option<Access> {
     let mut access = Access::begin(Role::Edge, peer);
-    access.end = carry_on(&config, client, &mut signal, &mut access).await;
+    access.end = carry_on(&config, client, listen, &mut signal, &mut access).await;
     access.duration = access.began.elapsed();
     Some(access)
 }
@@ -203,17 +175,22 @@ async fn serve(
 /// Connects to the origin of a client, and copies.
 async fn carry_on(
     config: &EdgeConfig,
-    mut client: TcpStream,
+    mut client: Line,
+    listen: SocketAddr,
     signal: &mut watch::Receiver<Phase>,
     access: &mut Access,
 ) -> End {
     let timeouts = &config.service.timeouts;
-    let addresses = ClientAddresses { source: access.peer, destination: plain(client.local_addr()) };
+    let Ok(destination) = client.local_addr().map(plain) else {
+        return End::ClientFailed("the connection has no address any more".to_owned());
+    };
+    let addresses = ClientAddresses { source: access.peer, destination };
     let mut first = Vec::new();
-    let address = match route(config, addresses, &mut client, &mut first, access).await {
+    let address = match route(config, listen, &mut client, &mut first, access).await {
         Ok(address) => address,
         Err(end) => {
             access.hop = client.stats();
+            access.client_tcp = client.client_tcp();
             return end;
         }
     };
@@ -237,6 +214,7 @@ async fn carry_on(
         Ok(origin) => origin,
         Err(end) => {
             access.hop = client.stats();
+            access.client_tcp = client.client_tcp();
             client.reset();
             return end;
         }
@@ -254,20 +232,21 @@ async fn carry_on(
         slot: None,
         exchanges: None,
         unprepared: true,
+        records_client: true,
     };
-    carry(origin, HopStream::straight(Line::Brisk(client), Vec::new()), with, access).await
+    carry(Line::Kernel(origin), HopStream::straight(client, Vec::new()), with, access).await
 }
 
 /// Returns the address of the client's origin; the bytes that were read from it go to `first`.
 async fn route<'a>(
     config: &'a EdgeConfig,
-    addresses: ClientAddresses,
-    client: &mut TcpStream,
+    listen: SocketAddr,
+    client: &mut Line,
     first: &mut Vec<u8>,
     access: &mut Access,
 ) -> Result<&'a str, End> {
     // A reload has just removed this listener.
-    let Some(listener) = config.listener(addresses.destination) else {
+    let Some(listener) = config.listener(listen) else {
         client.reset();
         return Err(End::Drained);
     };

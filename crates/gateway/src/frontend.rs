@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 
 use brisk_runtime::{Endpoint, FastOpenConnect, TcpConfig};
 use tokio::io::AsyncWriteExt;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
 use crate::access::{Access, Role};
+use crate::clients::ClientSide;
 use crate::end::End;
 use crate::entrance::{Admitted, Entrance};
 use crate::exchanges::Exchanges;
@@ -23,7 +24,7 @@ use crate::hop::line::Line;
 use crate::hop::opening::plain;
 use crate::hop::stream::HopStream;
 use crate::hop::{Ephemerals, Hop, Opening, Purpose, Verdict};
-use crate::io::{failed, prepare, reset};
+use crate::io::prepare;
 use crate::listen::Listen;
 use crate::listeners::{Client, Listener, Socket, Sockets, accept_any};
 use crate::origins::OriginName;
@@ -63,6 +64,8 @@ pub struct FrontendConfig {
     pub fast_open: Option<FastOpenConnect>,
     /// A stack on a packet socket for paths to backends that carry no UDP. Default `None`.
     pub packet: Option<Endpoint>,
+    /// Brisk's TCP towards the clients ([`Frontend::on_stacks`]). Default `None`: the kernel's.
+    pub clients: Option<ClientSide>,
     /// Time to wait for the client's first bytes, which then travel with the opening of the hop, while it is
     /// unknown which side sends first ([`crate::first_bytes`]).
     pub first_bytes_wait: Duration,
@@ -103,6 +106,7 @@ impl FrontendConfig {
             tcp: hop_tcp(),
             fast_open: Some(FastOpenConnect::insured()),
             packet: None,
+            clients: None,
             first_bytes_wait: FrontendSettings::default().first_bytes_wait(),
             first_bytes_limit: FrontendSettings::default().first_bytes_limit(),
             entrance: Entrance::default(),
@@ -126,7 +130,7 @@ impl Frontend {
     /// # Errors
     /// If the address cannot be listened on; the text names it.
     pub async fn bind(config: FrontendConfig, endpoint: Endpoint) -> io::Result<Frontend> {
-        Frontend::with(&Sockets::default(), config, endpoint)
+        Frontend::on(Vec::new(), config, endpoint)
     }
 
     /// Like [`bind`](Frontend::bind), with sockets that are already bound (systemd), each for the listener at
@@ -148,18 +152,35 @@ impl Frontend {
             }
             sockets.inherit(listener, address, &config.service.cores);
         }
-        Frontend::with(&sockets, config, endpoint)
+        let sockets = sockets.renewed(&config.addresses(), &config.service.cores)?;
+        Ok(Frontend::with(sockets, config, endpoint))
     }
 
-    fn with(sockets: &Sockets, config: FrontendConfig, endpoint: Endpoint) -> io::Result<Frontend> {
-        let (sockets, _) = watch::channel(Some(sockets.renewed(&config.addresses(), &config.service.cores)?));
+    /// Accepts clients over brisk's TCP ([`FrontendConfig::clients`]): listens at each of these addresses on
+    /// the stack of its endpoint.
+    ///
+    /// # Errors
+    /// If an address is not the endpoint's, or a port is in use.
+    pub fn on_stacks(
+        places: &[(SocketAddr, Endpoint)],
+        config: FrontendConfig,
+        endpoint: Endpoint,
+    ) -> io::Result<Frontend> {
+        let clients = config.clients.clone().unwrap_or_default();
+        let sockets = Sockets::on_stacks(places, &clients, config.service.cores.len())?;
+        config.service.metrics.expect_clients(&sockets.tcps());
+        Ok(Frontend::with(sockets, FrontendConfig { clients: Some(clients), ..config }, endpoint))
+    }
+
+    fn with(sockets: Sockets, config: FrontendConfig, endpoint: Endpoint) -> Frontend {
+        let (sockets, _) = watch::channel(Some(sockets));
         let upstreams = Arc::new(Upstreams::new(config.backends.clone()));
         let own = Arc::new(Ephemerals::new(config.ephemeral_lifetime));
         let current = Current::new(config, endpoint, own, upstreams, Arc::default());
         let current = Mutex::new(Arc::new(current));
-        Ok(Frontend {
+        Frontend {
             shared: Arc::new(Shared { current, sockets, watches: Mutex::default(), look_up: Notify::new() }),
-        })
+        }
     }
 
     /// Returns the address and port of [`FrontendConfig::listen`].
@@ -237,7 +258,7 @@ impl Door for FrontDoor {
         let log = self.shared.current().config.service.log.clone();
         loop {
             tokio::select! {
-                arrived = accept_any(&self.own, self.turn, &log) => return Some(arrived),
+                arrived = accept_any(&self.own, self.turn, &log) => return arrived,
                 // The sender lives as long as this door.
                 Ok(()) = self.all.changed() => self.renew(),
             }
@@ -313,16 +334,17 @@ impl FrontendControl {
     }
 
     /// Applies `config` to new connections; existing ones keep theirs. New listeners are opened and removed
-    /// ones closed; other listeners, limits and the log do not change.
+    /// ones closed, except on stacks; other listeners, limits and the log do not change.
     ///
     /// # Errors
     /// If a new address cannot be listened on; then nothing changes.
     pub fn reload(&self, config: FrontendConfig) -> io::Result<()> {
         let before = self.0.current();
-        let FrontendConfig { packet, service, .. } = before.config.clone();
-        let mut config = FrontendConfig { packet, service, ..config };
+        let FrontendConfig { packet, clients, service, .. } = before.config.clone();
+        let mut config = FrontendConfig { packet, clients, service, ..config };
         config.entrance.failed_logins = before.config.entrance.failed_logins.clone();
         let sockets = match &*self.0.sockets.borrow() {
+            Some(sockets) if config.clients.is_some() => Some(sockets.clone()),
             Some(sockets) => Some(sockets.renewed(&config.addresses(), &config.service.cores)?),
             None => None,
         };
@@ -378,7 +400,7 @@ impl Shared {
         &self,
         mut current: Arc<Current>,
         admitted: &Admitted,
-        client: &TcpStream,
+        client: &Line,
         signal: &mut watch::Receiver<Phase>,
         access: &mut Access,
     ) -> (Arc<Current>, Routed) {
@@ -395,7 +417,7 @@ impl Shared {
             self.look_up.notify_one();
             tokio::select! {
                 () = tokio::time::sleep(HELD) => {}
-                error = failed(client) => {
+                error = client.failed() => {
                     return (current, Err(Unrouted::of(End::ClientFailed(error.to_string()))));
                 }
             }
@@ -494,12 +516,13 @@ async fn serve(
     frontend: &Shared,
     mut shared: Arc<Current>,
     entry: Arc<Entry>,
-    mut client: TcpStream,
+    mut client: Line,
     peer: SocketAddr,
     mut signal: watch::Receiver<Phase>,
 ) -> Option<Access> {
     let mut access = Access::begin(Role::Frontend, peer);
     access.listener = entry.name.clone();
+    let records_client = shared.config.clients.is_some();
     let (admitted, guess) = match shared.admit(&entry, &mut client, peer, &mut signal, &mut access).await {
         Ok(admitted) => admitted,
         Err(end) => {
@@ -507,6 +530,7 @@ async fn serve(
             // closed it.
             access.end = end;
             access.duration = access.began.elapsed();
+            access.client_tcp = client.client_tcp().filter(|_| records_client);
             return Some(access);
         }
     };
@@ -560,6 +584,7 @@ async fn serve(
                 slot: None,
                 exchanges: Some(Exchanges::new(asked_at, &exchanged)),
                 unprepared: false,
+                records_client,
             };
             carry(client, hop, with, &mut access).await
         }
@@ -569,8 +594,9 @@ async fn serve(
                 None => false,
             };
             if !told {
-                reset(&client);
+                client.reset();
             }
+            access.client_tcp = client.client_tcp().filter(|_| records_client);
             end
         }
     };
@@ -587,7 +613,7 @@ impl Current {
     async fn admit(
         &self,
         entry: &Entry,
-        client: &mut TcpStream,
+        client: &mut Line,
         peer: SocketAddr,
         signal: &mut watch::Receiver<Phase>,
         access: &mut Access,
@@ -647,7 +673,7 @@ impl Current {
     async fn route(
         &self,
         admitted: &Admitted,
-        client: &TcpStream,
+        client: &Line,
         signal: &mut watch::Receiver<Phase>,
         access: &mut Access,
     ) -> Routed {
@@ -665,7 +691,7 @@ impl Current {
                 let opened = tokio::select! {
                     biased;
                     opened = within(self.config.service.connect_timeout, signal, attempt) => opened,
-                    error = failed(client) => {
+                    error = client.failed() => {
                         return Err(Unrouted::of(End::ClientFailed(error.to_string())));
                     }
                 };

@@ -32,24 +32,6 @@ pub(crate) fn reset(socket: &TcpStream) {
     let _ = socket.set_zero_linger();
 }
 
-/// A connection that a listener accepted, over brisk's TCP or the kernel's.
-pub(crate) trait Accepted: AsyncRead + AsyncWrite + Unpin {
-    /// Makes a drop reset the connection.
-    fn reset(&self);
-}
-
-impl Accepted for TcpStream {
-    fn reset(&self) {
-        reset(self);
-    }
-}
-
-impl Accepted for brisk_runtime::TcpStream {
-    fn reset(&self) {
-        self.set_linger(Some(Duration::ZERO));
-    }
-}
-
 /// Waits until the connection fails.
 pub(crate) async fn failed(socket: &TcpStream) -> io::Error {
     let ready = socket.ready(Interest::ERROR).await;

@@ -9,6 +9,7 @@
 //! | [`frontend`] | [`Frontend`]: accepts clients, opens the hop with their first bytes |
 //! | [`backend`] | [`Backend`]: accepts the hop, connects to the origin |
 //! | [`edge`] | [`Edge`]: accepts clients over brisk's TCP, connects to the origin, without another gateway |
+//! | [`clients`] | brisk's TCP towards unmodified clients: of an edge, of a frontend with a device for clients |
 //! | [`hop`] | the protocol between them: key, messages, records |
 //! | [`upstream`] | the backends of a frontend: the choice among them, and their health |
 //! | `warm` | connections to a backend that are open before they are needed |
@@ -47,6 +48,7 @@ pub mod admin;
 pub mod allow;
 pub mod backend;
 pub mod client_hello;
+pub mod clients;
 pub mod doctor;
 pub mod edge;
 mod end;
@@ -84,10 +86,11 @@ pub mod upstream;
 pub mod users;
 mod warm;
 
-pub use access::{Access, Role};
+pub use access::{Access, ClientTcp, Role};
 pub use admin::{Admin, Shown};
 pub use allow::Allow;
 pub use backend::{Backend, BackendConfig, BackendControl};
+pub use clients::ClientSide;
 pub use edge::{Edge, EdgeConfig, EdgeControl};
 pub use end::End;
 pub use entrance::Entrance;

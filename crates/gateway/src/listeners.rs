@@ -1,16 +1,18 @@
-//! Listeners with their own origins, and the sockets of a frontend.
+//! Listeners with their own origins, and the sockets where clients connect.
 
 use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use brisk_runtime::{Endpoint, ListenConfig};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::runtime::Handle;
 
+use crate::clients::ClientSide;
+use crate::hop::line::{CLIENT_TCPS, Line};
 use crate::io::prepare;
 use crate::listen::Listen;
 use crate::log::Log;
@@ -35,15 +37,52 @@ pub struct Listener {
     pub direct: Option<Direct>,
 }
 
+/// A listener for clients, over brisk's TCP or the kernel's.
+#[derive(Debug)]
+enum ClientListener {
+    Brisk(brisk_runtime::TcpListener),
+    Kernel(TcpListener),
+}
+
+impl ClientListener {
+    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<Result<(Line, SocketAddr), Failed>> {
+        match self {
+            ClientListener::Brisk(listener) => {
+                let accepted = ready!(listener.poll_accept(cx)).map_err(Failed::Device)?;
+                Poll::Ready(Ok((Line::Brisk(accepted.0), accepted.1)))
+            }
+            ClientListener::Kernel(listener) => {
+                let accepted = ready!(listener.poll_accept(cx)).map_err(Failed::Accept)?;
+                Poll::Ready(Ok((Line::Kernel(accepted.0), accepted.1)))
+            }
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        match self {
+            ClientListener::Brisk(listener) => Ok(listener.local_addr()),
+            ClientListener::Kernel(listener) => listener.local_addr(),
+        }
+    }
+}
+
+/// Reason why a listener returned no client.
+enum Failed {
+    /// The device has failed: no client will arrive any more.
+    Device(io::Error),
+    /// The kernel returned no connection, usually because there are no descriptors.
+    Accept(io::Error),
+}
+
 /// A socket on which one core accepts clients.
 #[derive(Debug)]
 pub(crate) struct Socket {
     /// The configured address; its port may be 0.
     address: SocketAddr,
-    listening: Listening<TcpListener>,
+    listening: Listening<ClientListener>,
 }
 
-/// The listening sockets of a frontend: for each address one, or one for each core.
+/// The sockets where clients connect, by core. An address has one, or one on each core.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sockets(Vec<Vec<Arc<Socket>>>);
 
@@ -61,9 +100,38 @@ impl Sockets {
     pub(crate) fn renewed(&self, addresses: &[SocketAddr], cores: &[Handle]) -> io::Result<Sockets> {
         let mut sockets = Sockets::default();
         for &address in addresses {
-            match self.0.iter().find(|of_address| of_address.iter().any(|socket| socket.address == address)) {
-                Some(of_address) => sockets.0.push(of_address.clone()),
-                None => sockets.add(on_each(listen_at(address)?, cores), address, cores),
+            let mut is_open = false;
+            for (core, all) in self.0.iter().enumerate() {
+                for socket in all.iter().filter(|socket| socket.address == address) {
+                    sockets.of_core_mut(core).push(socket.clone());
+                    is_open = true;
+                }
+            }
+            if !is_open {
+                sockets.add(on_each(listen_at(address)?, cores), address, cores);
+            }
+        }
+        Ok(sockets)
+    }
+
+    /// Listens at each of these addresses on the stacks of its endpoint, for so many cores.
+    ///
+    /// # Errors
+    /// If an address is not the endpoint's, or a port is in use.
+    pub(crate) fn on_stacks(
+        places: &[(SocketAddr, Endpoint)],
+        side: &ClientSide,
+        cores: usize,
+    ) -> io::Result<Sockets> {
+        let mut sockets = Sockets::default();
+        for (address, endpoint) in places {
+            let socket = |Listening { listener, is_only }| {
+                let listener = ClientListener::Brisk(listener);
+                Arc::new(Socket { address: *address, listening: Listening { listener, is_only } })
+            };
+            let spread = spread(listen_on(endpoint, *address, &side.listen())?, cores.max(1));
+            for (core, listeners) in spread.into_iter().enumerate() {
+                sockets.of_core_mut(core).extend(listeners.into_iter().map(socket));
             }
         }
         Ok(sockets)
@@ -71,13 +139,32 @@ impl Sockets {
 
     fn add(&mut self, listeners: Vec<TcpListener>, address: SocketAddr, cores: &[Handle]) {
         let is_only = listeners.len() < cores.len();
-        let socket = |listener| Arc::new(Socket { address, listening: Listening { listener, is_only } });
-        self.0.push(listeners.into_iter().map(socket).collect());
+        for (core, listener) in listeners.into_iter().enumerate() {
+            let listening = Listening { listener: ClientListener::Kernel(listener), is_only };
+            self.of_core_mut(core).push(Arc::new(Socket { address, listening }));
+        }
+    }
+
+    fn of_core_mut(&mut self, core: usize) -> &mut Vec<Arc<Socket>> {
+        if self.0.len() <= core {
+            self.0.resize_with(core + 1, Vec::new);
+        }
+        &mut self.0[core]
     }
 
     /// Returns the sockets of one core.
     pub(crate) fn of_core(&self, core: usize) -> Vec<Arc<Socket>> {
-        self.0.iter().filter_map(|of_address| of_address.get(core).cloned()).collect()
+        self.0.get(core).cloned().unwrap_or_default()
+    }
+
+    /// Returns the TCPs of these sockets ([`ClientTcp::tcp`](crate::access::ClientTcp::tcp)).
+    pub(crate) fn tcps(&self) -> Vec<&'static str> {
+        let is_of = |socket: &Socket, tcp: &str| {
+            let is_brisk = matches!(socket.listening.listener, ClientListener::Brisk(_));
+            is_brisk == (tcp == CLIENT_TCPS[0])
+        };
+        let has = |tcp: &&'static str| self.0.iter().flatten().any(|socket| is_of(socket, tcp));
+        CLIENT_TCPS.into_iter().filter(has).collect()
     }
 
     /// Returns the address and port of the socket for `address`.
@@ -92,20 +179,25 @@ impl Sockets {
 }
 
 /// A client, with its address and the configured address of its listener.
-pub(crate) type Client = (TcpStream, SocketAddr, SocketAddr);
+pub(crate) type Client = (Line, SocketAddr, SocketAddr);
 
-/// Waits for the next client at any of these sockets, beginning with the one at index `turn`.
-pub(crate) async fn accept_any(sockets: &[Arc<Socket>], turn: usize, log: &Log) -> Arrived<Client> {
+/// Waits for the next client at any of these sockets, beginning with the one at index `turn`. Returns `None`
+/// if a device has failed.
+pub(crate) async fn accept_any(sockets: &[Arc<Socket>], turn: usize, log: &Log) -> Option<Arrived<Client>> {
     loop {
         match poll_accept(sockets, turn).await {
-            Ok(arrived) => return arrived,
-            Err(error) => accept_failed(log, &error),
+            Ok(arrived) => return Some(arrived),
+            Err(Failed::Accept(error)) => accept_failed(log, &error),
+            Err(Failed::Device(error)) => {
+                accept_failed(log, &error);
+                return None;
+            }
         }
         tokio::time::sleep(ACCEPT_PAUSE).await;
     }
 }
 
-async fn poll_accept(sockets: &[Arc<Socket>], turn: usize) -> io::Result<Arrived<Client>> {
+async fn poll_accept(sockets: &[Arc<Socket>], turn: usize) -> Result<Arrived<Client>, Failed> {
     poll_fn(|cx| {
         let (before, from) = sockets.split_at(turn % sockets.len().max(1));
         for Socket { address, listening } in from.iter().chain(before).map(Arc::as_ref) {

@@ -99,6 +99,7 @@ pub struct Metrics {
     backend_transport: Family<Labels, Gauge>,
     mechanisms: Family<Labels, Gauge>,
     by_frontend: ByFrontend,
+    clients: Clients,
     frontends: Frontends,
     states: Mutex<Vec<MechanismState>>,
     recent: Mutex<Recent>,
@@ -211,6 +212,7 @@ impl Metrics {
             backend_transport: Family::default(),
             mechanisms: Family::default(),
             by_frontend: ByFrontend::default(),
+            clients: Clients::new(),
             frontends: Frontends::default(),
             states: Mutex::default(),
             recent: Mutex::default(),
@@ -263,6 +265,7 @@ impl Metrics {
             self.rejected.clone(),
         );
         self.by_frontend.register(&mut registry);
+        self.clients.register(&mut registry);
         drop(registry);
         self.register_times();
         self.register_states();
@@ -335,6 +338,11 @@ impl Metrics {
         self.rejected.inc();
     }
 
+    /// Creates the series of clients over these TCPs ([`ClientTcp::tcp`](crate::access::ClientTcp::tcp)).
+    pub(crate) fn expect_clients(&self, tcps: &[&'static str]) {
+        tcps.iter().for_each(|tcp| self.clients.expect(tcp));
+    }
+
     /// Counts a connection that exceeded a time limit.
     pub(crate) fn timed_out(&self, timeout: Timeout) {
         self.timed_out.add(timeout.name(), 1);
@@ -397,6 +405,7 @@ impl Metrics {
             ];
             self.services.get_or_create(&labels).inc();
         }
+        self.clients.observe(access);
         self.frontends.observe(access);
         let mut recent = lock(&self.recent);
         let Recent { history, sums, outcomes } = &mut *recent;
@@ -550,6 +559,97 @@ impl Metrics {
         let labels =
             vec![peer, mechanism, label("state", redundancy.name()), label("reason", redundancy.reason())];
         self.mechanisms.get_or_create(&labels).set(1);
+    }
+}
+
+/// The series of clients' connections by the TCP of this side, at a gateway that serves clients over brisk's
+/// TCP.
+#[derive(Debug)]
+struct Clients {
+    connections: Family<Labels, Counter>,
+    segments: Family<Labels, Counter>,
+    fast_open: Family<Labels, Counter>,
+    first_byte: Family<Labels, Histogram, fn() -> Histogram>,
+    response: Family<Labels, Histogram, fn() -> Histogram>,
+    round_trip: Family<Labels, Histogram, fn() -> Histogram>,
+}
+
+impl Clients {
+    fn new() -> Clients {
+        let times = || Family::new_with_constructor((|| Histogram::new(BOUNDS)) as fn() -> Histogram);
+        Clients {
+            connections: Family::default(),
+            segments: Family::default(),
+            fast_open: Family::default(),
+            first_byte: times(),
+            response: times(),
+            round_trip: times(),
+        }
+    }
+
+    fn register(&self, registry: &mut Registry) {
+        let connections = "Connections of clients that have ended, by the TCP of this side and by result";
+        registry.register("client_connections", connections, self.connections.clone());
+        let segments = "Segments with data to clients, by the TCP of this side; retransmit: sent again";
+        registry.register("client_segments", segments, self.segments.clone());
+        let fast_open = "Connections of clients over brisk's TCP, by outcome of Fast Open";
+        registry.register("client_tfo_attempts", fast_open, self.fast_open.clone());
+        for (name, help, times) in [
+            (
+                "client_time_to_first_byte",
+                "Time from accept to the first byte of the answer, by the TCP of this side",
+                &self.first_byte,
+            ),
+            (
+                "client_response",
+                "Time from accept to the end of the connection, by the TCP of this side",
+                &self.response,
+            ),
+            (
+                "client_rtt",
+                "Smoothed round-trip time to the client at the end of the connection, by the TCP of this side",
+                &self.round_trip,
+            ),
+        ] {
+            registry.register_with_unit(name, help, Unit::Seconds, times.clone());
+        }
+    }
+
+    /// Creates the series of a TCP.
+    fn expect(&self, tcp: &'static str) {
+        for result in End::NAMES {
+            drop(self.connections.get_or_create(&vec![label("tcp", tcp), label("result", result)]));
+        }
+        for kind in ["first", "retransmit"] {
+            drop(self.segments.get_or_create(&vec![label("tcp", tcp), label("kind", kind)]));
+        }
+        for times in [&self.first_byte, &self.response, &self.round_trip] {
+            drop(times.get_or_create(&vec![label("tcp", tcp)]));
+        }
+    }
+
+    /// Counts a connection that has ended.
+    fn observe(&self, access: &Access) {
+        let Some(client) = &access.client_tcp else { return };
+        let tcp = || label("tcp", client.tcp);
+        self.connections.get_or_create(&vec![tcp(), label("result", access.end.name())]).inc();
+        let again = client.retransmits.min(client.segments);
+        for (kind, count) in [("first", client.segments - again), ("retransmit", client.retransmits)] {
+            self.segments.get_or_create(&vec![tcp(), label("kind", kind)]).inc_by(count);
+        }
+        if let Some(outcome) = client.fast_open {
+            self.fast_open.get_or_create(&vec![label("result", outcome)]).inc();
+        }
+        let is_closed = access.end == End::Closed;
+        for (times, took) in [
+            (&self.first_byte, access.first_byte),
+            (&self.response, is_closed.then_some(access.duration)),
+            (&self.round_trip, client.rtt),
+        ] {
+            if let Some(took) = took {
+                times.get_or_create(&vec![tcp()]).observe(took.as_secs_f64());
+            }
+        }
     }
 }
 

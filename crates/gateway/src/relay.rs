@@ -1,4 +1,6 @@
-//! Copies between a kernel socket and the hop, in both directions at once.
+//! Copies between the outside and the hop, in both directions at once.
+//!
+//! The outside is the client's connection at a frontend, and the origin's at a backend or an edge.
 //!
 //! The end of one direction becomes a half close, and the other direction continues. An error of one side
 //! becomes a reset of the other, so an application sees the same as without the gateway. This includes a side
@@ -22,9 +24,10 @@ use crate::end::End;
 use crate::exchanges::Exchanges;
 use crate::first_bytes::Speaker;
 use crate::frontends::FrontendSlot;
+use crate::hop::line::Line;
 use crate::hop::opening::ClientAddresses;
 use crate::hop::stream::HopStream;
-use crate::io::{Sink, Source, prepare, reset, with_chunk};
+use crate::io::{Sink, Source, prepare, with_chunk};
 use crate::outgoing;
 use crate::proxy::{ProxyVersion, header};
 use crate::service::{Phase, reached};
@@ -33,7 +36,7 @@ use crate::timeouts::{Activity, Timeout, Timeouts};
 /// The connection from which an error or the first bytes came.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Side {
-    Kernel,
+    Outside,
     Hop,
 }
 
@@ -41,8 +44,8 @@ impl Role {
     /// Returns which peer is on this side.
     fn speaker(self, side: Side) -> Speaker {
         match (self, side) {
-            (Role::Frontend, Side::Kernel) | (Role::Backend | Role::Edge, Side::Hop) => Speaker::Client,
-            (Role::Frontend, Side::Hop) | (Role::Backend | Role::Edge, Side::Kernel) => Speaker::Server,
+            (Role::Frontend, Side::Outside) | (Role::Backend | Role::Edge, Side::Hop) => Speaker::Client,
+            (Role::Frontend, Side::Hop) | (Role::Backend | Role::Edge, Side::Outside) => Speaker::Server,
         }
     }
 }
@@ -65,7 +68,7 @@ enum Stopped {
 /// Bytes that were copied, and the reason for the end.
 #[derive(Debug)]
 struct Relayed {
-    from_kernel: Copied,
+    from_outside: Copied,
     from_hop: Copied,
     stopped: Stopped,
 }
@@ -88,13 +91,15 @@ pub(crate) struct Carry<'a, L> {
     pub(crate) exchanges: Option<Exchanges<'a>>,
     /// The kernel's socket still has no options set.
     pub(crate) unprepared: bool,
+    /// Record the facts about the client's connection.
+    pub(crate) records_client: bool,
 }
 
 /// The two connections of a client. Dropping them resets them unless both have ended, even if the task that
 /// relays them is cancelled or panics: an orderly end would tell the other side that it has received
 /// everything.
 struct Ends {
-    kernel: TcpStream,
+    outside: Line,
     hop: HopStream,
     have_ended: bool,
 }
@@ -103,27 +108,27 @@ impl Drop for Ends {
     fn drop(&mut self) {
         if !self.have_ended {
             self.hop.line().reset();
-            reset(&self.kernel);
+            self.outside.reset();
         }
     }
 }
 
 /// Copies in both directions, and closes both connections as they ended. Adds the copied bytes to the record.
 pub(crate) async fn carry(
-    kernel: TcpStream,
+    outside: Line,
     hop: HopStream,
     with: Carry<'_, impl Future<Output = &'static str>>,
     access: &mut Access,
 ) -> End {
-    let Carry { first, lost, heard, timeouts, signal, slot, exchanges, unprepared } = with;
-    let mut ends = Ends { kernel, hop, have_ended: false };
+    let Carry { first, lost, heard, timeouts, signal, slot, exchanges, unprepared, records_client } = with;
+    let mut ends = Ends { outside, hop, have_ended: false };
     let mut told = None;
     let role = access.role;
     let told_first = |side| heard(role.speaker(side));
     let unprepared = AtomicBool::new(unprepared);
     let doings = Doings { slot, exchanges, unprepared, ..Doings::new(&told_first) };
     if access.spoke_first.is_some() {
-        let _ = doings.first.set(Side::Kernel);
+        let _ = doings.first.set(Side::Outside);
         doings.activity.moved();
     }
     let relayed = {
@@ -137,17 +142,23 @@ pub(crate) async fn carry(
                 () = reached(Phase::Cut, signal) => Stopped::Cut,
             }
         };
-        relay(ends.kernel.split(), first, ends.hop.split(), order, &doings).await
+        relay(ends.outside.split(), first, ends.hop.split(), order, &doings).await
     };
     let spoke = doings.first.get().map(|side| role.speaker(*side));
     access.spoke_first = access.spoke_first.or(spoke);
     let (up, down) = match access.role {
-        Role::Frontend => (relayed.from_kernel, relayed.from_hop),
-        Role::Backend | Role::Edge => (relayed.from_hop, relayed.from_kernel),
+        Role::Frontend => (relayed.from_outside, relayed.from_hop),
+        Role::Backend | Role::Edge => (relayed.from_hop, relayed.from_outside),
     };
     access.bytes_up += up.bytes;
     access.bytes_down += down.bytes;
     access.hop = ends.hop.line().stats();
+    if records_client {
+        access.client_tcp = match access.role {
+            Role::Frontend => ends.outside.client_tcp(),
+            Role::Backend | Role::Edge => ends.hop.line().client_tcp(),
+        };
+    }
     access.first_byte = down.first.map(|at| at.saturating_duration_since(access.began));
     match relayed.stopped {
         Stopped::Ended => {
@@ -157,7 +168,7 @@ pub(crate) async fn carry(
             }
             End::Closed
         }
-        Stopped::Failed(Side::Kernel, error) => access.role.kernel_failed(&error),
+        Stopped::Failed(Side::Outside, error) => access.role.outside_failed(&error),
         Stopped::Failed(Side::Hop, error) => access.role.hop_failed(error.to_string()),
         Stopped::Lost => access.role.hop_failed(told.unwrap_or_default().to_owned()),
         Stopped::Cut => End::Drained,
@@ -168,15 +179,15 @@ pub(crate) async fn carry(
 /// Copies until both directions have ended, one side has failed, or `ends` resolves with a reason. Unless
 /// both have ended, the caller resets both.
 async fn relay(
-    (kernel_read, kernel_write): (impl Source, impl Sink),
+    (outside_read, outside_write): (impl Source, impl Sink),
     first: Vec<u8>,
     (hop_read, hop_write): (impl Source, impl Sink),
     ends: impl Future<Output = Stopped>,
     doings: &Doings<'_>,
 ) -> Relayed {
-    let (mut from_kernel, mut from_hop) = (Copied::default(), Copied::default());
-    let up = pump((kernel_read, Side::Kernel), first, (hop_write, Side::Hop), doings, &mut from_kernel);
-    let down = pump((hop_read, Side::Hop), Vec::new(), (kernel_write, Side::Kernel), doings, &mut from_hop);
+    let (mut from_outside, mut from_hop) = (Copied::default(), Copied::default());
+    let up = pump((outside_read, Side::Outside), first, (hop_write, Side::Hop), doings, &mut from_outside);
+    let down = pump((hop_read, Side::Hop), Vec::new(), (outside_write, Side::Outside), doings, &mut from_hop);
     let both = async { tokio::try_join!(up, down) };
     let stopped = tokio::select! {
         biased;
@@ -186,7 +197,7 @@ async fn relay(
         },
         stopped = ends => stopped,
     };
-    Relayed { from_kernel, from_hop, stopped }
+    Relayed { from_outside, from_hop, stopped }
 }
 
 /// Bytes that one direction has copied so far.
@@ -240,7 +251,7 @@ impl<'a> Doings<'a> {
     fn read(&self, side: Side) {
         self.activity.moved();
         if let Some(exchanges) = &self.exchanges
-            && side == Side::Kernel
+            && side == Side::Outside
         {
             exchanges.asked(Instant::now());
         }
@@ -469,7 +480,6 @@ mod tests {
     use tokio::sync::Notify;
 
     use super::*;
-    use crate::hop::line::Line;
 
     /// Half of a stream in memory, which fails at the test's request.
     struct Half(ReadHalf<DuplexStream>, Arc<Notify>);
@@ -520,7 +530,7 @@ mod tests {
         client.read_to_end(&mut answer).await.unwrap();
         assert_eq!(answer, b"a longer answer");
         let relayed = relaying.await.unwrap();
-        assert_eq!((relayed.from_kernel.bytes, relayed.from_hop.bytes), (11, 15));
+        assert_eq!((relayed.from_outside.bytes, relayed.from_hop.bytes), (11, 15));
         assert!(matches!(relayed.stopped, Stopped::Ended));
     }
 
@@ -587,10 +597,11 @@ mod tests {
                 slot: None,
                 exchanges: None,
                 unprepared: false,
+                records_client: false,
             };
             let mut access = Access::begin(Role::Frontend, "192.0.2.1:1".parse().unwrap());
             let hop = HopStream::straight(Line::Kernel(hop), Vec::new());
-            carry(kernel, hop, with, &mut access).await
+            carry(Line::Kernel(kernel), hop, with, &mut access).await
         });
         let mut heard = [0; 9];
         client.write_all(b"the first").await.unwrap();
@@ -672,7 +683,7 @@ mod tests {
         origin.write_all(b"to nobody").await.unwrap();
         let relayed = relay(halves(kernel), Vec::new(), halves(hop), std::future::pending(), &doings()).await;
         let Stopped::Failed(side, error) = relayed.stopped else { panic!("{:?}", relayed.stopped) };
-        assert_eq!((side, error.kind()), (Side::Kernel, io::ErrorKind::BrokenPipe));
+        assert_eq!((side, error.kind()), (Side::Outside, io::ErrorKind::BrokenPipe));
     }
 
     #[tokio::test]
@@ -687,7 +698,7 @@ mod tests {
         client.write_all(b"more than the hop takes").await.unwrap();
         fail.notify_one();
         let relayed = relaying.await.unwrap();
-        assert!(matches!(relayed.stopped, Stopped::Failed(Side::Kernel, _)), "{:?}", relayed.stopped);
+        assert!(matches!(relayed.stopped, Stopped::Failed(Side::Outside, _)), "{:?}", relayed.stopped);
     }
 
     #[tokio::test]
@@ -708,7 +719,7 @@ mod tests {
         cut.send(()).unwrap();
         let relayed = relaying.await.unwrap();
         assert!(matches!(relayed.stopped, Stopped::Cut));
-        assert_eq!(relayed.from_kernel.bytes, 4);
+        assert_eq!(relayed.from_outside.bytes, 4);
     }
 
     #[tokio::test(start_paused = true)]

@@ -17,6 +17,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 
 use crate::access::Access;
+use crate::hop::line::Line;
 use crate::io::{prepare, with_chunk};
 use crate::log::{Level, Log, Value};
 use crate::metrics::Metrics;
@@ -49,7 +50,10 @@ pub(crate) const BACKLOG: u16 = 4096;
 
 /// Returns the first bytes of the other side, 16 kB at most; none if they do not arrive within `wait`. Holds
 /// no buffer while it waits.
-pub(crate) async fn first_bytes(socket: &mut TcpStream, wait: Duration) -> io::Result<Vec<u8>> {
+pub(crate) async fn first_bytes(
+    socket: &mut (impl AsyncRead + Unpin),
+    wait: Duration,
+) -> io::Result<Vec<u8>> {
     if wait.is_zero() {
         return Ok(Vec::new());
     }
@@ -252,9 +256,13 @@ fn beside(listener: &TcpListener, core: &Handle) -> io::Result<TcpListener> {
     TcpListener::from_std(socket.into())
 }
 
-/// Moves a socket that another runtime has accepted to the current one.
-pub(crate) fn adopt(socket: TcpStream) -> io::Result<TcpStream> {
-    TcpStream::from_std(socket.into_std()?)
+/// Moves a connection that another runtime has accepted to the current one.
+pub(crate) fn adopt(line: Line) -> io::Result<Line> {
+    match line {
+        Line::Kernel(socket) => TcpStream::from_std(socket.into_std()?).map(Line::Kernel),
+        // Its stack stays where it is.
+        Line::Brisk(stream) => Ok(Line::Brisk(stream)),
+    }
 }
 
 /// Logs the failure of a listener.

@@ -27,6 +27,8 @@ pub struct Facts {
     pub hop: &'static str,
     /// `sealed` or `plain`.
     pub security: &'static str,
+    /// The device towards the clients, at a frontend that has one.
+    pub clients: Option<String>,
 }
 
 /// The JSON object.
@@ -40,6 +42,8 @@ pub struct Status {
     origin: Option<String>,
     hop: &'static str,
     security: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    clients: Option<String>,
     draining: bool,
     mechanisms: Vec<Mechanism>,
     backends: Vec<BackendStatus>,
@@ -174,6 +178,7 @@ impl Status {
             origin: facts.origin.clone(),
             hop: facts.hop,
             security: facts.security,
+            clients: facts.clients.clone(),
             draining: metrics.draining(),
             mechanisms: metrics.mechanisms().into_iter().map(Mechanism::of).collect(),
             backends: frontend.map(backends).unwrap_or_default(),

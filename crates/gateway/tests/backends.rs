@@ -512,7 +512,14 @@ async fn tls_clients_are_routed_by_server_name_with_unchanged_bytes() {
     let frontend = Frontend::bind(config, a).await.unwrap();
     let control = frontend.control();
     let at: Vec<SocketAddr> = control.listening().iter().map(|place| place.listen.parse().unwrap()).collect();
-    let facts = Facts { role: Role::Frontend, listen: String::new(), origin: None, hop: "", security: "" };
+    let facts = Facts {
+        role: Role::Frontend,
+        listen: String::new(),
+        origin: None,
+        hop: "",
+        security: "",
+        clients: None,
+    };
     let status = Status::of(&facts, &Metrics::default(), Some(&control)).json();
     let routes = r#""routes":[{"sni":"*.api.example","origin":"api"},{"sni":"shop.example","origin":"web"}]"#;
     assert_eq!(status.matches(routes).count(), 2, "{status}");

@@ -148,8 +148,14 @@ async fn status_counts_round_trips_of_requests_and_not_the_pauses_between_them()
         }
     }
     tokio::time::sleep(Duration::from_millis(300)).await;
-    let facts =
-        Facts { role: Role::Frontend, listen: String::new(), origin: None, hop: "tcp", security: "sealed" };
+    let facts = Facts {
+        role: Role::Frontend,
+        listen: String::new(),
+        origin: None,
+        hop: "tcp",
+        security: "sealed",
+        clients: None,
+    };
     let status = Status::of(&facts, &Metrics::new(), Some(&pair.control)).json();
     let status: serde_json::Value = serde_json::from_str(&status).unwrap();
     let path = &status["backends"][0];

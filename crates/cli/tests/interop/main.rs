@@ -19,6 +19,7 @@
 //! | `readme` | the commands of the README for a gateway pair, as they are pasted |
 //! | `packet` | both roles on the host's own addresses; the gateway pair where UDP is blocked |
 //! | `edge` | kernel clients, `brisk edge` on the host's own address, nginx |
+//! | `clients` | kernel clients, a frontend on the host's own address, lossy hop, backend, nginx |
 //! | `xdp` | both roles on the host's own addresses through AF_XDP, next to the kernel's services |
 //!
 //! Needs root, or `unshare -Urnm sh -c 'mount -t tmpfs tmpfs /run && cargo test -p brisk --test interop'`. A
@@ -31,6 +32,7 @@ mod machine;
 
 mod bench;
 mod capture;
+mod clients;
 mod edge;
 mod farm;
 mod fast_open;

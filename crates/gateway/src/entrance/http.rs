@@ -7,9 +7,9 @@
 //! `Connection: close`: the client's next request may be for another origin, and uses another connection.
 
 use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
 
 use super::{Denied, NO_LOGIN, ProxyRequest, Reply, WRONG_LOGIN, bad, until, usable};
+use crate::hop::line::Line;
 use crate::users::Users;
 
 /// Longest request line and headers.
@@ -25,7 +25,7 @@ const HOP_BY_HOP: [&str; 6] =
 /// Returns the destination; `None` if this is no request to a proxy. The bytes left in `buffer` are for the
 /// origin.
 pub(super) async fn asked(
-    client: &mut TcpStream,
+    client: &mut Line,
     buffer: &mut Vec<u8>,
     users: Option<&Users>,
 ) -> Result<Option<ProxyRequest>, Denied> {

@@ -1,27 +1,36 @@
-//! Transport of a connection of the hop: brisk's TCP, or the kernel's if the path carries nothing else.
+//! A connection over brisk's TCP or the kernel's.
+//!
+//! The hop uses brisk's TCP, or the kernel's if the path carries nothing else. Clients of an edge, and of a
+//! frontend with a device for clients, use brisk's TCP; clients of other frontends and origins use the
+//! kernel's.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use brisk_packet_io::sockopt::tcp_info;
 use brisk_runtime::ConnStats;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::tcp;
+use tokio::net::{TcpStream, tcp};
 
-use crate::io::{Source, failed, reset};
+use crate::access::ClientTcp;
+use crate::io::{Sink, Source, failed, reset};
 
+/// The names of the TCPs of [`ClientTcp::tcp`].
+pub(crate) const CLIENT_TCPS: [&str; 2] = ["brisk", "kernel"];
 /// Payload bytes of a segment if the real size is unknown.
 const USUAL_SEGMENT: usize = 1400;
 
-/// A connection between the gateways before its first message.
+/// A connection: of the hop before its first message, of a client or of an origin.
 #[derive(Debug)]
 pub enum Line {
     /// Over brisk's TCP.
     Brisk(brisk_runtime::TcpStream),
     /// Over the kernel's TCP.
-    Kernel(tokio::net::TcpStream),
+    Kernel(TcpStream),
 }
 
 impl Line {
@@ -30,6 +39,42 @@ impl Line {
         match self {
             Line::Brisk(stream) => stream.stats(),
             Line::Kernel(_) => None,
+        }
+    }
+
+    /// Returns the facts about a client's connection for its record; `None` if it has ended without any.
+    pub(crate) fn client_tcp(&self) -> Option<ClientTcp> {
+        match self {
+            Line::Brisk(stream) => stream.stats().map(|stats| ClientTcp {
+                tcp: CLIENT_TCPS[0],
+                rtt: stats.srtt,
+                segments: stats.counters.data_segments_out,
+                retransmits: stats.counters.retransmits + stats.counters.handshake_retransmits,
+                fast_open: Some(stats.fast_open.name()),
+            }),
+            Line::Kernel(socket) => tcp_info(socket.as_fd()).ok().map(|info| ClientTcp {
+                tcp: CLIENT_TCPS[1],
+                rtt: Some(info.rtt),
+                segments: info.data_segments_out,
+                retransmits: info.retransmits,
+                fast_open: None,
+            }),
+        }
+    }
+
+    /// Returns the local address.
+    pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
+        match self {
+            Line::Brisk(stream) => Ok(stream.local_addr()),
+            Line::Kernel(stream) => stream.local_addr(),
+        }
+    }
+
+    /// Returns the kernel socket, if it is one.
+    pub(crate) fn socket(&self) -> Option<&TcpStream> {
+        match self {
+            Line::Brisk(_) => None,
+            Line::Kernel(stream) => Some(stream),
         }
     }
 
@@ -93,6 +138,65 @@ impl Source for LineRead<'_> {
         match self {
             LineRead::Brisk(read) => read.failed().await,
             LineRead::Kernel(read) => failed(read.as_ref()).await,
+        }
+    }
+
+    fn socket(&self) -> Option<&TcpStream> {
+        match self {
+            LineRead::Brisk(_) => None,
+            LineRead::Kernel(read) => Source::socket(read),
+        }
+    }
+}
+
+impl Sink for LineWrite<'_> {
+    fn poll_write_last(&mut self, cx: &mut Context<'_>, last: &[u8]) -> Poll<io::Result<usize>> {
+        match self {
+            LineWrite::Brisk(write) => Pin::new(write).poll_write(cx, last),
+            LineWrite::Kernel(write) => write.poll_write_last(cx, last),
+        }
+    }
+
+    fn socket(&self) -> Option<&TcpStream> {
+        match self {
+            LineWrite::Brisk(_) => None,
+            LineWrite::Kernel(write) => Sink::socket(write),
+        }
+    }
+}
+
+impl AsyncRead for Line {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Line::Brisk(stream) => Pin::new(stream).poll_read(cx, buffer),
+            Line::Kernel(stream) => Pin::new(stream).poll_read(cx, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for Line {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Line::Brisk(stream) => Pin::new(stream).poll_write(cx, data),
+            Line::Kernel(stream) => Pin::new(stream).poll_write(cx, data),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Line::Brisk(stream) => Pin::new(stream).poll_flush(cx),
+            Line::Kernel(stream) => Pin::new(stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Line::Brisk(stream) => Pin::new(stream).poll_shutdown(cx),
+            Line::Kernel(stream) => Pin::new(stream).poll_shutdown(cx),
         }
     }
 }

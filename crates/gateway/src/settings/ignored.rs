@@ -50,6 +50,16 @@ impl Settings {
                 "users_file has no effect: it is for the SOCKS5 and the HTTP proxy, and both are off (socks5, connect)",
             ),
             (
+                frontend.client_addr.is_some() && frontend.client_device.is_none(),
+                "frontend.client_addr",
+                "client_addr has no effect: without client_device the kernel's TCP serves the clients",
+            ),
+            (
+                frontend.client_mechanisms.is_some() && frontend.client_device.is_none(),
+                "frontend.client_mechanisms",
+                "client_mechanisms has no effect: without client_device the kernel's TCP serves the clients",
+            ),
+            (
                 frontend.socks5 == Some(true) && no_plain_listener,
                 "frontend.socks5",
                 "socks5 has no effect: it is for the clients of frontend.listen, which is not set",
@@ -125,6 +135,9 @@ mod tests {
         let direct = "[frontend]\norigin = 'a:1'\nsend_proxy = 'v1'\nfallback = ";
         assert_eq!(ignored(&format!("{direct}'none'")), ["frontend.origin", "frontend.send_proxy"]);
         assert!(ignored(&format!("{direct}'direct'")).is_empty());
+        let clients = "[frontend]\nclient_addr = ['10.7.0.2/24']\nclient_mechanisms = 'fast_open'\n";
+        assert_eq!(ignored(clients), ["frontend.client_addr", "frontend.client_mechanisms"]);
+        assert!(ignored(&format!("{clients}client_device = 'tun:brisk0'")).is_empty());
         let listener = "[frontend]\nsocks5 = true\n[[listener]]\nlisten = ':1'\n";
         assert_eq!(ignored(listener), ["frontend.socks5"]);
         assert_eq!(ignored("[[listener]]\nlisten = ':1'\nsend_proxy = 'v1'"), ["listener"]);

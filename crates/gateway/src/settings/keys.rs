@@ -17,8 +17,8 @@ use crate::network::Network;
 use crate::origins::Origins;
 use crate::proxy::ProxyVersion;
 
-/// The default mechanisms of an edge, which need nothing at the client.
-pub const EDGE_MECHANISMS: &str = "fast_open,path,congestion=bbr";
+/// The default mechanisms of brisk's TCP towards clients, which need nothing at the client.
+pub const CLIENT_MECHANISMS: &str = "fast_open,path,congestion=bbr";
 
 const NO_TIME: Duration = Duration::ZERO;
 const SECOND: Duration = Duration::from_secs(1);
@@ -65,7 +65,7 @@ section! {
         more: "Also `congestion=bbr`, `congestion=cubic`, `path=shared`, `path=on`. [Mechanisms](mechanisms.md)",
         permits: "a list in quotes, for instance \"all\" or \"fast_open,corrective\"",
         edge: true,
-        edge_default: Some(EDGE_MECHANISMS),
+        edge_default: Some(CLIENT_MECHANISMS),
     };
     max_overhead: String, default DEFAULT_MAX_OVERHEAD.to_owned(), {
         flag: Some("max-overhead"),
@@ -141,6 +141,33 @@ section! {
                address takes the place of this `listen`",
         example: "\":80\"",
         is_set: true,
+    };
+    client_device: String, {
+        flag: Some("client-device"),
+        word: "DEVICE",
+        heading: Some("Device"),
+        help: "Device for brisk's TCP towards the clients: packet:IFACE, xdp:IFACE or tun:NAME",
+        more: "[On a frontend](edge.md#on-a-frontend)",
+        permits: "\"packet:IFACE\", \"xdp:IFACE\" or \"tun:NAME\"",
+        unset: "the kernel's TCP",
+        example: "\"packet:eth0\"",
+    };
+    client_addr: Vec<Prefix>, {
+        flag: Some("client-addr"),
+        word: "ADDR/LEN",
+        heading: Some("Device"),
+        help: "The stack's own address on the device for clients with the length of its prefix, repeatable: 10.8.0.2/24; \
+               necessary on tun:",
+        permits: "a list of addresses, for instance [\"10.8.0.2/24\"]",
+        unset: "the address of each listener, for :PORT all addresses of the interface",
+        example: "[\"10.8.0.2/24\"]",
+    };
+    client_mechanisms: String, default CLIENT_MECHANISMS.to_owned(), {
+        flag: Some("client-mechanisms"),
+        word: "LIST",
+        help: "Mechanisms towards the clients on the device for clients, separated by commas",
+        more: "[Mechanisms](mechanisms.md)",
+        permits: "a list in quotes, for instance \"fast_open,path,congestion=bbr\"",
     };
     first_bytes_wait: Time, default Duration::from_millis(5), range NO_TIME => SECOND, {
         flag: Some("first-bytes-wait"),

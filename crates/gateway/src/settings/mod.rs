@@ -43,7 +43,7 @@ pub use ignored::Ignored;
 pub use key::Key;
 use keys::ALL;
 pub use keys::{
-    AdminSettings, BackendSettings, EDGE_MECHANISMS, EdgeSettings, FrontendSettings, HopSettings,
+    AdminSettings, BackendSettings, CLIENT_MECHANISMS, EdgeSettings, FrontendSettings, HopSettings,
     LimitSettings, all as all_keys,
 };
 pub use kinds::{listen_address, parse_duration};

@@ -1,0 +1,154 @@
+//! Brisk's TCP towards unmodified clients, for `edge` and for `frontend --client-device`.
+
+use std::net::SocketAddr;
+
+use brisk_gateway::clients::client_tcp;
+use brisk_gateway::settings::{CLIENT_MECHANISMS, HopSettings, ListenerSettings};
+use brisk_gateway::{ClientSide, MechanismState};
+use brisk_runtime::attach::{AttachConfig, Queues};
+use brisk_runtime::profile::Profile;
+use brisk_runtime::{Cores, DeviceSpec, Endpoint, TcpConfig};
+
+use crate::failure::Failure;
+use crate::hop_args;
+
+/// Maximum number of ports: on `packet:` each has a stack of its own.
+const MAX_PORTS: usize = 16;
+/// Number of clients whose paths are remembered.
+const PATHS: usize = 16_384;
+
+/// The addresses at which clients connect, each with its stack.
+pub(crate) type Places = Vec<(SocketAddr, Endpoint)>;
+
+/// The settings of the device towards the clients, with the keys that set them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Keys {
+    /// The key of the device.
+    pub(crate) device: &'static str,
+    /// The key of the mechanisms.
+    pub(crate) mechanisms: &'static str,
+    /// Word for the role in errors, with its article.
+    pub(crate) role: &'static str,
+}
+
+/// The device towards the clients, and the mechanisms of its TCP.
+#[derive(Clone, Debug)]
+pub(crate) struct ClientDevice {
+    attach: AttachConfig,
+    side: ClientSide,
+    settings: HopSettings,
+}
+
+impl ClientDevice {
+    /// Reads the settings, whose names are those of a hop. Checks everything that needs no system call.
+    pub(crate) fn of(
+        settings: &HopSettings,
+        keys: Keys,
+        places: &[SocketAddr],
+    ) -> Result<ClientDevice, Failure> {
+        let Keys { role, .. } = keys;
+        let wrong = |why: &str| Failure::usage(why).about(keys.device);
+        let device = settings.device.as_deref().unwrap_or_default();
+        let device: DeviceSpec = device.parse().map_err(|error| wrong(&format!("device: {error}")))?;
+        if matches!(device, DeviceSpec::Udp { .. }) {
+            return Err(wrong(&format!(
+                "udp: reaches only clients with brisk's TCP; {role} needs packet:IFACE, xdp:IFACE or tun:NAME"
+            )));
+        }
+        let attach = hop_args::attach(settings, device)?;
+        let max_ports = if matches!(attach.device, DeviceSpec::Xdp { .. }) { 1 } else { MAX_PORTS };
+        if places.len() > max_ports {
+            return Err(Failure::usage(format!(
+                "the listeners have {} ports in total; {role} on {} has at most {max_ports}",
+                places.len(),
+                attach.device
+            ))
+            .about("listener"));
+        }
+        attach.check().map_err(|error| Failure::from(error).about(keys.device))?;
+        let profile = Profile::parse(settings.mechanisms.as_deref().unwrap_or(CLIENT_MECHANISMS))
+            .map_err(|error| Failure::usage(format!("mechanisms: {error}")).about(keys.mechanisms))?;
+        let TcpConfig { nodelay, keepalive, .. } = client_tcp();
+        let ClientSide { fast_open, .. } = ClientSide::default();
+        let side = ClientSide {
+            fast_open: fast_open.filter(|_| profile.fast_open),
+            tcp: TcpConfig { nodelay, keepalive, ..profile.tcp },
+        };
+        Ok(ClientDevice { attach, side, settings: settings.clone() })
+    }
+
+    /// Returns brisk's TCP towards the clients.
+    pub(crate) fn side(&self) -> ClientSide {
+        self.side.clone()
+    }
+
+    /// Returns the device, as its user writes it.
+    pub(crate) fn name(&self) -> String {
+        self.attach.device.to_string()
+    }
+
+    /// Opens the device. On `tun:` one stack serves all addresses; otherwise each address has a stack, and
+    /// its port is hidden from the kernel.
+    pub(crate) fn open(&self, places: &[SocketAddr], cores: &Cores) -> Result<Places, Failure> {
+        let is_shared = matches!(self.attach.device, DeviceSpec::Tun { .. });
+        let mut opened: Places = Vec::new();
+        for &place in places {
+            let endpoint = match opened.first() {
+                Some((_, endpoint)) if is_shared => endpoint.clone(),
+                Some(_) | None => {
+                    let queues = Queues::UpTo(cores.count());
+                    let attach =
+                        AttachConfig { serve: Some(place), local_ports: 0, queues, ..self.attach.clone() };
+                    let (builder, _) = attach.open()?;
+                    builder.stack(|stack| stack.path.entries = PATHS).cores(cores).build()?
+                }
+            };
+            opened.push((place, endpoint));
+        }
+        Ok(opened)
+    }
+
+    /// Returns the state of each mechanism that needs nothing at the client.
+    pub(crate) fn states(&self) -> Vec<MechanismState> {
+        let ClientSide { tcp, fast_open } = &self.side;
+        let source = if self.settings.mechanisms.is_some() { "by configuration" } else { "default" };
+        let path = |state: MechanismState| match state.name {
+            "path" => MechanismState {
+                state: if tcp.path_start.is_some() { "on" } else { "off" },
+                reason: source.to_owned(),
+                ..state
+            },
+            _ => state,
+        };
+        let alone = |state: &MechanismState| !matches!(state.name, "corrective" | "proactive" | "planner");
+        let states = hop_args::states(&self.settings, tcp, fast_open.is_some());
+        states.into_iter().filter(alone).map(path).collect()
+    }
+}
+
+/// Returns the listeners that were opened; each takes over the settings that were `read` for its address.
+pub(crate) fn as_opened(read: &[ListenerSettings], opened: &[ListenerSettings]) -> Vec<ListenerSettings> {
+    let now = |open: &ListenerSettings| {
+        let same = read.iter().find(|listener| listener.listen == open.listen);
+        same.unwrap_or(open).clone()
+    };
+    opened.iter().map(now).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEYS: Keys = Keys { device: "hop.device", mechanisms: "hop.mechanisms", role: "an edge" };
+
+    #[test]
+    fn default_mechanisms_need_nothing_at_the_client() {
+        let hop = HopSettings { device: Some("packet:eth0".to_owned()), ..HopSettings::default() };
+        let device = ClientDevice::of(&hop, KEYS, &[]).expect("a device");
+        let mechanisms = &device.side.tcp.mechanisms;
+        assert!(mechanisms.corrective.is_none() && mechanisms.proactive.is_none());
+        let shown = |state: &MechanismState| format!("{} {}", state.name, state.state);
+        let states: Vec<String> = device.states().iter().map(shown).collect();
+        assert_eq!(states, ["fast_open on", "path on", "reactive rack_tlp", "congestion bbr"]);
+    }
+}

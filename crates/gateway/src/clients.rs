@@ -1,0 +1,54 @@
+//! Brisk's TCP towards unmodified clients: the client side of an edge, and of a frontend with a device for
+//! clients.
+
+use std::time::Duration;
+
+use brisk_runtime::fast_open::ReplayWindow;
+use brisk_runtime::{FastOpenListen, ListenConfig, TcpConfig};
+use brisk_tcp::config::KeepaliveConfig;
+
+use crate::service::BACKLOG;
+
+/// Limit of connections that SYN data opened and that their clients have not acknowledged yet.
+const PENDING: u16 = 1024;
+
+/// Settings of brisk's TCP towards clients.
+#[derive(Clone, Debug)]
+pub struct ClientSide {
+    /// Settings of the clients' connections. Default: [`client_tcp`].
+    pub tcp: TcpConfig,
+    /// Accepts a client's first bytes with its SYN. A repeated SYN is recognised while its connection exists
+    /// and for two minutes after. Default on, with at most 1024 unacknowledged connections.
+    pub fast_open: Option<FastOpenListen>,
+}
+
+impl Default for ClientSide {
+    fn default() -> ClientSide {
+        ClientSide {
+            tcp: client_tcp(),
+            fast_open: Some(FastOpenListen {
+                max_pending: PENDING,
+                replay_window: Some(ReplayWindow::default()),
+                ..FastOpenListen::default()
+            }),
+        }
+    }
+}
+
+impl ClientSide {
+    /// Returns the settings of a listener.
+    pub(crate) fn listen(&self) -> ListenConfig {
+        let ClientSide { tcp, fast_open } = self.clone();
+        ListenConfig { tcp, fast_open, backlog: BACKLOG.into(), ..ListenConfig::default() }
+    }
+}
+
+/// Settings of clients' connections.
+///
+/// Nagle's algorithm is off: the gateway forwards data when it arrives. Keepalive once a minute closes
+/// connections whose client has vanished.
+pub fn client_tcp() -> TcpConfig {
+    let alive =
+        KeepaliveConfig { idle: Duration::from_secs(60), interval: Duration::from_secs(15), count: 4 };
+    TcpConfig { nodelay: true, keepalive: Some(alive), ..TcpConfig::default() }
+}
