@@ -6,7 +6,7 @@
 //! themselves (queue, scoreboard, RACK, assembler, ...) are in `send` and `receive`; they take values and
 //! return values.
 //!
-//! Every call that may change a connection returns an [`Aftermath`]: the work that it leaves to the stack.
+//! Every call that may change a connection returns an `Aftermath`: the work that it leaves to the stack.
 //!
 //! A SYN may carry data, and data may be sent from SYN-RECEIVED (Fast Open), so sender and receiver exist
 //! from the first segment on, in every state.
