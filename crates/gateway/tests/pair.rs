@@ -172,11 +172,12 @@ fn series(metrics: &str, labelled: &str) -> f64 {
 }
 
 /// Makes 600 requests of 20 kB over a link that loses 5 %. The link and the clock are virtual: the same
-/// losses in each run.
+/// losses in each run. Returns the frontend's backends, its records, and the smoothed round-trip times of the
+/// path after each twelve requests, in seconds and sorted.
 async fn requests_over_a_lossy_link(
     mechanisms: &str,
     answer: fn(Vec<u8>) -> Vec<u8>,
-) -> (Arc<Upstreams>, Vec<Access>) {
+) -> (Arc<Upstreams>, Vec<Access>, Vec<f64>) {
     // As the daemons make it of the same words.
     let TcpConfig { nodelay, keepalive, path_start, handshake_timers, .. } = hop_tcp();
     let Profile { tcp, .. } = Profile::parse(mechanisms).unwrap();
@@ -187,6 +188,7 @@ async fn requests_over_a_lossy_link(
     let link = "--rtt 100ms --loss 5%";
     let pair = Pair::start_configured(link, origin(answer).await, |service| service, configure).await;
     let length = answer(vec![7; 20_000]).len();
+    let mut round_trips = Vec::new();
     for _ in 0..50 {
         let mut clients = JoinSet::new();
         for _ in 0..12 {
@@ -198,15 +200,19 @@ async fn requests_over_a_lossy_link(
             });
         }
         assert!(clients.join_all().await.iter().all(|count| *count == length));
+        let text = Metrics::new().text(Some(&pair.control.upstreams()));
+        round_trips.push(series(&text, "brisk_path_rtt_seconds{peer=\"10.0.0.2:7443\",kind=\"smoothed\"}"));
     }
-    (pair.control.upstreams(), pair.finish().await)
+    round_trips.sort_by(f64::total_cmp);
+    (pair.control.upstreams(), pair.finish().await, round_trips)
 }
 
 /// With all mechanisms, most losses are repaired before a retransmission, and count all the same.
 #[tokio::test(start_paused = true)]
 async fn metrics_of_a_frontend_give_loss_and_round_trip_time_of_the_link() {
     for mechanisms in ["tcp", "all"] {
-        let (upstreams, accesses) = requests_over_a_lossy_link(mechanisms, |request| request).await;
+        let (upstreams, accesses, round_trips) =
+            requests_over_a_lossy_link(mechanisms, |request| request).await;
         let metrics = Metrics::new();
         accesses.iter().for_each(|access| metrics.observe(access));
         let text = metrics.text(Some(&upstreams));
@@ -217,10 +223,9 @@ async fn metrics_of_a_frontend_give_loss_and_round_trip_time_of_the_link() {
             let loss = path("loss_ratio", &format!("dir=\"{dir}\""));
             assert!((0.035..0.065).contains(&loss), "{mechanisms}, {dir}: {loss}");
         }
-        let [smoothed, min] =
-            ["smoothed", "min"].map(|kind| path("rtt_seconds", &format!("kind=\"{kind}\"")));
-        // A delayed acknowledgement takes 40 ms more.
-        assert!((0.1..0.102).contains(&min) && (min..0.141).contains(&smoothed), "{min} to {smoothed} s");
+        // A connection may end with a delayed acknowledgement, and the path then has its smoothed time.
+        let (min, smoothed) = (path("rtt_seconds", "kind=\"min\""), round_trips[round_trips.len() / 2]);
+        assert!((0.1..0.102).contains(&min) && (min..0.11).contains(&smoothed), "{min} to {smoothed} s");
         let attempts =
             |result: &str| series(&text, &format!("brisk_tfo_attempts_total{{result=\"{result}\"}}"));
         assert!(attempts("used") > 300.0 && attempts("syn-lost") > 9.0, "{mechanisms}:\n{text}");
@@ -232,7 +237,7 @@ async fn metrics_of_a_frontend_give_loss_and_round_trip_time_of_the_link() {
 /// the repairs of this side.
 #[tokio::test(start_paused = true)]
 async fn metric_without_backends_gives_the_loss_of_what_this_side_sent() {
-    let (_, accesses) = requests_over_a_lossy_link("all", |_| vec![7; 100]).await;
+    let (_, accesses, _) = requests_over_a_lossy_link("all", |_| vec![7; 100]).await;
     let metrics = Metrics::new();
     accesses.iter().for_each(|access| metrics.observe(access));
     let loss = series(&metrics.text(None), "brisk_path_loss_ratio{peer=\"all\",dir=\"out\"}");
