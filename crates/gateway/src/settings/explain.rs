@@ -17,7 +17,7 @@ pub(super) fn permitted_values(path: &str) -> String {
     }
 }
 
-/// What a file consists of.
+/// The sections and tables that a file may have.
 const SECTIONS: &str = "[frontend], [[backends]], [[listener]], [backend], [edge], [[frontends]], [hop], [limits] or \
                         [admin], and their keys below";
 

@@ -35,7 +35,7 @@ pub struct Key {
     pub flag_help: Option<&'static str>,
     /// More about it for `docs/operating/settings.md`, in Markdown.
     pub more: &'static str,
-    /// What applies without the key if that is no value.
+    /// The behaviour without the key, in words, if the key has no default value.
     pub unset: &'static str,
     /// The default of an edge if it differs.
     pub edge_default: Option<&'static str>,
@@ -98,7 +98,7 @@ impl Key {
     /// Sets the key to the `text` of its flag.
     ///
     /// # Errors
-    /// What to write.
+    /// The permitted values, if `text` is not one of them.
     pub fn set_checked(&self, settings: &mut Settings, text: &str) -> Result<(), String> {
         let range = || (self.range)().map(|range| format!("write {}", range.replace('"', "")));
         (self.set)(settings, text).map_err(|why| range().unwrap_or(why))?;

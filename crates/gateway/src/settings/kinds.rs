@@ -29,7 +29,7 @@ pub trait Kind {
     /// Parses the text of a flag or of an environment variable.
     ///
     /// # Errors
-    /// What to write.
+    /// The permitted values, if `text` is not one of them.
     fn parse(text: &str) -> Result<Self::Value, String>;
     /// Returns the value as an operator writes it, without quotes.
     fn written(value: &Self::Value) -> String;
