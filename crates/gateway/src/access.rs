@@ -51,21 +51,6 @@ impl Role {
     }
 }
 
-/// The client's connection at a gateway that serves clients over brisk's TCP, at its end.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ClientTcp {
-    /// The TCP of this side: `brisk` or `kernel`.
-    pub tcp: &'static str,
-    /// Smoothed round-trip time.
-    pub rtt: Option<Duration>,
-    /// Segments with data that this side sent, retransmissions included.
-    pub segments: u64,
-    /// Retransmissions among them, and of the handshake.
-    pub retransmits: u64,
-    /// The outcome of Fast Open; `None` over the kernel's TCP.
-    pub fast_open: Option<&'static str>,
-}
-
 /// One connection, from accept to close.
 #[derive(Clone, Debug)]
 pub struct Access {
@@ -98,8 +83,8 @@ pub struct Access {
     pub bytes_down: u64,
     /// Statistics of the hop's connection at its end, at an edge of the client's; `None` if there was none.
     pub hop: Option<ConnStats>,
-    /// The client's connection, at an edge, and at a frontend with a device for clients.
-    pub client_tcp: Option<ClientTcp>,
+    /// Statistics of the client's connection at its end, at a frontend that serves clients over brisk's TCP.
+    pub outside: Option<ConnStats>,
     /// Time of the accept.
     pub began: Instant,
     /// From accept until the first bytes of the answer had been forwarded; `None` without any.
@@ -110,7 +95,21 @@ pub struct Access {
     pub end: End,
 }
 
+/// Returns the retransmissions of a connection, with those of its handshake.
+pub(crate) fn retransmits(of: &ConnStats) -> u64 {
+    of.counters.retransmits + of.counters.handshake_retransmits
+}
+
 impl Access {
+    /// Returns the statistics of the client's connection, if it used brisk's TCP.
+    pub(crate) fn of_client(&self) -> Option<&ConnStats> {
+        match self.role {
+            Role::Frontend => self.outside.as_ref(),
+            Role::Edge => self.hop.as_ref(),
+            Role::Backend => None,
+        }
+    }
+
     /// Returns the record of a connection that has just been accepted.
     pub(crate) fn begin(role: Role, peer: SocketAddr) -> Access {
         Access {
@@ -127,7 +126,7 @@ impl Access {
             bytes_up: 0,
             bytes_down: 0,
             hop: None,
-            client_tcp: None,
+            outside: None,
             began: Instant::now(),
             first_byte: None,
             duration: Duration::ZERO,
@@ -176,24 +175,17 @@ impl Access {
             }
             fields.push(("wire_bytes_out", Value::Count(hop.counters.wire_bytes_out)));
             fields.push(("wire_bytes_in", Value::Count(hop.counters.wire_bytes_in)));
-            let retransmits = hop.counters.retransmits + hop.counters.handshake_retransmits;
-            fields.push(("retransmits", Value::Count(retransmits)));
+            fields.push(("retransmits", Value::Count(retransmits(hop))));
             fields.push(("timeouts", Value::Count(hop.counters.timeouts)));
             fields.push(("fast_open", Value::Text(hop.fast_open.name().into())));
             fields.push(("redundancy", Value::Text(Redundancy::of(hop.gentle).name().into())));
         }
-        if let Some(client) = &self.client_tcp {
-            fields.push(("client_tcp", Value::Text(client.tcp.into())));
-            // At an edge the fields above are those of the client's connection.
-            if self.hop.is_none() || self.role == Role::Frontend {
-                if let Some(rtt) = client.rtt {
-                    fields.push(("client_rtt_ms", Value::Millis(millis(rtt))));
-                }
-                fields.push(("client_retransmits", Value::Count(client.retransmits)));
-                if let Some(fast_open) = client.fast_open {
-                    fields.push(("client_fast_open", Value::Text(fast_open.into())));
-                }
+        if let Some(client) = &self.outside {
+            if let Some(rtt) = client.srtt {
+                fields.push(("client_rtt_ms", Value::Millis(millis(rtt))));
             }
+            fields.push(("client_retransmits", Value::Count(retransmits(client))));
+            fields.push(("client_fast_open", Value::Text(client.fast_open.name().into())));
         }
         if let Some(first_byte) = self.first_byte {
             fields.push(("first_byte_ms", Value::Millis(millis(first_byte))));
@@ -255,7 +247,7 @@ mod tests {
             bytes_up: 100,
             bytes_down: 30_000,
             hop: None,
-            client_tcp: None,
+            outside: None,
             began: Instant::now(),
             first_byte: Some(Duration::from_millis(110)),
             duration: Duration::from_millis(120),

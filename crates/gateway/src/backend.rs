@@ -480,7 +480,6 @@ async fn carry_on(
                 slot: slot.as_ref(),
                 exchanges: None,
                 unprepared: true,
-                records_client: false,
             };
             carry(Line::Kernel(origin), hop, with, access).await
         }

@@ -86,7 +86,7 @@ impl Edge {
     /// If an address is not the endpoint's, or a port is in use.
     pub fn bind(config: EdgeConfig, places: &[(SocketAddr, Endpoint)]) -> io::Result<Edge> {
         let sockets = Sockets::on_stacks(places, &config.clients, config.service.cores.len())?;
-        config.service.metrics.expect_clients(&sockets.tcps());
+        config.service.metrics.expect_clients();
         let current = Mutex::new(Arc::new(config));
         Ok(Edge { shared: Arc::new(Shared { current }), sockets })
     }
@@ -190,7 +190,6 @@ async fn carry_on(
         Ok(address) => address,
         Err(end) => {
             access.hop = client.stats();
-            access.client_tcp = client.client_tcp();
             return end;
         }
     };
@@ -214,7 +213,6 @@ async fn carry_on(
         Ok(origin) => origin,
         Err(end) => {
             access.hop = client.stats();
-            access.client_tcp = client.client_tcp();
             client.reset();
             return end;
         }
@@ -232,7 +230,6 @@ async fn carry_on(
         slot: None,
         exchanges: None,
         unprepared: true,
-        records_client: true,
     };
     carry(Line::Kernel(origin), HopStream::straight(client, Vec::new()), with, access).await
 }

@@ -168,7 +168,7 @@ impl Frontend {
     ) -> io::Result<Frontend> {
         let clients = config.clients.clone().unwrap_or_default();
         let sockets = Sockets::on_stacks(places, &clients, config.service.cores.len())?;
-        config.service.metrics.expect_clients(&sockets.tcps());
+        config.service.metrics.expect_clients();
         Ok(Frontend::with(sockets, FrontendConfig { clients: Some(clients), ..config }, endpoint))
     }
 
@@ -522,7 +522,6 @@ async fn serve(
 ) -> Option<Access> {
     let mut access = Access::begin(Role::Frontend, peer);
     access.listener = entry.name.clone();
-    let records_client = shared.config.clients.is_some();
     let (admitted, guess) = match shared.admit(&entry, &mut client, peer, &mut signal, &mut access).await {
         Ok(admitted) => admitted,
         Err(end) => {
@@ -530,7 +529,7 @@ async fn serve(
             // closed it.
             access.end = end;
             access.duration = access.began.elapsed();
-            access.client_tcp = client.client_tcp().filter(|_| records_client);
+            access.outside = client.stats();
             return Some(access);
         }
     };
@@ -584,7 +583,6 @@ async fn serve(
                 slot: None,
                 exchanges: Some(Exchanges::new(asked_at, &exchanged)),
                 unprepared: false,
-                records_client,
             };
             carry(client, hop, with, &mut access).await
         }
@@ -596,7 +594,7 @@ async fn serve(
             if !told {
                 client.reset();
             }
-            access.client_tcp = client.client_tcp().filter(|_| records_client);
+            access.outside = client.stats();
             end
         }
     };

@@ -12,7 +12,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::runtime::Handle;
 
 use crate::clients::ClientSide;
-use crate::hop::line::{CLIENT_TCPS, Line};
+use crate::hop::line::Line;
 use crate::io::prepare;
 use crate::listen::Listen;
 use crate::log::Log;
@@ -155,16 +155,6 @@ impl Sockets {
     /// Returns the sockets of one core.
     pub(crate) fn of_core(&self, core: usize) -> Vec<Arc<Socket>> {
         self.0.get(core).cloned().unwrap_or_default()
-    }
-
-    /// Returns the TCPs of these sockets ([`ClientTcp::tcp`](crate::access::ClientTcp::tcp)).
-    pub(crate) fn tcps(&self) -> Vec<&'static str> {
-        let is_of = |socket: &Socket, tcp: &str| {
-            let is_brisk = matches!(socket.listening.listener, ClientListener::Brisk(_));
-            is_brisk == (tcp == CLIENT_TCPS[0])
-        };
-        let has = |tcp: &&'static str| self.0.iter().flatten().any(|socket| is_of(socket, tcp));
-        CLIENT_TCPS.into_iter().filter(has).collect()
     }
 
     /// Returns the address and port of the socket for `address`.

@@ -15,7 +15,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::access::Access;
+use crate::access::{Access, retransmits};
 use crate::end::End;
 use crate::first_bytes::Speaker;
 use crate::frontends::{Account, Frontends};
@@ -338,9 +338,9 @@ impl Metrics {
         self.rejected.inc();
     }
 
-    /// Creates the series of clients over these TCPs ([`ClientTcp::tcp`](crate::access::ClientTcp::tcp)).
-    pub(crate) fn expect_clients(&self, tcps: &[&'static str]) {
-        tcps.iter().for_each(|tcp| self.clients.expect(tcp));
+    /// Creates the series of clients' connections.
+    pub(crate) fn expect_clients(&self) {
+        self.clients.expect();
     }
 
     /// Counts a connection that exceeded a time limit.
@@ -562,8 +562,7 @@ impl Metrics {
     }
 }
 
-/// The series of clients' connections by the TCP of this side, at a gateway that serves clients over brisk's
-/// TCP.
+/// The series of clients' connections at a gateway that serves clients over brisk's TCP.
 #[derive(Debug)]
 struct Clients {
     connections: Family<Labels, Counter>,
@@ -588,26 +587,26 @@ impl Clients {
     }
 
     fn register(&self, registry: &mut Registry) {
-        let connections = "Connections of clients that have ended, by the TCP of this side and by result";
+        let connections = "Connections of clients over brisk's TCP that have ended, by result";
         registry.register("client_connections", connections, self.connections.clone());
-        let segments = "Segments with data to clients, by the TCP of this side; retransmit: sent again";
+        let segments = "Segments with data to clients over brisk's TCP; retransmit: sent again";
         registry.register("client_segments", segments, self.segments.clone());
         let fast_open = "Connections of clients over brisk's TCP, by outcome of Fast Open";
         registry.register("client_tfo_attempts", fast_open, self.fast_open.clone());
         for (name, help, times) in [
             (
                 "client_time_to_first_byte",
-                "Time from accept to the first byte of the answer, by the TCP of this side",
+                "Time from the accept of a client over brisk's TCP to the first byte of the answer",
                 &self.first_byte,
             ),
             (
                 "client_response",
-                "Time from accept to the end of the connection, by the TCP of this side",
+                "Time from the accept of a client over brisk's TCP to the end of the connection",
                 &self.response,
             ),
             (
                 "client_rtt",
-                "Smoothed round-trip time to the client at the end of the connection, by the TCP of this side",
+                "Smoothed round-trip time of a client over brisk's TCP, at the end of the connection",
                 &self.round_trip,
             ),
         ] {
@@ -615,39 +614,36 @@ impl Clients {
         }
     }
 
-    /// Creates the series of a TCP.
-    fn expect(&self, tcp: &'static str) {
+    /// Creates the series.
+    fn expect(&self) {
         for result in End::NAMES {
-            drop(self.connections.get_or_create(&vec![label("tcp", tcp), label("result", result)]));
+            drop(self.connections.get_or_create(&vec![label("result", result)]));
         }
         for kind in ["first", "retransmit"] {
-            drop(self.segments.get_or_create(&vec![label("tcp", tcp), label("kind", kind)]));
+            drop(self.segments.get_or_create(&vec![label("kind", kind)]));
         }
         for times in [&self.first_byte, &self.response, &self.round_trip] {
-            drop(times.get_or_create(&vec![label("tcp", tcp)]));
+            drop(times.get_or_create(&Vec::new()));
         }
     }
 
     /// Counts a connection that has ended.
     fn observe(&self, access: &Access) {
-        let Some(client) = &access.client_tcp else { return };
-        let tcp = || label("tcp", client.tcp);
-        self.connections.get_or_create(&vec![tcp(), label("result", access.end.name())]).inc();
-        let again = client.retransmits.min(client.segments);
-        for (kind, count) in [("first", client.segments - again), ("retransmit", client.retransmits)] {
-            self.segments.get_or_create(&vec![tcp(), label("kind", kind)]).inc_by(count);
+        let Some(client) = access.of_client() else { return };
+        self.connections.get_or_create(&vec![label("result", access.end.name())]).inc();
+        let (sent, again) = (client.counters.data_segments_out, retransmits(client));
+        for (kind, count) in [("first", sent.saturating_sub(again)), ("retransmit", again)] {
+            self.segments.get_or_create(&vec![label("kind", kind)]).inc_by(count);
         }
-        if let Some(outcome) = client.fast_open {
-            self.fast_open.get_or_create(&vec![label("result", outcome)]).inc();
-        }
+        self.fast_open.get_or_create(&vec![label("result", client.fast_open.name())]).inc();
         let is_closed = access.end == End::Closed;
         for (times, took) in [
             (&self.first_byte, access.first_byte),
             (&self.response, is_closed.then_some(access.duration)),
-            (&self.round_trip, client.rtt),
+            (&self.round_trip, client.srtt),
         ] {
             if let Some(took) = took {
-                times.get_or_create(&vec![tcp()]).observe(took.as_secs_f64());
+                times.get_or_create(&Vec::new()).observe(took.as_secs_f64());
             }
         }
     }

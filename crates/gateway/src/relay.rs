@@ -91,8 +91,6 @@ pub(crate) struct Carry<'a, L> {
     pub(crate) exchanges: Option<Exchanges<'a>>,
     /// The kernel's socket still has no options set.
     pub(crate) unprepared: bool,
-    /// Record the facts about the client's connection.
-    pub(crate) records_client: bool,
 }
 
 /// The two connections of a client. Dropping them resets them unless both have ended, even if the task that
@@ -120,7 +118,7 @@ pub(crate) async fn carry(
     with: Carry<'_, impl Future<Output = &'static str>>,
     access: &mut Access,
 ) -> End {
-    let Carry { first, lost, heard, timeouts, signal, slot, exchanges, unprepared, records_client } = with;
+    let Carry { first, lost, heard, timeouts, signal, slot, exchanges, unprepared } = with;
     let mut ends = Ends { outside, hop, have_ended: false };
     let mut told = None;
     let role = access.role;
@@ -153,12 +151,7 @@ pub(crate) async fn carry(
     access.bytes_up += up.bytes;
     access.bytes_down += down.bytes;
     access.hop = ends.hop.line().stats();
-    if records_client {
-        access.client_tcp = match access.role {
-            Role::Frontend => ends.outside.client_tcp(),
-            Role::Backend | Role::Edge => ends.hop.line().client_tcp(),
-        };
-    }
+    access.outside = ends.outside.stats();
     access.first_byte = down.first.map(|at| at.saturating_duration_since(access.began));
     match relayed.stopped {
         Stopped::Ended => {
@@ -597,7 +590,6 @@ mod tests {
                 slot: None,
                 exchanges: None,
                 unprepared: false,
-                records_client: false,
             };
             let mut access = Access::begin(Role::Frontend, "192.0.2.1:1".parse().unwrap());
             let hop = HopStream::straight(Line::Kernel(hop), Vec::new());

@@ -3,7 +3,6 @@
 use std::io;
 use std::ops::RangeInclusive;
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::time::Duration;
 
 /// Sets an option to the bytes of `value`.
 pub fn set(fd: BorrowedFd<'_>, level: i32, name: i32, value: &[u8]) -> io::Result<()> {
@@ -83,38 +82,6 @@ pub(crate) fn send_memory(fd: BorrowedFd<'_>) -> Option<(usize, usize)> {
     memory(fd).map(|memory| (memory[SK_MEMINFO_SNDBUF] as usize, memory[SK_MEMINFO_WMEM_ALLOC] as usize))
 }
 
-/// A connection of the kernel's TCP.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct TcpInfo {
-    /// Smoothed round-trip time.
-    pub rtt: Duration,
-    /// Segments with data that were sent, retransmissions included.
-    pub data_segments_out: u64,
-    /// Retransmissions, also of the handshake.
-    pub retransmits: u64,
-}
-
-/// Returns the kernel's facts about a connection (`TCP_INFO`).
-///
-/// # Errors
-/// If it is no socket of TCP.
-pub fn tcp_info(fd: BorrowedFd<'_>) -> io::Result<TcpInfo> {
-    // Places in `struct tcp_info` of linux/tcp.h; the last has been there since Linux 4.6.
-    const RTT_US: usize = 68;
-    const TOTAL_RETRANS: usize = 100;
-    const DATA_SEGS_OUT: usize = 156;
-    let info = get(fd, libc::IPPROTO_TCP, libc::TCP_INFO, DATA_SEGS_OUT + 4)?;
-    let word = |at: usize| {
-        let bytes = info.get(at..).and_then(|rest| rest.first_chunk::<4>()).copied();
-        bytes.map(u32::from_ne_bytes).ok_or(io::ErrorKind::Unsupported)
-    };
-    Ok(TcpInfo {
-        rtt: Duration::from_micros(word(RTT_US)?.into()),
-        data_segments_out: word(DATA_SEGS_OUT)?.into(),
-        retransmits: word(TOTAL_RETRANS)?.into(),
-    })
-}
-
 /// Returns `SO_MEMINFO`, in the order of linux/sock_diag.h.
 fn memory(fd: BorrowedFd<'_>) -> Option<[u32; 9]> {
     let meminfo = get(fd, libc::SOL_SOCKET, libc::SO_MEMINFO, size_of::<[u32; 9]>()).ok()?;
@@ -129,7 +96,6 @@ fn memory(fd: BorrowedFd<'_>) -> Option<[u32; 9]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Write;
     use std::os::fd::AsFd;
 
     #[test]
@@ -142,20 +108,6 @@ mod tests {
         socket.connect(&listener.local_addr().unwrap().into()).unwrap();
         let local = socket.local_addr().unwrap().as_socket().unwrap();
         assert!((40_000..=40_100).contains(&local.port()), "{local}");
-    }
-
-    #[test]
-    fn connection_of_the_kernel_counts_its_segments() {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        assert!(tcp_info(std::io::stdin().as_fd()).is_err());
-        let mut client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        for count in 1..=3 {
-            client.write_all(b"x").unwrap();
-            client.set_nodelay(true).unwrap();
-            let info = tcp_info(client.as_fd()).unwrap();
-            assert_eq!((info.data_segments_out, info.retransmits), (count, 0));
-            assert!(info.rtt > Duration::ZERO && info.rtt < Duration::from_secs(1));
-        }
     }
 
     #[test]

@@ -1,13 +1,11 @@
 //! `brisk edge` on the host's own address: kernel clients on one side, nginx over the kernel's TCP on the
 //! other, next to services of the kernel on the same address.
 
-use std::process::Command;
-
 use crate::fast_open::{allow, counters};
 use crate::namespace::Namespace;
 use crate::nginx;
 use crate::packet::{ethernet, has_interface, resets};
-use crate::pages::{Pages, fetches};
+use crate::pages::{Pages, curl, fetches};
 use crate::process::{Process, eventually, run, text};
 
 /// The edge's address for clients.
@@ -19,12 +17,6 @@ fn edge(host: &Namespace, more: &[&str]) -> Process {
     let edge = Process::start("brisk edge", &mut host.brisk(&[&words[..], more].concat()));
     edge.until_it_says("event=confined");
     edge
-}
-
-fn curl(host: &Namespace, words: &[&str]) -> Command {
-    let mut curl = host.command("curl");
-    curl.args(["-sSfg", "-m", "60"]).args(words);
-    curl
 }
 
 #[test]

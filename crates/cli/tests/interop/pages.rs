@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::namespace::Namespace;
 use crate::process::text;
 
 /// A directory that is removed with the test.
@@ -58,6 +59,13 @@ impl Drop for Pages {
         // If this fails, the system cleans the directory for temporary files.
         let _ = std::fs::remove_dir_all(&self.directory);
     }
+}
+
+/// Returns a curl in `host` that fails with a message, in at most 60 s.
+pub(crate) fn curl(host: &Namespace, words: &[&str]) -> Command {
+    let mut curl = host.command("curl");
+    curl.args(["-sSfg", "-m", "60"]).args(words);
+    curl
 }
 
 /// Runs `command`, which must succeed with the file `expected` on stdout, repeated `times`.

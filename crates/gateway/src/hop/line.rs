@@ -6,21 +6,16 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use brisk_packet_io::sockopt::tcp_info;
 use brisk_runtime::ConnStats;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, tcp};
 
-use crate::access::ClientTcp;
 use crate::io::{Sink, Source, failed, reset};
 
-/// The names of the TCPs of [`ClientTcp::tcp`].
-pub(crate) const CLIENT_TCPS: [&str; 2] = ["brisk", "kernel"];
 /// Payload bytes of a segment if the real size is unknown.
 const USUAL_SEGMENT: usize = 1400;
 
@@ -39,26 +34,6 @@ impl Line {
         match self {
             Line::Brisk(stream) => stream.stats(),
             Line::Kernel(_) => None,
-        }
-    }
-
-    /// Returns the facts about a client's connection for its record; `None` if it has ended without any.
-    pub(crate) fn client_tcp(&self) -> Option<ClientTcp> {
-        match self {
-            Line::Brisk(stream) => stream.stats().map(|stats| ClientTcp {
-                tcp: CLIENT_TCPS[0],
-                rtt: stats.srtt,
-                segments: stats.counters.data_segments_out,
-                retransmits: stats.counters.retransmits + stats.counters.handshake_retransmits,
-                fast_open: Some(stats.fast_open.name()),
-            }),
-            Line::Kernel(socket) => tcp_info(socket.as_fd()).ok().map(|info| ClientTcp {
-                tcp: CLIENT_TCPS[1],
-                rtt: Some(info.rtt),
-                segments: info.data_segments_out,
-                retransmits: info.retransmits,
-                fast_open: None,
-            }),
         }
     }
 
