@@ -43,6 +43,8 @@ pub(crate) struct Handshake {
     pub(crate) agreed: Negotiated,
     /// The measured round trip may have a lost SYN-ACK in it.
     pub(crate) rtt_in_doubt: bool,
+    /// Number of dropped SYNs in a row, as the memory of destinations knew when this connection was opened.
+    known_drops: u8,
     /// Our SYN or SYN-ACK.
     pub(crate) syn: OwnSyn,
     reported: Reported,
@@ -144,6 +146,7 @@ impl Handshake {
             peer_mss: None,
             agreed: Negotiated::default(),
             rtt_in_doubt: false,
+            known_drops: 0,
             syn: OwnSyn { copy, ..OwnSyn::default() },
             reported: Reported::default(),
         }
@@ -458,6 +461,11 @@ impl Connection {
         self.gentle.is_willing(self.config.timestamps)
     }
 
+    /// Stores the number of dropped SYNs in a row that the memory of destinations knows.
+    pub(crate) fn set_known_drops(&mut self, drops: u8) {
+        self.handshake.known_drops = drops;
+    }
+
     /// The SYN leaves without the option of Corrective and Proactive, for this reason.
     pub(crate) fn withhold_gentle(&mut self, why: GentleOff) {
         self.gentle.withhold(why);
@@ -465,7 +473,7 @@ impl Connection {
 
     /// Returns the fate of the first SYN of an active open; `None` as long as nobody knows.
     pub(crate) fn opened(&self) -> Option<Opened> {
-        let Handshake { active, established, syn, .. } = &self.handshake;
+        let Handshake { active, established, syn, known_drops, .. } = &self.handshake;
         let by_us = matches!(self.closed, Some(CloseReason::Aborted | CloseReason::ListenerClosed));
         let unanswered = established.is_none();
         if !active || syn.sent == 0 || unanswered && (self.closed.is_none() || by_us) {
@@ -483,7 +491,7 @@ impl Connection {
         let sent = self.fast_open_syn().filter(|&(mode, data)| mode != Mode::DataNoCookie || data > 0);
         // A copy of the SYN may have had the option and be what was answered.
         let gentle = self.gentle.offered && !(answer == Answer::Later && self.gentle.answered);
-        Some(Opened { fast_open: sent.map(|(mode, _)| mode), gentle, answer })
+        Some(Opened { fast_open: sent.map(|(mode, _)| mode), gentle, answer, known_drops: *known_drops })
     }
 
     /// The SYN-ACK is there and may answer a plain SYN that followed the first.

@@ -283,8 +283,25 @@ pub(crate) struct Plan {
     pub(crate) untried: bool,
     /// The path has delivered an answer after such a SYN, and has dropped none since.
     pub(crate) proven: bool,
-    /// Number of answers in a row without the data, as known when the plan was made.
+    pub(crate) known: Failures,
+}
+
+/// Failures in a row, as known when a connection was opened. Those of connections that were opened together
+/// count as one, because none of them knew of the others.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Failures {
+    /// Answers without the data.
     pub(crate) refusals: u8,
+    /// SYNs that were dropped: those that request a cookie if this one did, those with a cookie or data if not.
+    pub(crate) drops: u8,
+}
+
+impl Failures {
+    /// Returns the number of failures in a row, of which there were `counted`, after that of a connection that
+    /// knew of `known` of them.
+    fn one_more(counted: u8, known: u8) -> u8 {
+        counted.max(known.min(counted).saturating_add(1))
+    }
 }
 
 /// A connection's report on its opening.
@@ -295,8 +312,8 @@ pub(crate) enum Report {
         class: SynAckClass,
         /// Its Fast Open option, if the SYN had one too.
         cookie: Option<FastOpen>,
-        /// [`Plan::refusals`] of the connection.
-        refusals: u8,
+        /// [`Plan::known`] of the connection.
+        known: Failures,
     },
     /// A one-time cookie arrived outside the handshake.
     OneTime(Cookie),
@@ -437,7 +454,10 @@ impl ClientCache {
             srtt,
             untried: !port.takes_data,
             proven: port.proven,
-            refusals: path.soft,
+            known: Failures {
+                refusals: path.soft,
+                drops: if mode == Mode::Request { port.req_fail } else { port.syn_fail },
+            },
         };
         if plan.option.is_some_and(|option| cookie == Some(option))
             && let Some(path) = self.paths.touch(&asker.path)
@@ -450,11 +470,11 @@ impl ClientCache {
     /// Records a connection's report.
     pub(crate) fn on_report(&mut self, asker: &Asker, report: &Report, now: Instant) {
         match *report {
-            Report::SynAck { class, cookie, refusals } => {
+            Report::SynAck { class, cookie, known } => {
                 let memory = self.memory;
                 let Some((_, path)) = self.paths.touch_or_insert(asker.path, Path::default) else { return };
                 path.cookie = cookie.filter(|option| !option.cookie.is_empty()).or(path.cookie);
-                path.judge(asker.port, class, refusals, &memory, now);
+                path.judge(asker.port, class, known, &memory, now);
             }
             Report::OneTime(cookie) => {
                 let Some((_, path)) = self.paths.touch_or_insert(asker.path, Path::default) else { return };
@@ -467,9 +487,9 @@ impl ClientCache {
                 let memory = self.memory;
                 let Some((_, path)) = self.paths.touch_or_insert(asker.path, Path::default) else { return };
                 match mode {
-                    Mode::Request => path.request_swallowed(asker.port, &memory, now),
+                    Mode::Request => path.request_dropped(asker.port, u8::MAX, &memory, now),
                     Mode::Data | Mode::CookieOnly | Mode::DataNoCookie => {
-                        path.syn_swallowed(asker.port, 1, &memory, now);
+                        path.syn_dropped(asker.port, u8::MAX, &memory, now);
                     }
                 }
             }
@@ -513,7 +533,7 @@ impl ClientCache {
             if sign == BlackHoleSign::Outrun && !path.was_outrun_before(asker.port) {
                 return;
             }
-            path.syn_swallowed(asker.port, 2, &memory, now);
+            path.hole_showed(asker.port, &memory, now);
         }
         if asker.path.remote.is_loopback() || memory.black_hole_base.is_zero() {
             return;
@@ -573,7 +593,7 @@ impl Path {
         &mut self.ports[at]
     }
 
-    fn judge(&mut self, port: u16, class: SynAckClass, refusals: u8, memory: &ClientMemory, now: Instant) {
+    fn judge(&mut self, port: u16, class: SynAckClass, known: Failures, memory: &ClientMemory, now: Instant) {
         match class {
             SynAckClass::Accepted => {
                 let port = self.port_mut(port);
@@ -585,9 +605,9 @@ impl Path {
                 self.soft = 0;
             }
             SynAckClass::SoftReject | SynAckClass::SoftNegative | SynAckClass::LateReject => {
-                self.data_not_taken(refusals, memory, now);
+                self.data_not_taken(known.refusals, memory, now);
             }
-            SynAckClass::SynDrop => self.syn_swallowed(port, 1, memory, now),
+            SynAckClass::SynDrop => self.syn_dropped(port, known.drops, memory, now),
             SynAckClass::Granted => {
                 let port = self.port_mut(port);
                 (port.req_fail, port.request_after) = (0, None);
@@ -595,19 +615,18 @@ impl Path {
             SynAckClass::NotSupported => {
                 self.port_mut(port).request_after = Some(now + memory.request_interval);
             }
-            SynAckClass::ReqDrop => self.request_swallowed(port, memory, now),
+            SynAckClass::ReqDrop => self.request_dropped(port, known.drops, memory, now),
             SynAckClass::NoData => {}
         }
     }
 
-    /// Records an answer without the data of a SYN that knew of `known` such answers. Several of a client's
-    /// simultaneous connections may exceed a limit of the server: these count as one sign, because none of
-    /// them knew of the others.
+    /// Records an answer without the data, to a connection that knew of `known` such answers. Several of a
+    /// client's simultaneous connections may exceed a limit of the server.
     fn data_not_taken(&mut self, known: u8, memory: &ClientMemory, now: Instant) {
         if self.soft == 0 || now.saturating_since(self.soft_since) > memory.soft_window {
             (self.soft, self.soft_since) = (0, now);
         }
-        self.soft = self.soft.max(known.min(self.soft).saturating_add(1));
+        self.soft = Failures::one_more(self.soft, known);
         if self.soft >= memory.soft_limit {
             self.soft_until = Some(now + doubled(memory.soft_base, self.soft_episodes.min(6)));
             self.soft_episodes = self.soft_episodes.saturating_add(1);
@@ -615,22 +634,25 @@ impl Path {
         }
     }
 
-    fn syn_swallowed(&mut self, port: u16, count: u8, memory: &ClientMemory, now: Instant) {
+    /// Records that a SYN was dropped which knew of `known` dropped SYNs in a row.
+    fn syn_dropped(&mut self, port: u16, known: u8, memory: &ClientMemory, now: Instant) {
         let port = self.port_mut(port);
         (port.takes_data, port.proven) = (false, false);
-        port.syn_fail = port.syn_fail.saturating_add(count);
-        // More than one simultaneous sign is a black hole, and not chance.
-        let may_be_chance = port.answered && count == 1;
-        if may_be_chance && port.syn_fail < memory.syn_fail_limit.max(KNOWN_SYN_FAIL_LIMIT) {
+        if port.disabled_until.is_some_and(|until| until > now) {
+            // It left before the destination was avoided.
             return;
         }
-        if port.syn_fail >= memory.syn_fail_limit {
-            if core::mem::take(&mut port.answered) {
-                // The first time, a known destination is avoided no longer than an unknown one.
-                port.syn_fail = memory.syn_fail_limit;
-            }
-            port.disabled_until = Some(now + doubled(memory.disable_base, port.syn_fail.min(10)));
-        }
+        port.syn_fail = Failures::one_more(port.syn_fail, known);
+        let by_chance = if port.answered { KNOWN_SYN_FAIL_LIMIT } else { 0 };
+        port.avoid_after(memory.syn_fail_limit.max(by_chance), memory, now);
+    }
+
+    /// Records a sign of a black hole. It counts as two dropped SYNs, and is no chance loss.
+    fn hole_showed(&mut self, port: u16, memory: &ClientMemory, now: Instant) {
+        let port = self.port_mut(port);
+        (port.takes_data, port.proven) = (false, false);
+        port.syn_fail = port.syn_fail.saturating_add(2);
+        port.avoid_after(memory.syn_fail_limit, memory, now);
     }
 
     /// True if another connection was answered first for the second time in a row; after one such answer,
@@ -643,13 +665,28 @@ impl Path {
         before
     }
 
-    fn request_swallowed(&mut self, port: u16, memory: &ClientMemory, now: Instant) {
+    /// Records that a request for a cookie was dropped which knew of `known` such requests in a row.
+    fn request_dropped(&mut self, port: u16, known: u8, memory: &ClientMemory, now: Instant) {
         let port = self.port_mut(port);
-        port.req_fail = port.req_fail.saturating_add(1);
+        port.req_fail = Failures::one_more(port.req_fail, known);
         // A single request may have been lost.
         if let Some(more) = port.req_fail.checked_sub(memory.syn_fail_limit) {
             port.request_after = Some(now + doubled(memory.request_base, more.min(4)));
         }
+    }
+}
+
+impl Port {
+    /// Avoids the destination if at least `limit` SYNs in a row were dropped.
+    fn avoid_after(&mut self, limit: u8, memory: &ClientMemory, now: Instant) {
+        if self.syn_fail < limit {
+            return;
+        }
+        if core::mem::take(&mut self.answered) {
+            // The first time, a known destination is avoided no longer than an unknown one.
+            self.syn_fail = memory.syn_fail_limit;
+        }
+        self.disabled_until = Some(now + doubled(memory.disable_base, self.syn_fail.min(10)));
     }
 }
 

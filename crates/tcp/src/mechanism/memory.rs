@@ -17,6 +17,10 @@
 //! option before, more dropped SYNs are needed: two in a row before the options are tried one by one, because
 //! a connection without one of them is slower, and six before the option is left out.
 //!
+//! "In a row" means that each of these connections was opened when the drop before it was known. SYNs that
+//! leave together count as one, because a moment without a link drops all of them; and the answers to those
+//! that were dropped by chance arrive together too, a second later, when the others have been answered.
+//!
 //! A connection on which no SYN is answered, not even the plain ones that follow the first, shows nothing by
 //! itself: the server may be down, or started later than its client. The next connection has neither option.
 //! If it opens, the SYN before it counts as dropped; if it fails as well, the server was to blame.
@@ -85,6 +89,8 @@ pub(crate) struct Opened {
     /// It carried the option of Corrective and Proactive.
     pub(crate) gentle: bool,
     pub(crate) answer: Answer,
+    /// Number of dropped SYNs in a row, as known when the connection was opened.
+    pub(crate) known_drops: u8,
 }
 
 impl Opened {
@@ -150,20 +156,11 @@ impl GentleMemory {
         self.records.renew(entries, hash);
     }
 
-    /// Returns the options that the SYN of a new connection may carry.
-    pub(crate) fn syn_options(&self, to: &Destination, now: Instant) -> SynOptions {
-        let Some(record) = self.records.peek(to) else { return SynOptions::Together };
-        if record.suspect.is_some() {
-            return SynOptions::Plain;
-        }
-        if record.away_until.is_some_and(|until| until > now) {
-            return SynOptions::NoGentle;
-        }
-        match record.search {
-            Search::Idle | Search::OnceMore => SynOptions::Together,
-            Search::FastOpenNext => SynOptions::FastOpen,
-            Search::GentleNext { .. } => SynOptions::Gentle,
-        }
+    /// Returns the options that the SYN of a new connection may carry, and the number of dropped SYNs in a
+    /// row.
+    pub(crate) fn syn_options(&self, to: &Destination, now: Instant) -> (SynOptions, u8) {
+        let Some(record) = self.records.peek(to) else { return (SynOptions::Together, 0) };
+        (record.syn_options(now), record.swallowed)
     }
 
     /// Records the outcome of a first SYN. Returns what the memory of Fast Open must learn about an earlier
@@ -210,6 +207,20 @@ impl GentleMemory {
 }
 
 impl Record {
+    fn syn_options(&self, now: Instant) -> SynOptions {
+        if self.suspect.is_some() {
+            return SynOptions::Plain;
+        }
+        if self.away_until.is_some_and(|until| until > now) {
+            return SynOptions::NoGentle;
+        }
+        match self.search {
+            Search::Idle | Search::OnceMore => SynOptions::Together,
+            Search::FastOpenNext => SynOptions::FastOpen,
+            Search::GentleNext { .. } => SynOptions::Gentle,
+        }
+    }
+
     fn judge(&mut self, opened: &Opened, now: Instant) {
         let swallowed = opened.answer != Answer::First;
         match (opened.fast_open.is_some(), opened.gentle, swallowed) {
@@ -218,14 +229,14 @@ impl Record {
                 *self = Record { passed: self.passed, ..Record::default() };
             }
             (true, true, true) if self.search == Search::OnceMore => self.blame_both(now),
-            (true, true, true) if self.search == Search::Idle => self.suspect(),
+            (true, true, true) if self.search == Search::Idle => self.suspect(opened.known_drops),
             // The connection began before the search.
             (true, true, true) => {}
             (true, false, _) if self.search == Search::FastOpenNext => {
                 self.search = Search::GentleNext { fast_open_passed: !swallowed };
             }
             (true, false, _) => {}
-            (false, true, true) => self.blame(now),
+            (false, true, true) => self.blame(opened.known_drops, now),
             (false, true, false) => self.acquit(),
             (false, false, _) => {}
         }
@@ -242,8 +253,8 @@ impl Record {
     }
 
     /// A SYN with both options was dropped. Where they have passed before, a single one was probably lost.
-    fn suspect(&mut self) {
-        if self.is_known() && self.swallowed == 0 {
+    fn suspect(&mut self, known_drops: u8) {
+        if self.is_known() && known_drops.min(self.swallowed) == 0 {
             self.swallowed = 1;
         } else {
             (self.swallowed, self.search) = (0, Search::FastOpenNext);
@@ -260,8 +271,12 @@ impl Record {
         (self.rounds, self.search) = (0, Search::Idle);
     }
 
-    fn blame(&mut self, now: Instant) {
-        self.swallowed = self.swallowed.saturating_add(1);
+    fn blame(&mut self, known_drops: u8, now: Instant) {
+        let row = known_drops.min(self.swallowed).saturating_add(1);
+        if row <= self.swallowed {
+            return;
+        }
+        self.swallowed = row;
         let limit = if self.is_known() { LIMIT_OF_KNOWN } else { LIMIT };
         let beyond = self.swallowed.checked_sub(limit);
         match (beyond, self.search) {
@@ -318,13 +333,27 @@ mod tests {
             self.answered(carried, if swallowed { Answer::Later } else { Answer::First });
         }
 
-        fn answered(&mut self, (fast_open, gentle): (bool, bool), answer: Answer) -> Option<Report> {
+        fn answered(&mut self, carried: (bool, bool), answer: Answer) -> Option<Report> {
+            let known_drops = self.known_drops();
+            self.answered_knowing(known_drops, carried, answer)
+        }
+
+        fn answered_knowing(
+            &mut self,
+            known_drops: u8,
+            (fast_open, gentle): (bool, bool),
+            answer: Answer,
+        ) -> Option<Report> {
             let fast_open = fast_open.then_some(Mode::Data);
-            self.memory.on_opened(to(80), &Opened { fast_open, gentle, answer }, self.now)
+            self.memory.on_opened(to(80), &Opened { fast_open, gentle, answer, known_drops }, self.now)
         }
 
         fn turn(&self) -> SynOptions {
-            self.memory.syn_options(&to(80), self.now)
+            self.memory.syn_options(&to(80), self.now).0
+        }
+
+        fn known_drops(&self) -> u8 {
+            self.memory.syn_options(&to(80), self.now).1
         }
 
         fn pass(&mut self, secs: u64) {
@@ -518,6 +547,25 @@ mod tests {
     }
 
     #[test]
+    fn syns_that_left_together_count_as_one_drop() {
+        for carried in [BOTH, GENTLE] {
+            let mut world = World::new();
+            (0..KNOWN).for_each(|_| world.opened(carried, false));
+            for generation in 1..LIMIT_OF_KNOWN {
+                let known = world.known_drops();
+                for _ in 0..100 {
+                    world.answered_knowing(known, carried, Answer::Later);
+                }
+                if carried == BOTH && generation == 2 {
+                    assert_eq!(world.turn(), SynOptions::FastOpen, "the second in a row");
+                    break;
+                }
+                assert_eq!((world.turn(), world.known_drops()), (SynOptions::Together, generation));
+            }
+        }
+    }
+
+    #[test]
     fn a_lost_syn_now_and_then_is_forgiven_and_room_is_bounded() {
         let mut world = World::new();
         for _ in 0..5 {
@@ -530,8 +578,8 @@ mod tests {
         world.memory.on_spoilt(to(81), world.now);
         world.memory.on_spoilt(to(82), world.now);
         assert_eq!(world.turn(), SynOptions::Together, "the oldest made way");
-        assert_eq!(world.memory.syn_options(&to(82), world.now), SynOptions::NoGentle);
+        assert_eq!(world.memory.syn_options(&to(82), world.now).0, SynOptions::NoGentle);
         world.memory.flush();
-        assert_eq!(world.memory.syn_options(&to(82), world.now), SynOptions::Together);
+        assert_eq!(world.memory.syn_options(&to(82), world.now).0, SynOptions::Together);
     }
 }

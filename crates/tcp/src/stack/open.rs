@@ -60,7 +60,7 @@ impl Stack {
         let tcp = self.share(&config.tcp);
         let mut connection = Connection::connect(tuple, &tcp, secrets, self.host(), now);
         self.start_on_path(&mut connection, now);
-        let options = self.syn_options_of(&connection, config, now);
+        let options = self.syn_options_of(&mut connection, config, now);
         let asker = self.plan_fast_open(&mut connection, config, options, now);
         self.plan_gentle(&mut connection, options);
         let id = self.insert(connection, &tcp, Phase::Owned, now);

@@ -131,7 +131,7 @@ impl Stack {
     /// Returns the options that the SYN of a new connection may carry.
     pub(super) fn syn_options_of(
         &self,
-        connection: &Connection,
+        connection: &mut Connection,
         config: &ConnectConfig,
         now: Instant,
     ) -> SynOptions {
@@ -139,7 +139,8 @@ impl Stack {
         if !wants_gentle && config.fast_open.is_none() {
             return SynOptions::Together;
         }
-        let options = self.gentle_memory.syn_options(&destination(&connection.tuple()), now);
+        let (options, drops) = self.gentle_memory.syn_options(&destination(&connection.tuple()), now);
+        connection.set_known_drops(drops);
         if wants_gentle || options == SynOptions::Plain { options } else { SynOptions::Together }
     }
 

@@ -301,8 +301,7 @@ impl Client {
         // A SYN-ACK that echoes no timestamp of ours could be forged by a host that does not see our packets.
         let echoes_nothing = segment.options.timestamps.is_some_and(|timestamps| timestamps.echo == 0);
         let cookie = option.filter(|_| self.plan.option.is_some() && !echoes_nothing);
-        let refusals = self.plan.refusals;
-        self.report(Report::SynAck { class, cookie, refusals });
+        self.report(Report::SynAck { class, cookie, known: self.plan.known });
         match (class, self.plan.mode) {
             (SynAckClass::NoData, Mode::CookieOnly) => FastOpenOutcome::Off(OffReason::Suspended),
             _ => class.outcome(),

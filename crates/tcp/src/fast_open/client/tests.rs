@@ -34,8 +34,8 @@ impl Bench {
     }
 
     fn answer(&mut self, class: SynAckClass, cookie: Option<FastOpen>, now: u64) {
-        let refusals = self.choose(now).map_or(0, |plan| plan.refusals);
-        self.report(&Report::SynAck { class, cookie, refusals }, now);
+        let known = self.choose(now).map_or_else(|_| Failures::default(), |plan| plan.known);
+        self.report(&Report::SynAck { class, cookie, known }, now);
     }
 
     fn report(&mut self, report: &Report, now: u64) {
@@ -205,14 +205,34 @@ fn answers_to_syns_that_did_not_know_of_each_other_count_once() {
     let mut bench = Bench::known();
     for burst in 0..3 {
         assert_eq!(bench.mode(100 * burst), Ok(Mode::Data));
-        let refusals = bench.choose(100 * burst).expect("nothing speaks against it").refusals;
-        assert_eq!(u64::from(refusals), burst);
+        let known = bench.choose(100 * burst).expect("nothing speaks against it").known;
+        assert_eq!(u64::from(known.refusals), burst);
         for _ in 0..5 {
-            let report = Report::SynAck { class: SynAckClass::SoftReject, cookie: None, refusals };
+            let report = Report::SynAck { class: SynAckClass::SoftReject, cookie: None, known };
             bench.report(&report, 100 * burst + 50);
         }
     }
     assert_eq!(bench.mode(300), Ok(Mode::CookieOnly), "three bursts, of which each knew of the one before");
+}
+
+/// Without a link for a moment, all SYNs that left together are dropped.
+#[test]
+fn syns_that_left_together_count_as_one_drop() {
+    let mut bench = Bench::known();
+    bench.answer(SynAckClass::Accepted, None, 0);
+    bench.report(&Report::Works, 0);
+    for generation in 1..=6 {
+        let now = 1000 * generation;
+        let known = bench.choose(now).expect("six in a row are needed").known;
+        for _ in 0..50 {
+            bench.report(&Report::SynAck { class: SynAckClass::SynDrop, cookie: None, known }, now + 100);
+        }
+    }
+    assert_eq!(bench.mode(6101), Err(OffReason::Disabled));
+    let pause = doubled(ClientMemory::default().disable_base, 2);
+    let over = u64::try_from(pause.as_millis()).expect("a pause") + 6100;
+    assert_eq!(bench.mode(over - 1), Err(OffReason::Disabled));
+    assert_eq!(bench.mode(over), Ok(Mode::Data), "those that left before the pause do not lengthen it");
 }
 
 /// A refusal of a SYN that left when two refusals were known arrives after another SYN was accepted.
@@ -221,10 +241,10 @@ fn data_accepted_meanwhile_counts() {
     let mut bench = Bench::known();
     bench.answer(SynAckClass::SoftReject, None, 0);
     bench.answer(SynAckClass::SoftReject, None, 1);
-    let refusals = bench.choose(2).expect("nothing speaks against it").refusals;
+    let known = bench.choose(2).expect("nothing speaks against it").known;
     bench.answer(SynAckClass::Accepted, None, 3);
-    bench.report(&Report::SynAck { class: SynAckClass::SoftReject, cookie: None, refusals }, 4);
-    assert_eq!((refusals, bench.mode(5)), (2, Ok(Mode::Data)));
+    bench.report(&Report::SynAck { class: SynAckClass::SoftReject, cookie: None, known }, 4);
+    assert_eq!((known.refusals, bench.mode(5)), (2, Ok(Mode::Data)));
 }
 
 #[test]
