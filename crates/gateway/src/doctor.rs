@@ -106,7 +106,10 @@ pub async fn examine(examination: &Examination) -> Report {
             report.add(
                 "hop",
                 true,
-                format!("our TCP reaches the backend; the key fits (first connection: {} ms)", ms(took)),
+                format!(
+                    "brisk's TCP reaches the backend; the key is correct (first connection: {} ms)",
+                    ms(took)
+                ),
             );
             redundancy(&hop, &mut report);
             questions(hop, probes, &mut report).await;
@@ -117,8 +120,8 @@ pub async fn examine(examination: &Examination) -> Report {
         }
         Err(why) => report.add("hop", false, why),
     }
-    for (transport, what) in [(Transport::Packet, "native tcp"), (Transport::Kernel, "kernel tcp")] {
-        other(&upstream, &dialling, patience, transport, what, &mut report).await;
+    for transport in [Transport::Packet, Transport::Kernel] {
+        other(&upstream, &dialling, patience, transport, &mut report).await;
     }
     report
 }
@@ -227,7 +230,7 @@ async fn segment(upstream: &Upstream, dialling: &Dialling, patience: Duration, r
     };
     let narrow = |up: usize, down: usize| {
         format!(
-            "{announced} bytes of payload do not arrive; {up} up and {down} down arrive (found in {took} ms)"
+            "{announced} bytes of payload do not arrive; {up} bytes up and {down} bytes down do (found in {took} ms)"
         )
     };
     let (good, told) = match down {
@@ -239,7 +242,7 @@ async fn segment(upstream: &Upstream, dialling: &Dialling, patience: Duration, r
             (up >= 1200, format!("{up} bytes of payload, tested upwards (the backend is an older release)"))
         }
         None => {
-            (false, format!("{announced} bytes of payload do not arrive; {up} arrive (found in {took} ms)"))
+            (false, format!("{announced} bytes of payload do not arrive; {up} bytes do (found in {took} ms)"))
         }
     };
     report.add("segment", good, told);
@@ -272,12 +275,12 @@ async fn other(
     dialling: &Dialling,
     patience: Duration,
     transport: Transport,
-    what: &'static str,
     report: &mut Report,
 ) {
     if !upstream.available().contains(&transport) {
         return;
     }
+    let what = transport.name();
     match open(upstream, dialling, patience, transport).await {
         Ok(_) => {
             report.usable = true;

@@ -1,4 +1,4 @@
-//! The keys: one declaration for each is all that a program and its documentation say about it.
+//! The keys: program, reference, help and examples take all properties of a key from its declaration.
 
 use std::marker::PhantomData;
 use std::net::IpAddr;
