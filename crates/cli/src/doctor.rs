@@ -64,7 +64,7 @@ pub(crate) fn run(args: &Args, common: &Common) -> Result<(), Failure> {
             patience: settings.limits.connect_timeout(),
         };
         if !quiet {
-            eprintln!("asking {} ({address}) {} times ...", args.peer, args.probes);
+            eprintln!("probing {} ({address}) with {} requests ...", args.peer, args.probes);
         }
         let report = examine(&examination).await;
         output::print(&text(&report))?;

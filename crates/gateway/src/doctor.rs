@@ -13,7 +13,7 @@ use crate::transport::Transport;
 use crate::upstream::{BackendSpec, Dialling, Upstream};
 use brisk_runtime::{ConnStats, Endpoint, FastOpenConnect, FastOpenOutcome, TcpConfig};
 
-/// Pause between questions, so that a burst of losses does not affect several.
+/// Pause between probe requests, so that a burst of losses does not affect several.
 const PAUSE: Duration = Duration::from_millis(10);
 /// Number of connections after the first: the second one can use the cookie of the first, and the third one
 /// shows that the cookie remains valid.
@@ -34,7 +34,7 @@ pub struct Examination {
     pub tcp: TcpConfig,
     /// Fast Open is requested.
     pub fast_open: bool,
-    /// Number of questions.
+    /// Number of probe requests.
     pub probes: u32,
     /// Time limit for opening a connection.
     pub patience: Duration,
@@ -54,7 +54,7 @@ pub struct Finding {
 /// Measurements of the path.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Measured {
-    /// Median round-trip time of the questions.
+    /// Median round-trip time of the probe requests.
     pub rtt: Duration,
     /// Share of lost packets, the mean of both directions, 0 to 1.
     pub loss: f64,
@@ -79,7 +79,7 @@ impl Report {
         self.usable
     }
 
-    /// Returns the measurements if questions were answered.
+    /// Returns the measurements if probe requests were answered.
     pub fn measured(&self) -> Option<Measured> {
         self.measured
     }
@@ -152,7 +152,7 @@ fn redundancy(hop: &HopStream, report: &mut Report) {
     report.add("redundancy", good, format!("{}: {}", agreed.name(), agreed.reason()));
 }
 
-/// Sends questions and measures their answers.
+/// Sends probe requests and measures their answers.
 async fn questions(mut hop: HopStream, probes: u32, report: &mut Report) {
     let mut times = Vec::new();
     let mut loss_in = None;
@@ -174,8 +174,13 @@ async fn questions(mut hop: HopStream, probes: u32, report: &mut Report) {
     times.sort();
     let at = |share: f64| times.get((share * times.len() as f64) as usize).or(times.last()).copied();
     if let (Some(min), Some(p50), Some(p99)) = (times.first(), at(0.5), at(0.99)) {
-        let told =
-            format!("minimum {} ms, median {} ms, p99 {} ms of {}", ms(*min), ms(p50), ms(p99), times.len());
+        let told = format!(
+            "minimum {} ms, median {} ms, p99 {} ms ({} answers)",
+            ms(*min),
+            ms(p50),
+            ms(p99),
+            times.len()
+        );
         report.add("round trip", true, told);
         if let Some(stats) = hop.line().stats() {
             let loss = losses(&stats, times.len(), loss_in, report);

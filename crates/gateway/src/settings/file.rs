@@ -136,7 +136,7 @@ mod tests {
             ("[hop]\n[limits]\n[hop]\n", "brisk.toml:3: the section [hop] occurs twice"),
             ("[frontend]\nproxy_from = [1]", "proxy_from = [1]: write a list of networks"),
             ("[[backends]]\nweight = 1", "the key peer is missing: write peer = \"HOST:PORT\""),
-            ("[backends]\npeer = 'a:1'", "backends: write [[backends]] above each one"),
+            ("[backends]\npeer = 'a:1'", "backends: write [[backends]] above the keys of each entry"),
             ("[[frontends]]\nlabel = 'a'\nmax_rate = '50'", "'50': write a rate in bits per second"),
             ("[[frontends]]\nlabel = 'a'\nmax_rate = 50", "max_rate = 50: write bits per second in quotes"),
             ("[[frontends]]\nlabel = 'a'\nmax_connections = 0", ":3: max_connections = 0: write 1 to"),

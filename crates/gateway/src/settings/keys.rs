@@ -399,7 +399,7 @@ pub(super) static TABLES: [&[Key]; 1] = [&[
     entry(
         "listener",
         "route",
-        "[[listener.route]] above each one, and its keys below",
+        "[[listener.route]] above the keys of each entry",
         "Origins of TLS clients by server name",
     ),
     entry("listener.route", "sni", "a name or \"*.DOMAIN\"", "The server name that a TLS client asks for"),
