@@ -123,7 +123,7 @@ fn before_opening(interface: &str, survey: &Survey) -> String {
     let there = match program {
         None => format!("none at {interface}"),
         Some(number) => format!(
-            "{interface} has program number {number} of a running or a dead process (`ip link set dev {interface} xdp off` \
+            "number {number} is at {interface}, from a running or a dead process (`ip link set dev {interface} xdp off` \
              removes the program of a dead process)"
         ),
     };
