@@ -1,7 +1,7 @@
 //! The keys of Fast Open cookies: reads them from their source, and again when they change.
 //!
 //! A source has one line in the format of Linux (`net.ipv4.tcp_fastopen_key`), `PRIMARY` or `PRIMARY,BACKUP`,
-//! or, in derived mode, a secret from which the key of every epoch follows. To rotate the keys of a farm
+//! or, in derived mode, a secret from which the key of each period is derived. To rotate the keys of a farm
 //! without refusing any cookie: (1) make the new key the backup everywhere; (2) when all servers have it,
 //! swap the two keys everywhere; (3) remove the old key after the overlap. Derived mode needs no such steps.
 
@@ -17,7 +17,7 @@ use crate::failure::Failure;
 use brisk_gateway::settings::parse_duration;
 use place::Place;
 
-/// Shortest and longest epoch of derived keys.
+/// Shortest and longest period of a derived key, seconds.
 const EPOCHS: std::ops::RangeInclusive<u64> = 60..=2_592_000;
 
 /// Interval between two checks of the files. A mounted Secret changes when its links are replaced, which a
@@ -28,7 +28,7 @@ const INTERVAL: Duration = Duration::from_secs(2);
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct CookieKeyArgs {
     /// The keys of the Fast Open cookies: a file with PRIMARY or PRIMARY,BACKUP; a directory with files of
-    /// these names; credential:NAME for a systemd credential. Read again when they change
+    /// these names; credential:NAME for a systemd credential. The keys are read again when they change
     #[arg(long, value_name = "SOURCE", env = "BRISK_FAST_OPEN_KEY", value_parser = Place::parse)]
     fast_open_key: Option<Place>,
     /// Content of the source. fixed: keys; derived: a secret (in a directory the file "master") from which a

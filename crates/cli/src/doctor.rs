@@ -64,7 +64,7 @@ pub(crate) fn run(args: &Args, common: &Common) -> Result<(), Failure> {
             patience: settings.limits.connect_timeout(),
         };
         if !quiet {
-            eprintln!("asking {} ({address}) {} times ...", args.peer, args.probes);
+            eprintln!("probing {} ({address}) with {} requests ...", args.peer, args.probes);
         }
         let report = examine(&examination).await;
         output::print(&text(&report))?;
@@ -123,14 +123,14 @@ fn before_opening(interface: &str, survey: &Survey) -> String {
     let there = match program {
         None => format!("none at {interface}"),
         Some(number) => format!(
-            "number {number} is at {interface}: of a running process, or left behind (`ip link set dev {interface} xdp off` \
-             removes a program that was left behind)"
+            "number {number} is at {interface}, from a running or a dead process (`ip link set dev {interface} xdp off` \
+             removes the program of a dead process)"
         ),
     };
     let frames = match kind.as_deref() {
         Some("veth") => format!("MTU {mtu}; a veth: segments with unfinished checksums are accepted"),
         _ if survey.fits() => format!("MTU {mtu}"),
-        _ => format!("MTU {mtu}: at most {}, or use packet:", xdp::MAX_MTU),
+        _ => format!("MTU {mtu} is too large: set at most {}, or use packet:", xdp::MAX_MTU),
     };
     let findings = [
         Finding { what: "af_xdp", told: af_xdp, good: refused.is_none() },

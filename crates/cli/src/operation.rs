@@ -1,4 +1,4 @@
-//! Services next to a gateway: the admin listener, the signals of an operator, and messages to systemd.
+//! Operation of a gateway: the admin listener, the signals of an operator, and messages to systemd.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -38,7 +38,7 @@ pub(crate) struct Reloaded {
 }
 
 impl Reloaded {
-    /// Compares the settings and keys of the hop of the `last` reload with those of `now`.
+    /// Returns the differences in the settings and in the hop's keys since the `last` reload.
     pub(crate) fn between(last: &(Settings, Hop), now: &(Settings, Hop), waiting: Vec<String>) -> Reloaded {
         let mut changes = now.0.changed(&last.0);
         if !now.1.has_keys_of(&last.1) {
@@ -101,14 +101,14 @@ pub(crate) struct Operation {
 pub(crate) struct Opened {
     /// The cores that the limits permit.
     pub(crate) cores: Cores,
-    /// The end by a signal.
+    /// The signal to stop.
     pub(crate) stop: Stop,
     /// The admin listener, if there is one; it is opened before a side reports its start.
     pub(crate) admin: Option<Admin>,
 }
 
 impl Opened {
-    /// Opens these on the runtime that will use them.
+    /// Opens the resources on the runtime that will use them.
     pub(crate) fn by(settings: &Settings) -> Result<Opened, Failure> {
         let cores = service::gateway_cores(&settings.limits)?;
         let stop = Stop::on_signals()?;
@@ -143,7 +143,7 @@ impl Operation {
         Ok(Operation { tasks })
     }
 
-    /// Reports that the side has stopped.
+    /// Stops the services.
     pub(crate) fn end(mut self) {
         self.tasks.abort_all();
     }

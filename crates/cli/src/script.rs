@@ -80,7 +80,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
     }
 }
 
-/// Simultaneous scripts against the kernel: most of the time they sleep.
+/// Number of scripts that run against the kernel at the same time; they sleep most of the time.
 const AT_ONCE: usize = 8;
 
 /// Runs every script against the kernel, several at a time.
@@ -144,7 +144,7 @@ fn read(file: &Path, name: &str) -> Result<String, ScriptError> {
 
 fn show(line: &str, verbose: bool) {
     if verbose {
-        // The output of the result reports a closed pipe.
+        // A closed pipe is reported when the result is printed.
         let _ = print_line(&format!("     {line}"));
     }
 }

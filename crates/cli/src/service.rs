@@ -24,8 +24,8 @@ pub(crate) fn run<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T
     runtime(&mut Builder::new_multi_thread())?.block_on(work)
 }
 
-/// Like [`run`], on as many cores as the device may have queues. Each core gets a thread; the calling thread
-/// is the first ([`cores`]). With one core the threads of the runtime share the work.
+/// Like [`run`], with one thread for each of these queues; the calling thread is the first ([`cores`]). With
+/// one queue the threads of the runtime share the work.
 pub(crate) fn run_on<T>(
     queues: Queues,
     work: impl Future<Output = Result<T, Failure>>,
@@ -73,7 +73,7 @@ pub(crate) fn queues(cores: Option<u8>) -> Queues {
     }
 }
 
-/// At most the number that may be requested.
+/// Returns the number of available cores, at most 64 as in the flags.
 fn all_cores() -> usize {
     Cores::available().get().min(64)
 }
@@ -87,8 +87,8 @@ fn runtime(builder: &mut Builder) -> Result<Runtime, Failure> {
 }
 
 /// Raises the limit of descriptors to the maximum that the system permits: each client and each origin of a
-/// gateway takes one, and many shells limit a program to 1,024. Child processes have been started earlier,
-/// with the old limit.
+/// gateway takes one, and many shells limit a program to 1,024. Child processes are started earlier and keep
+/// the old limit.
 fn raise_descriptors() {
     let limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {
@@ -97,11 +97,10 @@ fn raise_descriptors() {
     }
 }
 
-/// Waits until a gateway's last packets have left, and logs the packets that the hop's device could not send
-/// or receive. If a delay of a second needs an explanation, these counters show whether a socket buffer was
-/// too small.
+/// Waits until a gateway's last packets have left, and logs the counters of the hop's device. They show
+/// whether a socket buffer was too small, which causes losses and delays of a second.
 pub(crate) async fn last_words(endpoint: &Endpoint, log: &Log) {
-    // Data lost after this was not acknowledged in time; the peer times out.
+    // Data that is not acknowledged by then is lost, and the peer times out.
     let _ = tokio::time::timeout(LAST_WORDS, endpoint.wait_idle()).await;
     let device = endpoint.device_counters();
     let mut fields = vec![
@@ -157,7 +156,8 @@ impl Stop {
         Ok(Stop(stopped))
     }
 
-    /// Returns the result at the end of a service. Without the signal, it ends only if its device has failed.
+    /// Returns the result of a service that has ended: an error unless a signal has stopped the service,
+    /// because it otherwise ends only if its device fails.
     pub(crate) fn verdict(&self) -> Result<(), Failure> {
         match *self.0.borrow() {
             true => Ok(()),

@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn the_line_names_who_how_much_how_long_and_why() {
+    fn the_line_has_client_bytes_duration_and_reason() {
         let lines = Lines::default();
         let access = Access {
             role: Role::Backend,

@@ -1,4 +1,4 @@
-//! The admin listener of a side: `/metrics`, `/healthz`, `/readyz`, `/status`.
+//! The admin listener of a gateway or edge: `/metrics`, `/healthz`, `/readyz`, `/status`.
 //!
 //! It has a socket of its own, on loopback unless a token protects it. A flood gets at most `MAX`
 //! connections, each for a few seconds.
@@ -38,7 +38,7 @@ const PAGE: &str = include_str!("status.html");
 /// Reason why there is no admin listener.
 #[derive(Debug, thiserror::Error)]
 pub enum AdminError {
-    /// The operator must choose one of the two.
+    /// The address is not loopback, and there is no token.
     #[error(
         "admin listener {0} is not loopback: give it a token with --admin-token-file, or listen on 127.0.0.1"
     )]
@@ -56,7 +56,7 @@ pub enum AdminError {
         "--admin-token-file {0} (token_file of [admin]): a token needs at least 16 characters, on one line, in a file that only its owner can read"
     )]
     Token(String),
-    /// The system refused.
+    /// The system cannot listen on the address.
     #[error("--admin (listen of [admin]): {0}")]
     Io(#[from] io::Error),
 }
@@ -131,7 +131,7 @@ impl Admin {
     }
 }
 
-/// Returns the token of a listener on this address; `None` if only this host can reach it.
+/// Reads the token. Only a listener on a loopback address may have none.
 fn token_for(listen: SocketAddr, token_file: Option<&Path>) -> Result<Option<String>, AdminError> {
     let token = token_file.map(read_token).transpose()?;
     match token.is_none() && !listen.ip().to_canonical().is_loopback() {

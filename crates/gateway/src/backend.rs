@@ -44,10 +44,10 @@ use crate::timeouts::{Timeout, Timeouts};
 const PENDING: u16 = 4096;
 /// Time to wait for the origin's first bytes, so that they leave together with the second message.
 const ANSWER_WAIT: Duration = Duration::from_millis(5);
-/// Longest silence of a frontend that watches.
+/// Longest silence of a frontend on its watch.
 const WATCH_SILENCE: Duration = Duration::from_secs(30);
-/// Time for which connections are still accepted after the signal to stop. Watching frontends are told at
-/// once, but what they sent before is still on its way, and they may have to repeat a SYN.
+/// Time for which connections are still accepted after the signal to stop. Watching frontends are informed at
+/// once, but their earlier requests are still on the way, and they may have to repeat a SYN.
 const FAREWELL: Duration = Duration::from_secs(1);
 /// Time limit for sending a refusal.
 const LAST_WORD: Duration = Duration::from_secs(1);
@@ -88,7 +88,8 @@ pub struct BackendConfig {
     pub as_client: bool,
     /// Tell the origin the client's address in a PROXY header. Default `None`: no.
     pub send_proxy: Option<ProxyVersion>,
-    /// The device of the hop, if reports name frontends by their outside address.
+    /// The device of the hop, which knows the outside addresses of frontends. `None`: reports have their
+    /// addresses in the stack.
     pub attached: Option<Attached>,
     /// Limits of frontends with their own keys, by label. Default none.
     pub frontend_limits: BTreeMap<String, FrontendLimits>,
@@ -138,7 +139,7 @@ pub struct Backend {
     /// At least one.
     listeners: Vec<TcpListener>,
     local: SocketAddr,
-    /// One for each core, one for all, or none.
+    /// Listeners of the kernel's TCP: one for each core, one for all, or none.
     kernel: Vec<tokio::net::TcpListener>,
 }
 

@@ -17,7 +17,7 @@ const CLIENT_HELLO: u8 = 1;
 const SERVER_NAME: u16 = 0;
 const HOST_NAME: u8 = 0;
 
-/// Result for the first bytes of a client.
+/// The result of parsing a client's first bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Hello {
     /// The beginning of a client hello; the result needs at least this many bytes.

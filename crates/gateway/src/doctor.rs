@@ -13,7 +13,7 @@ use crate::transport::Transport;
 use crate::upstream::{BackendSpec, Dialling, Upstream};
 use brisk_runtime::{ConnStats, Endpoint, FastOpenConnect, FastOpenOutcome, TcpConfig};
 
-/// Pause between questions, so that a burst of losses does not affect several.
+/// Pause between probe requests, so that a burst of losses does not affect several.
 const PAUSE: Duration = Duration::from_millis(10);
 /// Number of connections after the first: the second one can use the cookie of the first, and the third one
 /// shows that the cookie remains valid.
@@ -34,7 +34,7 @@ pub struct Examination {
     pub tcp: TcpConfig,
     /// Fast Open is requested.
     pub fast_open: bool,
-    /// Number of questions.
+    /// Number of probe requests.
     pub probes: u32,
     /// Time limit for opening a connection.
     pub patience: Duration,
@@ -54,7 +54,7 @@ pub struct Finding {
 /// Measurements of the path.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Measured {
-    /// Median round-trip time of the questions.
+    /// Median round-trip time of the probe requests.
     pub rtt: Duration,
     /// Share of lost packets, the mean of both directions, 0 to 1.
     pub loss: f64,
@@ -79,7 +79,7 @@ impl Report {
         self.usable
     }
 
-    /// Returns the measurements if questions were answered.
+    /// Returns the measurements if probe requests were answered.
     pub fn measured(&self) -> Option<Measured> {
         self.measured
     }
@@ -106,7 +106,10 @@ pub async fn examine(examination: &Examination) -> Report {
             report.add(
                 "hop",
                 true,
-                format!("our TCP reaches the backend; the key fits (first connection: {} ms)", ms(took)),
+                format!(
+                    "brisk's TCP reaches the backend; the key is correct (first connection: {} ms)",
+                    ms(took)
+                ),
             );
             redundancy(&hop, &mut report);
             questions(hop, probes, &mut report).await;
@@ -117,8 +120,8 @@ pub async fn examine(examination: &Examination) -> Report {
         }
         Err(why) => report.add("hop", false, why),
     }
-    for (transport, what) in [(Transport::Packet, "native tcp"), (Transport::Kernel, "kernel tcp")] {
-        other(&upstream, &dialling, patience, transport, what, &mut report).await;
+    for transport in [Transport::Packet, Transport::Kernel] {
+        other(&upstream, &dialling, patience, transport, &mut report).await;
     }
     report
 }
@@ -149,7 +152,7 @@ fn redundancy(hop: &HopStream, report: &mut Report) {
     report.add("redundancy", good, format!("{}: {}", agreed.name(), agreed.reason()));
 }
 
-/// Sends questions and measures their answers.
+/// Sends probe requests and measures their answers.
 async fn questions(mut hop: HopStream, probes: u32, report: &mut Report) {
     let mut times = Vec::new();
     let mut loss_in = None;
@@ -171,8 +174,13 @@ async fn questions(mut hop: HopStream, probes: u32, report: &mut Report) {
     times.sort();
     let at = |share: f64| times.get((share * times.len() as f64) as usize).or(times.last()).copied();
     if let (Some(min), Some(p50), Some(p99)) = (times.first(), at(0.5), at(0.99)) {
-        let told =
-            format!("minimum {} ms, median {} ms, p99 {} ms of {}", ms(*min), ms(p50), ms(p99), times.len());
+        let told = format!(
+            "minimum {} ms, median {} ms, p99 {} ms ({} answers)",
+            ms(*min),
+            ms(p50),
+            ms(p99),
+            times.len()
+        );
         report.add("round trip", true, told);
         if let Some(stats) = hop.line().stats() {
             let loss = losses(&stats, times.len(), loss_in, report);
@@ -227,7 +235,7 @@ async fn segment(upstream: &Upstream, dialling: &Dialling, patience: Duration, r
     };
     let narrow = |up: usize, down: usize| {
         format!(
-            "{announced} bytes of payload do not arrive; {up} up and {down} down arrive (found in {took} ms)"
+            "{announced} bytes of payload do not arrive; {up} bytes up and {down} bytes down do (found in {took} ms)"
         )
     };
     let (good, told) = match down {
@@ -239,7 +247,7 @@ async fn segment(upstream: &Upstream, dialling: &Dialling, patience: Duration, r
             (up >= 1200, format!("{up} bytes of payload, tested upwards (the backend is an older release)"))
         }
         None => {
-            (false, format!("{announced} bytes of payload do not arrive; {up} arrive (found in {took} ms)"))
+            (false, format!("{announced} bytes of payload do not arrive; {up} bytes do (found in {took} ms)"))
         }
     };
     report.add("segment", good, told);
@@ -272,12 +280,12 @@ async fn other(
     dialling: &Dialling,
     patience: Duration,
     transport: Transport,
-    what: &'static str,
     report: &mut Report,
 ) {
     if !upstream.available().contains(&transport) {
         return;
     }
+    let what = transport.name();
     match open(upstream, dialling, patience, transport).await {
         Ok(_) => {
             report.usable = true;

@@ -61,7 +61,7 @@ impl End {
         End::NAMES[n]
     }
 
-    /// True if the client was not served, through no fault of its own.
+    /// True if the client was not served and did not cause this itself.
     pub fn is_failure(&self) -> bool {
         !matches!(self, End::Closed | End::ClientFailed(_) | End::Unauthorized(_) | End::TimedOut(_))
     }

@@ -60,7 +60,7 @@ impl<'a> Exchanges<'a> {
 mod tests {
     use super::*;
 
-    /// Returns the durations of the exchanges, seconds, of a client and a server that send at these times.
+    /// Returns the durations of the exchanges, in seconds, if client and server send at these times.
     fn took(asked: Option<u64>, events: &[(char, u64)]) -> Vec<u64> {
         let began = Instant::now();
         let at = |second: u64| began + Duration::from_secs(second);

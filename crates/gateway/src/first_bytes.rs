@@ -2,8 +2,8 @@
 //! bytes. The opening of the hop (RFC 7413) can carry only bytes that arrive before it starts.
 //!
 //! Browsers connect before they know their request. If clients send first, as in HTTP and TLS, the wait costs
-//! nothing, because the server sends nothing before. If servers send first, as in SMTP, the wait delays the
-//! greeting. So the habit of each origin is learnt from its connections:
+//! nothing, because the server sends nothing before the request. If servers send first, as in SMTP, the wait
+//! delays the greeting. So the habit of each origin is learnt from its connections:
 //!
 //! | habit | wait |
 //! |---|---|
@@ -163,10 +163,10 @@ impl Table {
 }
 
 impl Habits {
-    /// Guesses how long to wait for the first bytes of a client for `origin` (`None`: the default origin): at
-    /// least `usual` while nothing is known, at most `limit`. `round_trip` is that of the hop; `None` if it
-    /// is unknown, or if the opening cannot carry bytes: then starting the handshake early saves more than
-    /// the wait.
+    /// Guesses how long to wait for the first bytes of a client for `origin` (`None`: the default origin):
+    /// `usual`, a longer time up to `limit` if clients are known to send first, and zero if the server is.
+    /// `round_trip` is that of the hop; `None` if it is unknown, or if the opening cannot carry bytes: then
+    /// an early handshake saves more than a longer wait.
     pub(crate) fn guess(
         &self,
         origin: Option<&str>,

@@ -69,7 +69,7 @@ pub struct FrontendConfig {
     /// Time to wait for the client's first bytes, which then travel with the opening of the hop, while it is
     /// unknown which side sends first ([`crate::first_bytes`]).
     pub first_bytes_wait: Duration,
-    /// Longest time to wait if clients are known to send first; 0: the same as `first_bytes_wait`.
+    /// Longest time to wait if clients are known to send first; 0: always wait for `first_bytes_wait`.
     pub first_bytes_limit: Duration,
     /// Protocols in which clients name their origin. Trusted proxies apply to all listeners, the other
     /// settings to `listen` only. Default none.
@@ -81,9 +81,9 @@ pub struct FrontendConfig {
     /// A client that named its origin is connected to that origin; a listener with its own origin has its own
     /// setting. Default `None`: clients are reset.
     pub direct: Option<Direct>,
-    /// How long a client is held while no backend is up and there is no direct destination. Meanwhile the
-    /// names of the backends may be resolved again ([`FrontendControl::look_up_wanted`]). No byte from the
-    /// client is delivered before. Default 0: clients are refused at once.
+    /// How long a client is held while no backend is up and there is no direct destination. Meanwhile no byte
+    /// from the client is delivered, and the names of the backends may be resolved again
+    /// ([`FrontendControl::look_up_wanted`]). Default 0: clients are refused at once.
     pub hold: Duration,
     /// Limits and reports.
     pub service: ServiceConfig,
@@ -283,8 +283,8 @@ impl Door for FrontDoor {
 pub struct OpenListener {
     /// The address, or the range of ports.
     pub listen: String,
-    /// The name of its origin; `None`: the backend's own, the one that clients name, or none except by the
-    /// routes.
+    /// The name of its origin. `None`: the backend's own, or the one that clients name; with routes, clients
+    /// without a route are refused.
     pub origin: Option<OriginName>,
     /// The origins of TLS clients.
     pub routes: Vec<Route>,
@@ -394,8 +394,8 @@ impl Shared {
 type Routed = Result<(HopStream, Option<(PathState, Transport)>), Unrouted>;
 
 impl Shared {
-    /// Opens a connection for a client; also returns the settings that it used. A client without a backend is
-    /// held for some time, then the backends of that time are tried.
+    /// Opens a connection for a client; also returns the settings that it used. While no backend is up, the
+    /// client is held for a limited time; then the current backends are tried.
     async fn route(
         &self,
         mut current: Arc<Current>,
@@ -407,7 +407,8 @@ impl Shared {
         let began = Instant::now();
         loop {
             let is_held = admitted.direct.is_none() && began.elapsed() < current.config.hold;
-            // A backend that counts as down may still receive a request, and then no other may get it.
+            // A held client's request goes to no backend that is down: such a backend may still receive it,
+            // and then no other may get it.
             if !is_held || !current.upstreams.all_down() {
                 let routed = current.route(admitted, client, signal, access).await;
                 if !is_held || !matches!(&routed, Err(unrouted) if unrouted.may_wait) {
@@ -442,7 +443,7 @@ struct Current {
     entries: HashMap<SocketAddr, Arc<Entry>>,
 }
 
-/// A listener as clients meet it.
+/// The settings of a listener.
 #[derive(Debug)]
 struct Entry {
     /// Its name in reports, if there are several.
@@ -679,7 +680,7 @@ impl Current {
         let mut undelivered = true;
         if admitted.direct.is_none() || self.upstreams.any_up() {
             for upstream in self.upstreams.order() {
-                // A backend that is down would only delay the answer of one that is up.
+                // Another backend has answered: one that is down would only delay that answer.
                 if upstream.health() == Health::Down && cause.as_ref().is_some_and(Cause::was_told) {
                     continue;
                 }
@@ -799,7 +800,7 @@ impl Current {
 /// Failure of a backend to accept the connection.
 struct Attempt {
     why: String,
-    /// Certainly no origin has received anything.
+    /// True if certainly no origin has received anything.
     undelivered: bool,
     /// The backend's answer, if it gave one.
     verdict: Option<Verdict>,

@@ -29,7 +29,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub struct Listener {
     /// The address; as text it is the listener's name in reports.
     pub listen: Listen,
-    /// The name of the requested origin; `None`: the backend's own, or none if there are routes.
+    /// The name of the requested origin. `None`: the backend's configured origin, or, if there are routes, no
+    /// origin: clients without a route are refused.
     pub origin: Option<OriginName>,
     /// Origins of TLS clients by server name; other clients go to `origin`.
     pub routes: Vec<Route>,
@@ -114,7 +115,8 @@ impl Sockets {
         Ok(sockets)
     }
 
-    /// Listens at each of these addresses on the stacks of its endpoint, for so many cores.
+    /// Listens at each of these addresses on the stacks of its endpoint, and divides the listeners among the
+    /// cores.
     ///
     /// # Errors
     /// If an address is not the endpoint's, or a port is in use.
@@ -301,7 +303,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn renewed_sockets_keep_what_is_asked_for_again() {
+    async fn renewed_sockets_keep_those_of_unchanged_addresses() {
         let one: SocketAddr = "127.0.0.1:0".parse().unwrap();
         let other: SocketAddr = "127.0.0.2:0".parse().unwrap();
         let first = Sockets::default().renewed(&[one], &[]).unwrap();

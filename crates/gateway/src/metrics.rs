@@ -38,7 +38,7 @@ const BOUNDS: [f64; 16] =
 const PARITY: [&str; 7] =
     ["sent", "received", "needless", "dropped", "too_much_lost", "no_history", "wrong_checksum"];
 
-/// Outcomes of Fast Open if the same setting applies to all connections.
+/// Outcomes of Fast Open that have a series from the start.
 const FAST_OPEN: [&str; 7] = ["used", "no-cookie", "refused", "stripped", "syn-lost", "blackholed", "off"];
 
 /// Values of the label for the side that sent first.
@@ -823,7 +823,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_are_told_from_ends() {
+    fn failures_are_distinguished_from_ends() {
         let metrics = Metrics::new();
         metrics.observe(&access(End::Closed, 10));
         metrics.observe(&access(End::HopFailed("x".into()), 10));

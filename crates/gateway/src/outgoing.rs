@@ -1,10 +1,9 @@
 //! Opens the kernel's TCP to an origin, or to a backend whose path carries nothing else.
 //!
 //! The side that closes first keeps the port in TIME-WAIT for a minute; towards the origin this is the
-//! gateway. To find a free port among many in TIME-WAIT, the kernel tries one after the other: at 300
-//! connections a second to one address this took two thirds of the machine's processor time. So each attempt
-//! offers the kernel only a few ports, the ones that were unused for the longest time. One round through the
-//! range takes longer than a TIME-WAIT while any port is free.
+//! gateway. To find a free port among many in TIME-WAIT, the kernel tries one after the other, which takes
+//! much processor time. So each attempt offers the kernel only a few ports, the ones that were unused for the
+//! longest time.
 //!
 //! The acknowledgement of the handshake carries the first bytes for the origin, which saves a packet (RFC
 //! 9293, 3.10.7.3, permits such an answer to a SYN-ACK). If the handshake completes at once, as within a
@@ -86,7 +85,7 @@ pub struct Direct {
 /// Connects to the first address of `target` that answers.
 ///
 /// # Errors
-/// Those of the last address. If all ports wait, the text says what helps.
+/// Those of the last address. If all ports are in TIME-WAIT, the text names the remedy.
 pub(crate) async fn connect(target: impl ToSocketAddrs) -> io::Result<TcpStream> {
     connect_saying(target, b"").await.map(|(stream, _)| stream)
 }

@@ -286,12 +286,12 @@ pub(crate) async fn take_registration(
     write.flush().await
 }
 
-/// More segments than the planner cuts into smaller ones.
+/// Number of full segments in an exchange: so many that the planner does not cut them into smaller ones.
 const FULL_SEGMENTS: usize = 9;
 
-/// Sends several full segments, each of `segment` bytes, and requests a full segment from the backend, twice,
-/// behind the answers. Returns the payload of the backend's segments, first and last; `None` if the backend
-/// is of an earlier release and sends none.
+/// Sends several full segments, each of `segment` bytes, and requests two full segments from the backend.
+/// Returns the payload of the first and the second; `None` if the backend is of an earlier release and sends
+/// none.
 pub(crate) async fn exchange_full(
     read: &mut (impl AsyncRead + Unpin),
     write: &mut (impl AsyncWrite + Unpin),
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_backend_tells_a_frontend_what_it_loses_towards_it() {
+    async fn a_backend_reports_its_losses_towards_a_frontend() {
         assert_eq!(answered(None).await, Answer::Up(None));
         assert_eq!(answered(Some(50_000)).await, Answer::Up(Some(0.05)));
     }

@@ -3,8 +3,8 @@
 //! The outside is the client's connection at a frontend, and the origin's at a backend or an edge.
 //!
 //! The end of one direction becomes a half close, and the other direction continues. An error of one side
-//! becomes a reset of the other, so an application sees the same as without the gateway. This includes a side
-//! that fails while the relay does not read from it because the other side accepts no data.
+//! becomes a reset of the other, so an application sees the same as without the gateway. The relay notices
+//! the failure of a side even while it does not read from that side because the other accepts no data.
 
 use std::borrow::Cow;
 use std::future::poll_fn;
@@ -85,7 +85,7 @@ pub(crate) struct Carry<'a, L> {
     pub(crate) timeouts: &'a Timeouts,
     /// The signal to stop.
     pub(crate) signal: &'a mut watch::Receiver<Phase>,
-    /// The slot of its frontend, whose rate limit it shares.
+    /// The slot of the frontend, in backends only. All connections of a frontend share its rate limit.
     pub(crate) slot: Option<&'a FrontendSlot>,
     /// Measures the exchanges.
     pub(crate) exchanges: Option<Exchanges<'a>>,
@@ -111,7 +111,8 @@ impl Drop for Ends {
     }
 }
 
-/// Copies in both directions, and closes both connections as they ended. Adds the copied bytes to the record.
+/// Copies in both directions, and then closes both connections if both directions have ended, or else resets
+/// them. Adds the copied bytes to the record.
 pub(crate) async fn carry(
     outside: Line,
     hop: HopStream,
@@ -209,7 +210,7 @@ struct Doings<'a> {
     activity: Activity,
     /// One direction has ended, and the end was forwarded.
     half_done: AtomicBool,
-    /// The slot of its frontend.
+    /// The slot of the frontend, in backends only.
     slot: Option<&'a FrontendSlot>,
     /// Measures the exchanges, in frontends only.
     exchanges: Option<Exchanges<'a>>,
@@ -230,9 +231,9 @@ impl<'a> Doings<'a> {
         }
     }
 
-    /// Sets the options of a kernel socket that the gateway has opened. Called when the relay has to wait, or
-    /// to send again. Setting them takes five system calls, and most connections to an origin are one request
-    /// and one response, which end before the options matter.
+    /// Sets the options of a kernel socket that the gateway has opened. The relay calls it before it waits
+    /// for the socket or writes to it, because this takes five system calls: many connections to an origin
+    /// carry one request and one response, and end before the options matter.
     fn prepare(&self, socket: Option<&TcpStream>) {
         if let Some(socket) = socket
             && self.unprepared.swap(false, Ordering::Relaxed)
@@ -283,7 +284,7 @@ async fn pump(
                 exchanges.answered(Instant::now());
             }
         }
-        // Bytes that waited for the other side have moved only now.
+        // The other side has accepted bytes that it did not accept at once.
         if !rest.is_empty() {
             doings.activity.moved();
         }
@@ -292,7 +293,7 @@ async fn pump(
             Behind::End => break,
             Behind::Failed(error) => return Err((from_side, error)),
         }
-        // No buffer is held while nothing arrives.
+        // An idle connection holds no buffer.
         rest = Vec::new();
         if let Some(slot) = doings.slot {
             // Only backends have slots; there the hop leads to the client.
@@ -577,7 +578,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn both_sides_are_reset_if_what_carries_them_is_dropped() {
+    async fn both_sides_are_reset_if_the_relay_is_dropped() {
         let ((kernel, mut client), (hop, mut origin)) = (sockets().await, sockets().await);
         let carrying = tokio::spawn(async move {
             let (_cut, mut signal) = watch::channel(Phase::Serving);
@@ -655,7 +656,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_failure_behind_the_last_bytes_is_told_after_they_are_passed_on() {
+    async fn a_failure_after_the_last_bytes_is_reported_once_they_are_forwarded() {
         let (mut client, kernel) = duplex(1024);
         let (_, write) = halves(duplex(16).0);
         let (hop, doings) = ((Breaks(0), write), doings());
@@ -679,7 +680,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_side_that_fails_while_the_other_takes_nothing_is_noticed() {
+    async fn a_side_that_fails_while_the_other_accepts_no_data_is_noticed() {
         let (mut client, kernel) = duplex(1024);
         let (hop, _origin) = duplex(16);
         let (read, write) = halves(kernel);
@@ -694,7 +695,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn copying_is_cut_short_by_the_signal_and_still_says_what_was_copied() {
+    async fn a_relay_that_the_signal_stops_reports_the_copied_bytes() {
         let (mut client, kernel) = duplex(1024);
         let (hop, mut origin) = duplex(1024);
         let (cut, order) = tokio::sync::oneshot::channel();

@@ -50,8 +50,8 @@ pub(crate) fn choose<'a>(routes: &'a [Route], name: &str) -> Option<&'a Route> {
     matching.max_by_key(|route| (!route.sni.text.starts_with('.'), route.sni.text.len()))
 }
 
-/// Returns the route of a TLS client; reads its first bytes for at most `limit`. Returns `None` for the
-/// origin of the listener, if it has one, and otherwise refuses clients without a route.
+/// Returns the route of a TLS client; reads its first bytes for at most `limit`. For a client without a
+/// route, returns `None` if the listener has an origin of its own, and otherwise refuses the client.
 pub(crate) async fn of_client<'a>(
     routes: &'a [Route],
     has_origin: bool,

@@ -79,12 +79,12 @@ pub type AccessObserver = Arc<dyn Fn(&Access) + Send + Sync>;
 /// Limits and reports, common to all sides.
 #[derive(Clone)]
 pub struct ServiceConfig {
-    /// Limit of simultaneous connections; more wait, one of them accepted on each core. At least 1, default
-    /// 10 000.
+    /// Limit of simultaneous connections; further ones wait. Each core accepts one of those that wait. At
+    /// least 1, default 10 000.
     pub max_connections: usize,
     /// Time limit for open connections after the signal to stop.
     pub drain_timeout: Duration,
-    /// Time limit for opening the next connection (hop or origin).
+    /// Time limit for opening a connection to a backend or an origin.
     pub connect_timeout: Duration,
     /// Limits of inactivity.
     pub timeouts: Timeouts,
@@ -164,7 +164,7 @@ pub struct Summary {
     pub cut: u64,
 }
 
-/// A connection in service; returns its record, if it is worth one.
+/// A connection in service. Returns its record; `None` if it needs no report, like a frontend's watch.
 pub(crate) type Serving = Pin<Box<dyn Future<Output = Option<Access>> + Send>>;
 
 /// The listeners of one core.
@@ -289,7 +289,7 @@ async fn keep(mut door: impl Door, side: Arc<Side>) -> u64 {
     let mut closed = pin!(reached(Phase::Closed, &mut phase));
     loop {
         while tasks.try_join_next().is_some() {}
-        // The accepted connection waits for a slot, not the listener: an idle listener would occupy a slot.
+        // Accept first and then wait for a slot: a listener without connections must not occupy one.
         let next = async {
             let Some(arrived) = door.next().await else {
                 side.broken.notify_one();

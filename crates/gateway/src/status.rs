@@ -120,7 +120,7 @@ struct FrontendStatus {
     limited: u64,
     #[serde(flatten)]
     bytes: Bytes,
-    /// Of the connection that ended last.
+    /// Smoothed round-trip time of the connection that ended last.
     rtt_ms: Option<f64>,
     min_rtt_ms: Option<f64>,
     extra: Option<f64>,

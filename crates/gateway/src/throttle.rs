@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Time without traffic that may be made up for at once.
+/// Duration of the burst that is permitted after a time without traffic.
 const BURST: Duration = Duration::from_millis(100);
 
 /// Bits per second, at least 8.
@@ -55,7 +55,7 @@ impl fmt::Display for BitRate {
 pub(crate) struct Throttle {
     /// Bytes per second; 0: no limit.
     rate: AtomicU64,
-    /// Time when all passed bytes are covered by the rate.
+    /// Time at which the rate covers all forwarded bytes.
     paid: Mutex<Option<Instant>>,
 }
 
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_carries_the_rate_and_one_burst_however_it_is_cut() {
+    fn a_second_carries_the_rate_and_one_burst_with_chunks_of_any_size() {
         for chunk in [1_000, 16_384] {
             let (throttle, begin) = (Throttle::default(), Instant::now());
             throttle.set("8mbit".parse().ok());

@@ -45,11 +45,11 @@ pub struct Timeouts {
     /// the accept. At the backend it is the first message, timed from its first byte; until that byte the
     /// limit is `connect_timeout` if that is longer. Zero is not permitted.
     pub header: Duration,
-    /// Until the first byte in either direction.
+    /// Limit until the first byte in either direction.
     pub first_byte: Duration,
-    /// Between bytes in either direction.
+    /// Limit between bytes in either direction.
     pub idle: Duration,
-    /// Between bytes of the end that continues after the other has finished.
+    /// Limit between bytes of the end that continues after the other has finished.
     pub half_closed: Duration,
 }
 
@@ -122,8 +122,8 @@ impl Activity {
 mod tests {
     use super::*;
 
-    /// Returns the limit that a connection exceeds and the time, s; bytes move, and a direction ends, at
-    /// these seconds.
+    /// Returns the limit that a connection exceeds, and the time in seconds. `moves` and `end` are the times,
+    /// in seconds, at which bytes move and a direction ends.
     async fn exceeded(limits: Timeouts, moves: &[u64], end: Option<u64>) -> (Timeout, u64) {
         let activity = Activity::begin();
         let began = Instant::now();

@@ -5,8 +5,9 @@
 //! backend acts once on that message, whichever transport delivers it ([`crate::hop::replay`]). So the first
 //! answer is accepted, and the other transport is dropped. If a later transport was first, new connections
 //! begin with it, and the earlier ones are tried again after [`RETRY_PAUSE`]. The watch keeps that pause, so
-//! that it notices within three seconds that the path carries them again. For connections, which each lose a
-//! head start by a trial, the pause doubles with each failure, up to [`MAX_RETRY_PAUSE`].
+//! that it notices within three seconds that the path carries them again. Without a watch the connections of
+//! clients make these trials, and a failed trial costs its connection the head start. So the pause then
+//! doubles with each failure, up to [`MAX_RETRY_PAUSE`].
 
 use std::future::Future;
 use std::pin::pin;
@@ -93,7 +94,7 @@ impl Transports {
 #[derive(Debug, Default)]
 pub(crate) struct Memory(Mutex<Option<Lost>>);
 
-/// The path does not carry it, as far as known.
+/// The state of a transport that the path does not carry, as far as known.
 #[derive(Clone, Copy, Debug)]
 struct Lost {
     since: Instant,
@@ -122,7 +123,7 @@ impl Memory {
         let trial = again_at <= now;
         let pause = match (trial, trials) {
             (true, Trials::Connections) => (2 * pause).min(MAX_RETRY_PAUSE),
-            // Failures during a pause are simultaneous with the recorded one.
+            // Before the pause has passed, other connections report the same failure.
             (true, Trials::Watch) | (false, _) => pause,
         };
         self.set(Some(Lost { since, again_at: now + pause, pause }));
@@ -143,7 +144,7 @@ impl Memory {
     }
 }
 
-/// Reports to the connections over a backend that an answer will never come, which they cannot see
+/// Reports to the connections over a backend that an answer will never come. They cannot detect this
 /// themselves.
 #[derive(Debug, Default)]
 pub(crate) struct PathChanges(watch::Sender<Changes>);
@@ -360,20 +361,20 @@ mod tests {
     const PATIENCE: Duration = Duration::from_millis(600);
 
     #[test]
-    fn trials_that_fail_are_rarer_each_time_where_connections_make_them() {
+    fn failed_trials_by_connections_double_the_pause_and_those_of_the_watch_do_not() {
         let seconds = |trials| pauses(trials).into_iter().map(|(pause, _)| pause).collect::<Vec<_>>();
         assert_eq!(seconds(Trials::Connections), [1, 2, 4, 8, 16, 32, 60, 60]);
         assert_eq!(seconds(Trials::Watch), [1; 8]);
     }
 
     #[test]
-    fn a_way_that_is_lost_for_15_seconds_is_given_up() {
+    fn a_transport_that_is_lost_for_15_seconds_is_given_up() {
         let certain = |trials| pauses(trials).iter().position(|(_, certain)| *certain);
         assert_eq!((certain(Trials::Connections), certain(Trials::Watch)), (Some(4), Some(5)));
     }
 
     #[test]
-    fn connections_begin_with_the_first_way_that_works() {
+    fn connections_begin_with_the_first_transport_that_works() {
         let (transports, now) = (Transports::default(), Instant::now());
         let begin = |available: &[Transport]| {
             transports.beginning_with_working(available, |_, memory| !memory.is_lost())

@@ -140,9 +140,9 @@ pub struct Upstream {
     asked: AtomicU64,
     /// Number of failures in a row.
     failures: AtomicU32,
-    /// Time of the last answer on such a connection.
+    /// Time of the last answer on a requested connection.
     answered: Mutex<Option<Instant>>,
-    /// Their traffic in sum.
+    /// Total traffic of the requested connections.
     pub(crate) traffic: Traffic,
 }
 
@@ -230,8 +230,8 @@ impl Upstream {
         self.asked.load(Ordering::Relaxed)
     }
 
-    /// Resolves when the backend has been down for the grace time. If it is down now, the grace time also
-    /// covers the detection that it is up again, because a restarted backend is worth waiting for.
+    /// Resolves when the backend has been down for the grace time. If it is down now, the grace time is
+    /// longer by the time that the watch needs to find out that the backend is up again.
     pub(crate) async fn dead(&self) {
         let grace = match self.health() {
             Health::Down => RETRY + self.first_answer() + GRACE,

@@ -372,7 +372,7 @@ fn doctor_reports_usable_and_unusable_mechanisms() {
     let out = run(&["doctor", peer, "--key-file", &right, "--probes", "20", "-q"]);
     let said = text(&out.stdout);
     assert!(out.status.success(), "{said}{}", text(&out.stderr));
-    let found = ["ok  hop", "ok  round trip", "ok  fast open        used", "ok  kernel tcp"];
+    let found = ["ok  hop", "ok  round trip", "ok  fast open        used", "ok  kernel-tcp"];
     let told = [
         "ok  redundancy       agreed: both sides agreed",
         "bytes of payload, tested in both directions",

@@ -35,7 +35,7 @@ pub(crate) enum Rejected {
     #[error("first message: {0}")]
     Line(#[from] io::Error),
     /// The peer closed the connection without a message.
-    #[error("it said nothing")]
+    #[error("the peer closed the connection without a message")]
     Silent,
     /// No complete message arrived in time.
     #[error("first message: timed out")]
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn every_verdict_is_told_over_either_hop() {
+    async fn every_verdict_arrives_over_an_encrypted_and_a_plain_hop() {
         for [front, back] in [[hop(1), hop(1)], [Hop::Plain, Hop::Plain], pairs()] {
             for verdict in [Verdict::OriginUnreachable, Verdict::Forbidden, Verdict::Limited] {
                 let (run, clock) = (run(), BackendClock::default());

@@ -1,4 +1,4 @@
-//! Ephemeral key pairs that serve for a limited time.
+//! Ephemeral key pairs, each used for a limited time.
 //!
 //! A new key pair and its shared secret cost more than all other cryptography of a short request. So a
 //! gateway keeps its pair for some seconds, and also the secrets that it shares with the pairs of other
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_pair_of_a_gateway_that_rests_is_erased() {
+    async fn the_pair_of_an_idle_gateway_is_erased() {
         let own = Ephemerals::new(Duration::from_millis(30));
         let pair = Arc::downgrade(&own.pair(Instant::now()).unwrap());
         // Real time passes; only the sleep is paused.

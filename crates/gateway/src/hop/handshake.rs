@@ -198,7 +198,7 @@ impl Responder {
     }
 
     /// Like [`accept`](Responder::accept), for a frontend whose key pair serves for several connections. The
-    /// pair of `own` answers.
+    /// answer uses the current pair of `own`.
     ///
     /// # Errors
     /// Those of [`accept`](Responder::accept).
@@ -211,11 +211,12 @@ impl Responder {
         Responder::first_that_fits(keys.iter().map(state), message)
     }
 
-    /// Opens a first message with the pair of `keys` that it is for, if its sender's key is on the list.
+    /// Opens a first message with the pair of `keys` that it was sealed to, if the sender's key is on the
+    /// list.
     ///
     /// # Errors
-    /// [`HandshakeError::NotOurs`] if it is for none, [`HandshakeError::UnknownKey`] if its sender is not on
-    /// the list.
+    /// [`HandshakeError::NotOurs`] if the message was sealed to another pair, [`HandshakeError::UnknownKey`]
+    /// if the sender's key is not on the list.
     pub fn accept_with_pair(keys: &StaticKeys, message: &[u8]) -> Result<FirstMessage, HandshakeError> {
         let states = keys.own().map(|own| pair_builder(own).and_then(Builder::build_responder));
         let opened = Responder::first_that_fits(states, message)?;
@@ -244,7 +245,7 @@ impl Responder {
     /// Seals the answer.
     ///
     /// # Errors
-    /// [`HandshakeError::Library`], which the answer's length rules out.
+    /// [`HandshakeError::Library`] in theory only, because an answer is short.
     pub fn finish(mut self, verdict: Verdict, stamp: Stamp) -> Result<(Sealing, Vec<u8>), HandshakeError> {
         let answer = write(&mut self.0, &verdict.answer(stamp))?;
         Ok((Sealing::new(self.0.into_transport_mode().map_err(ours)?), answer))

@@ -77,7 +77,7 @@ pub enum KeyError {
         place: String,
     },
     /// The content is no key.
-    #[error("{place}: {problem}, one key on a line, as brisk keygen prints it")]
+    #[error("{place}: {problem}; write one key on each line, as brisk keygen prints it")]
     Malformed {
         /// File and line, or the variable.
         place: String,

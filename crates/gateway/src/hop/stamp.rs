@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn the_frontend_counts_on_from_what_it_was_told() {
+    fn the_frontend_counts_on_from_the_reported_time() {
         let (clock, now) = (BackendClock::default(), Instant::now());
         assert_eq!(clock.stamp(now), Stamp::default());
         let told = Stamp { epoch: 9, at: 1000, takes_lasting: true };

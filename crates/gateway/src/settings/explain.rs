@@ -9,7 +9,7 @@ use super::places::Places;
 /// Returns the permitted values of the key at `path`, or of a key with that name.
 pub(super) fn permitted_values(path: &str) -> String {
     match path {
-        "frontends" | "backends" | "listener" => format!("[[{path}]] above each one, and its keys below"),
+        "frontends" | "backends" | "listener" => format!("[[{path}]] above the keys of each entry"),
         _ => match keys::at(path).or_else(|| keys::all().find(|key| key.name == path)) {
             Some(key) => key.permitted(),
             None => SECTIONS.to_owned(),

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_there_is_not_is_an_error_with_its_line_and_what_was_meant() {
+    fn unknown_key_is_an_error_with_its_line_and_the_nearest_name() {
         let text = "[frontend]\nlisten = ':80'\nfirst_byte_wait = '5ms'\n";
         let said = "brisk.toml:3: there is no key 'first_byte_wait' here; did you mean first_bytes_wait?";
         assert_eq!(error(text), said);
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_a_key_cannot_have_says_what_to_write() {
+    fn error_about_a_value_names_the_permitted_ones() {
         let listen = error("[backend]\nlisten = 'localhost'");
         assert_eq!(
             listen,
@@ -136,7 +136,7 @@ mod tests {
             ("[hop]\n[limits]\n[hop]\n", "brisk.toml:3: the section [hop] occurs twice"),
             ("[frontend]\nproxy_from = [1]", "proxy_from = [1]: write a list of networks"),
             ("[[backends]]\nweight = 1", "the key peer is missing: write peer = \"HOST:PORT\""),
-            ("[backends]\npeer = 'a:1'", "backends: write [[backends]] above each one"),
+            ("[backends]\npeer = 'a:1'", "backends: write [[backends]] above the keys of each entry"),
             ("[[frontends]]\nlabel = 'a'\nmax_rate = '50'", "'50': write a rate in bits per second"),
             ("[[frontends]]\nlabel = 'a'\nmax_rate = 50", "max_rate = 50: write bits per second in quotes"),
             ("[[frontends]]\nlabel = 'a'\nmax_connections = 0", ":3: max_connections = 0: write 1 to"),

@@ -21,7 +21,7 @@ pub struct Key {
     pub name: &'static str,
     /// The name of its flag without hyphens; a switch named `no-...` sets `false`.
     pub flag: Option<&'static str>,
-    /// Flags that contradict it.
+    /// Flags that contradict this one.
     pub conflicts: &'static [&'static str],
     /// The word for the value in the help of the flag; empty for a switch.
     pub word: &'static str,

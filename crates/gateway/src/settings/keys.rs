@@ -1,4 +1,4 @@
-//! The keys: one declaration for each is all that a program and its documentation say about it.
+//! The keys: program, reference, help and examples take all properties of a key from its declaration.
 
 use std::marker::PhantomData;
 use std::net::IpAddr;
@@ -70,8 +70,8 @@ section! {
     max_overhead: String, default DEFAULT_MAX_OVERHEAD.to_owned(), {
         flag: Some("max-overhead"),
         word: "RATIO",
-        help: "Upper limit of the redundancy that the planner adds, as a share of the bytes sent to the peer within ten \
-               seconds and of 1 MB more; 0% switches redundancy off",
+        help: "Upper limit of the redundancy that the planner adds, as a share of (bytes sent to the peer in the \
+               last ten seconds + 1 MB); 0% switches redundancy off",
         permits: "a share in quotes, for instance \"25%\", from \"0%\" to \"200%\"",
     };
     packet: String, {
@@ -109,7 +109,7 @@ section! {
                of the interface's addresses",
         permits: "a list of addresses, for instance [\"10.7.0.2/24\"]",
         edge: true,
-        unset: "all of these",
+        unset: "all addresses of the interface",
         example: "[\"10.7.0.2/24\"]",
     };
     gateway: IpAddr, {
@@ -177,8 +177,8 @@ section! {
     };
     first_bytes_limit: Time, default 2 * SECOND, range NO_TIME => 10 * SECOND, {
         flag: Some("first-bytes-limit"),
-        help: "Upper limit of that wait if clients are known to send first (the wait is then a round trip or more); 0s: \
-               the same as the wait",
+        help: "Upper limit of the wait for a client's first bytes if clients are known to send first (the wait is \
+               then a round trip of the hop or more); 0s: always wait for first_bytes_wait",
     };
     proxy_from: Vec<Network>, {
         flag: Some("proxy-from"),
@@ -199,7 +199,7 @@ section! {
         flag: Some("connect"),
         help: "Accept clients of an HTTP proxy (CONNECT, requests for http:// addresses); the backend must --allow the \
                origin",
-        more: "Like `socks5`, with 403 and 502",
+        more: "As for `socks5`, with 403 in place of 0x02 and 502 in place of 0x04",
     };
     users_file: PathBuf, {
         flag: Some("users-file"),
@@ -236,7 +236,7 @@ section! {
     listen: Listening, {
         flag: Some("listen"),
         help: "Where frontends connect: ADDR:PORT, or :PORT for every address",
-        more: "UDP, and TCP for the fallback transport",
+        more: "The backend listens on UDP, and on TCP for the fallback transport",
         example: "\":7443\"",
         is_set: true,
     };
@@ -291,8 +291,8 @@ section! {
     to: HostPort, {
         flag: Some("to"),
         help: "The origin: HOST:PORT",
-        more: "Of `listen`, and of each `[[listener]]` without `origin` and routes; a name is looked up for each \
-               connection",
+        more: "It serves the clients of `listen` and of each `[[listener]]` without `origin` and routes; a name is \
+               looked up for each connection",
         example: "\"127.0.0.1:8443\"",
         is_set: true,
     };
@@ -330,7 +330,7 @@ section! {
     };
     connect_timeout: Time, default 10 * SECOND, {
         flag: Some("connect-timeout"),
-        help: "Time to open the next connection (hop or origin)",
+        help: "Time limit for opening a connection to a backend or an origin",
     };
     header_timeout: Time, default 5 * SECOND, range Duration::from_millis(100) => MINUTE, {
         flag: Some("header-timeout"),
@@ -339,11 +339,11 @@ section! {
     };
     first_byte_timeout: TimeLimit, default MINUTE, {
         flag: Some("first-byte-timeout"),
-        help: "Permitted silence of both ends at the start; 0s: no limit",
+        help: "Permitted time until the first byte from either end; 0s: no limit",
     };
     idle_timeout: TimeLimit, default HOUR, {
         flag: Some("idle-timeout"),
-        help: "Permitted silence of both ends later; 0s: no limit",
+        help: "Permitted silence of both ends after the first byte; 0s: no limit",
     };
     half_closed_timeout: TimeLimit, default 5 * MINUTE, {
         flag: Some("half-closed-timeout"),
@@ -365,7 +365,7 @@ section! {
     token_file: PathBuf, {
         flag: Some("admin-token-file"),
         help: "File with the token that admin requests must carry; required unless the address is loopback",
-        more: "16 characters or more",
+        more: "The token has at least 16 characters",
         example: "\"/etc/brisk/token\"",
     };
 }
@@ -399,7 +399,7 @@ pub(super) static TABLES: [&[Key]; 1] = [&[
     entry(
         "listener",
         "route",
-        "[[listener.route]] above each one, and its keys below",
+        "[[listener.route]] above the keys of each entry",
         "Origins of TLS clients by server name",
     ),
     entry("listener.route", "sni", "a name or \"*.DOMAIN\"", "The server name that a TLS client asks for"),
@@ -430,7 +430,7 @@ pub(super) static TABLES: [&[Key]; 1] = [&[
         "frontends",
         "label",
         "the label of a public key in quotes, each once, for instance \"edge Rome\"",
-        "The label of its public key in `peer_keys`, or `key-` and its first eight digits",
+        "The label of the frontend's public key in `peer_keys`, or `key-` and the key's first eight digits",
     ),
     Key {
         unset: "none",
@@ -447,7 +447,8 @@ pub(super) static TABLES: [&[Key]; 1] = [&[
             "frontends",
             "max_rate",
             "bits per second in quotes, for instance \"50mbit\"",
-            "Payload rate of all its connections together, in each direction; data beyond the rate waits",
+            "Payload rate of all connections of this frontend together, in each direction; data beyond the rate \
+             waits",
         )
     },
 ]];

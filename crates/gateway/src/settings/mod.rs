@@ -67,9 +67,9 @@ pub struct Settings {
     pub edge: EdgeSettings,
     /// Limits that a backend sets for frontends with their own keys.
     pub frontends: Vec<FrontendLimitSettings>,
-    /// The hop between them.
+    /// The hop between frontend and backend; on an edge the connection to the clients.
     pub hop: HopSettings,
-    /// Limits of either side.
+    /// Limits of this side.
     pub limits: LimitSettings,
     /// The admin listener.
     pub admin: AdminSettings,
@@ -81,7 +81,8 @@ pub struct Settings {
 pub struct ListenerSettings {
     /// Listening address with a port or a range of ports.
     pub listen: Listen,
-    /// The name of the origin at the backends; default their own, or none if there are routes.
+    /// The name of the origin at the backends. Default: the backend's own origin; with routes, clients
+    /// without a route are refused.
     #[serde(default)]
     pub origin: Option<OriginName>,
     /// Origins of TLS clients by server name.
@@ -127,10 +128,10 @@ pub struct PeerSettings {
     /// `HOST:PORT`.
     #[serde(deserialize_with = "<kinds::HostPort as kinds::Kind>::read")]
     pub peer: String,
-    /// The lowest number among the backends that are up is used; default 0.
+    /// Requests go to the backends with the lowest number among those that are up; default 0.
     #[serde(default)]
     pub priority: u8,
-    /// Share among equals, 1 to 1000; default 1.
+    /// Share of the connections among backends of the same priority, 1 to 1000; default 1.
     #[serde(default = "kinds::one")]
     pub weight: u16,
 }
@@ -139,7 +140,7 @@ pub struct PeerSettings {
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FrontendLimitSettings {
-    /// The label of its public key in `hop.peer_keys`.
+    /// The label of the frontend's public key in `hop.peer_keys`.
     pub label: String,
     /// Limit of simultaneous connections; default none.
     pub max_connections: Option<NonZeroU32>,

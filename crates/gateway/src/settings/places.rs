@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_key_has_its_line_wherever_its_name_is_used_else() {
+    fn each_key_has_its_line_although_its_name_occurs_elsewhere() {
         let text = "# mtu and weight\n[hop]\nplain = true # mtu\n\"mtu\" = 1400\n\n[[backends]]\npeer = 'weight:1'\n\
                     [[backends]]\npeer = 'b:1'\nweight = 7\n[limits]\n";
         let places = Places::of(text);
