@@ -1,4 +1,5 @@
-//! The demonstration, in real time. It has its own test program, so that only its tests run at the same time.
+//! The demonstration, in real time. It is a test program of its own, so that no other tests compete for the
+//! processor.
 
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use brisk_runtime::profile::Profile;
 fn demo(link: &str, seconds: u64) -> Demo {
     Demo {
         link: LinkSpec::parse(link).unwrap(),
-        // Two arms are enough: without optimisation the encryption of the hop is slow.
+        // Two profiles are enough: in builds without optimisation the encryption of the tunnel is slow.
         arms: Profile::parse_list("tcp; tcp+tfo").unwrap(),
         flow: 5_000,
         flow_text: "5kB".to_owned(),

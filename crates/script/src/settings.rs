@@ -13,7 +13,7 @@ pub fn keys() -> impl Iterator<Item = (&'static str, &'static str)> {
 }
 
 const REMOTE_ISN: (&str, &str) =
-    ("remote_isn", "what is added to the sequence numbers of arriving segments, default 1000000");
+    ("remote_isn", "offset added to the sequence numbers of arriving segments, default 1000000");
 
 /// Settings of a run.
 #[derive(Clone, Debug)]
@@ -24,7 +24,7 @@ pub(crate) struct Settings {
     pub(crate) not_on_the_kernel: Option<String>,
     /// The keys and values that a script gives with `--set`.
     pub(crate) own_keys: Vec<(String, String)>,
-    /// The Linux settings of its commands.
+    /// The sysctls that the set-up commands of the script change.
     pub(crate) sysctls: Vec<(String, String)>,
     /// Added to the sequence numbers of arriving segments.
     pub(crate) remote_isn: u32,
@@ -37,7 +37,7 @@ pub(crate) struct Settings {
     pub(crate) bind_port: u16,
     /// Port of `connect(3, ..., ...)`.
     pub(crate) connect_port: u16,
-    /// Microseconds that a packet or a return may be early or late.
+    /// Microseconds by which a packet or the return of a call may be early or late.
     pub(crate) tolerance: i64,
     /// Length of a tick of the timestamp clock in microseconds, if TSval is to be checked.
     pub(crate) ts_tick: Option<i64>,
@@ -104,7 +104,7 @@ impl Settings {
         Ok(())
     }
 
-    /// Returns an address in the form of the program's sockets.
+    /// Returns an address as the program's sockets see it: IPv4-mapped if they are IPv6 sockets.
     pub(crate) fn as_written(&self, addr: SocketAddr) -> SocketAddr {
         match addr.ip() {
             IpAddr::V4(ip) if self.mapped => SocketAddr::new(IpAddr::V6(ip.to_ipv6_mapped()), addr.port()),
@@ -198,7 +198,7 @@ mod tests {
     use brisk_tcp::config::{BufferConfig, EcnMode, ThinStreamConfig};
 
     #[test]
-    fn sysctls_of_set_up_commands_are_taken_over() {
+    fn sysctls_of_set_up_commands_are_applied() {
         let mut settings = Settings::default();
         let command = "../common/defaults.sh\nsysctl -q net.ipv4.tcp_timestamps=0 net.ipv4.tcp_ecn=1\n\
                        sysctl -w net.ipv4.tcp_rmem=\"4096 8192 16384\" && true";

@@ -1,4 +1,4 @@
-//! A page as files, with which a browser loads an outline again.
+//! A recorded page as files, from which a browser can load the page again.
 //!
 //! Documents contain the objects that their parser found, in order and evenly distributed, with leading style
 //! sheets and scripts in the head. Scripts compute and then load the objects that they loaded in the
@@ -139,7 +139,7 @@ impl Tree<'_> {
         text
     }
 
-    /// Formats children as the argument of `k`.
+    /// Returns children as the argument of the script function `k`.
     fn list(&self, children: &[usize]) -> String {
         let item = |index: &usize| {
             let (kind, url) = (self.kind(*index), self.url(*index));
@@ -157,8 +157,8 @@ impl Tree<'_> {
         format!("[{}]", children.iter().map(item).collect::<Vec<_>>().join(","))
     }
 
-    /// Returns the argument of `k` with which the container of the object loads its children once it has
-    /// arrived; documents and scripts load theirs themselves.
+    /// Returns the children that load once the element of the object has loaded, as the argument of `k`;
+    /// `None` for documents and scripts, whose own content loads their children.
     fn after(&self, index: usize) -> Option<String> {
         let children = self.children(self.final_target(index));
         let itself = matches!(self.kind(index), Kind::Document | Kind::Script);
@@ -195,14 +195,14 @@ impl Tree<'_> {
     }
 }
 
-/// Puts comments between the pieces of a document, which distribute them evenly over `size` bytes.
+/// Joins the pieces of a document, with comments between them that extend it evenly to `size` bytes.
 fn spread(pieces: &[String], size: usize) -> Vec<u8> {
     let contained: usize = pieces.iter().map(String::len).sum();
     let filler = size.saturating_sub(contained);
     let mut body = Vec::with_capacity(size.max(contained));
     for (nth, piece) in pieces.iter().enumerate() {
         body.extend_from_slice(piece.as_bytes());
-        // Length of the body that is due after this piece, if a comment can reach it.
+        // Length that the body should have after this piece; a gap too short for a comment is left.
         let due = contained_until(pieces, nth) + filler * (nth + 1) / pieces.len();
         if let Some(missing) = due.checked_sub(body.len() + "<!---->".len()) {
             body.extend_from_slice(b"<!--");
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn skeleton_becomes_files_of_its_sizes_that_load_each_other() {
+    fn files_have_the_sizes_of_the_outline_and_load_each_other() {
         let line = r#"{"label":"a<b","res":[
             [0,"html",-1,"nav",0,300,200,9000,200,0,50],
             [0,"css",0,"parser",10,null,100,500,200,0,50],
@@ -271,7 +271,7 @@ mod tests {
         let frame = at("<iframe src=//h2.test/4");
         assert!((3600..8000).contains(&frame), "{frame}: spread over the document");
         assert_eq!(site.answers[4].location.as_deref(), Some("//h2.test/5"));
-        assert!(text(&site, 5).contains("<img src=//h2.test/6 "), "the target brings what is its own");
+        assert!(text(&site, 5).contains("<img src=//h2.test/6 "), "the target loads its own children");
         assert!(text(&site, 2).starts_with("k([['i','//h1.test/7']]);/*---"));
     }
 

@@ -150,7 +150,7 @@ mod tests {
             queues[0].configure("fd00:79::1".parse().unwrap(), 64, 1400).unwrap();
             let steering = Steering::new(3, 0x8796_a5b4_c3d2_e1f0);
             if let Err(error) = queues[0].spread(&steering) {
-                println!("skipped: the kernel takes no program: {error}");
+                println!("skipped: the kernel rejected the program: {error}");
                 return;
             }
             let peers = ["10.79.0.2", "fd00:79::2"].map(|ip| ip.parse::<IpAddr>().unwrap());
