@@ -46,8 +46,8 @@ impl TcpStream {
         self.connection.connected().await
     }
 
-    /// Waits until the connection fails by a reset or a timeout; never resolves if both sides close in order.
-    /// For tasks that neither read nor write.
+    /// Waits until the connection fails by a reset or a timeout; never resolves if both sides close normally.
+    /// It serves tasks that neither read nor write.
     pub async fn failed(&self) -> io::Error {
         self.connection.failed().await
     }
@@ -166,7 +166,7 @@ impl TcpStream {
         self.connection.hedge_wait()
     }
 
-    /// Reports that another connection, which began later, was answered first.
+    /// Reports that a second connection, which began later, was answered first.
     pub(crate) fn report_outrun(&self) {
         self.connection.report_outrun();
     }

@@ -1,4 +1,4 @@
-//! A forwarder: connections through the example of a tunnel, and decisions before an answer.
+//! A forwarder: connections through the tunnel of an example, and decisions before the first answer.
 
 #[allow(dead_code, unreachable_pub, reason = "the test runs a part of the example")]
 #[path = "../examples/userspace_vpn.rs"]

@@ -57,7 +57,7 @@ async fn closing_aborts_at_its_deadline_and_wakes_every_task() {
         assert_eq!(timeout(LIMIT, waiting).await.unwrap().unwrap(), io::ErrorKind::NotConnected);
     }
     assert_eq!(timeout(LIMIT, reading).await.unwrap().unwrap(), io::ErrorKind::ConnectionAborted);
-    // The FIN came first, then the reset.
+    // The FIN arrives first, then the reset.
     let read = timeout(LIMIT, client.read(&mut [0])).await.unwrap();
     assert!(matches!(read, Ok(0) | Err(_)));
     timeout(LIMIT, a.wait_idle()).await.unwrap();
