@@ -1,5 +1,5 @@
 //! Ethernet frames, ARP (RFC 826) and the two messages of neighbour discovery that a host needs (RFC 4861
-//! sections 4.3 and 4.4): bytes to values and back.
+//! sections 4.3 and 4.4): parses and writes them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -81,7 +81,7 @@ pub(super) fn parse(frame: &[u8]) -> Payload<'_> {
 }
 
 /// Returns the packet without the padding of short frames. `length` is the length field of the IP header,
-/// which does not count the first `beyond` bytes. Zero means a jumbogram or a super-packet: all of it.
+/// which does not count the first `beyond` bytes. Zero means a jumbogram or a super-packet: the whole body.
 fn trimmed<'a>(body: &'a [u8], length: Option<&[u8]>, beyond: usize) -> &'a [u8] {
     let Some(&[high, low]) = length else { return body };
     let length = usize::from(u16::from_be_bytes([high, low]));
@@ -101,7 +101,7 @@ fn parse_arp(body: &[u8]) -> Option<Message> {
     let v4 = |at: usize| Some(IpAddr::V4(Ipv4Addr::from(*body.get(at..at + 4)?.first_chunk::<4>()?)));
     let mac = body.get(8..14)?.first_chunk().copied().filter(is_unicast);
     let (sender, told) = (v4(14)?, v4(24)?);
-    // A reply is about its sender.
+    // The target of an ARP reply is its sender.
     let target = if kind == Kind::Answer { sender } else { told };
     Some(Message { kind, sender, mac, target })
 }
