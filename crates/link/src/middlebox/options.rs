@@ -32,7 +32,7 @@ pub enum Scope {
 }
 
 impl OptionPattern {
-    /// Parses `:KIND@SCOPE`; the kind may be given already.
+    /// Parses `:KIND@SCOPE`; the kind may be given by the caller.
     pub(super) fn parse_scoped(
         text: &str,
         rest: &str,
@@ -45,7 +45,7 @@ impl OptionPattern {
             Some("synack") => Scope::SynAck,
             Some("rest") => Scope::Rest,
             Some(other) => {
-                let problem = format!("'@{other}' names no segments");
+                let problem = format!("'@{other}' is not a scope");
                 return Err(SpecError::new(text, problem, "use @syn, @synack, @rest or nothing"));
             }
         };
@@ -60,7 +60,7 @@ impl OptionPattern {
                 }
             },
             (Some(_), kind) => {
-                Err(SpecError::new(text, format!("'{kind}' is one too many"), "write strip-ga"))
+                Err(SpecError::new(text, format!("'{kind}' is not expected"), "write strip-ga"))
             }
         }
     }
