@@ -28,7 +28,8 @@ impl Fate {
     }
 }
 
-/// The far part of a direction: assigns due times and holds packets until then. Nanoseconds throughout.
+/// The last part of a direction: assigns due times and holds packets until then. All times are in
+/// nanoseconds.
 #[derive(Debug)]
 pub(crate) struct DelayLine<P> {
     delay: u64,

@@ -34,7 +34,7 @@ pub enum Offered {
         /// An IP packet that the middlebox sends back instead, to be offered to the opposite direction.
         reply: Option<Vec<u8>>,
     },
-    /// It exceeded the MTU.
+    /// The packet exceeded the MTU.
     DroppedMtu {
         /// The MTU of the path, in bytes.
         mtu: u16,

@@ -34,7 +34,7 @@ pub enum LossSpec {
         /// A longer pause since the previous packet begins a new burst; 500 us in the paper.
         gap: Duration,
     },
-    /// `ge:p=1%,r=50%,h=0%,k=100%`: two states (Gilbert-Elliott), whose memory outlasts pauses.
+    /// `ge:p=1%,r=50%,h=0%,k=100%`: two states (Gilbert-Elliott), which persist over pauses.
     GilbertElliott {
         /// Probability to go from good to bad after a packet.
         p: Ratio,

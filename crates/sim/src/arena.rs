@@ -1,6 +1,6 @@
 //! Memory that outlives a [`World`](crate::World): hosts, links, lists and buffers.
 //!
-//! A transaction of 5 kB takes no longer to simulate than to allocate and to free its world. So a caller of
+//! Simulating a transaction of 5 kB takes no longer than allocating and freeing its world. So a caller of
 //! many simulations passes the arena from one world to the next. All parts are reset in between: no state of
 //! one world reaches the next.
 
@@ -21,7 +21,7 @@ const READ_CHUNK: usize = 64 << 10;
 /// Maximum number of packet buffers that are kept.
 const SPARE_BUFFERS: usize = 512;
 
-/// Memory that one world leaves to the next, so that many small worlds allocate little.
+/// Memory that one world leaves to the next, so that many small worlds allocate little memory.
 #[derive(Debug, Default)]
 pub struct Arena {
     packets: Vec<Vec<u8>>,
@@ -100,7 +100,7 @@ impl Arena {
         }
     }
 
-    /// Keeps the parts of a world for the next one. Its hosts are used again in the same order.
+    /// Keeps the parts of a world for the next one, which uses its hosts in the same order.
     pub(crate) fn keep(&mut self, mut lists: Lists) {
         self.idle.extend(lists.hosts.drain(..).rev());
         for link in &mut lists.links {
@@ -160,7 +160,7 @@ mod tests {
         (result, [capture, trace].map(|digest| digest.0.borrow().finish()))
     }
 
-    /// Returns TCP with each mechanism in turn.
+    /// Returns TCP with each mechanism, one at a time.
     fn arms() -> Vec<TcpConfig> {
         let with = |set: fn(&mut TcpConfig)| {
             let mut tcp = TcpConfig::default();
@@ -185,7 +185,7 @@ mod tests {
         ]
     }
 
-    /// Calls `heard` with every arm in every kind of transaction over a link.
+    /// Calls `heard` with every variant in every kind of transaction over a link.
     fn each_kind(text: &str, mut heard: impl FnMut(&TransactionSpec<'_>)) {
         let link = LinkSpec::parse(text).unwrap();
         let known = Acquaintance::over(&link).unwrap();
@@ -201,7 +201,7 @@ mod tests {
         }
     }
 
-    /// Runs worlds with more and other hosts before the next one.
+    /// Runs worlds with additional and different hosts, which leave their memory to the next world.
     fn disturb(arena: &mut Arena, seed: u64) {
         let link = LinkSpec::parse(LINKS[1]).unwrap();
         let download = |host, waits| Activity {
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_used_arena_gives_the_same_packets_events_and_results_as_a_new_one() {
+    fn used_arena_gives_the_same_packets_events_and_results() {
         let mut used = Arena::default();
         let mut seed = 0;
         for _ in 0..3 {
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn earlier_simulations_do_not_change_pages_and_neighbours() {
+    fn results_do_not_depend_on_earlier_simulations_in_the_arena() {
         let link = LinkSpec::parse(LINKS[0]).unwrap();
         let page = Page::new(
             "one",

@@ -18,7 +18,7 @@ struct Case {
     blocks: u32,
     parities: u8,
     loss: &'static str,
-    /// Number of runs of bytes that the receiver has to repair.
+    /// Number of runs of bytes that the receiver must repair.
     repairs: usize,
 }
 

@@ -21,11 +21,11 @@ pub(super) struct Coalesce<P> {
 
 /// Relation of an arriving segment to the held one.
 enum Relation {
-    /// Another connection, or no segment is held.
+    /// Segment of another connection, or no segment is held.
     Stranger,
-    /// The same direction of the same connection, but they cannot be joined.
+    /// Segment in the same direction of the same connection that cannot be joined.
     Sibling,
-    /// Its bytes follow directly and all other fields are equal.
+    /// Segment whose bytes follow directly and whose other fields are equal.
     Successor,
 }
 

@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_request_is_its_header() {
+    fn minimum_request_is_its_header() {
         let mut request = Vec::new();
         Exchange { request: 3, ..Exchange::of(1) }.encode(&mut request);
         assert_eq!(request.len(), HEADER);
