@@ -42,7 +42,7 @@ async fn requests_through_gateways_and_link_take_two_round_trips() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_demonstration_can_be_ended_early() {
+async fn demonstration_can_be_stopped_early() {
     let demo = Demo { simulated: 10, ..demo("--rtt 20ms", 60) };
     let stop = tokio::time::sleep(Duration::from_secs(5));
     let report = demo.run(stop, &mut |_| {}).await.unwrap();

@@ -1,9 +1,9 @@
 //! Plain bulk transfers next to flows under test on one link: measures the share of the rate that the plain
 //! flows keep.
 //!
-//! Plain senders at side B send as much as possible to receivers at side A. On the same link run either as
-//! many bulk transfers of the TCP under test, or clients that fetch short responses with it, one after the
-//! other. All begin at random times within the first 200 ms; the received bytes are counted at the end.
+//! Plain senders at side B send as much as possible to receivers at side A. On the same link the TCP under
+//! test runs either as many bulk transfers, or as clients that fetch short responses one after the other. All
+//! flows begin at random times within the first 200 ms; the received bytes are counted at the end.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;

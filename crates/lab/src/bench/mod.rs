@@ -50,7 +50,7 @@ pub struct Bench {
     pub rounds: usize,
     /// Duration of each measurement, seconds.
     pub seconds: f64,
-    /// 1: both ends on one core; 2: one core each.
+    /// 1 to run both ends on one core, 2 for one core each.
     pub cores: usize,
 }
 

@@ -33,7 +33,7 @@ pub(super) struct Site {
 /// The smallest image: one grey pixel (GIF89a). Browsers ignore bytes after its end.
 const PIXEL: &[u8] = b"GIF89a\x01\x00\x01\x00\x80\x00\x00\x99\xaa\xbb\xff\xff\xff\x2c\x00\x00\x00\x00\x01\x00\x01\x00\x00\x02\x02\x44\x01\x00\x3b";
 
-/// Script in every document: `k` loads objects, and their children after them; `w` computes.
+/// Script in every document. `k` loads objects and then their children; `w` computes.
 const PRELUDE: &str = "<script>function k(l){for(const [t,u,c] of l){let e;\
 if(t=='s'){e=document.createElement('script');e.src=u}\
 else if(t=='c'){e=document.createElement('link');e.rel='stylesheet';e.href=u}\
@@ -43,7 +43,7 @@ if(c)e.onload=e.onerror=()=>k(c);(document.body||document.head).append(e)}}\
 function w(t){t+=performance.now();while(performance.now()<t);}</script>";
 
 impl Site {
-    /// Makes the files of an outline.
+    /// Creates the files of an outline.
     pub(super) fn of(outline: &Outline) -> Site {
         let tree = Tree { outline };
         let answers = (0..outline.objects.len()).map(|index| tree.answer(index)).collect();
@@ -66,7 +66,8 @@ struct Tree<'a> {
 }
 
 impl Tree<'_> {
-    /// Returns the objects that an object loads: its children, and those of objects that redirect to it.
+    /// Returns the objects that an object loads: its children, and the children of objects that redirect to
+    /// it.
     fn children(&self, index: usize) -> Vec<usize> {
         let objects = &self.outline.objects;
         let mut parents = vec![index];

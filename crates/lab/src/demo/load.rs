@@ -1,5 +1,5 @@
-//! The load of the demonstration: unmodified clients on kernel TCP, a fresh connection per request, at
-//! random times that do not wait for earlier answers.
+//! The load of the demonstration: unmodified clients on the kernel's TCP. Each request has a connection of
+//! its own and begins at a random time, regardless of earlier responses.
 
 use std::io;
 use std::net::SocketAddr;

@@ -98,7 +98,7 @@ impl Recipe {
             activities.push(Activity { work, waits: wait.into_iter().collect() });
             computed.push(index);
             if object.kind == Kind::Script {
-                // A page has one thread: a script waits for its file and for the script before it.
+                // A page has one thread, so a script waits for its file and for the previous script.
                 let waits = std::iter::once(Wait::End(index)).chain(last.map(Wait::End)).collect();
                 last = Some(activities.len());
                 computed.pop();
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_of_nothing_is_refused() {
+    fn page_without_objects_is_refused() {
         assert!(Recipe { objects: 0, ..recipe() }.page().is_err());
         assert_eq!(Recipe { objects: 1, hosts: 1, ..recipe() }.page().unwrap().objects(), 1);
     }
