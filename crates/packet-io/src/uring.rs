@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_leave_in_order_and_each_is_answered() {
+    fn messages_leave_in_order_and_each_result_is_reported() {
         let Some(mut uring) = open() else { return };
         let (near, far) = UnixDatagram::pair().unwrap();
         far.set_nonblocking(true).unwrap();

@@ -26,11 +26,11 @@ pub(crate) struct Settings {
     pub(crate) own_keys: Vec<(String, String)>,
     /// The sysctls that the set-up commands of the script change.
     pub(crate) sysctls: Vec<(String, String)>,
-    /// Added to the sequence numbers of arriving segments.
+    /// Offset that is added to the sequence numbers of arriving segments.
     pub(crate) remote_isn: u32,
     /// Address of the stack.
     pub(crate) local_ip: IpAddr,
-    /// Programs use IPv6 sockets for IPv4: `--ip_version=ipv4-mapped-ipv6`.
+    /// True if programs use IPv6 sockets for IPv4: `--ip_version=ipv4-mapped-ipv6`.
     pub(crate) mapped: bool,
     pub(crate) remote_ip: IpAddr,
     /// Port of `bind(3, ..., ...)`.
@@ -39,7 +39,7 @@ pub(crate) struct Settings {
     pub(crate) connect_port: u16,
     /// Microseconds by which a packet or the return of a call may be early or late.
     pub(crate) tolerance: i64,
-    /// Length of a tick of the timestamp clock in microseconds, if TSval is to be checked.
+    /// Length of a tick of the timestamp clock in microseconds, if TSval must be checked.
     pub(crate) ts_tick: Option<i64>,
     /// True if outbound segments are compared one by one.
     pub(crate) strict_segments: bool,

@@ -1,4 +1,4 @@
-//! TCP options in the script's notation, in order and with padding, to bytes and back.
+//! TCP options in the script's notation, in order and with padding: parses and writes them.
 
 use std::fmt;
 
@@ -42,8 +42,8 @@ pub(crate) enum Echo {
     Value(u32),
     /// `ecr @`: the time stamp of the last segment that the stack sent.
     Newest,
-    /// `ecr @seq/n`: the time stamp of the n-th segment of the stack that began at `seq`; like `@` if there
-    /// is none.
+    /// `ecr @seq/n`: the time stamp of the n-th segment of the stack that began at `seq`; if there is none,
+    /// the effect is that of `@`.
     Segment { seq: u32, transmission: u32 },
 }
 
@@ -57,8 +57,8 @@ pub(crate) enum Cookie {
 }
 
 impl TcpOption {
-    /// Appends the bytes of the option. Named cookies and echoes must be resolved before; otherwise they
-    /// count as a request, or 0.
+    /// Appends the bytes of the option. Named cookies and echoes must be resolved first; otherwise they count
+    /// as a request, or 0.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         let mut tlv = |kind: u8, pieces: &[&[u8]]| {
             let len = 2 + pieces.iter().map(|piece| piece.len()).sum::<usize>();
@@ -183,7 +183,7 @@ impl fmt::Display for TcpOption {
     }
 }
 
-/// Returns a sequence number for display: one slightly below the initial one as a negative number.
+/// Returns a sequence number for display; a number slightly below the initial one is negative.
 pub(crate) fn near(seq: u32) -> i64 {
     const LITTLE: u32 = 1 << 24;
     if seq > u32::MAX - LITTLE { i64::from(seq as i32) } else { i64::from(seq) }

@@ -1,4 +1,4 @@
-//! The peer: segments built by the test, on an Ethernet.
+//! The peer: the test builds its segments and sends them on an Ethernet.
 
 use std::future::poll_fn;
 use std::net::{IpAddr, SocketAddr};
@@ -20,7 +20,7 @@ pub(crate) const ACK: u8 = 16;
 pub(crate) const ISN: u32 = 7_000_000;
 /// Maximum time for an immediate answer: the machine may be busy.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
-/// How long the test waits for a segment that must not come.
+/// How long the test waits to check that a segment does not arrive.
 pub(crate) const A_WHILE: Duration = Duration::from_millis(150);
 /// MSS 1460 as the only option: no SACK, time stamps or scaling.
 pub(crate) const MSS_1460: &[u8] = &[2, 4, 5, 180];
@@ -36,7 +36,7 @@ pub(crate) struct Segment {
     pub(crate) window: u16,
     pub(crate) options: Vec<u8>,
     pub(crate) payload: Vec<u8>,
-    /// When it was read.
+    /// When the test read the segment.
     pub(crate) at: Instant,
 }
 
@@ -107,7 +107,7 @@ impl Segment {
     }
 }
 
-/// A host that only sends what the test passes to it, and answers ARP and neighbour discovery.
+/// A host that sends only the segments of the test, and answers ARP and neighbour discovery.
 pub(crate) struct Peer {
     pub(crate) device: EthernetDevice,
 }
@@ -193,7 +193,8 @@ impl Peer {
         }
     }
 
-    /// Returns the next segment that `wanted` accepts. Skips others, and lists them if none comes.
+    /// Returns the next segment that `wanted` accepts. Skips other segments, and lists them if no such
+    /// segment arrives.
     pub(crate) async fn expect(&mut self, what: &str, wanted: impl Fn(&Segment) -> bool) -> Segment {
         let mut others = Vec::new();
         while let Some(segment) = self.next(SOON).await {
@@ -205,7 +206,7 @@ impl Peer {
         panic!("{what} never came, but these: {others:#?}");
     }
 
-    /// Checks that no such segment comes for a while.
+    /// Checks that no such segment arrives for a while.
     pub(crate) async fn silent(&mut self, what: &str, unwanted: impl Fn(&Segment) -> bool) {
         let until = Instant::now() + A_WHILE;
         while let Some(segment) = self.next(until.saturating_duration_since(Instant::now())).await {

@@ -37,9 +37,9 @@ const MECHANISMS: [(&str, &str, &str, bool); 6] = [
 /// A group of exchanges, with its link for the estimated, the lowest and the highest likely loss rate.
 #[derive(Clone, Debug)]
 pub struct Part {
-    /// Links for the estimate, the lower end and the upper end.
+    /// The exchanges.
     pub group: Group,
-    /// Link with the estimate, the lower end and the upper end.
+    /// Links for the estimate, the lower end and the upper end.
     pub links: [LinkSpec; 3],
 }
 

@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn packet_refused_by_the_kernel_is_refused_once() {
+    fn packet_refused_by_the_kernel_is_counted_once() {
         with_device(true, async |_| {
             let mut down = TunDevice::open("down0", TunOptions::default()).unwrap();
             let packets = stream(&Tcp::v4(), 1);

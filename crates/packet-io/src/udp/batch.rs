@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn without_segmentation_one_datagram_is_next_at_a_time() {
+    fn datagrams_leave_one_by_one_without_segmentation() {
         let mut batches = Batches::default();
         for len in [10, 10, 4] {
             batches.add(route(1), 0, (1, len), 64, |_, out| out.resize(out.len() + len, 0));

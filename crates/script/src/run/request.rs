@@ -28,7 +28,7 @@ pub(super) enum Request {
         fd: i32,
         flags: i32,
     },
-    /// `None`: `AF_UNSPEC`.
+    /// `None` stands for `AF_UNSPEC`.
     Connect {
         fd: i32,
         addr: Option<SocketAddr>,
@@ -122,12 +122,12 @@ impl Reply {
     }
 }
 
-/// Makes calls: on our sockets or the kernel's.
+/// Sockets on which calls are made: brisk's or the kernel's.
 pub(super) trait System: Send + Sync {
-    /// Makes a call, and blocks as long as it does.
+    /// Makes a call, and blocks while the call blocks.
     fn call(&self, request: Request) -> Answer<Reply>;
 
-    /// Called after the result of a call was stored.
+    /// Handles the end of a call, after its result was stored.
     fn returned(&self) {}
 
     /// Ends a blocked call.
@@ -181,12 +181,12 @@ impl Caller {
         let (requests, received) = channel();
         let slot = Arc::new(Slot::default());
         let caller = Caller { system: Arc::clone(&system), requests, slot: Arc::clone(&slot) };
-        // It ends with the last sender; a thread blocked in the kernel is left behind.
+        // The thread ends with the last sender, unless it is blocked in the kernel.
         std::thread::spawn(move || make_calls(system.as_ref(), &received, &slot));
         caller
     }
 
-    /// Begins a call; its result goes to the slot.
+    /// Begins a call. Its result is stored in the slot.
     pub(super) fn begin(&self, request: Request) {
         // The receiver exists as long as this sender.
         let _ = self.requests.send(request);
@@ -196,7 +196,7 @@ impl Caller {
         &self.slot
     }
 
-    /// Returns the result of the call, once there is one.
+    /// Returns the result of the call; `None` before it has returned.
     pub(super) fn take(&self) -> Option<Answer<Reply>> {
         self.slot.lock().take()
     }
