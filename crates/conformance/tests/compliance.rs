@@ -1,7 +1,7 @@
-//! The compliance record (`compliance.toml`) against the sources: every function, test and script that it
-//! names exists, every quotation in it is in one of them, every quotation of these RFCs in the sources is in
-//! it, and `docs/compliance.md` has the same content. `BRISK_WRITE=1 cargo test -p brisk-conformance --test
-//! compliance` rewrites that page.
+//! Checks the compliance record (`compliance.toml`) against the sources. Every function, test and script that
+//! it names exists. Every quotation in it is in one of them, and every quotation of these RFCs in the sources
+//! is in the record. `docs/compliance.md` has the same content. `BRISK_WRITE=1 cargo test -p
+//! brisk-conformance --test compliance` rewrites that page.
 //!
 //! The numbered sentences of `docs/wire` have a table of their own with the same checks.
 
@@ -23,7 +23,7 @@ struct Requirement {
     rfc: u32,
     section: String,
     level: String,
-    /// Exactly one of them: a quotation, or our words.
+    /// Either a quotation or a paraphrase.
     text: Option<String>,
     paraphrase: Option<String>,
     #[serde(default)]

@@ -21,7 +21,6 @@ use tonic_prost::ProstCodec;
 
 use crate::answer;
 
-/// Maximum length of a message, bytes.
 const MAX_BYTES: usize = 64 << 20;
 
 /// Serves `sockets` to every client, without end. An error of one connection ends only that connection.

@@ -56,7 +56,6 @@ pub fn default_arms() -> Vec<Profile> {
     names.into_iter().filter_map(|name| Profile::parse(name).ok()).collect()
 }
 
-/// A transaction and its number.
 pub(crate) type Numbered = (u64, TransactionResult);
 
 /// Maximum number of transactions that a core takes at a time: enough to make use of an [`Arena`].
@@ -257,7 +256,6 @@ fn run_chunk(
 /// Sums over the transactions of an arm.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Totals {
-    /// Transactions.
     pub(crate) n: u64,
     /// IP bytes in both directions.
     pub(crate) wire_bytes: u64,

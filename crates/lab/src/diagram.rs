@@ -52,7 +52,6 @@ impl Write for Buffer {
     }
 }
 
-/// A packet of a capture.
 struct Captured {
     /// True at the server, false at the client.
     at_server: bool,

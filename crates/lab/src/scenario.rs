@@ -12,7 +12,6 @@ use rand_core::RngCore;
 
 /// Time between two packets of a burst, as from a server on a gigabit link.
 const SPACING: Duration = Duration::from_micros(12);
-/// Bytes of a packet of a burst.
 const PACKET: usize = 1500;
 
 /// The surroundings of a transaction. The default has none.

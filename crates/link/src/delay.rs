@@ -18,7 +18,6 @@ pub(crate) struct Fate {
     jitter: u64,
     /// Extra delay of a straggler.
     straggle: Option<u64>,
-    /// Delivered twice.
     pub(crate) twice: bool,
 }
 

@@ -75,7 +75,6 @@ impl Queue {
         }
     }
 
-    /// Adds a packet until its `departure`.
     pub(crate) fn enter(&mut self, departure: u64, len: usize) {
         self.inside.push_back((departure, len));
         self.bytes += len as u64;

@@ -283,7 +283,6 @@ fn suggest_key(key: &str) -> String {
     suggest("--", key.trim_start_matches('-'), KEYS)
 }
 
-/// Returns an example value of a key, for messages.
 fn example(key: &str) -> &'static str {
     match key {
         "rtt" => "--rtt 100ms",

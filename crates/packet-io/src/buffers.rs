@@ -20,7 +20,6 @@ pub(crate) struct Buffers {
 }
 
 impl Buffers {
-    /// Returns buffers of `size` bytes.
     pub(crate) fn of(size: usize) -> Buffers {
         Buffers { size, current: BytesMut::zeroed(size), watched: VecDeque::new() }
     }

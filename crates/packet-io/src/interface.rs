@@ -442,7 +442,6 @@ pub(crate) fn refusal(payload: &[u8]) -> io::Result<()> {
     }
 }
 
-/// Returns the value of the first attribute of type `wanted`.
 pub(crate) fn attribute(mut attributes: &[u8], wanted: u16) -> Option<&[u8]> {
     loop {
         let len = usize::from(u16::from_ne_bytes(attributes.get(..2)?.try_into().ok()?));

@@ -114,7 +114,6 @@ impl OpenError {
         OpenError::new(subject, &action, remedy, source)
     }
 
-    /// Returns an error for an `xdp:` device on `interface`.
     pub(crate) fn xdp(interface: &str, action: &str, source: io::Error) -> Self {
         let remedy = match source.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => {

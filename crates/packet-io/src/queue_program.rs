@@ -79,7 +79,6 @@ impl Program {
         product.then(RSH, SHIFT).then(XOR_X, 0).then(TAX, 0)
     }
 
-    /// Mixes in `count` words of the packet.
     fn mix_words(self, start: u32, count: u32) -> Program {
         (0..count).fold(self, |program, n| program.then(LDW, start + 4 * n).mix_loaded())
     }

@@ -40,7 +40,6 @@ pub(crate) struct Routes {
     answer: Vec<u8>,
 }
 
-/// The next hop of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Hop {
     /// Index of the interface.
@@ -49,7 +48,6 @@ pub(crate) struct Hop {
     pub(crate) address: IpAddr,
 }
 
-/// The neighbour at a next hop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Neighbour {
     pub(crate) mac: [u8; 6],

@@ -479,7 +479,6 @@ impl AsRawFd for TunDevice {
     }
 }
 
-/// Returns a range of a payload that has two parts.
 fn part(payload: [&[u8]; 2], range: Range<usize>) -> [&[u8]; 2] {
     let [first, second] = payload;
     let within = |piece: Range<usize>, from: usize| piece.start.max(from) - from..piece.end.max(from) - from;

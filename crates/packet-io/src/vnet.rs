@@ -20,7 +20,6 @@ const GSO_TCPV6: u8 = 4;
 /// Flag in the type: only the first segment has CWR.
 const GSO_ECN: u8 = 0x80;
 
-/// The fields of the header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct VnetHeader {
     flags: u8,

@@ -390,7 +390,6 @@ impl Connection {
         })
     }
 
-    /// Writes all of `bytes`.
     pub(crate) async fn write_all_bytes(&self, mut bytes: Bytes) -> io::Result<()> {
         while !bytes.is_empty() {
             self.write_bytes(&mut bytes).await?;

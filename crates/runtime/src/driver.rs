@@ -511,7 +511,6 @@ impl Drop for Driver {
     }
 }
 
-/// Returns the destination address of an IP packet.
 fn destination(packet: &[u8]) -> Option<IpAddr> {
     match packet.first()? >> 4 {
         4 => packet.get(16..20)?.try_into().ok().map(|v4: [u8; 4]| v4.into()),

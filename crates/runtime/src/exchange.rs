@@ -18,7 +18,6 @@ pub(crate) struct Exchange {
 }
 
 impl Exchange {
-    /// Returns one exchange for each of `count` stacks.
     pub(crate) fn between(count: usize) -> Vec<Exchange> {
         let (senders, receivers): (Vec<_>, Vec<_>) = (0..count).map(|_| sync_channel(LESSONS)).unzip();
         let others = |own: usize| {

@@ -102,7 +102,6 @@ struct Wire {
 }
 
 impl Wire {
-    /// Returns the direction that leads to `side`.
     fn towards(&mut self, side: Side) -> &mut Direction<Vec<u8>> {
         match side {
             Side::A => &mut self.link.down,

@@ -155,7 +155,6 @@ enum Named {
     FastOpen(fn() -> TcpConfig),
 }
 
-/// Named profiles.
 const NAMED: &[(&str, Named)] = &[
     ("tcp", Named::Tcp(TcpConfig::default)),
     ("tcp+tfo", Named::FastOpen(TcpConfig::default)),
@@ -227,7 +226,6 @@ const MECHANISMS: &[(&str, &str)] = &[
     ("congestion", "cubic, reno or bbr"),
 ];
 
-/// Returns the profile with this name.
 fn named(name: &str) -> Option<Profile> {
     let (_, named) = NAMED.iter().find(|(named, _)| *named == name)?;
     let (tcp, fast_open) = match named {

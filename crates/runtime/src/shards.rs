@@ -36,7 +36,6 @@ impl Shards {
         self.all.iter()
     }
 
-    /// Returns the number of stacks.
     pub(crate) fn count(&self) -> usize {
         self.all.len()
     }
@@ -50,7 +49,6 @@ impl Shards {
         question(&inner.stack, now)
     }
 
-    /// Calls `action` with each stack.
     pub(crate) fn tell(&self, mut action: impl FnMut(&mut Stack, Instant)) {
         for shared in &self.all {
             action(&mut shared.lock().stack, shared.clock.now());

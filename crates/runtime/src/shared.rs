@@ -382,7 +382,6 @@ impl Inner {
         self.retired.extend(removed);
     }
 
-    /// Removes the forwarder.
     pub(crate) fn forget_forwarder(&mut self) {
         if let Some(mut waiting) = self.forwarder.take() {
             waiting.take_into(&mut self.retired);

@@ -62,7 +62,6 @@ fn cable(queues: [usize; 2]) -> ([Vec<Queue>; 2], Vec<Inbox>) {
     ([side(0), side(1)], inboxes[1].clone())
 }
 
-/// Adds a packet to a queue.
 fn bring(inbox: &Inbox, packet: Vec<u8>, meta: RxMeta) {
     let mut inbox = lock(inbox);
     if let Some(seen) = &mut inbox.seen {

@@ -344,7 +344,6 @@ fn tun(offload: bool) -> Option<(Namespace, TunDevice)> {
     Some((namespace, device))
 }
 
-/// Returns a listener of the kernel inside the namespace.
 fn kernel_listener(namespace: &Namespace, address: &str) -> tokio::net::TcpListener {
     let listener = namespace.run(|| std::net::TcpListener::bind(address)).unwrap().unwrap();
     listener.set_nonblocking(true).unwrap();

@@ -15,7 +15,6 @@ pub(crate) enum Statement {
     Print(Vec<String>),
 }
 
-/// One `assert`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Assertion {
     pub(crate) line: u32,

@@ -5,14 +5,11 @@ use brisk_wire::{Flags, IcmpKind};
 use crate::assertion::Statement;
 use crate::tcp_option::TcpOption;
 
-/// A whole script.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(crate) struct Script {
     /// The `--key=value` lines at the top.
     pub(crate) flags: Vec<Flag>,
-    /// Commands before the first event.
     pub(crate) commands: Vec<(u32, String)>,
-    /// The events, in order.
     pub(crate) events: Vec<Event>,
 }
 
@@ -24,7 +21,6 @@ pub(crate) struct Flag {
     pub(crate) value: String,
 }
 
-/// One event.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Event {
     pub(crate) line: u32,
@@ -72,7 +68,6 @@ pub(crate) enum Action {
 /// The text in brackets before a packet.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Prefix {
-    /// The two ECN bits, if given.
     pub(crate) ecn: Option<EcnBits>,
     /// `flow NAME`: the connection, if there are several.
     pub(crate) flow: Option<String>,
@@ -103,7 +98,6 @@ pub(crate) struct TcpPacket {
     pub(crate) prefix: Prefix,
     pub(crate) flags: Flags,
     pub(crate) seq: u32,
-    /// Payload bytes.
     pub(crate) len: u32,
     pub(crate) ack: Option<u32>,
     pub(crate) win: Option<u16>,
@@ -112,7 +106,6 @@ pub(crate) struct TcpPacket {
     pub(crate) options: Option<Vec<TcpOption>>,
 }
 
-/// An ICMP error.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct IcmpPacket {
     pub(crate) prefix: Prefix,

@@ -43,7 +43,6 @@ impl<'a> Cursor<'a> {
         ScriptError::new(self.file, self.line_here(), format!("expected {expected}, found {found}"))
     }
 
-    /// Returns an error at a line.
     pub(crate) fn complaint(&self, line: u32, message: impl std::fmt::Display) -> ScriptError {
         ScriptError::new(self.file, line, message.to_string())
     }

@@ -15,7 +15,6 @@ pub fn keys() -> impl Iterator<Item = (&'static str, &'static str)> {
 const REMOTE_ISN: (&str, &str) =
     ("remote_isn", "offset added to the sequence numbers of arriving segments, default 1000000");
 
-/// Settings of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     /// The host: its stack and its sockets.
@@ -128,7 +127,6 @@ impl Settings {
         }
     }
 
-    /// Sets `key=value`, where the key is one of [`keys`].
     fn set(&mut self, key: &str, value: &str) -> Result<(), Refused> {
         if key == REMOTE_ISN.0 {
             self.remote_isn = number(key, value)?;

@@ -10,7 +10,6 @@ const FAST_OPEN_EXID: [u8; 2] = [0xf9, 0x89];
 /// ExID of the Gentle-Aggression option.
 const GENTLE_EXID: [u8; 2] = [0xdc, 0x60];
 
-/// One option of a segment.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum TcpOption {
     /// `nop`
@@ -95,7 +94,6 @@ impl TcpOption {
         }
     }
 
-    /// Parses an option area.
     pub(crate) fn decode_all(area: &[u8]) -> Vec<TcpOption> {
         let mut read = 0;
         let mut options = Vec::new();

@@ -16,7 +16,6 @@ use crate::side::Side;
 /// 2.5.5.2); mapped addresses do not occur in packets.
 pub(crate) type Address = u128;
 
-/// Maximum number of bytes in one read of an application.
 const READ_CHUNK: usize = 64 << 10;
 /// Maximum number of packet buffers that are kept.
 const SPARE_BUFFERS: usize = 512;
@@ -32,7 +31,6 @@ pub struct Arena {
     lists: Lists,
 }
 
-/// The lists of a world.
 #[derive(Debug, Default)]
 pub(crate) struct Lists {
     pub(crate) hosts: Vec<Host>,
@@ -136,7 +134,6 @@ mod tests {
         "--rtt 40ms --loss 4% --mtu 900 --middlebox drop-syn-data",
     ];
 
-    /// A digest of the written bytes.
     #[derive(Clone, Default)]
     struct Digest(Rc<RefCell<DefaultHasher>>);
 

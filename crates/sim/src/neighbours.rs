@@ -105,7 +105,6 @@ pub fn run(
     Ok(result)
 }
 
-/// Adds a host at each side.
 fn pair(world: &mut World, name: &str, [a, b]: [IpAddr; 2]) -> Result<[HostId; 2], TransactionError> {
     let a = world.add_host(Side::A, &format!("{name} A"), &[a], StackConfig::default())?;
     let b = world.add_host(Side::B, &format!("{name} B"), &[b], StackConfig::default())?;

@@ -34,7 +34,6 @@ pub enum Point {
     Behind(usize),
 }
 
-/// Directions of a link.
 const DIRECTIONS: usize = 2;
 
 #[derive(Clone, Copy, Debug)]
@@ -372,7 +371,6 @@ impl Path {
         link * DIRECTIONS + usize::from(way == Way::Down)
     }
 
-    /// Sends a packet from a host of this side.
     #[inline]
     fn send(&mut self, side: Side, packet: Vec<u8>) {
         self.capture(Point::Hosts(side), Heading::Out, &packet);

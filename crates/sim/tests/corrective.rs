@@ -136,7 +136,6 @@ fn share(link: &str, flows: [Option<TcpConfig>; 2], duration: u64, seed: u64) ->
     shared
 }
 
-/// Returns the number of window reductions.
 fn reductions(counters: &Counters) -> u64 {
     counters.masked_losses + counters.recoveries + counters.timeouts
 }

@@ -9,7 +9,6 @@ use brisk_sim::TransactionSpec;
 use brisk_sim::transaction::{Records, transaction_recorded};
 use brisk_tcp::config::{CorrectiveConfig, FecCode, TcpConfig};
 
-/// Bytes of each response.
 const RESPONSE: u64 = 30_000;
 
 struct Case {

@@ -54,7 +54,7 @@ pub(super) unsafe extern "C" fn getsockopt(
     }) as c_int
 }
 
-/// sendfile() to a socket of ours, or to a descriptor of the kernel.
+/// Sends a file to a socket of this library or to a descriptor of the kernel, as sendfile().
 ///
 /// # Safety
 /// `offset` is as for the system call.

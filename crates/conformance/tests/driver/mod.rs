@@ -1,4 +1,5 @@
-//! Calls through the table, with segments of one peer. Sequence numbers count from each side's initial one.
+//! Calls through the table, with segments of one peer. Sequence numbers count from the initial one of each
+//! side.
 
 use std::cell::Cell;
 use std::ffi::{CString, c_void};
@@ -23,7 +24,6 @@ const PEER_ISN: u32 = 5_000_000;
 /// Level, type, data.
 pub(crate) type ControlMessage = (i32, i32, Vec<u8>);
 
-/// A segment of the peer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Segment<'a> {
     pub(crate) seq: u32,
@@ -126,13 +126,13 @@ impl Driver {
 
 /// Packets.
 impl Driver {
-    /// Makes the next segments those of another connection.
+    /// Gives the next segments another connection.
     pub(crate) fn new_peer(&mut self) {
         let old = self.remote.get();
         self.remote.set(SocketAddr::new(old.ip(), old.port() + 1));
     }
 
-    /// Learns the stack's address and numbers from a SYN or SYN-ACK.
+    /// Records the stack's address and numbers from a SYN or SYN-ACK.
     pub(crate) fn follow(&self, sent: &Sent) {
         self.isn.set(sent.raw_seq);
         self.local.set(sent.src);
@@ -165,8 +165,8 @@ impl Driver {
         bytes
     }
 
-    /// Passes in an ICMP error from a router at 10.1.1.1, of type 3 with this code, about the first bytes of
-    /// the last SYN.
+    /// Passes an ICMP error from a router at 10.1.1.1 to the stack. It has type 3 and this code, and quotes
+    /// the first bytes of the last SYN.
     pub(crate) fn unreachable(&self, code: u8, syn: &Sent) {
         let (IpAddr::V4(local), IpAddr::V4(remote)) = (self.local.get().ip(), self.remote.get().ip()) else {
             panic!("over IPv4")
@@ -296,7 +296,6 @@ impl Driver {
         call!(self, 9, (i32, *mut c_void, usize, i32) -> isize, fd, buffer.as_mut_ptr().cast(), len, flags)
     }
 
-    /// Returns count, control messages and flags of recvmsg().
     pub(crate) fn recvmsg(&self, fd: i32, len: usize, flags: i32) -> (isize, Vec<ControlMessage>, i32) {
         let (mut buffer, mut control) = (vec![0u8; len], vec![0u8; 512]);
         let mut vector = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: len };
@@ -334,7 +333,6 @@ impl Driver {
         call!(self, 16, (i32, *const libc::msghdr, i32) -> isize, fd, &header, flags)
     }
 
-    /// Returns the result of a request, or -1.
     pub(crate) fn ioctl(&self, fd: i32, request: u64) -> i32 {
         let mut number = 0i32;
         match call!(self, 18, (i32, u64, *mut i32) -> i32, fd, request, &mut number) {
@@ -377,7 +375,7 @@ impl Driver {
         call!(self, 22, (i32, i32, i32, *const c_void, u32) -> i32, fd, level, name, at, len)
     }
 
-    /// sendto(MSG_FASTOPEN) to port 80 of the peer.
+    /// Calls sendto(MSG_FASTOPEN) to port 80 of the peer.
     pub(crate) fn send_fast(&self, fd: i32, data: &[u8]) -> isize {
         let addr = address("192.0.2.1:80".parse().unwrap());
         let (data, len) = (data.as_ptr().cast(), data.len());

@@ -16,7 +16,6 @@ use crate::peer::{End, MSS_1460, Peer};
 const DUT: [&str; 2] = ["192.0.2.2", "2001:db8:1::2"];
 const PEER: [&str; 2] = ["192.0.2.1", "2001:db8:1::1"];
 const LENGTHS: [u8; 2] = [24, 64];
-/// Maximum duration of a test.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// The program under test, which ends with the test.

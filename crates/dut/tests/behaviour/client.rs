@@ -56,7 +56,6 @@ impl Dut {
         Dut { channel: Channel(sender), origin: format!("http://{at}").parse().unwrap() }
     }
 
-    /// Makes a call by name.
     pub(crate) async fn call<Q, R>(&self, name: &str, request: Q) -> Result<R, tonic::Status>
     where
         Q: Message + Default + 'static,

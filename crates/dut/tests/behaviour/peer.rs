@@ -241,7 +241,6 @@ impl Peer {
         (end, syn)
     }
 
-    /// Answers a SYN.
     pub(crate) fn answer(&mut self, end: &mut End, options: &[u8]) {
         let mut segment = end.segment(SYN | ACK, &[]);
         segment.options = options.to_vec();

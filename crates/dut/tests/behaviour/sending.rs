@@ -5,7 +5,6 @@ use crate::peer::{ACK, End, PSH, RST, Segment};
 
 /// A minimum retransmission timeout that does not interfere on a busy machine.
 const LATE_TIMEOUT: &[&str] = &["rto_var_floor=5s"];
-/// MSS 1460 and SACK.
 const WITH_SACK: &[u8] = &[2, 4, 5, 180, 1, 1, 4, 2];
 
 fn is_data(segment: &Segment) -> bool {

@@ -318,7 +318,6 @@ async fn run_client(side: Rc<Side>, to: SocketAddr, work: Work) -> io::Result<()
     Ok(())
 }
 
-/// The client of the bench.
 #[derive(Clone)]
 struct Client {
     side: Rc<Side>,
@@ -337,7 +336,6 @@ impl Client {
         Ok(stream)
     }
 
-    /// Uploads as `head` requests.
     async fn upload(&self, head: Head) -> io::Result<u64> {
         let mut stream = self.begin(head).await?;
         while !self.is_over() {
@@ -347,7 +345,6 @@ impl Client {
         stream.read_u64().await
     }
 
-    /// Downloads as `head` requests.
     async fn download(&self, head: Head) -> io::Result<u64> {
         let mut stream = self.begin(head).await?;
         let (mut buffer, mut received) = (vec![0; PIECE], 0);

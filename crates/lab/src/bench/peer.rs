@@ -192,7 +192,6 @@ struct Conversation {
     step: Step,
 }
 
-/// Next step of a conversation.
 #[derive(Clone, Copy)]
 enum Step {
     /// Reads the head.

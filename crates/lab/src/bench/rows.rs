@@ -13,7 +13,6 @@ const OWN: &str = "packet:bench0";
 const XDP: &str = "xdp:bench0";
 /// Address of brisk's server behind a TUN device of the near namespace.
 const TUN: ([u8; 4], u16) = ([10, 98, 0, 2], 7000);
-/// Name of that device.
 const TUN_DEVICE: &str = "bench1";
 const TUN_ADDRESS: &str = "10.98.0.2/24";
 /// Two setups for the same work, and the goal of their ratio.
@@ -262,7 +261,6 @@ fn of_brisk_servers() -> Vec<Row> {
     ]
 }
 
-/// Returns the rows with a path between hosts.
 fn between_hosts() -> Vec<Row> {
     use Goal::{AtLeast, None};
     let packets = |row| Row { topology: Topology::Packets, ..row };

@@ -89,7 +89,6 @@ pub struct Figure {
     pub gain_ci95: Option<Interval>,
 }
 
-/// Computes the report of a page.
 pub(super) fn page(browse: &Browse, arms: &[ArmLoads], outcome: &Outcome) -> PageReport {
     let load = |load: &Load| Some(load.load_ms);
     let paint = |load: &Load| load.paint_ms;

@@ -24,9 +24,7 @@ pub(super) struct Answer {
 /// A page as files, one per object.
 #[derive(Clone, Debug)]
 pub(super) struct Site {
-    /// The answers, by number.
     pub(super) answers: Vec<Answer>,
-    /// Number of hosts.
     pub(super) hosts: usize,
 }
 
@@ -43,7 +41,6 @@ if(c)e.onload=e.onerror=()=>k(c);(document.body||document.head).append(e)}}\
 function w(t){t+=performance.now();while(performance.now()<t);}</script>";
 
 impl Site {
-    /// Creates the files of an outline.
     pub(super) fn of(outline: &Outline) -> Site {
         let tree = Tree { outline };
         let answers = (0..outline.objects.len()).map(|index| tree.answer(index)).collect();

@@ -12,9 +12,7 @@ use thiserror::Error;
 
 use crate::sizes::Sizes;
 
-/// Maximum number of bytes that are read from a line.
 const LONGEST_LINE: u64 = 64 << 10;
-/// Maximum number of sizes that are kept.
 const MAX_SIZES: usize = 1_000_000;
 
 /// Reason why a log has no sizes.

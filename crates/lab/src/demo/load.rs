@@ -18,13 +18,10 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub(super) struct Tally {
     /// Completion times, ms.
     pub(super) times: Vec<f64>,
-    /// Number of requests that have begun.
     pub(super) begun: u64,
-    /// Number of requests that failed.
     pub(super) failed: u64,
     /// Bytes of completed requests and responses, including HTTP headers.
     pub(super) payload: u64,
-    /// Reason of the last failure.
     pub(super) last_failure: Option<String>,
 }
 
@@ -38,7 +35,6 @@ impl Tally {
 /// A tally that the requests update.
 pub(super) type SharedTally = Arc<Mutex<Tally>>;
 
-/// Requests `bytes` from `to`, and adds the result to the tally.
 pub(super) async fn request(to: SocketAddr, bytes: u64, tally: SharedTally) {
     lock(&tally).begun += 1;
     let began = Instant::now();

@@ -146,7 +146,6 @@ pub enum DemoError {
 
 /// Length of a request of the load, for the simulation, bytes.
 const REQUEST_BYTES: u32 = 75;
-/// Length of the head of a response, bytes.
 const RESPONSE_HEAD: u64 = 62;
 /// Maximum time to wait for responses at the end.
 const LINGER: Duration = Duration::from_secs(5);
@@ -212,7 +211,6 @@ impl Demo {
         })
     }
 
-    /// Simulates each profile.
     fn simulate(&self) -> Result<Vec<Expected>, DemoError> {
         let comparison = Comparison {
             link: self.link.clone(),

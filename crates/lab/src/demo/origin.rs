@@ -6,7 +6,6 @@ use std::net::SocketAddr;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// Maximum length of a request, bytes.
 const LONGEST_REQUEST: usize = 8192;
 const BODY: [u8; 4096] = [b'.'; 4096];
 

@@ -17,7 +17,6 @@ pub mod skeleton;
 pub mod synthetic;
 pub mod wprof;
 
-/// Default length of a request, bytes.
 const USUAL_REQUEST: u32 = 400;
 /// Minimum length of a request for the simulated server, bytes.
 const MIN_REQUEST: u32 = 16;

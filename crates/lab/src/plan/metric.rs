@@ -128,7 +128,6 @@ const COUNTS: [(&str, Count); 10] = [
     ("payload", Count::Payload),
 ];
 
-/// Metrics of one word.
 const WORDS: [(&str, Metric); 8] = [
     ("wire", Metric::Wire),
     ("hit", Metric::Hit),

@@ -134,9 +134,7 @@ impl Real {
 pub(crate) struct Measured {
     /// Times of successful requests, ms.
     pub(crate) times: Vec<f64>,
-    /// Number of failed requests.
     pub(crate) failed: u64,
-    /// Reason of the last failure.
     pub(crate) last_failure: Option<String>,
     /// IP bytes that A and B sent for the counted requests.
     pub(crate) wire: (u64, u64),

@@ -114,7 +114,6 @@ impl ContestantReport {
 }
 
 impl Times {
-    /// Returns a stored statistic.
     fn get(&self, statistic: Statistic) -> Option<f64> {
         match statistic {
             Statistic::Mean => Some(self.mean),

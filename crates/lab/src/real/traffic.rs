@@ -23,9 +23,7 @@ use super::processes::Processes;
 
 /// `MSG_FASTOPEN` of `sendto(2)`: connect, with the data on the SYN if there is a cookie.
 const MSG_FASTOPEN: i32 = 0x2000_0000;
-/// `EINPROGRESS`.
 const IN_PROGRESS: i32 = 115;
-/// Maximum duration of one request.
 const LONGEST: Duration = Duration::from_secs(60);
 /// Bytes of a bulk flow, more than can be transferred.
 const BULK: u64 = 1 << 40;

@@ -174,7 +174,6 @@ impl Slot {
         }
     }
 
-    /// Raises a word to `value`, if that is later.
     fn raise(&self, word: &AtomicU32, bit: u32, value: u32) {
         let fresh = self.known.fetch_or(bit, Relaxed) & bit == 0;
         if fresh || SeqNum(value).gt(SeqNum(word.load(Relaxed))) {

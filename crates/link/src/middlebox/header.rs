@@ -117,7 +117,6 @@ impl Tcp {
         })
     }
 
-    /// Keeps only the first `keep` bytes of the payload.
     pub(crate) fn truncate_payload(self, ip: &mut Vec<u8>, keep: usize) {
         ip.truncate(self.payload + self.payload_len().min(keep));
         write_length(ip);

@@ -62,7 +62,6 @@ pub(crate) enum Passed {
     },
 }
 
-/// A middlebox in operation.
 #[derive(Debug)]
 pub(crate) struct Middlebox<P> {
     spec: MiddleboxSpec,
@@ -171,7 +170,6 @@ impl<P: Parcel> Middlebox<P> {
         self.coalesce.as_mut().and_then(Coalesce::release)
     }
 
-    /// Returns the number of held packets.
     pub(crate) fn held(&self) -> usize {
         usize::from(self.deadline().is_some())
     }

@@ -224,7 +224,6 @@ impl MiddleboxSpec {
     }
 }
 
-/// Returns the name before the arguments.
 fn name_of(usage: &str) -> &str {
     usage.split([':', '[']).next().unwrap_or(usage)
 }

@@ -48,7 +48,6 @@ const CHANGE_HEAD: u32 = 43;
 const REDIRECT_MAP: u32 = 51;
 const REDIRECT_NEIGH: u32 = 152;
 
-/// An instruction.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Instruction {

@@ -10,7 +10,6 @@ pub(crate) type Mac = [u8; 6];
 
 /// Length of an Ethernet header: destination, source, type.
 pub(super) const HEADER: usize = 14;
-/// The broadcast address.
 pub(super) const BROADCAST: Mac = [0xFF; 6];
 const TYPE_IPV4: u16 = 0x0800;
 const TYPE_ARP: u16 = 0x0806;
@@ -155,7 +154,6 @@ fn icmp_checksum(packet: &[u8], icmp: &[u8]) -> u16 {
     !fold(sum(addresses) + icmp.len() as u64 + u64::from(ICMPV6) + sum(icmp))
 }
 
-/// Writes a frame with an IP packet.
 pub(super) fn with_ip(to: Mac, from: Mac, packet: &[u8], frame: &mut Vec<u8>) {
     let v6 = packet.first().is_some_and(|first| first >> 4 == 6);
     header(to, from, if v6 { TYPE_IPV6 } else { TYPE_IPV4 }, frame);

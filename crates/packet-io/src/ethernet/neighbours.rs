@@ -34,7 +34,6 @@ struct Neighbour {
     waiting: VecDeque<Vec<u8>>,
 }
 
-/// Verdict on a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Verdict {
     /// The hardware address, or `None`: pass the packet to [`Neighbours::hold`].

@@ -23,12 +23,10 @@ use crate::sockopt;
 pub(super) const BLOCK: u16 = 64;
 /// Above the ports that Linux chooses for unbound sockets (`net.ipv4.ip_local_port_range`).
 const FIRST: u16 = 61_056;
-/// Number of blocks from 61056 to 65535.
 const BLOCKS: u16 = (u16::MAX - FIRST) / BLOCK + 1;
 /// Minimum TTL of a segment that the kernel processes.
 const MIN_TTL: i32 = 255;
 
-/// The guards of a device.
 #[derive(Debug, Default)]
 pub(crate) struct Guards {
     /// The guard of the served port.

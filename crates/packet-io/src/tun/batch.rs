@@ -90,7 +90,6 @@ impl Start {
         true
     }
 
-    /// Returns the pieces of a packet with this start, and their number.
     fn pieces<'a>(&'a self, packet: &Gathered<'a>) -> ([IoSlice<'a>; 3], usize) {
         let rest = packet.headers.get(self.len - VnetHeader::LEN..).unwrap_or_default();
         let [first, second] = if rest.is_empty() { packet.payload } else { [rest, &[]] };

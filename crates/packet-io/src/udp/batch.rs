@@ -123,7 +123,6 @@ impl Batches {
         self.queue.len()
     }
 
-    /// Returns the number of waiting bytes.
     pub(super) fn bytes(&self) -> usize {
         self.queue.iter().map(|chain| chain.next(true).len()).sum()
     }

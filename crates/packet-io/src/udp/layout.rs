@@ -37,7 +37,6 @@ use bytes::Bytes;
 use crate::buffers::Buffers;
 use crate::headers::{CWR, FIN, Headers, PSH};
 
-/// Offset of the ports.
 pub(crate) const PORTS: u32 = 12;
 /// Length of the header without options, bytes.
 pub const HEADER_LEN: usize = 16;
@@ -223,7 +222,6 @@ impl Assembly {
         true
     }
 
-    /// Starts a new run with this datagram.
     pub(super) fn start(&mut self, datagram: &Incoming<'_>, src: Ipv6Addr, dst: Ipv6Addr, ecn: u8) {
         let Incoming { header, options, payload } = datagram;
         let [offset, flags, w0, w1, q0, q1, q2, q3, a0, a1, a2, a3, s0, s1, d0, d1] = **header;

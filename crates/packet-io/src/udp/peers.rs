@@ -120,7 +120,6 @@ fn outer_of(inner: Ipv6Addr) -> Option<SocketAddr> {
     Some(SocketAddr::from((Ipv4Addr::new(o0, o1, o2, o3), port)))
 }
 
-/// The route to a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Route {
     /// Canonical outer address.

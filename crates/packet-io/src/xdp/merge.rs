@@ -186,7 +186,6 @@ mod tests {
 
     type Seen = Vec<(Vec<u8>, RxMeta)>;
 
-    /// Returns the merged packets with their checksums.
     fn merged(packets: &[Vec<u8>]) -> Seen {
         let (mut merge, mut seen) = (Merge::new(), Seen::new());
         let mut emit = |packet: &[u8], _: Option<&Bytes>, meta| seen.push((packet.to_vec(), meta));

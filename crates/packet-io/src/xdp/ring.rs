@@ -77,7 +77,6 @@ impl<T: Copy> Ring<T> {
         unsafe { self.flags.as_ref() }.load(Ordering::Relaxed)
     }
 
-    /// Returns the place of the entry with this count.
     fn entry(&self, count: u32) -> NonNull<T> {
         let index = count & (self.size - 1);
         // SAFETY: `new` has checked that `size` entries lie in the mapping, and the index is below `size`.

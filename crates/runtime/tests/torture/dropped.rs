@@ -53,7 +53,6 @@ async fn receive(from: &mut (impl AsyncReadExt + Unpin), salt: usize) -> (usize,
     }
 }
 
-/// Drops one end after `patience`.
 async fn give_up(mut stream: TcpStream, n: usize, drops: Drops, patience: Duration) {
     match drops {
         Drops::Writer => drop(timeout(patience, send(&mut stream, n)).await),

@@ -8,7 +8,6 @@ use brisk_device::{Capabilities, Counters, Device, RxMeta, TxMeta};
 use brisk_runtime::Endpoint;
 use brisk_runtime::endpoint::Builder;
 
-/// Called with a packet.
 pub(crate) type OnPacket = dyn FnMut(&[u8]) + Send;
 
 /// A device that wraps `inner`.

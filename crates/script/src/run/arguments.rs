@@ -11,7 +11,6 @@ const MAX_BYTES: usize = 1 << 28;
 /// The reason why a call cannot be made, or its unexpected result.
 pub(super) type Misuse = String;
 
-/// Returns a field of a record: `name=value`.
 pub(super) fn field<'a>(fields: &'a [(Option<String>, Argument)], name: &str) -> Option<&'a Argument> {
     fields.iter().find(|(known, _)| known.as_deref() == Some(name)).map(|(_, value)| value)
 }
@@ -47,7 +46,6 @@ pub(super) struct Arguments<'a> {
 }
 
 impl<'a> Arguments<'a> {
-    /// Returns an argument.
     pub(super) fn at(self, index: usize) -> Option<&'a Argument> {
         self.call.arguments.get(index)
     }

@@ -8,7 +8,6 @@ use brisk_wire::{ChecksumCheck, IpMeta, OptionProfile, Packet, TcpHeader, parse_
 
 use super::request::{Slot, System};
 
-/// A segment that was sent.
 #[derive(Clone, Debug)]
 pub(super) struct Sent {
     /// Microseconds since the start of the script.
@@ -69,7 +68,6 @@ pub(super) trait Backend {
     /// Changes a Linux setting during the script.
     fn set(&mut self, name: &str, value: &str) -> Result<(), String>;
 
-    /// Processes an arriving packet.
     fn arrive(&mut self, packet: &[u8]) -> Result<(), String>;
 
     /// Waits until the call of `slot` has returned or blocks. `may_sleep` is true if the script permits it to

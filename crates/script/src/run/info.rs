@@ -8,7 +8,6 @@ use brisk_tcp::stack::{FastOpenStats, Refusal, StackStats};
 /// Linux's infinite slow-start threshold.
 const INFINITE_SSTHRESH: i128 = 0x7fff_ffff;
 
-/// Returns the value of a constant.
 pub(super) fn constant(name: &str) -> Option<i128> {
     let states = [
         "ESTABLISHED",
@@ -127,7 +126,6 @@ fn parity_value(field: &str, counters: &ParityCounters) -> Option<i128> {
     }))
 }
 
-/// Returns a counter of the stack.
 pub(super) fn stack_value(field: &str, stats: &StackStats) -> Option<i128> {
     if let Some(counter) = field.strip_prefix("fast_open_") {
         return fast_open_value(counter, &stats.fast_open);

@@ -17,7 +17,6 @@ const OPTION_SPACE: usize = 40;
 /// Index of the payload byte that `[spoiled]` changes.
 const SPOILED_BYTE: usize = 10;
 
-/// Returns an arriving segment.
 pub(crate) fn segment(
     packet: &TcpPacket,
     flow: &Flow,

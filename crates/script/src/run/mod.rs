@@ -110,7 +110,6 @@ fn settings(file: &str, script: &Script, options: &Options) -> Result<Settings, 
     Ok(settings)
 }
 
-/// A call that has not returned.
 struct Blocked {
     line: u32,
     call: Call,
@@ -330,7 +329,6 @@ impl Runner<'_> {
         }
     }
 
-    /// Compares the result of a call with the script.
     fn check_result(&mut self, line: u32, call: &Call, returned: Return) -> Result<(), ScriptError> {
         let actual = match returned {
             Return::Value(value) => value.to_string(),

@@ -101,14 +101,11 @@ pub(super) enum Request {
 /// The results of a call.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Reply {
-    /// Return value.
     pub(super) value: i64,
     /// Received data.
     pub(super) bytes: Vec<u8>,
     pub(super) control: Vec<Control>,
-    /// `msg_flags`.
     pub(super) flags: i32,
-    /// An address.
     pub(super) addr: Option<SocketAddr>,
     /// The `revents` of poll(), one for each entry.
     pub(super) ready: Vec<i16>,

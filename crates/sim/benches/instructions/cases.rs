@@ -30,7 +30,6 @@ pub(crate) const SEGMENT: usize = 1448;
 const MANY: u64 = 20_000;
 const WITH_TIMERS: u64 = 1_000;
 
-/// Returns all cases.
 pub(crate) fn all() -> impl Iterator<Item = &'static Case> {
     CASES.iter().chain(&one_side::CASES)
 }

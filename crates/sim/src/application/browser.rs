@@ -36,7 +36,6 @@ pub struct Browser {
     broken: bool,
 }
 
-/// Progress of an activity.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Progress {
     began: Option<Instant>,
@@ -45,7 +44,6 @@ struct Progress {
     received: u64,
 }
 
-/// A connection to a host.
 #[derive(Debug)]
 struct Connection {
     host: usize,

@@ -138,7 +138,6 @@ impl Client {
         }
     }
 
-    /// Begins the next exchange.
     fn begin(&mut self, host: &mut HostView<'_>) {
         let Some(exchange) = self.plan.exchanges.get(self.next) else { return };
         exchange.encode(&mut self.request);

@@ -151,7 +151,6 @@ impl Application for Server {
     }
 }
 
-/// Progress of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Progress {
     On,
@@ -173,7 +172,6 @@ enum Phase {
     },
 }
 
-/// One connection.
 #[derive(Debug, Default)]
 struct Serving {
     phase: Phase,

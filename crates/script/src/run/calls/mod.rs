@@ -36,7 +36,6 @@ pub(super) enum Return {
 pub(super) struct Scene<'a> {
     /// The connections of the script's packets.
     pub(super) flows: &'a mut Flows,
-    /// The settings of the script.
     pub(super) settings: &'a Settings,
     /// Microseconds since 1970 at the start of the script.
     pub(super) start_of_day: u64,

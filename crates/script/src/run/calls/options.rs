@@ -5,7 +5,6 @@ use crate::run::arguments::{Arguments, Misuse, value_of};
 use crate::run::names;
 use crate::run::request::Request;
 
-/// Maximum length of an option value, bytes.
 const MAX_ROOM: usize = 512;
 
 fn level_and_name(arguments: Arguments<'_>) -> Result<(i32, i32), Misuse> {

@@ -19,7 +19,6 @@ use crate::run::request::{Reply, Request, System};
 /// Buffer for control messages, bytes.
 const CONTROL_ROOM: usize = 1024;
 
-/// Maximum number of events in one call.
 const MAX_EVENTS: usize = 1024;
 
 /// The descriptors of a script.
