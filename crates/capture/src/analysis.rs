@@ -15,7 +15,6 @@ use crate::reader::{CaptureError, read};
 use crate::segment::{Kind, Segment, parse};
 use crate::train::Losses;
 
-/// Maximum number of connections that are open at a time.
 const MAX_CONNECTIONS: usize = 65_536;
 /// Maximum number of packets, over all connections, that may still become lost or delivered.
 const MAX_OPEN: usize = 2_000_000;

@@ -74,7 +74,6 @@ pub struct Connection {
     current: Current,
 }
 
-/// The exchange in progress.
 #[derive(Clone, Copy, Debug, Default)]
 struct Current {
     began: u64,

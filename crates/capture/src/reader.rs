@@ -11,7 +11,6 @@ use thiserror::Error;
 pub const LONGEST_BLOCK: usize = 1 << 20;
 /// Minimum length of a pcapng block in bytes: its type and two lengths.
 const SHORTEST_BLOCK: u32 = 12;
-/// Maximum number of interfaces of a section that are distinguished.
 const MAX_INTERFACES: usize = 4096;
 
 /// Reason why a capture cannot be analysed.

@@ -96,7 +96,6 @@ fn share(part: u64, of: u64) -> f64 {
     if of == 0 { 0.0 } else { part as f64 / of as f64 }
 }
 
-/// A packet of the train.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
     at: u64,

@@ -259,7 +259,6 @@ pub(crate) struct Totals {
     pub(crate) n: u64,
     /// IP bytes in both directions.
     pub(crate) wire_bytes: u64,
-    /// Payload of completed transactions.
     pub(crate) payload_bytes: u64,
     pub(crate) timeouts: u64,
     pub(crate) retransmits: u64,

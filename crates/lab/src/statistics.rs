@@ -39,7 +39,6 @@ impl Statistic {
 
 /// Number of bootstrap resamples for a small sample.
 const RESAMPLES: usize = 1000;
-/// Minimum number of resamples for a large sample.
 const FEWEST_RESAMPLES: usize = 200;
 /// Maximum number of values drawn for all resamples of a sample, about a second of work. A larger sample has
 /// fewer resamples.
@@ -97,7 +96,6 @@ impl Sample {
     }
 }
 
-/// A resample, drawn with replacement.
 #[derive(Default)]
 struct Resample {
     times_drawn: Vec<u32>,

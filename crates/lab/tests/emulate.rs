@@ -31,7 +31,6 @@ fn serve(listener: &TcpListener, bytes: usize) {
     stream.write_all(&vec![7; bytes]).unwrap();
 }
 
-/// Returns the time to connect, and the time of the request and the response.
 fn time_request(server: SocketAddr, bytes: usize) -> (Duration, Duration) {
     let began = Instant::now();
     let mut stream = TcpStream::connect(server).unwrap();

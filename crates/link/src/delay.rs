@@ -142,7 +142,6 @@ impl<P> DelayLine<P> {
         }
     }
 
-    /// Returns the time when the next packet is due.
     #[inline]
     pub(crate) fn next_due(&self) -> Option<u64> {
         match (self.in_order.front(), self.stragglers.peek()) {

@@ -259,7 +259,6 @@ impl DirectionSpec {
         Ok(())
     }
 
-    /// Returns the value of a key as text, if it is set.
     fn shown(&self, key: &str) -> Option<String> {
         match key {
             "delay" => (!self.delay.is_zero()).then(|| ShowDuration(self.delay).to_string()),

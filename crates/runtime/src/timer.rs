@@ -80,7 +80,6 @@ impl Timer {
 }
 
 impl Source {
-    /// Returns a timer of tokio's.
     fn tokio() -> Source {
         Source::Tokio(Box::pin(tokio::time::sleep(std::time::Duration::ZERO)))
     }

@@ -9,7 +9,6 @@ use std::task::{Context, Poll, Waker};
 
 use smallvec::SmallVec;
 
-/// Identifies a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Waiter(u64);
 

@@ -27,7 +27,6 @@ const TWO: NonZeroUsize = NonZeroUsize::new(2).unwrap();
 /// Longer than any of these tests takes, even at idle priority on a busy machine.
 const LIMIT: Duration = Duration::from_secs(900);
 
-/// Packets that wait for one queue.
 #[derive(Default)]
 struct Waiting {
     packets: VecDeque<(Vec<u8>, RxMeta)>,

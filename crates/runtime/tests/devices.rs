@@ -394,7 +394,6 @@ async fn ten_megabytes_go_both_ways_to_the_kernel_without_offload() {
     against_the_kernel(false).await;
 }
 
-/// Long packets from the kernel are read without a copy.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_megabytes_from_the_kernel_are_read_without_a_copy() {
     let Some((namespace, device)) = tun(true) else { return };

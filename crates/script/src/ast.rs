@@ -41,14 +41,12 @@ pub(crate) enum Time {
     Blocking(Moment, Moment),
 }
 
-/// A point in time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Moment {
     pub(crate) micros: i64,
     pub(crate) relative: bool,
 }
 
-/// The effect of an event.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Action {
     /// `< …`: a segment arrives at the stack.
@@ -111,7 +109,6 @@ pub(crate) struct IcmpPacket {
     pub(crate) prefix: Prefix,
     pub(crate) kind: IcmpKind,
     pub(crate) quoted_seq: u32,
-    /// Payload bytes of the quoted segment.
     pub(crate) quoted_len: u32,
 }
 
@@ -123,7 +120,6 @@ pub(crate) struct Call {
     pub(crate) result: Expected,
 }
 
-/// The expected result of a call.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Expected {
     /// `= ?`
@@ -134,7 +130,6 @@ pub(crate) enum Expected {
     Errno(String),
 }
 
-/// An argument of a system call.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Argument {
     /// `...`: the default value.

@@ -17,7 +17,6 @@ const REMOTE_ISN: (&str, &str) =
 
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    /// The host: its stack and its sockets.
     pub(crate) host: HostSettings,
     /// Why the kernel behaves differently from the script: `--kernel=reason`.
     pub(crate) not_on_the_kernel: Option<String>,
@@ -27,7 +26,6 @@ pub(crate) struct Settings {
     pub(crate) sysctls: Vec<(String, String)>,
     /// Offset that is added to the sequence numbers of arriving segments.
     pub(crate) remote_isn: u32,
-    /// Address of the stack.
     pub(crate) local_ip: IpAddr,
     /// True if programs use IPv6 sockets for IPv4: `--ip_version=ipv4-mapped-ipv6`.
     pub(crate) mapped: bool,
@@ -71,7 +69,6 @@ impl Default for Settings {
 type Refused = String;
 
 impl Settings {
-    /// Processes a `--key=value` line.
     pub(crate) fn flag(&mut self, key: &str, value: &str) -> Result<(), Refused> {
         match key {
             "set" => {

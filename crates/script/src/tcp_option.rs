@@ -7,7 +7,6 @@ use brisk_wire::{RawOption, RawOptions};
 
 /// ExID of Fast Open in its experimental form (RFC 7413).
 const FAST_OPEN_EXID: [u8; 2] = [0xf9, 0x89];
-/// ExID of the Gentle-Aggression option.
 const GENTLE_EXID: [u8; 2] = [0xdc, 0x60];
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -34,7 +33,6 @@ pub(crate) enum TcpOption {
     Other { kind: u8, content: Vec<u8> },
 }
 
-/// The echo of a time stamp.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Echo {
     /// `ecr n`
@@ -46,7 +44,6 @@ pub(crate) enum Echo {
     Segment { seq: u32, transmission: u32 },
 }
 
-/// A Fast Open cookie.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Cookie {
     /// These bytes; an empty cookie is a request.

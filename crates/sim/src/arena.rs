@@ -17,7 +17,6 @@ use crate::side::Side;
 pub(crate) type Address = u128;
 
 const READ_CHUNK: usize = 64 << 10;
-/// Maximum number of packet buffers that are kept.
 const SPARE_BUFFERS: usize = 512;
 
 /// Memory that one world leaves to the next, so that many small worlds allocate little memory.

@@ -26,7 +26,6 @@ struct Running {
     app: Box<dyn Application>,
 }
 
-/// A stack and its applications.
 #[derive(Debug)]
 pub(crate) struct Host {
     pub(crate) name: String,

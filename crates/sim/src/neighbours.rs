@@ -111,7 +111,6 @@ fn pair(world: &mut World, name: &str, [a, b]: [IpAddr; 2]) -> Result<[HostId; 2
     Ok([a, b])
 }
 
-/// Adds a sink at side A.
 fn bulk(world: &mut World, hosts: [HostId; 2], address: IpAddr, tcp: &TcpConfig) -> AppId {
     let listen = ListenConfig { tcp: tcp.clone(), ..ListenConfig::default() };
     world.add_app(hosts[0], Instant::ZERO, Sink::new(SocketAddr::new(address, PORT), listen))

@@ -13,7 +13,6 @@ use serde_json::{Value, json};
 
 use crate::host::Host;
 
-/// Writes the event trace.
 pub(crate) struct Trace {
     to: Box<dyn Write>,
     failed: Option<io::Error>,

@@ -42,7 +42,6 @@ pub(crate) struct Watch {
     pub(crate) spent: bool,
 }
 
-/// The watches of one epoll descriptor.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Epoll {
     pub(crate) watches: BTreeMap<i32, Watch>,
@@ -102,7 +101,6 @@ impl Epoll {
         self.watches.keys().copied()
     }
 
-    /// Removes a closed descriptor.
     pub(crate) fn forget(&mut self, fd: i32) {
         self.watches.remove(&fd);
     }

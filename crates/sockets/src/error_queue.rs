@@ -73,7 +73,6 @@ struct Watched {
     sent: bool,
 }
 
-/// Stream offsets of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Offsets {
     pub(crate) acknowledged: u64,
@@ -113,7 +112,6 @@ impl ErrorQueue {
         true
     }
 
-    /// Returns the value of `SO_TIMESTAMPING`.
     pub(crate) fn flags(&self) -> u32 {
         self.flags
     }

@@ -52,7 +52,6 @@ enum Source {
     Given,
 }
 
-/// Properties of a host on a device.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct OnDevice {
     pub(crate) addresses: Vec<IpAddr>,
@@ -96,7 +95,6 @@ pub struct Host {
 
 /// Construction, and time.
 impl Host {
-    /// Returns a host without sockets.
     pub(crate) fn new(flags: SoFlags) -> Host {
         Host::with(Source::Namespace(flags), Settings::default())
     }
@@ -453,7 +451,6 @@ impl Host {
         Ok(free)
     }
 
-    /// Adds the socket of a connection that was accepted.
     pub(crate) fn add_accepted(&mut self, of: i32, id: ConnId) -> Answer<i32> {
         let ends = self.stack()?.local_addr(id).zip(self.stack()?.remote_addr(id));
         let syn = ends.and_then(|ends| self.syns.take(ends));

@@ -28,7 +28,6 @@ const TCP_CC_INFO: i32 = 26;
 const TCP_SAVE_SYN: i32 = 27;
 const TCP_SAVED_SYN: i32 = 28;
 const TCP_MD5SIG: i32 = 14;
-/// Minimum of TCP_WINDOW_CLAMP.
 const MIN_CLAMP: i32 = 1152;
 /// Size of `struct tcp_md5sig`.
 const MD5SIG_LEN: usize = 216;

@@ -7,7 +7,6 @@ use std::path::Path;
 
 use crate::settings::Settings;
 
-/// The settings that are read.
 const NAMES: &[&str] = &[
     "ip_default_ttl",
     "tcp_base_mss",

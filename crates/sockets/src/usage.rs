@@ -6,7 +6,6 @@ use std::time::Duration;
 use brisk_tcp::connection::{ConnInfo, ConnStats, State};
 use brisk_wire::{Ecn, Instant};
 
-/// The event for which a connection waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Waits {
     /// The program: there is nothing to send.
@@ -40,7 +39,6 @@ pub(crate) struct Usage {
     pub(crate) buffer_limited: Duration,
     /// True if a write found the buffer full and no later write succeeded.
     pub(crate) refused: bool,
-    /// Time of the last arrival of data.
     pub(crate) last_data: Option<Instant>,
     /// Time of the last arrival of any segment.
     pub(crate) last_segment: Option<Instant>,

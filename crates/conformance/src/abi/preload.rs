@@ -11,7 +11,6 @@ use brisk_sockets::Answer;
 use brisk_sockets::FIRST_FD;
 use brisk_sockets::calls::{self, SendOptions};
 
-/// Number of bytes that sendfile() moves in one step.
 const STEP: usize = 65_536;
 
 fn answer(answer: Answer<isize>) -> isize {

@@ -32,7 +32,6 @@ pub(crate) struct Segment<'a> {
     pub(crate) options: &'a [u8],
 }
 
-/// A segment of the stack.
 #[derive(Clone, Debug)]
 pub(crate) struct Sent {
     /// Microseconds since 1970.
@@ -47,7 +46,6 @@ pub(crate) struct Sent {
     src: SocketAddr,
 }
 
-/// See the module.
 pub(crate) struct Driver {
     slots: [*mut c_void; SLOTS],
     /// The stack's initial sequence number.
@@ -145,7 +143,6 @@ impl Driver {
         self.hand_in(&self.packet(segment, payload));
     }
 
-    /// Returns a segment of the peer as an IP packet.
     pub(crate) fn packet(&self, segment: Segment<'_>, payload: &[u8]) -> Vec<u8> {
         let (local, remote) = (self.local.get(), self.remote.get());
         let header = TcpHeader {
@@ -230,7 +227,6 @@ impl Driver {
         }
     }
 
-    /// Returns the payload lengths of the next segments.
     pub(crate) fn lengths(&self, count: usize) -> Vec<usize> {
         (0..count).map(|_| self.receive().expect("a segment").payload.len()).collect()
     }

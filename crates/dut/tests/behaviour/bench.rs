@@ -37,7 +37,6 @@ pub(crate) struct Bench {
     _program: Program,
 }
 
-/// Runs `test` over IPv4.
 pub(crate) fn over_v4(settings: &[&str], test: impl AsyncFnOnce(Bench) + Send) {
     on_a_cable(0, settings, test);
 }

@@ -143,7 +143,6 @@ impl Dut {
         }
     }
 
-    /// Returns `struct tcp_info`.
     pub(crate) async fn info(&self, fd: i32) -> Vec<u8> {
         match self.get(fd, libc::SOL_TCP, libc::TCP_INFO, OptionKind::Bytes).await {
             Ok(OptionValue::Bytes(bytes)) => bytes,

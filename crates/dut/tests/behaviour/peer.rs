@@ -25,7 +25,6 @@ pub(crate) const A_WHILE: Duration = Duration::from_millis(150);
 /// MSS 1460 as the only option: no SACK, time stamps or scaling.
 pub(crate) const MSS_1460: &[u8] = &[2, 4, 5, 180];
 
-/// A segment, in either direction.
 #[derive(Clone, Debug)]
 pub(crate) struct Segment {
     pub(crate) from: SocketAddr,
@@ -61,7 +60,6 @@ impl Segment {
         self.flags & flags == flags
     }
 
-    /// True for a pure acknowledgement.
     pub(crate) fn is_bare_ack(&self) -> bool {
         self.flags == ACK && self.payload.is_empty()
     }
@@ -248,7 +246,6 @@ impl Peer {
         end.seq = end.seq.wrapping_add(1);
     }
 
-    /// Sends an ICMP error about `about`.
     pub(crate) fn icmp(&mut self, kind: u8, code: u8, about: &Segment) {
         let quoted = about.bytes();
         let (IpAddr::V4(from), IpAddr::V4(to)) = (about.to.ip(), about.from.ip()) else {

@@ -23,7 +23,6 @@ use super::allowed_cores;
 use super::talk::{Head, PATTERN, PIECE, end_with_input, say};
 use crate::side::{Listener, Side, Stream};
 
-/// Maximum number of unacknowledged Fast Open connections.
 const FAST_OPEN_QUEUE: u16 = 256;
 /// The role of the process.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -147,7 +147,6 @@ impl Device for Carrier {
     }
 }
 
-/// A packet that was read.
 struct Arrived<'a>(&'a [u8]);
 
 impl RxToken for Arrived<'_> {

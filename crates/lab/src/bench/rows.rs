@@ -23,11 +23,9 @@ pub struct Row {
     /// The transfers in words.
     pub what: &'static str,
     pub(super) work: Work,
-    /// Path between the hosts.
     pub(super) topology: Topology,
     /// The setup that the candidate is compared with.
     pub(super) baseline: Setup,
-    /// The setup under test.
     pub(super) candidate: Setup,
     /// The goal.
     pub goal: Goal,

@@ -44,7 +44,6 @@ const FLAGS: [&str; 10] = [
 const MEASURE: &str = "const t=performance.timing,p=performance.getEntriesByName('first-contentful-paint')[0];\
 return [t.loadEventEnd?t.loadEventEnd-t.navigationStart:0,p?p.startTime:0]";
 
-/// A running chromedriver.
 #[derive(Debug)]
 pub(super) struct Driver {
     child: Child,

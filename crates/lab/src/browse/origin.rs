@@ -53,7 +53,6 @@ pub(super) async fn serve(listener: TcpListener, site: Arc<Site>, tally: Arc<Tal
     }
 }
 
-/// Listens on every address.
 pub(super) async fn listen(port: u16) -> std::io::Result<TcpListener> {
     TcpListener::bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))).await
 }

@@ -9,7 +9,6 @@ use crate::emulate::Outcome;
 use crate::statistics::{Interval, Sample, below};
 use crate::text_table;
 
-/// Number of bootstrap resamples for one figure.
 const RESAMPLES: usize = 2000;
 
 /// One load.

@@ -14,7 +14,6 @@ use crate::pages::outline::{Kind, Outline};
 pub(super) struct Answer {
     /// `Content-Type`.
     pub(super) content_type: &'static str,
-    /// Target of a redirect.
     pub(super) location: Option<String>,
     /// Length of the whole head, bytes.
     pub(super) head: u32,
@@ -85,7 +84,6 @@ impl Tree<'_> {
         self.outline.objects.iter().position(|object| object.redirected && object.parent == Some(index))
     }
 
-    /// Follows all redirects.
     fn final_target(&self, index: usize) -> usize {
         let mut at = index;
         while let Some(next) = self.target(at) {

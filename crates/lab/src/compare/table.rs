@@ -9,7 +9,6 @@ use crate::text_table;
 /// Columns of the terminal.
 const WIDTH: u16 = 80;
 
-/// The cells of an arm.
 type Row = [String; 10];
 
 const HEADINGS: [&str; 10] =

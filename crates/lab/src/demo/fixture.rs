@@ -26,7 +26,6 @@ use crate::emulate::{Emulation, Outcome, UdpEnd};
 #[derive(Debug)]
 pub(super) struct Fixture {
     pub(super) arm: Profile,
-    /// Address for clients.
     pub(super) frontend: SocketAddr,
     pub(super) tally: SharedTally,
     pub(super) hop: Arc<HopTotals>,
@@ -68,7 +67,6 @@ impl HopTotals {
         }
     }
 
-    /// Sets all counters to zero.
     fn forget(&self) {
         for total in [
             &self.timeouts,
@@ -102,7 +100,6 @@ pub(super) struct Before {
 const ANY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 impl Fixture {
-    /// Starts all parts for `arm`.
     pub(super) async fn start(
         arm: Profile,
         link: &LinkSpec,

@@ -26,13 +26,11 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Returns the number of requests in progress.
     pub(super) fn outstanding(&self) -> u64 {
         self.begun - self.failed - self.times.len() as u64
     }
 }
 
-/// A tally that the requests update.
 pub(super) type SharedTally = Arc<Mutex<Tally>>;
 
 pub(super) async fn request(to: SocketAddr, bytes: u64, tally: SharedTally) {

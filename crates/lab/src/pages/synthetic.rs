@@ -58,7 +58,6 @@ enum Kind {
     Image,
 }
 
-/// An object of a page.
 struct Made {
     host: usize,
     kind: Kind,
@@ -128,7 +127,6 @@ impl Recipe {
         Outline { label: self.label.clone(), objects: self.make().into_iter().map(object).collect() }
     }
 
-    /// Creates the objects, the document first.
     fn make(&self) -> Vec<Made> {
         let Recipe { objects, hosts, bytes, seed, compute_ms, .. } = self;
         if *objects == 0 {

@@ -16,7 +16,6 @@ use crate::row::Row;
 use crate::statistics::{Interval, below, resampler};
 use crate::text_table;
 
-/// Number of bootstrap resamples for one figure.
 const RESAMPLES: usize = 300;
 
 /// The result of a plan.

@@ -44,7 +44,6 @@ use metric::Metric;
 const USUAL_N: u64 = 10_000;
 /// Default of the same for a quick run.
 const USUAL_QUICK_N: u64 = 1_000;
-/// Maximum number of earlier transactions on a connection.
 const MAX_EARLIER: u32 = 1_000;
 /// Default bytes of a request: those of Gentle Aggression section 8.4.1.
 const USUAL_REQUEST: u32 = 40;

@@ -129,7 +129,6 @@ impl Real {
     }
 }
 
-/// Measurements of a contestant.
 #[derive(Debug, Default)]
 pub(crate) struct Measured {
     /// Times of successful requests, ms.
@@ -144,7 +143,6 @@ pub(crate) struct Measured {
     pub(crate) beside: Option<(u64, u64)>,
 }
 
-/// A running contestant.
 struct Fixture<'a> {
     real: &'a Real,
     contestant: &'a Contestant,

@@ -90,7 +90,6 @@ struct Process {
     ticks: u64,
 }
 
-/// Returns all visible processes.
 fn table() -> HashMap<u32, Process> {
     let Ok(entries) = fs::read_dir("/proc") else { return HashMap::new() };
     let read = |entry: fs::DirEntry| {

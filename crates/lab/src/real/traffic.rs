@@ -108,7 +108,6 @@ impl Body for Dots {
     }
 }
 
-/// Requests of the load.
 #[derive(Clone, Debug)]
 pub(super) struct Asked {
     pub(super) to: SocketAddr,

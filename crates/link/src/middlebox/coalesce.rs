@@ -109,7 +109,6 @@ mod tests {
     use alloc::vec::Vec;
     use brisk_wire::{Flags, Instant, Options};
 
-    /// Returns `count` adjacent segments.
     fn burst(count: u32) -> Vec<Sample> {
         (0..count).map(|i| Sample { seq: 1001 + 500 * i, ..Sample::data() }).collect()
     }

@@ -15,7 +15,6 @@ use alloc::sync::Arc;
 use brisk_wire::{Flags, SeqNum, four_tuple};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// Maximum number of connections in the table.
 const ROOM: usize = 4096;
 /// Maximum number of slots that are searched for a connection.
 const PROBES: usize = 32;

@@ -72,7 +72,6 @@ impl Tcp {
         write_u32(ip, self.header + 8, ack);
     }
 
-    /// Returns the window field of the header.
     pub(crate) fn window(self, ip: &[u8]) -> u16 {
         read_u16(ip, self.header + 14)
     }
@@ -88,7 +87,6 @@ impl Tcp {
         self.seq(ip).wrapping_add(self.payload_len() as u32).wrapping_add(control)
     }
 
-    /// Returns the bytes of all options, padding included.
     pub(crate) fn option_bytes(self, ip: &[u8]) -> &[u8] {
         ip.get(self.header + 20..self.payload).unwrap_or_default()
     }
@@ -123,7 +121,6 @@ impl Tcp {
     }
 }
 
-/// Writes the length of the packet into its IP header.
 pub(crate) fn write_length(ip: &mut [u8]) {
     match ip.first().map(|byte| byte >> 4) {
         Some(4) => write_u16(ip, 2, ip.len().min(65_535) as u16),
@@ -137,7 +134,6 @@ pub(crate) fn mend(ip: &mut [u8]) {
     fill_checksums(ip);
 }
 
-/// Returns the ECN field of an IP packet.
 pub(crate) fn ecn(ip: &[u8]) -> Option<Ecn> {
     let (&first, &second) = (ip.first()?, ip.get(1)?);
     match first >> 4 {

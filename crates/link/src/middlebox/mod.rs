@@ -165,7 +165,6 @@ impl<P: Parcel> Middlebox<P> {
         self.coalesce.as_ref().and_then(Coalesce::deadline)
     }
 
-    /// Releases the held packet.
     pub(crate) fn release(&mut self) -> Option<P> {
         self.coalesce.as_mut().and_then(Coalesce::release)
     }

@@ -62,7 +62,6 @@ pub(super) fn pass(ip: &mut Vec<u8>, tcp: Tcp, way: Way, seed: u64, flows: &Flow
     None
 }
 
-/// A segment from the proxy.
 struct Bare {
     seq: u32,
     ack: u32,

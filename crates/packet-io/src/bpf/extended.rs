@@ -95,7 +95,6 @@ const XDP_DATA: i16 = 0;
 const XDP_END: i16 = 4;
 const XDP_QUEUE: i16 = 16;
 const ETHERNET_HEADER: u32 = 14;
-/// Offset of the protocol in an Ethernet header.
 const ETHERNET_PROTOCOL: u32 = 12;
 
 impl Instruction {

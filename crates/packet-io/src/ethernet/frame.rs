@@ -5,7 +5,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::headers::{fold, sum};
 
-/// A hardware address.
 pub(crate) type Mac = [u8; 6];
 
 /// Length of an Ethernet header: destination, source, type.
@@ -31,7 +30,6 @@ const OVERRIDE: u8 = 0x20;
 const MAX_HOPS: u8 = 255;
 const IPV6_HEADER: usize = 40;
 
-/// Payload of a received frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Payload<'a> {
     /// An IP packet for the stack.

@@ -7,7 +7,6 @@ use crate::ast::{Action, EcnBits, IcmpPacket, Prefix, TcpPacket};
 use crate::error::ScriptError;
 use crate::tcp_option::{Cookie, Echo, TcpOption};
 
-/// Parses the packet after `<`.
 pub(super) fn arriving(cursor: &mut Cursor<'_>) -> Result<Action, ScriptError> {
     let mut ahead = *cursor;
     let mut prefix = prefix(&mut ahead)?;

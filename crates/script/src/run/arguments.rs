@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use super::names;
 use crate::ast::{Argument, Call};
 
-/// Maximum number of bytes in one call of a script.
 const MAX_BYTES: usize = 1 << 28;
 
 /// The reason why a call cannot be made, or its unexpected result.

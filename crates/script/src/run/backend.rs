@@ -49,10 +49,8 @@ fn option_area(packet: &[u8]) -> Option<&[u8]> {
 
 /// A TCP with a clock. Times are microseconds since the start of the script.
 pub(super) trait Backend {
-    /// Returns the sockets of this TCP.
     fn system(&self) -> Arc<dyn System>;
 
-    /// Returns the current time.
     fn now(&self) -> i64;
 
     /// Returns the microseconds since 1970 at the start of the script.

@@ -157,7 +157,6 @@ pub(crate) fn seen_line(seen: &Seen, direction: char) -> String {
     line
 }
 
-/// Formats the expectation as a script line.
 pub(crate) fn expected_line(time: &str, direction: char, packet: &TcpPacket) -> String {
     let mut line = format!("{time} {direction} ");
     write_prefix(&mut line, packet.prefix.flow.as_deref().unwrap_or(""), packet.prefix.ecn);

@@ -9,10 +9,8 @@ use crate::ast::Prefix;
 use crate::settings::Settings;
 use crate::tcp_option::Echo;
 
-/// First port of the remote hosts.
 const FIRST_PORT: u16 = 33_000;
 
-/// One connection of the script.
 #[derive(Clone, Debug)]
 pub(crate) struct Flow {
     pub(crate) name: String,

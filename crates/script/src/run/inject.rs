@@ -12,7 +12,6 @@ use super::stream::{self, Blocks};
 use crate::ast::{EcnBits, IcmpPacket, TcpPacket};
 use crate::tcp_option::{Cookie, Echo, TcpOption};
 
-/// Maximum length of the options in a TCP header, bytes.
 const OPTION_SPACE: usize = 40;
 /// Index of the payload byte that `[spoiled]` changes.
 const SPOILED_BYTE: usize = 10;

@@ -37,7 +37,6 @@ use ours::Virtual;
 /// How long the runner waits for a packet with the time `*`: longer than any timer of TCP.
 const PATIENCE: i64 = 4 * 3600 * 1_000_000;
 
-/// Runs a parsed script.
 pub(crate) fn run(
     file: &str,
     script: &Script,
@@ -375,7 +374,6 @@ impl Runner<'_> {
         (self.note)(format!("{} print {}", seconds(self.backend.now()), values.join(" ")));
     }
 
-    /// Waits for a packet and compares it.
     fn expect(&mut self, event: &Event, packet: &TcpPacket, due: Due) -> Result<(), ScriptError> {
         let tolerance = self.settings.tolerance;
         let (line, latest) = (event.line, due.to + tolerance + self.backend.lateness(due.to - self.last));

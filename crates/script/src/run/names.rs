@@ -5,7 +5,6 @@ pub(super) fn number(name: &str) -> Option<i64> {
     known.into_iter().flatten().find(|(known, _)| *known == name).map(|(_, number)| i64::from(*number))
 }
 
-/// Returns the name of an error number.
 pub(super) fn errno(number: i32) -> &'static str {
     ERRNOS.iter().find(|(_, known)| *known == number).map_or("EUNKNOWN", |(name, _)| name)
 }

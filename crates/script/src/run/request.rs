@@ -98,11 +98,9 @@ pub(super) enum Request {
     },
 }
 
-/// The results of a call.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Reply {
     pub(super) value: i64,
-    /// Received data.
     pub(super) bytes: Vec<u8>,
     pub(super) control: Vec<Control>,
     pub(super) flags: i32,
@@ -147,7 +145,6 @@ impl Slot {
         self.lock().is_some()
     }
 
-    /// Waits for the result, at most for `limit`.
     pub(super) fn wait(&self, limit: Duration) {
         let until = Instant::now() + limit;
         let mut answer = self.lock();
@@ -198,7 +195,6 @@ impl Caller {
         self.slot.lock().take()
     }
 
-    /// Makes a call that never blocks.
     pub(super) fn call_at_once(&self, request: Request) -> Answer<Reply> {
         self.system.call(request)
     }

@@ -14,7 +14,6 @@ use brisk_tcp::time::Duration;
 use crate::one_side;
 use crate::pair::Pair;
 
-/// A case whose instructions are counted.
 pub(crate) struct Case {
     pub(crate) name: &'static str,
     /// Number of runs in the first count. The second count has twice as many.

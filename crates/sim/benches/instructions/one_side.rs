@@ -136,7 +136,6 @@ fn groups() -> (Pair, Vec<ConnId>) {
     (pair, open.into_iter().map(|(client, _)| client).collect())
 }
 
-/// Returns the next parity that the server sends.
 fn next_parity(pair: &mut Pair) -> Vec<u8> {
     loop {
         pair.now = pair.server.next_timeout().expect("parities are due");

@@ -45,7 +45,6 @@ impl Pair {
         Pair::of(tcp, tcp, fast_open)
     }
 
-    /// Returns a pair with separate settings for client and server.
     pub(crate) fn of(client: &TcpConfig, server: &TcpConfig, fast_open: bool) -> Pair {
         let keys = fast_open.then(|| KeySource::Fixed { primary: CookieKey::new([7; 16]), backup: None });
         let listen = ListenConfig {

@@ -168,7 +168,6 @@ impl Client {
         }
     }
 
-    /// Opens the connection before the first exchange.
     fn open(&mut self, host: &mut HostView<'_>) {
         match host.connect(self.plan.server, &[], &self.plan.connect) {
             Ok((id, _)) => {

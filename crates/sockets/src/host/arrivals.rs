@@ -139,7 +139,6 @@ impl Host {
         }
     }
 
-    /// Returns the connection between these ends.
     fn conn_of(&mut self, ends: Ends) -> Option<ConnId> {
         let known: Vec<ConnId> = self.sockets().filter_map(|socket| socket.conn()).collect();
         let stack = self.stack().ok()?;

@@ -64,7 +64,6 @@ pub(crate) struct Socket {
     pub(crate) deferred: bool,
     pub(crate) read_shut: bool,
     pub(crate) write_shut: bool,
-    /// True if the connection has ended.
     pub(crate) over: bool,
     /// The pending error, which is returned once.
     pub(crate) error: Option<Errno>,

@@ -10,7 +10,6 @@ use crate::errno::{Answer, Errno};
 /// Bytes that Linux puts into one buffer before it checks the limit of unsent bytes again.
 const MAX_AT_ONCE: usize = 65_536;
 
-/// A write in progress.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Sending<'a> {
     pub(crate) data: &'a [u8],

@@ -52,7 +52,6 @@ struct Inner {
     ended: bool,
 }
 
-/// A blocked caller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Sleeper {
     thread: ThreadId,
@@ -149,7 +148,6 @@ impl VirtualWorld {
         }
     }
 
-    /// Makes all sleepers try again.
     fn wake_sleepers(&self, inner: &mut Inner) {
         if inner.sleepers.is_empty() {
             return;

@@ -17,7 +17,6 @@ pub(super) fn address(arguments: Arguments<'_>, usual: SocketAddr) -> Result<Soc
     address_of(named, usual).map_err(|error| format!("{}: {error}", arguments.call.name))
 }
 
-/// Returns the entries of `msg_control`.
 fn entries<'a>(arguments: Arguments<'a>) -> Result<Option<Vec<&'a Fields>>, Misuse> {
     let list = match field(arguments.message(), "msg_control") {
         None | Some(Argument::Usual) => return Ok(None),

@@ -23,7 +23,6 @@ use crate::settings::Settings;
 /// `tcpi_state` of a socket without a connection.
 const TCP_CLOSE: u8 = 7;
 
-/// The result of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Return {
     /// A value.
@@ -41,7 +40,6 @@ pub(super) struct Scene<'a> {
     pub(super) start_of_day: u64,
 }
 
-/// A descriptor of the script.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Known {
     /// The system's descriptor.

@@ -83,7 +83,6 @@ impl Kernel {
         true
     }
 
-    /// Waits for a packet, at most for `limit`.
     fn wait(&self, limit: Duration) -> Result<(), String> {
         let mut entries = [PollFd::new(&self.device, PollFlags::IN)];
         let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) };

@@ -21,7 +21,6 @@ const CONTROL_ROOM: usize = 1024;
 
 const MAX_EVENTS: usize = 1024;
 
-/// The descriptors of a script.
 pub(super) struct KernelSystem {
     /// Open descriptors, by the script's number.
     table: Mutex<BTreeMap<i32, Arc<OwnedFd>>>,
