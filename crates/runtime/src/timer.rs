@@ -70,7 +70,7 @@ impl Timer {
             self.is_awaited = polled.is_pending();
             match polled {
                 Poll::Pending => return false,
-                // The descriptor of the timer has failed; tokio's timer replaces it.
+                // The descriptor cannot be polled; tokio's timer replaces the system's.
                 Poll::Ready(Err(_)) => (self.source, self.armed) = (Source::tokio(), None),
                 Poll::Ready(Ok(())) if self.armed.take() == Some(deadline) => return true,
                 Poll::Ready(Ok(())) => {}
