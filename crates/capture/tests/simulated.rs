@@ -138,7 +138,7 @@ fn packets_before_damage_or_truncation_are_analysed() {
 fn error_about_a_file_without_packets_is_one_line() {
     let says = |bytes: &[u8]| analyse(bytes).unwrap_err();
     assert!(matches!(
-        says(b"nonsense that is no capture at all, whichever way one looks at it"),
+        says(b"a text that is long enough for a header but is not a capture"),
         CaptureError::Format
     ));
     assert!(matches!(says(b""), CaptureError::Empty | CaptureError::Format));

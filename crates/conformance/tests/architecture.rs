@@ -45,7 +45,7 @@ fn modules_of_a_crate_do_not_depend_on_each_other_in_a_circle() {
 }
 
 #[test]
-fn architecture_names_only_what_exists() {
+fn architecture_names_only_existing_things() {
     let text = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
     let defined = definitions();
     let missing: BTreeSet<String> =

@@ -337,7 +337,7 @@ fn linger_zero_resets_and_linger_waits_for_the_acknowledgement() {
     let before = driver.now();
     assert_eq!(driver.send(fd, &[0; 100], 0), 100);
     assert_eq!(driver.close(fd), 0);
-    assert!((3_000_000..3_000_100).contains(&(driver.now() - before)), "nobody acknowledged");
+    assert!((3_000_000..3_000_100).contains(&(driver.now() - before)), "the peer has not acknowledged");
 }
 
 #[test]
@@ -522,7 +522,7 @@ fn poll_waits_for_the_low_water_mark_and_nonblocking_read_does_not() {
 }
 
 #[test]
-fn shutdown_of_a_socket_without_connection_is_refused_and_noted() {
+fn shutdown_without_a_connection_is_refused_and_recorded() {
     let driver = Driver::new("sysctls=off");
     let fd = driver.socket(libc::SOCK_NONBLOCK);
     let wanted = libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP;

@@ -62,7 +62,7 @@ impl Routes {
         Ok(Routes { socket: rtnetlink()?, number: 0, answer: vec![0; ANSWER_ROOM] })
     }
 
-    /// Returns the next hop from an address of ours to another host; `None` for a local, broadcast or
+    /// Returns the next hop from a local address to another host; `None` for a local, broadcast or
     /// multicast destination.
     ///
     /// # Errors

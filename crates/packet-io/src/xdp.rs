@@ -1,6 +1,6 @@
 //! Native TCP on an address of the host, through AF_XDP (`Documentation/networking/af_xdp.rst`).
 //!
-//! A program at the interface passes the stack's segments to sockets with memory of ours, before the kernel
+//! A program at the interface passes the stack's segments to sockets with memory of brisk, before the kernel
 //! processes them; the kernel gets all other frames. Packets of the stack leave as frames from the same
 //! memory, by this interface only and without the host's firewall, to the next hop in the kernel's tables
 //! (`next_hops`). If the driver supports it, frames are not copied at all. Super-packets do not pass whole:

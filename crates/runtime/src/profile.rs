@@ -486,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_word_or_value_says_what_is_allowed() {
+    fn invalid_word_or_value_reports_the_permitted_ones() {
         let error = Profile::parse("tpc").unwrap_err().to_string();
         assert_eq!(error, "unknown mechanism 'tpc'; did you mean tcp?");
         let error = Profile::parse("fast_open,corective=f2").unwrap_err().to_string();

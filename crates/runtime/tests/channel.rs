@@ -65,7 +65,7 @@ async fn a_tunnel_of_short_queues_carries_data_both_ways_without_loss() {
 }
 
 #[tokio::test]
-async fn packets_that_nobody_reads_hold_back_the_writer() {
+async fn unread_packets_block_the_writer() {
     let (client, to_client, mut from_client) = endpoint(8, "10.0.0.1");
     let (server, to_server, from_server) = endpoint(8, "10.0.0.2");
     carry(from_server, to_client);

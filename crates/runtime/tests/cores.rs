@@ -87,7 +87,7 @@ impl Device for Queue {
     fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut own = lock(&self.own);
         if own.broken {
-            return Poll::Ready(Err(io::Error::new(io::ErrorKind::NotFound, "somebody pulled the plug")));
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::NotFound, "the cable was unplugged")));
         }
         if !own.packets.is_empty() {
             return Poll::Ready(Ok(()));
@@ -369,11 +369,11 @@ async fn loss_of_one_queue_is_reported_to_every_waiting_task() {
     tokio::task::yield_now().await;
     break_queue(&inboxes[1]);
     let error = timeout(LIMIT, waiting).await.unwrap().unwrap().unwrap_err();
-    assert!(error.to_string().contains("somebody pulled the plug"), "{error}");
+    assert!(error.to_string().contains("the cable was unplugged"), "{error}");
     // Every stack reports the error: otherwise half of the connections would wait without end.
     for (_, mut stream) in accepted {
         let error = timeout(LIMIT, stream.read_u8()).await.unwrap().unwrap_err();
-        assert!(error.to_string().contains("somebody pulled the plug"), "{error}");
+        assert!(error.to_string().contains("the cable was unplugged"), "{error}");
     }
     assert!(TcpListener::bind(&server, at("10.0.0.2:81")).is_err());
     timeout(LIMIT, server.wait_idle()).await.unwrap();

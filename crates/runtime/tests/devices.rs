@@ -250,7 +250,7 @@ async fn waiting_main_task_sleeps() {
         polls += 1;
         let looks_different = Waker::from(Arc::new(Forward(cx.waker().clone())));
         let polled = accept.as_mut().poll(&mut Context::from_waker(&looks_different));
-        assert!(polled.is_pending(), "nobody connects");
+        assert!(polled.is_pending(), "no peer connects");
         while ticks.poll_tick(cx).is_ready() {}
         if tokio::time::Instant::now() < until { Poll::Pending } else { Poll::Ready(()) }
     })

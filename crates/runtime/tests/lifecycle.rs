@@ -24,7 +24,7 @@ async fn pair() -> (Endpoint, Endpoint, TcpStream, TcpStream) {
 }
 
 #[tokio::test]
-async fn closing_delivers_what_was_written_and_waits_for_the_peer() {
+async fn closing_delivers_written_data_and_waits_for_the_peer() {
     let (_a, b, mut client, mut accepted) = pair().await;
     accepted.write_all(&[7; 300_000]).await.unwrap();
     let reader = tokio::spawn(async move {

@@ -67,7 +67,7 @@ async fn ten_megabytes_go_both_ways_over_a_lossy_link() {
 }
 
 #[tokio::test]
-async fn a_lossy_link_in_real_time_loses_nothing_of_the_stream() {
+async fn lossy_link_in_real_time_delivers_the_whole_stream() {
     let (a, b) = memory::network(&link("--rtt 4ms --rate 100mbit --loss 2%"), SEED).unwrap();
     let (client, server) = pair(&a, &b).await;
     let data = pattern(1_000_000, 3);
@@ -338,7 +338,7 @@ async fn ipv6_works_as_ipv4_does() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_thousand_short_connections_leave_nothing_behind() {
+async fn thousand_short_connections_leave_no_state() {
     let (a, b) = memory::builders(&link("--rtt 10ms --loss 1%"), SEED);
     let msl = Duration::from_secs(1);
     let [a, b] = [a, b].map(|builder| builder.stack(|stack| stack.msl = msl).build().unwrap());

@@ -36,7 +36,7 @@ pub(crate) struct Lists {
     /// The host of each address, sorted by address.
     pub(crate) by_address: Vec<(Address, usize)>,
     pub(crate) links: Vec<Link<Vec<u8>>>,
-    /// The schedule. Its sources are the directions of the links, the way up first, and then the hosts.
+    /// The schedule. Its sources are the directions of the links, `up` first, and then the hosts.
     pub(crate) schedule: Schedule,
 }
 

@@ -237,7 +237,7 @@ fn figures() {
     for buffer in [0.5, 1.0, 2.0, 8.0] {
         for mbit in [20, 50] {
             println!(
-                "beside CUBIC, {mbit} Mbit/s, {buffer} BDP: {:.3?}",
+                "next to CUBIC, {mbit} Mbit/s, {buffer} BDP: {:.3?}",
                 shares_with_cubic(mbit, buffer, 120, 1)
             );
         }

@@ -77,7 +77,7 @@ fn a_lost_tail_of_any_length_ends_in_a_fast_recovery() {
 fn probes_prevent_timeouts_where_losses_come_in_bursts() {
     // The pattern of Table 4 with the same seeds, at 40 ms, where a probe comes long before the timeout.
     let n = std::env::var("BRISK_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(400u64);
-    println!("{n} transactions each over 40 ms, after:1%,50% on the way down");
+    println!("{n} transactions each over 40 ms, after:1%,50% in the direction down");
     println!(
         "| bytes | arm | timeouts | recoveries | probes | of segments | masked | undone | sent again | mean ms | p99 ms |"
     );

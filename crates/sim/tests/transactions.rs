@@ -30,7 +30,7 @@ fn an_established_connection_takes_one_round_trip() {
 }
 
 #[test]
-fn the_initial_window_of_ten_segments_bounds_what_one_round_trip_carries() {
+fn initial_window_limits_the_data_of_one_round_trip() {
     assert_eq!(run("--rtt 100ms", 14_000, false, 1).completion, ms(200));
     assert_eq!(run("--rtt 100ms", 15_000, false, 1).completion, ms(300));
     assert_eq!(run("--rtt 100ms", 40_000, false, 1).completion, ms(300));

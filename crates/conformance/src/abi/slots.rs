@@ -362,7 +362,7 @@ pub(super) unsafe extern "C" fn getsockopt(
     run(user, |world| unsafe { getsockopt_of_ours(world, fd, level, name, value, len) }) as c_int
 }
 
-/// getsockopt() for a descriptor of ours.
+/// Returns an option of a socket of this library, as getsockopt().
 ///
 /// # Safety
 /// As for the system call.

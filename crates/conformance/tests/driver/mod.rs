@@ -73,7 +73,7 @@ fn library() -> CString {
     let found: Option<PathBuf> =
         dirs.map(|dir| dir.join("libbrisk_conformance.so")).find(|path| path.exists());
     CString::new(
-        found.expect("cargo builds the library beside its tests").into_os_string().into_encoded_bytes(),
+        found.expect("cargo builds the library next to its tests").into_os_string().into_encoded_bytes(),
     )
     .unwrap()
 }

@@ -244,9 +244,9 @@ fn of_brisk_servers() -> Vec<Row> {
     let own_fast = [FAST, Setup::Own { fast_open: true }];
     vec![
         row("receive", "bulk into the stack", Work::Upload, tun, AtLeast(1.15)),
-        row("receive-bytes", "receive, ours in its packets", Work::Delivery, tun, None),
+        row("receive-bytes", "receive, brisk without a copy", Work::Delivery, tun, None),
         row("send", "bulk out of the stack", Work::Download, tun, AtLeast(1.2)),
-        row("send-bytes", "send, ours from where it lies", Work::Handover, tun, None),
+        row("send-bytes", "send, brisk without a copy", Work::Handover, tun, None),
         row("rr1", "100 B, 5 kB, one at a time", RR1, tun, AtLeast(1.35)),
         row("rr1-tfo", "the same, Fast Open", RR1, fast, AtLeast(1.3)),
         row("rr64", "100 B, 5 kB, 64 at a time", RR64, tun, AtLeast(1.6)),

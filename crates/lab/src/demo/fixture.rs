@@ -215,7 +215,7 @@ fn hop_device() -> io::Result<(Builder, Attached)> {
 fn udp_address(attached: &Attached) -> io::Result<SocketAddr> {
     match attached {
         Attached::Udp { local } => Ok(*local),
-        Attached::Native { .. } => Err(io::Error::other("the hop's device is no UDP socket")),
+        Attached::Native { .. } => Err(io::Error::other("the tunnel's device is not a UDP socket")),
     }
 }
 

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stripped_option_is_gone_and_the_rest_is_untouched() {
+    fn stripped_option_is_removed_and_nothing_else_changes() {
         for syn in [fast_open_syn(), fast_open_syn().over_v6()] {
             let out = syn.travel_up("--middlebox strip-option:34").remove(0);
             let options = Options { fast_open: None, ..syn.options.clone() };

@@ -57,7 +57,7 @@ fn on_a_cable(body: impl AsyncFnOnce(EthernetDevice) + Send) {
     namespace.run(run).unwrap();
 }
 
-/// Returns the next TCP packet, after a check that it is for an address of ours.
+/// Returns the next TCP packet, after a check that it is for an address of the device.
 async fn next_tcp(device: &mut EthernetDevice) -> (Tcp, Vec<u8>, RxMeta) {
     loop {
         poll_fn(|cx| device.poll_readable(cx)).await.unwrap();

@@ -1,4 +1,4 @@
-//! The filter of a packet socket: accepts TCP to ports of ours, and ICMP errors. It is a program of classic
+//! The filter of a packet socket: accepts TCP to the stack's ports, and ICMP errors. It is a program of classic
 //! BPF (`Documentation/networking/filter.rst`), generated for one kind of link and one set of ports.
 
 use std::net::IpAddr;

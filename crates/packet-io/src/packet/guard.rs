@@ -85,7 +85,7 @@ impl Guards {
         }
     }
 
-    /// Returns the ports for connections of ours.
+    /// Returns the ports for connections of the stack.
     pub(crate) fn ports(&self) -> Option<RangeInclusive<u16>> {
         let more = u16::try_from(self.own.len().checked_sub(1)?).ok()?;
         Some(self.first..=self.first + more)

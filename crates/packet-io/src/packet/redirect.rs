@@ -1,5 +1,5 @@
 //! Redirection, the fast path to an address of the host. The kernel moves the stack's packets from the
-//! interface to a TUN device of ours, and moves packets that the stack writes to the TUN to the interface's
+//! interface to a TUN device of brisk, and moves packets that the stack writes to the TUN to the interface's
 //! neighbours.
 //!
 //! Two small programs do this, one at the interface and one at the TUN. Super-packets pass whole in both

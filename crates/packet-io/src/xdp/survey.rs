@@ -14,7 +14,7 @@ use crate::privileges::OpenError;
 /// See [`survey`].
 #[derive(Debug)]
 pub struct Survey {
-    /// Reason why the kernel does not accept a socket or program of ours, if so.
+    /// Reason why the kernel does not accept a socket or program, if so.
     pub refused: Option<OpenError>,
     /// Number of an XDP program that is attached to the interface, which excludes `xdp:`. Programs of brisk
     /// end with their process, so this program belongs to a running process, or another tool has left it (`ip

@@ -92,7 +92,7 @@ fn opened(options: XdpOptions) -> Option<Opened> {
     }
 }
 
-/// Returns the next TCP packet for a port of ours.
+/// Returns the next TCP packet for a port of the device.
 async fn next_tcp(device: &mut dyn Device, port: u16) -> (Tcp, Vec<u8>, RxMeta) {
     loop {
         poll_fn(|cx| device.poll_readable(cx)).await.unwrap();
@@ -112,7 +112,7 @@ fn send(device: &mut dyn Device, packet: &[u8], tx: TxMeta) {
     device.flush().unwrap();
 }
 
-/// Returns a segment of ours to the sender of `to`.
+/// Returns a segment of the device to the sender of `to`.
 fn answer(to: &Tcp, flags: u8, seq: u32) -> Tcp {
     let ack = to.seq.wrapping_add(u32::from(to.flags & 2 != 0) + to.payload.len() as u32);
     let ports = (to.ports.1, to.ports.0);

@@ -107,7 +107,7 @@ fn runtime_that_ends_under_an_endpoint_fails_every_wait() {
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert_eq!(tasks.try_join_next().map(drop), None, "all wait");
         of_endpoint.shutdown_background();
-        let ended = timeout(LIMIT, tasks.join_all()).await.expect("nobody waits for ever");
+        let ended = timeout(LIMIT, tasks.join_all()).await.expect("a task waits without end");
         timeout(LIMIT, b.wait_idle()).await.expect("nothing moves any more");
         assert!(a.connect(server_address()).await.is_err() && b.close(LIMIT).await <= 2);
         ended.into_iter().map(|result| result.unwrap_err().to_string()).collect::<Vec<_>>()
