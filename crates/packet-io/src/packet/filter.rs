@@ -1,5 +1,5 @@
-//! The filter of a packet socket: accepts TCP to the stack's ports, and ICMP errors. It is a program of classic
-//! BPF (`Documentation/networking/filter.rst`), generated for one kind of link and one set of ports.
+//! The filter of a packet socket: accepts TCP to the stack's ports, and ICMP errors. It is a program of
+//! classic BPF (`Documentation/networking/filter.rst`), generated for one kind of link and one set of ports.
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
