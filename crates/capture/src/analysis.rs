@@ -1,8 +1,8 @@
 //! Analysis of all connections of a capture.
 //!
 //! Memory is bounded: at most `MAX_CONNECTIONS` connections are open at a time, `MAX_OPEN` of their packets
-//! are remembered and `MAX_KEPT` exchanges are kept. Above the first two limits the connections that have
-//! been idle longest are closed; above the third, every second exchange is dropped.
+//! are stored and `MAX_KEPT` exchanges are kept. Beyond the first two limits the connections that have been
+//! idle longest are closed; beyond the third, every second exchange is dropped.
 
 use std::collections::HashMap;
 use std::io::Read;
@@ -15,15 +15,14 @@ use crate::reader::{CaptureError, read};
 use crate::segment::{Kind, Segment, parse};
 use crate::train::Losses;
 
-/// Maximum number of connections that are open at a time.
 const MAX_CONNECTIONS: usize = 65_536;
-/// Maximum number of packets, over all connections, whose fate may still change.
+/// Maximum number of packets, over all connections, that may still become lost or delivered.
 const MAX_OPEN: usize = 2_000_000;
 /// Maximum number of exchanges, and of round-trip times, that are kept.
 const MAX_KEPT: usize = 100_000;
 /// Maximum number of sources whose IP identifications are watched.
 const MAX_SOURCES: usize = 65_536;
-/// If one part of the path has a smaller share of the round-trip time, the capture was made at that end.
+/// If a part of the path has less than this share of the round-trip time, the capture was made at that end.
 const AT_THE_END: f64 = 0.15;
 
 /// Where the capture was made.
@@ -34,7 +33,7 @@ pub enum Side {
     Client,
     /// At the servers.
     Server,
-    /// Between them.
+    /// Between the clients and the servers.
     Between,
     /// Unknown: the capture has no complete handshake without a repeated SYN or SYN-ACK.
     Unknown,
@@ -70,21 +69,21 @@ pub struct Analysis {
     pub down: Losses,
     /// Losses from the clients to the servers.
     pub up: Losses,
-    /// True if the IP identifications show the losses before the capture point. These include losses at the
-    /// end of a burst and lost acknowledgements.
+    /// True if the IP identifications show the losses before the capture point, including losses at the end
+    /// of a burst and lost acknowledgements.
     pub by_identification: bool,
     /// Bytes that were acknowledged but are not in the capture.
     pub unseen_bytes: u64,
     /// Number of exchanges.
     pub exchanges_seen: u64,
-    /// The exchanges that are kept: all of them, or every second, fourth, … one.
+    /// The exchanges that are kept: all, or every second, every fourth, and so on.
     #[serde(skip)]
     pub exchanges: Vec<Exchange>,
     /// Payload of the largest segment.
     pub segment_size: u32,
 }
 
-/// Reads a capture. Packets behind damage, or cut off, are left out and reported in [`Analysis::stopped`].
+/// Reads a capture. Packets behind damage or truncation are omitted and reported in [`Analysis::stopped`].
 ///
 /// # Errors
 /// [`CaptureError`] if the file cannot be read or has no TCP segment.
@@ -115,7 +114,7 @@ struct Open {
     interface: u32,
 }
 
-/// Every `stride`-th of the pushed values.
+/// Every `stride`-th of the added values.
 #[derive(Default)]
 struct Kept<T> {
     kept: Vec<T>,
@@ -141,7 +140,7 @@ impl<T> Kept<T> {
     }
 }
 
-/// Counts that show whether a host numbers the packets of all its connections with one counter.
+/// Counters that show whether a host numbers the packets of all its connections with one counter.
 #[derive(Default)]
 struct Numbering {
     last: Option<(Ends, u16)>,
@@ -273,7 +272,7 @@ impl Table {
 
     fn finish(mut self) -> Analysis {
         let mut open: Vec<Ends> = self.open.keys().copied().collect();
-        // The order is the same in every run.
+        // The sort makes the order the same in every run.
         open.sort();
         open.into_iter().for_each(|ends| self.close(ends));
         let sums = self.sums;
@@ -314,7 +313,7 @@ fn client_of(segment: &Segment) -> SocketAddr {
 }
 
 /// Returns the losses of one direction. A capture at the sender normally shows no loss before the capture
-/// point, and one at the receiver none beyond it. If it does show such losses, both parts count.
+/// point, and a capture at the receiver none beyond it. If it shows such losses, both parts count.
 fn path(before: &Losses, beyond: &Losses, at_sender: bool, at_receiver: bool) -> Losses {
     match (at_sender && before.lost == 0, at_receiver && beyond.lost == 0) {
         (true, _) => *beyond,

@@ -5,11 +5,11 @@ use serde::Serialize;
 use crate::direction::Direction;
 use crate::segment::Segment;
 
-/// A handshake with a longer round-trip time, ns, is ignored.
+/// Maximum round-trip time of a handshake, ns; handshakes with a longer one are ignored.
 const LONGEST_ROUND_TRIP: u64 = 10_000_000_000;
 
-/// A request and its response: the client's bytes up to the server's first byte, and the server's bytes up to
-/// the client's next byte.
+/// A request and its response. The request is the client's bytes up to the server's first byte; the response
+/// is the server's bytes up to the client's next byte.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Exchange {
     /// Bytes from the client.
@@ -18,10 +18,10 @@ pub struct Exchange {
     pub response: u64,
     /// True for the first exchange of a connection whose handshake is in the capture.
     pub fresh: bool,
-    /// Round-trip time of its connection, ns, if it could be measured.
+    /// Round-trip time of the connection, ns, if it could be measured.
     pub round_trip: Option<u64>,
-    /// Time from its first packet (the SYN, if `fresh`) to the last byte of the response at the capture
-    /// point, ns.
+    /// Time from the first packet of the exchange (the SYN, if `fresh`) to the last byte of the response at
+    /// the capture point, ns.
     pub took: u64,
 }
 
@@ -74,7 +74,6 @@ pub struct Connection {
     current: Current,
 }
 
-/// The exchange in progress.
 #[derive(Clone, Copy, Debug, Default)]
 struct Current {
     began: u64,
@@ -105,7 +104,7 @@ impl Connection {
     }
 
     /// Returns the round-trip time, ns: that of the handshake, or the sum of the minimum times to an
-    /// acknowledgement in both directions. Saturates.
+    /// acknowledgement in both directions.
     pub fn round_trip(&self) -> Option<u64> {
         let echoes = || Some(self.directions[0].min_echo?.saturating_add(self.directions[1].min_echo?));
         self.handshake.parts().map(|parts| parts.server.saturating_add(parts.client)).or_else(echoes)

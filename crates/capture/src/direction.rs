@@ -5,21 +5,21 @@ use crate::train::{BURST_GAP, Losses, Train};
 
 /// Maximum number of gaps in the sequence numbers that are remembered at a time.
 const MAX_HOLES: usize = 256;
-/// A larger gap in the IP identifications means that the sender counts in another way.
+/// Maximum gap in the IP identifications; after a larger gap the sender is assumed to count differently.
 const MAX_MISSING: u16 = 128;
-/// Without a round-trip time: a segment that is later than this, ns, is a retransmission and not merely
-/// reordered.
+/// Used without a round-trip time: a segment that is later than this, ns, is a retransmission and not a
+/// reordered segment.
 const USUAL_REORDERING: u64 = 5_000_000;
 
-/// Bytes that have not been seen, although later ones have.
+/// Bytes that are missing in the capture, although later bytes are present.
 #[derive(Clone, Copy, Debug)]
 struct Hole {
     start: u64,
     end: u64,
     at: u64,
-    /// TSval of the segment behind it.
+    /// TSval of the segment behind the gap.
     ts: Option<u32>,
-    /// Number, in the train, of its first packet.
+    /// Number, in the train, of the first missing packet.
     first: u64,
     packets: u64,
 }
@@ -45,9 +45,9 @@ pub struct Direction {
     by_identification: Train,
     holes: Vec<Hole>,
     identification: Identification,
-    /// End of the data of a SYN, until an acknowledgement covers them.
+    /// End of the data of a SYN, until an acknowledgement covers it.
     on_syn: Option<u64>,
-    /// A segment that was sent once and is not yet acknowledged: its end and its time.
+    /// A segment that was sent once and is not yet acknowledged: its end, and the time when it was sent.
     timed: Option<(u64, u64)>,
     /// Minimum time to an acknowledgement, ns.
     pub min_echo: Option<u64>,
@@ -59,13 +59,13 @@ pub struct Direction {
     pub unseen: u64,
 }
 
-/// Losses of a direction, seen from the capture point.
+/// Losses of a direction, relative to the capture point.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Seen {
     /// Losses beyond the capture point, of data segments.
     pub beyond: Losses,
-    /// Losses before it: of all packets if the sender counts them in the IP header, otherwise of data
-    /// segments.
+    /// Losses before the capture point: of all packets if the sender counts packets in the IP header,
+    /// otherwise of data segments.
     pub before: Losses,
     /// True if `before` comes from the IP header.
     pub by_identification: bool,
@@ -145,12 +145,13 @@ impl Direction {
         }
     }
 
-    /// Returns the number of packets whose fate may still change.
+    /// Returns the number of packets that may still become lost or delivered.
     pub fn open(&self) -> usize {
         self.beyond.open() + self.by_sequence.open() + self.by_identification.open()
     }
 
-    /// Returns the losses. `shared`: this sender uses one counter of identifications for several connections.
+    /// Returns the losses. `shared` is true if this sender uses one counter of identifications for several
+    /// connections.
     pub fn finish(self, shared: bool) -> Seen {
         let Identification { regular, irregular, .. } = self.identification;
         let by_identification = !shared && regular >= 3 && irregular * 20 <= regular;
@@ -177,7 +178,7 @@ impl Direction {
         self.holes.push(Hole { start, end, at: segment.at, ts: segment.ts, first, packets });
     }
 
-    /// Fills a gap with bytes that arrive late. Returns false if none of them was missing.
+    /// Fills a gap with bytes that arrive late. Returns false if none of these bytes was missing.
     fn fill(&mut self, start: u64, end: u64, segment: &Segment, round_trip: Option<u64>) -> bool {
         let Some(index) = self.holes.iter().position(|hole| hole.start < end && start < hole.end) else {
             return false;
@@ -283,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_that_is_sent_again_was_lost_unless_the_receiver_has_it_twice() {
+    fn retransmitted_segment_was_lost_unless_a_dsack_reports_it() {
         let mut direction = Direction::default();
         for (at, seq) in [(0, 0), (0, 1000), (0, 2000), (200, 2000)] {
             direction.sent(&segment(at, seq, 1000), None);
@@ -296,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn gap_filled_a_round_trip_later_was_lost_and_one_filled_at_once_not() {
+    fn gap_is_a_loss_only_if_filled_a_round_trip_later() {
         for (filled_at, lost) in [(100, 2), (1, 0)] {
             let mut direction = Direction::default();
             for (at, seq) in [(0, 0), (0, 3000), (filled_at, 1000), (filled_at, 2000)] {
@@ -309,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn timestamps_tell_late_from_lost_sooner_than_time_does() {
+    fn timestamps_distinguish_late_from_lost_segments() {
         let at = |at, seq, ts| Segment { ts: Some(ts), ..segment(at, seq, 1000) };
         for (ts, lost) in [(7, 0), (9, 1)] {
             let mut direction = Direction::default();
@@ -351,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn loss_before_the_first_number_shows_in_the_bytes() {
+    fn loss_before_the_first_identification_shows_in_the_sequence() {
         let id = |at, seq, len, id| Segment { ip_id: Some(id), ..segment(at, seq, len) };
         let syn_ack = Segment { syn: true, ..id(0, 99, 0, 0) };
         let rest = [id(50, 2100, 1000, 302), id(51, 3100, 1000, 303), id(52, 4100, 1000, 304)];

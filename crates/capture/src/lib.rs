@@ -4,16 +4,16 @@
 //! | module | content |
 //! |---|---|
 //! | [`reader`] | pcap and pcapng, block by block: memory does not grow with the file |
-//! | [`segment`] | the fields of a packet that are used here; headers suffice, payload may be cut off |
+//! | [`segment`] | the fields of a packet that the analysis uses; headers suffice, payload may be cut off |
 //! | [`train`] | packets of one direction in the order of sending, each marked as lost or not |
 //! | [`direction`] | one direction of a connection: retransmissions, and losses before the capture point |
 //! | [`connection`] | a connection: handshake, round-trip time, exchanges |
 //! | [`analysis`] | all connections of a capture together |
 //!
-//! A loss shows in one of two ways. *Beyond* the capture point: a segment that was captured is sent again,
-//! and no DSACK reports it as a duplicate (RFC 2883). *Before* it: there is a gap in the sequence numbers
-//! that is filled late, or a gap in the IP identifications where the sender counts its packets with them (RFC
-//! 6864 permits this; Linux does it).
+//! The capture shows a loss in one of two ways. *Beyond* the capture point: a captured segment is sent again,
+//! and no DSACK reports it as a duplicate (RFC 2883). *Before* the capture point: a gap in the sequence
+//! numbers is filled late, or the IP identifications have a gap, if the sender increments them by one per
+//! packet (RFC 6864 permits this; Linux does it).
 
 #![forbid(unsafe_code)]
 

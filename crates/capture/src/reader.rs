@@ -1,5 +1,5 @@
-//! Reads the blocks of a capture file. Memory is bounded by [`LONGEST_BLOCK`], whatever lengths the file
-//! declares.
+//! Reads the blocks of a capture file. Memory is bounded by [`LONGEST_BLOCK`], regardless of the lengths that
+//! the file declares.
 
 use std::io::Read;
 
@@ -11,10 +11,9 @@ use thiserror::Error;
 pub const LONGEST_BLOCK: usize = 1 << 20;
 /// Minimum length of a pcapng block in bytes: its type and two lengths.
 const SHORTEST_BLOCK: u32 = 12;
-/// Maximum number of interfaces of a section that are distinguished.
 const MAX_INTERFACES: usize = 4096;
 
-/// Why a capture cannot be analysed.
+/// Reason why a capture cannot be analysed.
 #[derive(Debug, Error)]
 pub enum CaptureError {
     /// The file cannot be read.
@@ -49,7 +48,7 @@ pub struct Frame<'a> {
     pub original: u32,
 }
 
-/// How much of a file was read.
+/// The amount of a file that was read.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Reading {
     /// Packets read.
@@ -63,11 +62,11 @@ struct Interface {
     linktype: Linktype,
     /// Ticks per second.
     resolution: u64,
-    /// Seconds to add.
+    /// Seconds to add to each time.
     offset: i64,
 }
 
-/// State that blocks leave for later blocks.
+/// State from earlier blocks that later blocks need.
 #[derive(Default)]
 struct State {
     /// Interfaces of the current section.
@@ -81,7 +80,7 @@ struct State {
     last: u64,
 }
 
-/// Calls `frame` with every packet of a capture. Packets behind damage are left out and reported in
+/// Calls `frame` with every packet of a capture. Packets behind damage are omitted and reported in
 /// [`Reading::stopped`].
 ///
 /// # Errors
@@ -204,7 +203,7 @@ impl State {
                 })
             }
             Block::SimplePacket(packet) => {
-                // The packet has no time; the time of the previous packet keeps the order.
+                // The packet has no time. The time of the previous packet keeps the order.
                 let interface = self.interfaces.first()?;
                 Some(Frame {
                     at: self.last,
@@ -227,7 +226,7 @@ impl Interface {
     }
 }
 
-/// Keeps the I/O error that the parser reports without its cause.
+/// Stores the I/O error, because the parser reports it without its cause.
 struct Watched<R> {
     input: R,
     failed: Option<std::io::Error>,

@@ -33,7 +33,7 @@ pub struct Segment {
     pub fin: bool,
     /// True if RST is set.
     pub rst: bool,
-    /// Bytes of payload on the wire, also if fewer were captured.
+    /// Bytes of payload on the wire, even if fewer were captured.
     pub len: u32,
     /// The MSS option of a SYN.
     pub mss: Option<u16>,
@@ -50,7 +50,7 @@ pub enum Kind {
     Tcp(Segment),
     /// TCP whose header is cut off or damaged, or a fragment.
     Unreadable,
-    /// Something else.
+    /// Any other packet.
     Other,
 }
 

@@ -4,11 +4,11 @@ use std::collections::VecDeque;
 
 use serde::Serialize;
 
-/// A longer pause, ns, ends a burst: a loss after it does not continue a run of losses before it.
+/// Pause, ns, that ends a burst: a loss after the pause does not continue a run of losses before it.
 pub const BURST_GAP: u64 = 2_000_000;
-/// Maximum number of packets whose fate may still change.
+/// Maximum number of packets that may still become lost or delivered.
 const MAX_OPEN: usize = 4096;
-/// After this time, ns, a packet's fate is final.
+/// Time, ns, after which the state of a packet is final.
 const SETTLED_AFTER: u64 = 20_000_000_000;
 
 /// Losses and their runs, with the two probabilities of the link grammar's `after:` model: for a packet that
@@ -19,9 +19,9 @@ pub struct Losses {
     pub packets: u64,
     /// Packets lost.
     pub lost: u64,
-    /// Packets that followed a lost one in the same burst.
+    /// Packets that followed a lost packet in the same burst.
     pub after_lost: u64,
-    /// Packets lost that followed a lost one in the same burst.
+    /// Lost packets that followed a lost packet in the same burst.
     pub lost_after_lost: u64,
 }
 
@@ -31,8 +31,8 @@ impl Losses {
         share(self.lost, self.packets)
     }
 
-    /// Returns the probability of loss after a lost packet of the same burst; the rate if no packet followed
-    /// one.
+    /// Returns the probability of loss after a lost packet of the same burst. If no packet followed a lost
+    /// one, returns the rate.
     pub fn continues(&self) -> f64 {
         if self.after_lost == 0 { self.rate() } else { share(self.lost_after_lost, self.after_lost) }
     }
@@ -42,7 +42,7 @@ impl Losses {
         share(self.lost.saturating_sub(self.lost_after_lost), self.packets.saturating_sub(self.after_lost))
     }
 
-    /// Returns the mean length, in packets, of a run of losses that no end of a burst cuts short.
+    /// Returns the mean length, in packets, of runs of losses that are not cut short by the end of a burst.
     pub fn burst(&self) -> f64 {
         1.0 / (1.0 - self.continues()).max(0.001)
     }
@@ -80,8 +80,8 @@ impl Losses {
         self.lost_after_lost += other.lost_after_lost;
     }
 
-    /// Combines the losses of two consecutive parts of a path whose losses different packets show. Returns
-    /// the packet count of the part that lost more, with losses at the rate of both parts together.
+    /// Combines the losses of two consecutive parts of a path, which were measured with different packets.
+    /// Returns the packet count of the part that lost more, with losses at the rate of both parts together.
     pub fn then(&self, further: &Losses) -> Losses {
         let (most, least) = if self.lost >= further.lost { (self, further) } else { (further, self) };
         if least.lost == 0 {
@@ -96,7 +96,6 @@ fn share(part: u64, of: u64) -> f64 {
     if of == 0 { 0.0 } else { part as f64 / of as f64 }
 }
 
-/// A packet of the train.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
     at: u64,
@@ -108,7 +107,7 @@ struct Mark {
     arrived: bool,
 }
 
-/// The train. Packets whose fate is final leave `open` and are counted in `settled`.
+/// The train. Packets whose state is final leave `open` and are counted in `settled`.
 #[derive(Clone, Debug, Default)]
 pub struct Train {
     open: VecDeque<Mark>,
@@ -124,7 +123,7 @@ impl Train {
         self.push(Mark { at, start, end, lost: false, arrived: false })
     }
 
-    /// Appends a packet that was not captured: it counts as lost until [`Train::found`]. Returns its number.
+    /// Appends a packet that was not captured. It counts as lost until [`Train::found`]. Returns its number.
     pub fn missing(&mut self, at: u64) -> u64 {
         self.push(Mark { at, start: 0, end: 0, lost: true, arrived: false })
     }
@@ -141,7 +140,7 @@ impl Train {
         self.first + self.open.len() as u64 - 1
     }
 
-    /// Marks a missing packet as late and not lost.
+    /// Marks a missing packet as late instead of lost.
     pub fn found(&mut self, number: u64) {
         let index = number.checked_sub(self.first).and_then(|index| usize::try_from(index).ok());
         if let Some(mark) = index.and_then(|index| self.open.get_mut(index)) {
@@ -149,14 +148,15 @@ impl Train {
         }
     }
 
-    /// Marks the packets that carried these bytes before as lost: the bytes are sent again.
+    /// Marks the packets that carried these bytes earlier as lost, because the bytes are sent again.
     pub fn sent_again(&mut self, start: u64, end: u64) {
         for mark in self.open.iter_mut().filter(|mark| mark.start < end && start < mark.end) {
             mark.lost = !mark.arrived;
         }
     }
 
-    /// Processes a DSACK of these bytes: the last of the lost packets that carried them had arrived.
+    /// Processes a DSACK of these bytes: of the packets marked as lost that carried them, the last one had
+    /// arrived.
     pub fn had_arrived(&mut self, start: u64, end: u64) {
         let overlaps = |mark: &&mut Mark| mark.lost && mark.start < end && start < mark.end;
         if let Some(mark) = self.open.iter_mut().rev().find(overlaps) {
@@ -204,7 +204,8 @@ mod tests {
     #[test]
     fn runs_end_with_the_burst() {
         let mut train = Train::default();
-        // The second and third of a burst of four are lost, and the only packet of the next burst.
+        // Of a burst of four, the second and third packets are lost; of the next burst, the only packet is
+        // lost.
         for (at, start) in [(0, 0), (0, 10), (0, 20), (0, 30), (100 * MS, 40)] {
             train.seen(at, start, start + 10);
         }
@@ -231,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn two_parts_of_a_path_lose_what_both_do() {
+    fn losses_of_two_parts_of_a_path_are_combined() {
         let few = Losses { packets: 100, lost: 10, after_lost: 5, lost_after_lost: 1 };
         let many = Losses { packets: 1000, lost: 100, ..few };
         assert_eq!(few.then(&many), Losses { lost: 190, ..many });
@@ -240,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_train_does_not_grow_without_end() {
+    fn train_is_bounded() {
         let mut train = Train::default();
         for i in 0..10_000 {
             train.seen(i, i, i + 1);

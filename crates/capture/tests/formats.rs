@@ -9,7 +9,7 @@ use brisk_capture::{Analysis, CaptureError, analyse};
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Layer {
     Ethernet,
-    /// 802.1Q in 802.1ad.
+    /// A tag of 802.1Q inside a tag of 802.1ad.
     TwoVlans,
     Cooked,
     Cooked2,
@@ -87,8 +87,8 @@ fn segment(v6: bool, from_client: bool, flags: u8, seq: u32, ack: u32, payload: 
     packet
 }
 
-/// Returns packets with their times in milliseconds, captured at the client, 50 ms from the server: 300 bytes
-/// up and 3,000 down. The second segment down is sent twice.
+/// Returns packets with their times in milliseconds. They are captured at the client, 50 ms from the server.
+/// There are 300 bytes up and 3,000 down, and the second segment down is sent twice.
 fn conversation(v6: bool) -> Vec<(u64, Vec<u8>)> {
     let up = |flags, seq, ack, payload| segment(v6, true, flags, seq, ack, payload);
     let down = |flags, seq, ack, payload| segment(v6, false, flags, seq, ack, payload);
@@ -258,7 +258,7 @@ fn sparse_file_of_two_gigabytes_needs_little_memory() {
     let mut counted = Counted { input: &mut file, bytes: 0 };
     let analysis = analyse(&mut counted).unwrap();
     assert!(analysis.stopped.is_some() && analysis.exchanges.len() == 1, "{analysis:?}");
-    assert!(counted.bytes < 16 << 20, "damage is seen where it begins: {} bytes read", counted.bytes);
+    assert!(counted.bytes < 16 << 20, "the reader does not stop at the damage: {} bytes read", counted.bytes);
 }
 
 struct Counted<R> {

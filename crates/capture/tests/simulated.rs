@@ -69,7 +69,7 @@ fn near(value: f64, expected: f64, tolerance: f64) {
 }
 
 #[test]
-fn sizes_round_trip_time_and_side_come_out_exactly() {
+fn sizes_round_trip_time_and_side_are_exact() {
     let exchanges = [Exchange { request: 300, ..Exchange::of(20_000) }, Exchange::of(5_000)];
     for (points, side) in
         [(AT_CLIENT, Side::Client), (AT_SERVER, Side::Server), (&[AT_CLIENT[0], AT_SERVER[0]], Side::Client)]
@@ -87,12 +87,12 @@ fn sizes_round_trip_time_and_side_come_out_exactly() {
 }
 
 #[test]
-fn the_loss_of_single_packets_comes_out_at_either_end() {
+fn loss_of_single_packets_is_measured_at_either_end() {
     for (points, tolerance) in [(AT_SERVER, 0.08), (AT_CLIENT, 0.15)] {
         let (bytes, dropped) = capture("--rtt 40ms --loss down:4%", points, 120, &[Exchange::of(60_000)]);
         let analysis = analysed(&bytes);
-        // SYN-ACKs and FINs are dropped too. At the client a loss at the end of a burst leaves no gap, nor
-        // does a retransmission that is lost again, and this stack sets no IP identification.
+        // SYN-ACKs and FINs are dropped too. In a capture at the client, a loss at the end of a burst leaves
+        // no gap, and neither does the loss of a retransmission; this stack sets no IP identification.
         near(analysis.down.lost as f64, dropped as f64, tolerance);
         near(analysis.down.burst(), 1.04, 0.05);
         assert_eq!(analysis.exchanges.iter().filter(|e| e.response == 60_000).count(), 120);
@@ -100,7 +100,7 @@ fn the_loss_of_single_packets_comes_out_at_either_end() {
 }
 
 #[test]
-fn the_length_of_bursts_comes_out_at_either_end() {
+fn length_of_bursts_is_measured_at_either_end() {
     for points in [AT_SERVER, AT_CLIENT] {
         let (bytes, dropped) =
             capture("--rtt 40ms --loss down:after:2%,50%,2ms", points, 150, &[Exchange::of(60_000)]);
@@ -135,10 +135,10 @@ fn packets_before_damage_or_truncation_are_analysed() {
 }
 
 #[test]
-fn text_without_a_capture_gives_one_line() {
+fn error_about_a_file_without_packets_is_one_line() {
     let says = |bytes: &[u8]| analyse(bytes).unwrap_err();
     assert!(matches!(
-        says(b"nonsense that is no capture at all, whichever way one looks at it"),
+        says(b"a text that is long enough for a header but is not a capture"),
         CaptureError::Format
     ));
     assert!(matches!(says(b""), CaptureError::Empty | CaptureError::Format));

@@ -178,7 +178,7 @@ fn file_that_is_neither_capture_nor_log_is_reported() {
     let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
     refused(&["whatif", "--pcap", manifest], FAILED, &["neither pcap nor pcapng"]);
     refused(&["whatif", "--pcap", env!("CARGO_MANIFEST_DIR")], FAILED, &["cannot be read"]);
-    refused(&["whatif", "--access-log", manifest], FAILED, &["no line of it is like"]);
+    refused(&["whatif", "--access-log", manifest], FAILED, &["no line has the form"]);
 }
 
 #[test]

@@ -149,7 +149,7 @@ fn invalid_command_gives_one_line() {
         (&["run", "nonsense"], 2, "no plan 'nonsense': `brisk lab list` shows them"),
         (&["run", "bad.toml"], 2, "bad, line 2: unknown field `titel`"),
         (&["run", "missing.toml"], 1, "missing.toml: No such file"),
-        (&["run", "small.toml", "--shard", "3/2"], 2, "'3/2' is no shard"),
+        (&["run", "small.toml", "--shard", "3/2"], 2, "'3/2' is not a shard"),
         (
             &["run", "small.toml", "--pages", "pages.jsonl"],
             2,
@@ -235,7 +235,7 @@ fn interrupted_run_continues_where_it_ended() {
     assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
     let output = run.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("interrupted; the same command goes on where this one ended"), "{said}");
+    assert!(said.contains("interrupted; the same command continues here"), "{said}");
     assert!(String::from_utf8_lossy(&output.stdout).contains("lossy"), "what is complete is shown");
     assert!(!place.join("brisk-results/small/page/0-tcp.csv").exists());
     // The page of the plan is small enough to be completed now.

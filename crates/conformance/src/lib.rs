@@ -1,4 +1,4 @@
-//! A C library through which the real packetdrill drives our stack, in virtual time.
+//! A C library through which the original packetdrill controls brisk's stack, in virtual time.
 //!
 //! ```text
 //! LD_PRELOAD=libbrisk_conformance.so packetdrill --so_filename=libbrisk_conformance.so \
@@ -14,8 +14,8 @@
 //! preloaded symbols, and all `unsafe` of both.
 //!
 //! Time is virtual: it advances in `usleep`, by a microsecond with each `gettimeofday`, and from timer to
-//! timer in `netdev_receive`. A blocked caller on another thread really sleeps (packetdrill recognises it by
-//! that), and the clock stops until a woken caller has returned.
+//! timer in `netdev_receive`. A blocked caller on another thread really sleeps, which packetdrill detects,
+//! and the clock stops until a woken caller has returned.
 
 #![deny(unsafe_code)]
 

@@ -2,8 +2,8 @@
 //! `ARCHITECTURE.md` names nothing that does not exist.
 //!
 //! A dependency is a path that starts with `crate::`, `super::` or `self::` (in a `use` line or in other
-//! code) outside tests. Dependencies between a module and its own parents or children do not count: they are
-//! one subject in several files.
+//! code) outside tests. Dependencies between a module and its own parents or children do not count, because
+//! such modules are one subject in several files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 
 use syn::visit::{self, Visit};
 
-/// A dependency that is part of a circle: crate, the module that depends, the module it depends on.
+/// A dependency that is part of a circle: the crate, the dependent module, and the module on which it
+/// depends.
 type Edge = (&'static str, &'static str, &'static str);
 
 /// Known circles. The list may only become shorter: an entry that is not part of a circle fails the test.
@@ -44,7 +45,7 @@ fn modules_of_a_crate_do_not_depend_on_each_other_in_a_circle() {
 }
 
 #[test]
-fn architecture_names_only_what_exists() {
+fn architecture_names_only_existing_things() {
     let text = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
     let defined = definitions();
     let missing: BTreeSet<String> =
@@ -67,7 +68,7 @@ fn circle_is_found_and_a_parent_is_not_one() {
 }
 
 #[test]
-fn names_in_backticks_are_taken_apart() {
+fn names_in_backticks_are_extracted() {
     let names =
         quoted("`send/{rto,rack}.rs` and `Room::permits(origin, len)`, not ```x_y```, `--flag`, `tcp`");
     assert_eq!(names, ["send/rto.rs", "send/rack.rs", "Room::permits"]);

@@ -8,7 +8,7 @@ fn library() -> PathBuf {
     let program = std::env::current_exe().unwrap();
     let dirs = program.ancestors().skip(1).take(2);
     let found = dirs.map(|dir| dir.join("libbrisk_conformance.so")).find(|path| path.exists());
-    found.expect("cargo builds the library beside its tests")
+    found.expect("cargo builds the library next to its tests")
 }
 
 fn compile(to: &Path) -> Result<(), String> {

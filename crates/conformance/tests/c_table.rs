@@ -11,7 +11,7 @@ const MSG_ZEROCOPY: i32 = 0x400_0000;
 const TCP_NOTSENT_LOWAT: i32 = 25;
 
 #[test]
-fn msg_eor_keeps_records_apart_and_other_writes_are_joined() {
+fn msg_eor_separates_records_and_other_writes_are_joined() {
     let (driver, fd, _) = established("sysctls=off");
     driver.set_int(fd, libc::SOL_TCP, libc::TCP_NODELAY, 1);
     // The window is full: further data waits and could be joined.
@@ -43,7 +43,7 @@ fn tcp_inq_reports_the_remaining_bytes() {
 }
 
 #[test]
-fn stamps_of_sent_bytes_and_completions_come_through_the_error_queue() {
+fn error_queue_reports_time_stamps_and_completions() {
     let (driver, fd, _) = established("sysctls=off");
     // TX_SOFTWARE, SOFTWARE, OPT_ID, TX_ACK, OPT_TSONLY.
     driver.set_int(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPING, 1 << 1 | 1 << 4 | 1 << 7 | 1 << 9 | 1 << 11);
@@ -182,7 +182,7 @@ fn tcp_inq_and_ioctl_report_the_end_of_the_stream() {
     driver.arrive(Segment { seq: 1, ack: 1, flags: ACK | PSH, ..Segment::default() }, &[7; 100]);
     assert_eq!(driver.ioctl(fd, libc::FIONREAD), 100);
     driver.arrive(Segment { seq: 101, ack: 1, flags: FIN | ACK, ..Segment::default() }, &[]);
-    assert_eq!(driver.ioctl(fd, libc::FIONREAD), 100, "a FIN is no byte");
+    assert_eq!(driver.ioctl(fd, libc::FIONREAD), 100, "a FIN does not count as a byte");
     let (_, control, _) = driver.recvmsg(fd, 100, 0);
     assert_eq!(control, [(libc::SOL_TCP, libc::TCP_INQ, 1i32.to_ne_bytes().to_vec())], "read on: the end");
     assert_eq!(driver.send(fd, &[0; 20_000], 0), 20_000);
@@ -210,7 +210,7 @@ fn epoll_reports_by_level_edge_and_one_shot() {
     for epfd in [level, edge, once] {
         assert_eq!(driver.epoll_wait(epfd), [(fd, input)]);
     }
-    assert_eq!(driver.epoll_wait(level), [(fd, input)], "as long as it holds");
+    assert_eq!(driver.epoll_wait(level), [(fd, input)], "the event is reported while it holds");
     assert_eq!((driver.epoll_wait(edge), driver.epoll_wait(once)), (vec![], vec![]));
     data(11);
     assert_eq!(driver.epoll_wait(edge), [(fd, input)], "more has arrived");
@@ -285,7 +285,7 @@ fn a_listener_may_have_cookie_keys_of_its_own() {
 }
 
 #[test]
-fn settings_are_read_when_they_are_used() {
+fn settings_are_read_on_use() {
     let dir = std::env::temp_dir().join(format!("brisk-settings-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
     let set = |name: &str, value: &str| std::fs::write(dir.join(name), value).unwrap();
@@ -337,7 +337,7 @@ fn linger_zero_resets_and_linger_waits_for_the_acknowledgement() {
     let before = driver.now();
     assert_eq!(driver.send(fd, &[0; 100], 0), 100);
     assert_eq!(driver.close(fd), 0);
-    assert!((3_000_000..3_000_100).contains(&(driver.now() - before)), "nobody acknowledged");
+    assert!((3_000_000..3_000_100).contains(&(driver.now() - before)), "the peer has not acknowledged");
 }
 
 #[test]
@@ -362,7 +362,7 @@ fn a_reset_after_the_peers_fin_is_a_broken_pipe() {
 #[test]
 fn fast_open_asks_for_a_cookie_and_uses_it() {
     let driver = Driver::new("sysctls=off");
-    // Without a cookie no data is taken, and the SYN requests a cookie.
+    // Without a cookie the call accepts no data, and the SYN requests a cookie.
     let fd = driver.socket(libc::SOCK_NONBLOCK);
     assert_eq!((driver.send_fast(fd, &[1; 500]), driver.errno()), (-1, libc::EINPROGRESS));
     let syn = driver.receive().expect("a SYN");
@@ -423,7 +423,7 @@ fn an_ipv6_socket_sees_ipv4_mapped() {
 }
 
 #[test]
-fn options_unknown_to_linux_are_refused_with_its_number() {
+fn options_unknown_to_linux_fail_with_its_error() {
     let driver = Driver::new("sysctls=off");
     let fd = driver.socket(0);
     for (level, name, value, errno) in [
@@ -458,7 +458,7 @@ fn a_negative_backlog_is_the_largest() {
 
 /// The results of Linux 6.18 for the same calls on its own socket.
 #[test]
-fn numbers_at_the_ends_of_their_ranges_are_given_back_as_linux_does() {
+fn extreme_option_values_are_returned_as_by_linux() {
     const TCP_SAVE_SYN: i32 = 27;
     const TCP_TX_DELAY: i32 = 37;
     const TCP_DELACK_MAX_US: i32 = 46;
@@ -511,18 +511,18 @@ fn numbers_at_the_ends_of_their_ranges_are_given_back_as_linux_does() {
 }
 
 #[test]
-fn a_read_waits_for_the_low_water_mark_and_a_look_does_not() {
+fn poll_waits_for_the_low_water_mark_and_nonblocking_read_does_not() {
     let (driver, fd, _) = established("sysctls=off");
     driver.set_int(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, 100);
     driver.arrive(Segment { seq: 1, ack: 1, flags: ACK | PSH, ..Segment::default() }, &[7; 60]);
     assert_eq!(driver.poll(fd, libc::POLLIN), 0);
-    assert_eq!(driver.recv(fd, 100, libc::MSG_DONTWAIT), 60, "who does not wait takes what there is");
+    assert_eq!(driver.recv(fd, 100, libc::MSG_DONTWAIT), 60, "a nonblocking read returns the available data");
     assert_eq!(driver.recv(fd, 0, libc::MSG_DONTWAIT), -1);
     assert_eq!(driver.errno(), libc::EAGAIN);
 }
 
 #[test]
-fn shutdown_of_a_socket_without_connection_is_refused_and_noted() {
+fn shutdown_without_a_connection_is_refused_and_recorded() {
     let driver = Driver::new("sysctls=off");
     let fd = driver.socket(libc::SOCK_NONBLOCK);
     let wanted = libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP;
@@ -535,7 +535,7 @@ fn shutdown_of_a_socket_without_connection_is_refused_and_noted() {
 }
 
 #[test]
-fn an_attempt_that_failed_may_be_made_again() {
+fn failed_connect_may_be_repeated() {
     let driver = Driver::new("sysctls=off");
     let fd = driver.socket(libc::SOCK_NONBLOCK);
     assert_eq!(driver.connect(fd), -1);
@@ -547,7 +547,7 @@ fn an_attempt_that_failed_may_be_made_again() {
 }
 
 #[test]
-fn shutdown_in_syn_sent_gives_the_attempt_up() {
+fn shutdown_in_syn_sent_aborts_connect() {
     let driver = Driver::new("sysctls=off");
     let fd = driver.socket(libc::SOCK_NONBLOCK);
     driver.connect(fd);
@@ -575,7 +575,7 @@ fn arrivals_cause_no_writable_edge() {
     driver.arrive(Segment { seq: 1, ack: 1, flags: ACK | PSH, ..Segment::default() }, &[7; 60]);
     assert_eq!(driver.epoll_wait(epfd), []);
     driver.shutdown(fd, libc::SHUT_RD);
-    assert_eq!(driver.epoll_wait(epfd).len(), 1, "the closing of a direction is news to everybody");
+    assert_eq!(driver.epoll_wait(epfd).len(), 1, "a closed direction is reported to every watcher");
 }
 
 #[test]
@@ -595,8 +595,8 @@ fn stamps_without_time_and_without_packet_are_distinguished() {
     driver.drain_payload(500);
     driver.arrive(Segment { seq: 1, ack: 501, flags: ACK, ..Segment::default() }, &[]);
     let (count, control, flags) = driver.recvmsg(fd, 0, libc::MSG_ERRQUEUE);
-    assert_eq!((count, control.len()), (0, 1), "no time was asked for");
-    assert_eq!(flags, libc::MSG_ERRQUEUE | libc::MSG_TRUNC, "the packet had no room");
+    assert_eq!((count, control.len()), (0, 1), "no time was requested");
+    assert_eq!(flags, libc::MSG_ERRQUEUE | libc::MSG_TRUNC, "the packet did not fit");
 }
 
 #[test]
@@ -668,13 +668,13 @@ fn an_icmp_error_about_a_syn_waits_in_the_error_queue() {
     driver.unreachable(1, &syn);
     assert_ne!(driver.poll(fd, 0) & libc::POLLERR, 0);
     let (count, control, flags) = driver.recvmsg(fd, 100, libc::MSG_ERRQUEUE);
-    assert_eq!((count, flags), (8, libc::MSG_ERRQUEUE), "as much of the SYN as was quoted");
+    assert_eq!((count, flags), (8, libc::MSG_ERRQUEUE), "the quoted part of the SYN");
     let (level, kind, error) = &control[0];
     assert_eq!((*level, *kind), (libc::SOL_IP, libc::IP_RECVERR));
     // EHOSTUNREACH, ICMP, type 3, code 1; the sender of the error.
     assert_eq!(error[..8], [libc::EHOSTUNREACH as u8, 0, 0, 0, 2, 3, 1, 0]);
     assert_eq!(error[20..24], [10, 1, 1, 1]);
-    assert_eq!(driver.get_int(fd, libc::SOL_SOCKET, libc::SO_ERROR), 0, "who has read it knows");
+    assert_eq!(driver.get_int(fd, libc::SOL_SOCKET, libc::SO_ERROR), 0, "the error was read from the queue");
     assert_eq!(driver.poll(fd, 0) & libc::POLLERR, 0);
 }
 
@@ -693,7 +693,7 @@ fn options_out_of_their_range_are_refused_as_in_linux() {
     driver.set_int(fd, libc::SOL_TCP, libc::TCP_DEFER_ACCEPT, 5);
     assert_eq!(driver.get_int(fd, libc::SOL_TCP, libc::TCP_DEFER_ACCEPT), 7, "in retransmissions");
     driver.set_int(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, i32::MAX);
-    assert_eq!(driver.get_int(fd, libc::SOL_SOCKET, libc::SO_RCVBUF), 2 * (4 << 20), "as much as there is");
+    assert_eq!(driver.get_int(fd, libc::SOL_SOCKET, libc::SO_RCVBUF), 2 * (4 << 20), "the maximum");
 }
 
 fn established(flags: &str) -> (Driver, i32, i32) {

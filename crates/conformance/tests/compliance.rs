@@ -1,7 +1,7 @@
-//! The compliance record (`compliance.toml`) against the sources: every function, test and script that it
-//! names exists, every quotation in it is in one of them, every quotation of these RFCs in the sources is in
-//! it, and `docs/compliance.md` has the same content. `BRISK_WRITE=1 cargo test -p brisk-conformance --test
-//! compliance` rewrites that page.
+//! Checks the compliance record (`compliance.toml`) against the sources. Every function, test and script that
+//! it names exists. Every quotation in it is in one of them, and every quotation of these RFCs in the sources
+//! is in the record. `docs/compliance.md` has the same content. `BRISK_WRITE=1 cargo test -p
+//! brisk-conformance --test compliance` rewrites that page.
 //!
 //! The numbered sentences of `docs/wire` have a table of their own with the same checks.
 
@@ -23,7 +23,7 @@ struct Requirement {
     rfc: u32,
     section: String,
     level: String,
-    /// Exactly one of them: a quotation, or our words.
+    /// Either a quotation or a paraphrase.
     text: Option<String>,
     paraphrase: Option<String>,
     #[serde(default)]
@@ -105,7 +105,7 @@ fn wrong(place: &str, test: bool) -> Option<String> {
     match (is_script, name) {
         (true, "") if test => None,
         (false, name) if !name.is_empty() && defines(&source, name, test) => None,
-        _ => Some(format!("{place} is no {}", if test { "test or script" } else { "function" })),
+        _ => Some(format!("{place} is not a {}", if test { "test or script" } else { "function" })),
     }
 }
 
@@ -314,7 +314,7 @@ fn wire_faults(pages: &str, table: &str) -> (Vec<String>, usize) {
         }
     }
     let referred = wire_numbers(pages).into_iter().filter(|number| !sentences.contains(number));
-    faults.extend(referred.map(|number| format!("{number} is referred to and is no sentence")));
+    faults.extend(referred.map(|number| format!("{number} is referred to but is not a sentence")));
     let (mut rows, mut without) = (BTreeSet::new(), 0);
     for row in table.lines().filter_map(|line| line.strip_prefix("| W-")) {
         let (number, tests) = row.split_once(" | ").unwrap_or((row, ""));
@@ -354,9 +354,9 @@ fn faults_between_sentences_and_rows_are_found() {
     let (faults, without) = wire_faults(pages, table);
     let expected = [
         "W-1.1 stands for two sentences",
-        "W-1.3 is referred to and is no sentence",
+        "W-1.3 is referred to but is not a sentence",
         "the row W-1.4 has no sentence of its own",
-        "W-1.4: tcp/src/lib.rs::no_such_test is no test or script",
+        "W-1.4: tcp/src/lib.rs::no_such_test is not a test or script",
         "W-1.2 has no row",
     ];
     assert_eq!((faults.iter().map(String::as_str).collect::<Vec<_>>(), without), (expected.to_vec(), 1));

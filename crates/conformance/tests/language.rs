@@ -84,7 +84,7 @@ fn links_are_found_outside_of_code() {
 }
 
 #[test]
-fn a_headless_opening_is_told_from_a_question_and_a_name() {
+fn headless_opening_is_distinguished_from_questions_and_names() {
     for bad in [
         "What the connection did so far.",
         "Who does not hold the key is reset.",

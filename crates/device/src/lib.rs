@@ -3,15 +3,15 @@
 //! | module | content |
 //! |---|---|
 //! | [`memory`] | a pair of devices joined in memory, for tests and examples |
-//! | [`offload`] | segmentation and checksums in software, for devices whose carrier has neither |
-//! | [`steering`] | several stacks on one device: a queue for each, and a mailbox for packets on a wrong one |
+//! | [`offload`] | segmentation and checksums in software, for devices that offer neither |
+//! | [`steering`] | several stacks on one device: a queue for each, a mailbox for packets on the wrong queue |
 //!
 //! The crate depends on no operating system. `brisk_packet_io` has the devices of Linux; a program with its
 //! own source of packets (a tunnel, a simulator, a network card in user space) implements the trait itself.
 //!
-//! The driver's loop is `poll_readable`, `receive` with a budget, feed the stack, `send` its packets,
+//! The driver loops over `poll_readable`, `receive` with a budget, `send` for each packet of the stack, and
 //! `flush`. A packet may be a *super-packet*: one IP and one TCP header over up to 64 kB of payload (256 kB
-//! on some devices), which represents a run of equal-sized segments. Such packets decide bulk throughput, far
+//! on some devices), which represents a run of equal-sized segments. Super-packets affect bulk throughput far
 //! more than the kind of device does.
 #![forbid(unsafe_code)]
 
@@ -30,13 +30,13 @@ pub mod steering;
 #[cfg(test)]
 mod testing;
 
-/// Receives a packet, the buffer of it that may be kept if there is one, and its metadata.
+/// Callback that gets a packet, its buffer if the callback may keep it, and its metadata.
 pub type SharedSink<'a> = dyn FnMut(&[u8], Option<&Bytes>, RxMeta) + 'a;
 
 /// A batch-oriented device for IP packets under a tokio runtime.
 ///
 /// The trait is object safe, and one task drives one device. `poll_readable` and `poll_writable` must be
-/// called inside a tokio runtime with I/O enabled; the other methods need none.
+/// called inside a tokio runtime with I/O enabled; the other methods need no runtime.
 pub trait Device: Send {
     /// Ready when [`receive`](Device::receive) may return packets. An error means that the device has failed.
     fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
@@ -70,12 +70,12 @@ pub trait Device: Send {
     }
 
     /// Like [`send`](Device::send) and [`send_gathered`](Device::send_gathered) for several packets. It keeps
-    /// their order until a queue is full. A packet that was accepted, or refused by the path, is marked
-    /// ([`Gathered::taken`]); packets marked earlier are skipped; for the others the effect is that of
-    /// `WouldBlock`.
+    /// their order until a queue is full. It marks each packet that was accepted, or refused by the path
+    /// ([`Gathered::taken`]), and skips packets that are marked already. An unmarked packet would have
+    /// returned `WouldBlock`.
     ///
-    /// The payload is in the stack, which the driver locks for this call only: during it, a device must not
-    /// use its endpoint. Only devices that [gather](Capabilities::gather) are called.
+    /// The payload is in the stack, which the driver locks during this call, so the device must not use its
+    /// endpoint. The driver calls it only for devices that [gather](Capabilities::gather).
     fn send_batch(&mut self, packets: &mut [Gathered<'_>]) -> io::Result<()> {
         send_each(self, packets)
     }
@@ -84,8 +84,8 @@ pub trait Device: Send {
     /// tried again.
     fn poll_writable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
-    /// Sends the packets that `send` collected. `WouldBlock` means that a part still waits: call again after
-    /// [`poll_writable`](Device::poll_writable).
+    /// Sends the packets that `send` collected. `WouldBlock` means that some packets still wait: call again
+    /// after [`poll_writable`](Device::poll_writable).
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
@@ -102,8 +102,8 @@ pub trait Device: Send {
         Counters::default()
     }
 
-    /// Returns how to reach the sender of the packet that was just received, if another queue of this device
-    /// must be told: see [`steering`].
+    /// Returns the route to the sender of the packet that was just received, if another queue of this device
+    /// must learn it: see [`steering`].
     fn way_back(&mut self, _packet: &[u8]) -> Option<WayBack> {
         None
     }
@@ -134,13 +134,13 @@ pub trait Device: Send {
 /// One of several packets that are sent together.
 #[derive(Clone, Copy, Debug)]
 pub struct Gathered<'a> {
-    /// Its headers, or the whole packet.
+    /// Headers of the packet, or the whole packet.
     pub headers: &'a [u8],
     /// Payload in two separate pieces; if not empty, the checksum is partial.
     pub payload: [&'a [u8]; 2],
     /// Metadata.
     pub tx: TxMeta,
-    /// The device has accepted it.
+    /// True if the device has accepted the packet.
     pub taken: bool,
 }
 
@@ -156,7 +156,7 @@ impl Gathered<'_> {
     }
 }
 
-/// Sends packets one after the other until one of them would block: implements [`Device::send_batch`] by
+/// Sends packets one after the other until one of them would block. Implements [`Device::send_batch`] with
 /// [`Device::send`] and [`Device::send_gathered`].
 ///
 /// # Errors
@@ -176,12 +176,12 @@ pub fn send_each(device: &mut (impl Device + ?Sized), packets: &mut [Gathered<'_
     Ok(())
 }
 
-/// Message of one queue of a device to another about a peer.
+/// Message from one queue of a device to another: the route to a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WayBack {
     /// The peer's address outside the device.
     pub outer: SocketAddr,
-    /// The local address that it sent to, if the socket is not bound to a particular one.
+    /// Local address to which the peer sends, if the socket is not bound to a particular one.
     pub from: Option<IpAddr>,
 }
 
@@ -189,20 +189,20 @@ pub struct WayBack {
 /// them are cheap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Capabilities {
-    /// Super-packets leave in one call, or the device cuts them in a step that it needs anyway; otherwise
-    /// they are cut in software.
+    /// True if the device sends a super-packet in one call, or cuts it in a step that it needs anyway.
+    /// Otherwise the device cuts super-packets in software.
     pub tso: bool,
-    /// A partial TCP checksum costs nothing; otherwise it is finished in software.
+    /// True if a partial TCP checksum costs nothing. Otherwise the device completes it in software.
     pub checksum_offload: bool,
-    /// [`Device::send_gathered`] copies nothing.
+    /// True if [`Device::send_gathered`] copies nothing.
     pub gather: bool,
-    /// Each segment of a super-packet can be sent twice: [`TxMeta::twice`].
+    /// True if the device can send each segment of a super-packet twice: [`TxMeta::twice`].
     pub twice: bool,
     /// The longest super-packet in bytes, IP header included. If it exceeds [`MAX_SUPER`], longer
     /// super-packets have 0 in the length field of their IP header.
     pub max_super: usize,
-    /// Packets come from a descriptor of the system, so that a task that waits for them may use a system
-    /// timer too. Otherwise a test may control the time.
+    /// True if packets come from a descriptor of the system. A task that waits for them may then use a system
+    /// timer too; without a descriptor, a test may control the time.
     pub descriptor: bool,
 }
 
@@ -226,7 +226,7 @@ pub const MAX_SUPER: usize = 65_535;
 pub enum ChecksumState {
     /// The stack must verify it.
     Verify,
-    /// The device guarantees the packet; the checksum field itself may be unfinished.
+    /// The device vouches for the packet; the checksum field itself may be incomplete.
     Trusted,
 }
 

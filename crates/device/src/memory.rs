@@ -1,6 +1,7 @@
-//! A pair of devices joined in memory: what one sends, the other receives, in order and without loss.
+//! A pair of devices joined in memory: each receives the packets that the other sends, in order and without
+//! loss.
 //!
-//! For tests and examples of everything above the devices. It has no delay, rate or loss; `brisk_link`
+//! The pair serves tests and examples of the layers above. It has no delay, rate or loss; `brisk_link`
 //! emulates those.
 
 use std::collections::VecDeque;
@@ -16,8 +17,8 @@ use crate::{Capabilities, ChecksumState, Counters, Device, MAX_SUPER, RxMeta, Tx
 pub struct MemoryOptions {
     /// MTU in bytes, 68 to 65535. Default 1500.
     pub mtu: usize,
-    /// Carry super-packets and partial checksums unchanged. Otherwise the sender cuts and finishes them, as
-    /// on a plain wire. Default true.
+    /// True if super-packets and partial checksums pass unchanged. Otherwise the sender cuts and completes
+    /// them, as on a plain wire. Default true.
     pub offload: bool,
     /// Bytes that may wait in each direction before `send` returns `WouldBlock`. Default 4 MiB.
     pub queue_bytes: usize,
@@ -43,7 +44,7 @@ pub struct MemoryDevice {
 struct Inbox {
     packets: VecDeque<(Vec<u8>, RxMeta)>,
     bytes: usize,
-    /// Buffers that were read and that the sender fills again.
+    /// Buffers that were read and that the sender reuses.
     spare: Vec<Vec<u8>>,
     reader: Option<Waker>,
     writer: Option<Waker>,
@@ -199,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_super_packet_passes_whole_with_what_the_stack_must_know() {
+    fn super_packet_passes_whole_with_its_metadata() {
         let (mut a, mut b) = MemoryDevice::pair();
         let packet = segment(V6, (1, 2), &pattern(5000), ChecksumFill::Partial);
         a.send(&packet, TxMeta { segment_size: Some(1440), partial_checksum: true, twice: false }).unwrap();

@@ -5,8 +5,8 @@ use brisk_wire::ChecksumFill;
 
 use crate::TxMeta;
 
-/// Hands `emit` the packets on the wire for `packet`: one, or a run of segments, each with complete
-/// checksums. A device without [`Capabilities::tso`](crate::Capabilities::tso) and
+/// Passes to `emit` the packets that `packet` becomes on the wire: one, or a run of segments, each with
+/// complete checksums. A device without [`Capabilities::tso`](crate::Capabilities::tso) and
 /// [`Capabilities::checksum_offload`](crate::Capabilities::checksum_offload) calls it in
 /// [`Device::send`](crate::Device::send).
 pub fn cut(packet: &[u8], tx: TxMeta, emit: &mut dyn FnMut(&[u8])) {
@@ -35,7 +35,7 @@ mod tests {
     }
 
     #[test]
-    fn an_open_checksum_is_finished() {
+    fn unfinished_checksum_is_completed() {
         for ends in [V4, V6] {
             let packet = segment(ends, (1, 2), &pattern(333), ChecksumFill::Partial);
             let tx = TxMeta { partial_checksum: true, ..TxMeta::default() };
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn a_finished_packet_is_left_alone() {
+    fn complete_packet_is_not_changed() {
         let packet = segment(V4, (1, 2), &pattern(10), ChecksumFill::Full);
         assert_eq!(cut_into(&packet, TxMeta::default()).concat(), packet);
         assert_eq!(cut_into(&[0xFF; 3], TxMeta::default()), [[0xFF; 3]]);

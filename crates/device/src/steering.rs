@@ -1,8 +1,8 @@
-//! Several stacks on one device, each on a queue of its own: which packet belongs to which, and how it gets
-//! there.
+//! Several stacks on one device, each with a queue of its own: assigns packets to stacks and delivers them.
 //!
 //! A connection belongs to the stack that [`Steering`] computes from its four-tuple, whichever queue its
-//! packets come from. Most arrive on the right one, because a program in the kernel computes the same hash
+//! packets come from. Most packets arrive on the right queue, because a program in the kernel computes the
+//! same hash
 //! ([`Device::spread`](crate::Device::spread)). The others are *handed over*: the queue that read them puts
 //! them into the mailbox of the right one. No stack waits for another, and a full mailbox drops packets, as a
 //! queue does.
@@ -22,11 +22,11 @@ use brisk_wire::{ChecksumCheck, Packet, four_tuple};
 
 pub use queue::SteeredDevice;
 
-/// Assigns four-tuples to stacks by a keyed hash, cheap enough for every packet, which the kernel can compute
-/// as well: see [`Steering::key`].
+/// Assigns four-tuples to stacks by a keyed hash. The hash is cheap enough for every packet, and a program in
+/// the kernel can compute it too: see [`Steering::key`].
 ///
-/// Without the key an attacker cannot aim at one stack. It is not a cryptographic hash: an attacker who finds
-/// out the key can only give one core more work than another.
+/// Without the key an attacker cannot aim at one stack. The hash is not cryptographic: an attacker who finds
+/// out the key can give one core more work than another, but no more than that.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Steering {
     key: [u32; 2],
@@ -48,11 +48,11 @@ impl Steering {
     /// Returns the key in the order in which it is mixed in, for a program that computes the same hash in the
     /// kernel.
     ///
-    /// The hash begins with the first half. Mixed into it, in this order, are the ports (the peer's in the
-    /// high half), the peer's address, ours ([`address_words`] for IPv6) and the second half of the key; to
-    /// mix in a word is to XOR it, to multiply by [`FACTOR`], and to XOR the result with itself shifted right
-    /// by [`SHIFT`]. The high 16 bits of the hash times the number of queues, shifted right by 16, are the
-    /// queue.
+    /// The hash begins with the first half of the key. Then four things are mixed in, in this order: the
+    /// ports (the peer's in the high half), the peer's address, our address ([`address_words`] for IPv6) and
+    /// the second half of the key. To mix in a word is to XOR it, to multiply by [`FACTOR`], and to XOR the
+    /// result with itself shifted right by [`SHIFT`]. The queue is the high 16 bits of the hash times the
+    /// number of queues, shifted right by 16.
     pub fn key(&self) -> [u32; 2] {
         self.key
     }
@@ -64,7 +64,7 @@ impl Steering {
 
     /// Returns the index of the queue for connections between these ends.
     pub fn queue_of(&self, local: SocketAddr, remote: SocketAddr) -> usize {
-        // In the order of an arriving packet.
+        // The peer's port comes first, as in an arriving packet.
         let ports = u32::from(remote.port()) << 16 | u32::from(local.port());
         let [start, end] = self.key;
         let hash = [remote.ip(), local.ip()].into_iter().fold(mix(start, ports), |hash, ip| match ip {
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn four_tuples_are_spread_evenly_and_the_key_decides() {
+    fn four_tuples_are_spread_evenly_and_by_the_key() {
         for queues in [1, 2, 3, 8] {
             let count = |key| {
                 let (steering, mut counts) = (Steering::new(queues, key), vec![0; queues]);
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn an_icmp_error_goes_where_the_connection_is_that_it_is_about() {
+    fn icmp_error_goes_to_the_queue_of_its_connection() {
         let steering = Steering::new(2, KEY);
         for port in 1..100 {
             let arrived = from_port(port, false);
@@ -178,7 +178,7 @@ mod tests {
         let (mut first, mut second) = (Vec::new(), Vec::new());
         for _ in 0..200 {
             first.extend(received(&mut queues[0], 4));
-            // A smaller budget than there are packets: the rest is kept.
+            // The budget is smaller than the number of packets, so the rest is kept.
             second.extend(received(&mut queues[1], 3));
         }
         let of = |queue| packets.iter().filter(move |packet| steering.queue_of_packet(packet) == Some(queue));
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stack_that_sleeps_is_woken_by_what_another_queue_read_for_it() {
+    async fn sleeping_stack_is_woken_by_a_packet_from_another_queue() {
         let (mut queues, mut wire) = two_queues();
         let mut second = queues.pop().unwrap();
         let mut first = queues.pop().unwrap();

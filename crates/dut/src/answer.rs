@@ -136,7 +136,7 @@ pub(crate) fn send_to(sockets: &Sockets, request: SendToRequest) -> Return {
 
 pub(crate) fn set_nonblocking(sockets: &Sockets, request: SetNonblockingRequest) -> SetNonblockingResponse {
     let (ret, errno) = returned(sockets.set_nonblocking(request.fd, request.nonblocking).map(|()| 0));
-    // For a descriptor that does not exist, F_GETFL fails.
+    // On a descriptor that does not exist, F_GETFL fails.
     let cmd = if ret == 0 { "" } else { "F_GETFL" };
     SetNonblockingResponse { ret, errno, cmd: cmd.to_owned() }
 }
@@ -150,7 +150,7 @@ pub(crate) fn close(sockets: &Sockets, request: CloseRequest) -> Return {
     done(sockets.close(request.fd))
 }
 
-/// Returns the address of a request. A missing one is like a null pointer.
+/// Returns the address of a request. A missing address has the effect of a null pointer.
 fn address(addr: Option<Sockaddr>) -> Answer<SocketAddr> {
     let addr = addr.and_then(|addr| addr.sockaddr).ok_or(Errno(libc::EFAULT))?;
     let (family, port) = match &addr {
@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_survive_their_messages() {
+    fn addresses_survive_a_round_trip_through_messages() {
         for text in ["10.1.2.3:80", "[fd00::7]:65535"] {
             let addr: SocketAddr = text.parse().unwrap();
             assert_eq!(address(Some(message(addr))), Ok(addr));
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_is_none_has_the_error_that_linux_gives() {
+    fn invalid_address_causes_the_error_of_linux() {
         let of = |family, port, addr: &[u8]| {
             let v4 = SockaddrIn { family, port, addr: addr.to_vec() };
             address(Some(Sockaddr { sockaddr: Some(Address::In(v4)) }))

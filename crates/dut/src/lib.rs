@@ -1,4 +1,4 @@
-//! A device under test for packetimpact: Linux's socket calls on top of our stack, controlled over gRPC.
+//! A device under test for packetimpact: Linux's socket calls on top of brisk's stack, controlled over gRPC.
 //!
 //! | module | content |
 //! |---|---|
@@ -6,7 +6,7 @@
 //! | [`service`] | the gRPC service |
 //! | `answer` | each call: request message, socket calls, response message |
 //!
-//! The messages are written by hand, so that cargo alone can build this crate.
+//! The messages are written by hand, so that no other tool than cargo is needed to build this crate.
 
 #![forbid(unsafe_code)]
 

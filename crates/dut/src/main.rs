@@ -1,4 +1,5 @@
-//! `brisk-conformance-dut`: puts our stack on an Ethernet; a test bench controls its sockets over gRPC.
+//! `brisk-conformance-dut`: connects brisk's stack to an Ethernet. A test bench controls its sockets over
+//! gRPC.
 
 use std::future::poll_fn;
 use std::io::Write;
@@ -59,7 +60,7 @@ fn run(options: &Options) -> Result<(), String> {
         .build()
         .map_err(|error| format!("the runtime does not start: {error}"))?;
     let ended = runtime.block_on(serve(options));
-    // Blocked calls must not delay the end.
+    // Blocked calls must not delay the exit.
     runtime.shutdown_background();
     ended
 }
@@ -79,7 +80,7 @@ async fn serve(options: &Options) -> Result<(), String> {
     let (mut terminated, mut interrupted) =
         (ending(SignalKind::terminate())?, ending(SignalKind::interrupt())?);
     println!("Server listening on {at}");
-    // The program that waits for this line may read from a pipe.
+    // The reader of this line may be a program behind a pipe.
     std::io::stdout().flush().map_err(|error| format!("standard output: {error}"))?;
     tokio::select! {
         error = driver => Err(format!("the device {} failed: {error}", options.interface)),

@@ -1,5 +1,5 @@
 //! The messages of `posix_server`, field by field. The field numbers are those of the protocol; the names are
-//! ours.
+//! chosen here.
 //!
 //! In a response, `ret` is the return value of the C function, and `errno` is Linux's error number, which is
 //! 0 if `ret` is not negative.
@@ -81,7 +81,7 @@ pub struct SockOptVal {
 /// The value in a [`SockOptVal`].
 #[derive(Clone, PartialEq, Eq, Oneof)]
 pub enum OptionValue {
-    /// Its bytes in memory.
+    /// The bytes of the value in memory.
     #[prost(bytes, tag = "1")]
     Bytes(Vec<u8>),
     /// An `int`.
@@ -98,7 +98,7 @@ pub enum OptionValue {
 pub enum OptionKind {
     /// No form was requested, which is an error.
     Unspecified = 0,
-    /// Its bytes in memory.
+    /// The bytes of the value in memory.
     Bytes = 1,
     /// An `int`.
     Int = 2,
@@ -136,7 +136,7 @@ messages! {
     BindRequest {
         /// The socket.
         sockfd: i32 = "1" (int32),
-        /// The local address; port 0 requests a free one.
+        /// The local address; port 0 requests an unused port.
         addr: Option<Sockaddr> = "2" (message, optional),
     }
     /// The response of bind, close, connect, listen, send, sendto and setsockopt.
@@ -180,7 +180,7 @@ messages! {
         level: i32 = "2" (int32),
         /// The option.
         optname: i32 = "3" (int32),
-        /// Size of the caller's buffer, if it requests bytes.
+        /// Size of the caller's buffer, if the request is for bytes.
         optlen: i32 = "4" (int32),
         /// The requested form.
         kind: i32 = "5" (enumeration = "OptionKind"),

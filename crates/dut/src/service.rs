@@ -21,7 +21,6 @@ use tonic_prost::ProstCodec;
 
 use crate::answer;
 
-/// Maximum length of a message, bytes.
 const MAX_BYTES: usize = 64 << 20;
 
 /// Serves `sockets` to every client, without end. An error of one connection ends only that connection.
@@ -29,7 +28,7 @@ pub async fn serve(listener: TcpListener, sockets: Sockets) -> std::io::Error {
     loop {
         let (stream, _) = match listener.accept().await {
             Ok(accepted) => accepted,
-            // The client has closed the connection again, or there are temporarily too many descriptors.
+            // The client has closed the connection again, or no descriptor is free at the moment.
             Err(error) if is_passing(&error) => {
                 tokio::time::sleep(std::time::Duration::from_millis(10)).await;
                 continue;
@@ -43,7 +42,7 @@ pub async fn serve(listener: TcpListener, sockets: Sockets) -> std::io::Error {
                 async move { Ok::<_, Infallible>(route(&sockets, request).await) }
             });
             let http = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
-            // An error of a client's connection needs no handling.
+            // Errors of a client's connection need no handling.
             let _ = http.serve_connection(TokioIo::new(stream), service).await;
         });
     }
@@ -116,7 +115,7 @@ impl<Q: Send + 'static, R: Send + 'static> UnaryService<Q> for Call<Q, R> {
         Box::pin(async move {
             let answer = tokio::task::spawn_blocking(move || call(&sockets, request.into_inner())).await;
             drop(hang_up);
-            answer.map(tonic::Response::new).map_err(|_| Status::internal("the call ended in a defect"))
+            answer.map(tonic::Response::new).map_err(|_| Status::internal("the call panicked"))
         })
     }
 }

@@ -1,7 +1,8 @@
 //! Many short transfers over one link, once for each arm: the effect of each mechanism.
 //!
-//! Transaction `i` has the same seed in every arm: the same size and the same random numbers of the link. So
-//! arms are compared on the same losses, and the result depends on the seed but not on the number of cores.
+//! Transaction `i` has the same seed in every arm, and so the same size and the same random numbers of the
+//! link. The arms are compared on the same losses, and the result depends on the seed but not on the number
+//! of cores.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -41,7 +42,7 @@ pub struct Comparison {
     pub scenario: Scenario,
     /// Number of transactions of each arm.
     pub n: u64,
-    /// Exclude the handshake.
+    /// True to exclude the handshake.
     pub established: bool,
     /// Seed of all random numbers.
     pub seed: u64,
@@ -55,12 +56,11 @@ pub fn default_arms() -> Vec<Profile> {
     names.into_iter().filter_map(|name| Profile::parse(name).ok()).collect()
 }
 
-/// A transaction and its number.
 pub(crate) type Numbered = (u64, TransactionResult);
 
-/// Maximum number of transactions that a core takes at a time: enough to make good use of an [`Arena`].
+/// Maximum number of transactions that a core takes at a time: enough to make use of an [`Arena`].
 const CHUNK: u64 = 32;
-/// Minimum number of chunks per core: at the end no core waits for longer than this part of the whole.
+/// Minimum number of chunks per core. At the end no core waits longer than for one chunk.
 const TURNS: u64 = 16;
 
 /// The result of a comparison, in the format of `whatif --json`.
@@ -79,7 +79,7 @@ pub struct Report {
 /// The path of a comparison.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct LinkReport {
-    /// Its canonical text.
+    /// Canonical text of the link.
     pub spec: String,
     /// Round-trip time of the empty path, ms.
     pub base_rtt_ms: f64,
@@ -116,9 +116,9 @@ pub struct ArmReport {
     pub completed: u64,
     /// Completion times, ms.
     pub ms: Times,
-    /// Their 95 % confidence intervals, ms.
+    /// 95 % confidence intervals of the times, ms.
     pub ci95: Intervals,
-    /// Completion time divided by the base round-trip time; null without one.
+    /// Completion time divided by the base round-trip time; null if that is zero.
     pub rtts: Rtts,
     /// IP bytes in both directions divided by the payload bytes of completed transactions.
     pub wire_ratio: f64,
@@ -152,13 +152,13 @@ pub struct Times {
 /// 95 % confidence intervals, ms.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Intervals {
-    /// Of the mean.
+    /// Interval of the mean.
     pub mean: Interval,
-    /// Of the median.
+    /// Interval of the median.
     pub p50: Interval,
-    /// Of the 90th percentile.
+    /// Interval of the 90th percentile.
     pub p90: Interval,
-    /// Of the 99th percentile.
+    /// Interval of the 99th percentile.
     pub p99: Interval,
 }
 
@@ -199,7 +199,7 @@ pub fn compare(
     }))
 }
 
-/// Runs the transactions whose number is `wanted`, for each arm; fewer of them once `stop` is set.
+/// Runs the transactions whose number is in `wanted`, for each arm; stops early once `stop` is set.
 ///
 /// # Errors
 /// Those of [`compare`].
@@ -230,7 +230,7 @@ pub(crate) fn transactions(
     Ok(by_arm)
 }
 
-/// Runs the transactions of these numbers, for each arm; fewer of them once `stop` is set.
+/// Runs the transactions of these numbers, for each arm; stops early once `stop` is set.
 fn run_chunk(
     comparison: &Comparison,
     acquaintances: &Acquaintances,
@@ -256,11 +256,9 @@ fn run_chunk(
 /// Sums over the transactions of an arm.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Totals {
-    /// Transactions.
     pub(crate) n: u64,
     /// IP bytes in both directions.
     pub(crate) wire_bytes: u64,
-    /// Payload of completed transactions.
     pub(crate) payload_bytes: u64,
     pub(crate) timeouts: u64,
     pub(crate) retransmits: u64,
@@ -351,7 +349,7 @@ impl Report {
     }
 }
 
-/// Rounds to three decimals: a microsecond of a millisecond, and enough for ratios.
+/// Rounds to three decimals: microseconds for times in ms, and enough for ratios.
 fn rounded(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }
@@ -409,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn the_json_has_the_keys_that_others_rely_on() {
+    fn json_report_has_the_documented_keys() {
         let json = serde_json::to_value(report(&comparison("--rtt 50ms --loss 2%", 3_000, 20))).unwrap();
         for key in ["link", "workload", "seed", "arms"] {
             assert!(!json[key].is_null(), "{key}");
@@ -430,9 +428,9 @@ mod tests {
         }
     }
 
-    /// A transaction leaves only memory to the next one, whatever its profile.
+    /// A transaction leaves only memory to the next one, with any profile.
     #[test]
-    fn earlier_simulations_do_not_change_an_arm() {
+    fn results_of_an_arm_do_not_depend_on_earlier_simulations() {
         let text = ["tcp", "tcp+tfo", "tcp2012", "reactive", "corrective", "proactive", "all"].join(";");
         let rich = "fast_open,corrective=f1;corrective=rs4,proactive=short;tcp,path=on,memory=on";
         let arms = Profile::parse_list(&format!("{text};{rich}")).unwrap();

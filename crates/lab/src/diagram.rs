@@ -1,9 +1,9 @@
-//! The packets of a simulated connection as a time-sequence diagram: an SVG with the client at the left, the
-//! server at the right, and time going down.
+//! The packets of a simulated connection as a time-sequence diagram: an SVG with the client on the left, the
+//! server on the right, and time from top to bottom.
 //!
 //! The diagram is drawn from a capture of both ends. A packet that was captured at its sender but not at its
-//! receiver was lost, and its arrow ends in a cross. Idle times are shortened; the times at the margins are
-//! exact.
+//! receiver was lost, and its arrow ends in a cross. Idle times are shortened, but the times at the margins
+//! are exact.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -52,7 +52,6 @@ impl Write for Buffer {
     }
 }
 
-/// A packet of a capture.
 struct Captured {
     /// True at the server, false at the client.
     at_server: bool,
@@ -72,7 +71,7 @@ struct Crossing {
     extra: bool,
 }
 
-/// Draws a capture that [`brisk_sim`] has written of client and server (interfaces 0 and 1), below `title`.
+/// Draws a capture of client and server (interfaces 0 and 1) that [`brisk_sim`] wrote, below `title`.
 pub fn svg(capture: &[u8], title: &str) -> String {
     let crossings = crossings(&read(capture));
     let heights = heights(&crossings);
@@ -97,7 +96,7 @@ pub fn svg(capture: &[u8], title: &str) -> String {
     markup.into_string()
 }
 
-/// The next free position for a label at each end.
+/// Next free position for a label at each end.
 #[derive(Default)]
 struct Slots([f64; 2]);
 
@@ -119,9 +118,9 @@ fn arrow(crossing: &Crossing, flight: u64, y: &impl Fn(u64) -> f64, slots: &mut 
     let (from, to) = if *from_server { (SERVER_X, CLIENT_X) } else { (CLIENT_X, SERVER_X) };
     let start = slots.take(*from_server, y(*sent));
     let away = if *from_server { -1.0 } else { 1.0 };
-    // The arrow of a lost packet ends at two thirds, with the slope of a packet that arrives.
+    // The arrow of a lost packet ends at two thirds of the width, with the slope of a packet that arrives.
     let (x, end) = match arrived {
-        // Packets of the same instant are drawn below each other at both ends.
+        // Packets of the same instant are drawn one below the other at both ends.
         Some(at) => (to, y(*at) + start - y(*sent)),
         None => (from + (to - from) * 0.66, start + (y(sent + flight) - y(*sent)) * 0.66),
     };
@@ -143,8 +142,8 @@ fn arrow(crossing: &Crossing, flight: u64, y: &impl Fn(u64) -> f64, slots: &mut 
     }
 }
 
-/// Returns every time of an event and its height: linear, except for idle times and for instants with many
-/// events.
+/// Returns the time and the height of every event. Heights are linear in time, except for idle times and for
+/// instants with many events.
 fn heights(crossings: &[Crossing]) -> Vec<(u64, f64)> {
     let mut happens: BTreeMap<u64, [u32; 2]> = BTreeMap::new();
     for Crossing { from_server, sent, arrived, .. } in crossings {
@@ -165,7 +164,7 @@ fn heights(crossings: &[Crossing]) -> Vec<(u64, f64)> {
     happens.into_iter().map(place).collect()
 }
 
-/// Pairs sent packets with arrived ones.
+/// Pairs each sent packet with its arrival.
 fn crossings(captured: &[Captured]) -> Vec<Crossing> {
     let mut taken = vec![false; captured.len()];
     let mut first: [Option<SeqNum>; 2] = [None; 2];
@@ -198,8 +197,8 @@ fn crossings(captured: &[Captured]) -> Vec<Crossing> {
             break;
         }
     }
-    // A packet that did not arrive was still in transit at the end of the capture, unless a later one of the
-    // same side arrived.
+    // A packet that did not arrive may have been in transit at the end of the capture, unless a later packet
+    // of the same end arrived.
     let arrived = |server: bool| {
         let of = |crossing: &&Crossing| crossing.from_server == server && crossing.arrived.is_some();
         found.iter().filter(of).map(|crossing| crossing.sent).max()
@@ -253,7 +252,7 @@ fn gentle(option: Gentle) -> Option<String> {
     (!words.is_empty()).then(|| format!("[{}]", words.join(" ")))
 }
 
-/// True for parity, or for a copy, which is marked by a reserved bit or in the option.
+/// True for parity, and for a copy, which a reserved bit or the option marks.
 fn is_extra(segment: &Segment<'_>) -> bool {
     let copy = matches!(segment.tcp.options.gentle, Some(Gentle::Short { flags }) if flags & COPY != 0);
     is_parity(segment) || copy || segment.tcp.flags.contains(Flags::R4)
@@ -265,7 +264,7 @@ fn is_parity(segment: &Segment<'_>) -> bool {
 }
 
 /// Reads the packets of a capture that this program wrote: little-endian, with times in microseconds. Skips
-/// other blocks, and ends at the first invalid one.
+/// other blocks, and ends at the first invalid block.
 fn read(capture: &[u8]) -> Vec<Captured> {
     const ENHANCED_PACKET: u32 = 6;
     let word = |at: usize| Some(u32::from_le_bytes(capture.get(at..at + 4)?.try_into().ok()?));
@@ -316,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_segment_ends_in_a_cross_and_its_parity_is_drawn_apart() {
+    fn lost_segment_ends_in_a_cross_and_parity_is_drawn_differently() {
         let clear = drawn("corrective", "--rtt 40ms");
         assert!(!clear.contains('✕') && clear.contains("parity of "), "{clear}");
         let lossy = drawn("corrective", "--rtt 40ms --loss down:list:3");

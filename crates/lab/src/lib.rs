@@ -9,12 +9,12 @@
 //! | [`demo`] | a gateway pair over an emulated link, under load, on one machine |
 //! | [`diagram`] | the packets of a simulated connection as a diagram |
 //! | [`pages`] | pages of many objects: from a HAR or another recording, or created from a seed |
-//! | [`plan`] | experiments with the papers' figures: run, stored, judged, reported |
+//! | [`plan`] | experiments with the papers' figures: run, stored, compared with expectations, reported |
 //! | [`browse`] | a page in a real Chromium over an emulated link |
 //! | [`captured`] | traffic from a capture or an access log, and the expected gain of each mechanism for it |
 //! | [`real`] | contestants in real time over the same emulated link |
-//! | [`mod@bench`] | processor time of both ends with the kernel's TCP and with ours, in turns |
-//! | [`side`] | one interface to the kernel's TCP and to ours |
+//! | [`mod@bench`] | processor time of both ends with the kernel's TCP and with brisk's |
+//! | [`side`] | one interface to the kernel's TCP and to brisk's |
 //! | [`emulate`] | a link in real time between two devices |
 
 #![forbid(unsafe_code)]
@@ -36,7 +36,7 @@ pub mod sizes;
 pub mod statistics;
 mod text_table;
 
-/// Returns a digest of bytes (SipHash-2-4 with a fixed key), which distinguishes builds but is not secure.
+/// Returns a digest of bytes (SipHash-2-4 with a fixed key). It distinguishes builds but is not secure.
 pub fn digest(bytes: &[u8]) -> u64 {
     siphasher::sip::SipHasher24::new_with_keys(0, 0).hash(bytes)
 }

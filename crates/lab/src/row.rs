@@ -5,11 +5,11 @@ use std::time::Duration;
 use brisk_sim::transaction::TransactionResult;
 use serde::{Deserialize, Serialize};
 
-/// One transaction of one arm. Times in microseconds.
+/// One transaction of one arm. Times are in microseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Row {
-    /// Its number in the run.
+    /// Number of the transaction in the run.
     pub index: u64,
     /// Time to the last byte of the response; empty if it did not arrive.
     pub completion_us: Option<u64>,
@@ -51,7 +51,7 @@ pub struct Row {
     pub srtt_us: Option<u64>,
     /// Bytes that arrived for the plain flows on the same link.
     pub neighbour: u64,
-    /// Lost packets of a burst as a bit mask, the first packet in the lowest bit.
+    /// Lost packets of a burst as a bit mask, with the first packet in the lowest bit.
     pub lost_at: u64,
 }
 

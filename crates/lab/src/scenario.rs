@@ -1,4 +1,4 @@
-//! The surroundings of a transaction in addition to its link and its sizes.
+//! The surroundings of a transaction, in addition to its link and its sizes.
 
 use std::time::Duration;
 
@@ -10,15 +10,14 @@ use brisk_sim::world::Arena;
 use brisk_wire::Instant;
 use rand_core::RngCore;
 
-/// Time between two packets of a burst, as from a server behind a gigabit link.
+/// Time between two packets of a burst, as from a server on a gigabit link.
 const SPACING: Duration = Duration::from_micros(12);
-/// Bytes of a packet of a burst.
 const PACKET: usize = 1500;
 
 /// The surroundings of a transaction. The default has none.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Scenario {
-    /// Paths, of which each transaction uses one, drawn from its seed; empty: the path of the comparison.
+    /// Paths. Each transaction uses one of them, drawn from its seed. Empty: the path of the comparison.
     pub paths: Vec<LinkSpec>,
     /// Time for which the server computes a response.
     pub think: Duration,
@@ -28,7 +27,7 @@ pub struct Scenario {
     pub spread: u16,
     /// The second hop, over which the server fetches its responses.
     pub backend: Option<Backend>,
-    /// Flows on the same link; then these are measured.
+    /// Flows on the same link, which are then measured instead of the transaction.
     pub beside: Option<Beside>,
     /// Bursts of packets instead of connections.
     pub burst: Option<Burst>,
@@ -56,12 +55,12 @@ pub struct Beside {
     pub pause: Option<Duration>,
 }
 
-/// Bursts that arrive at a queue which others have filled to a random level.
+/// Bursts that arrive at a queue which other traffic has filled to a random level.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Burst {
     /// Packets of the shortest burst, 1 or more.
     pub least: u32,
-    /// Packets of the longest one, at most 64.
+    /// Packets of the longest burst, at most 64.
     pub most: u32,
 }
 
@@ -94,7 +93,7 @@ impl Burst {
         let mut below = |n: u32| rng.next_u32() % n.max(1);
         let packets = self.least + below(self.most.saturating_sub(self.least) + 1);
         let mut path: Link<Vec<u8>> = Link::new(link, seed);
-        // Others have filled the queue, packet by packet, to each level with the same probability.
+        // Other traffic has filled the queue to each number of packets with the same probability.
         let room = (0..)
             .take_while(|_| matches!(path.down.offer(vec![0; PACKET], Instant::ZERO), Offered::Queued))
             .take(MAX_ROOM as usize)
@@ -116,7 +115,7 @@ impl Burst {
     }
 }
 
-/// Limit of packets in a queue of [`Burst::meet`].
+/// Maximum number of packets in a queue of [`Burst::meet`].
 const MAX_ROOM: u32 = 10_000;
 
 #[cfg(test)]
@@ -130,7 +129,7 @@ mod tests {
         let met: Vec<TransactionResult> = (0..200).map(|seed| burst.meet(&link, seed)).collect();
         assert!(met.iter().all(|burst| burst.segments == 10));
         let lossy: Vec<u64> = met.iter().map(|burst| burst.lost_at).filter(|lost| *lost != 0).collect();
-        assert!(lossy.len() > 50, "about half of the levels leave no room for ten: {}", lossy.len());
+        assert!(lossy.len() > 50, "about half of the levels leave no space for ten packets: {}", lossy.len());
         assert!(lossy.iter().all(|lost| lost >> 9 == 1), "the last packet is lost if any is");
         assert!(met.iter().all(|burst| u64::from(burst.lost_at.count_ones()) == burst.dropped));
     }

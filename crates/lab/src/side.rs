@@ -1,4 +1,4 @@
-//! One interface to the kernel's TCP and to ours: the code above it is the same, so that only the TCP
+//! One interface to the kernel's TCP and to brisk's. The code above it is the same, so that only the TCP
 //! differs.
 
 use std::io;
@@ -13,7 +13,7 @@ use tokio::net::TcpSocket;
 
 /// `MSG_FASTOPEN` of `sendto(2)`: connect, with the data on the SYN if there is a cookie.
 const MSG_FASTOPEN: i32 = 0x2000_0000;
-/// Linux's error without a cookie: the SYN was sent without the data.
+/// Linux's error if there is no cookie: the SYN was sent without the data.
 const EINPROGRESS: i32 = 115;
 /// Maximum number of connections that wait to be accepted.
 const BACKLOG: usize = 4096;
@@ -21,18 +21,18 @@ const BACKLOG: usize = 4096;
 /// The TCP to use.
 #[derive(Debug)]
 pub enum Side {
-    /// The kernel's, in the namespace of the calling thread.
+    /// The kernel's TCP, in the namespace of the calling thread.
     Kernel {
-        /// Send requests on the SYN.
+        /// True to send requests on the SYN.
         fast_open: bool,
-        /// Congestion control of its sockets; `None`: that of the route or the system.
+        /// Congestion control of the sockets; `None`: that of the route or the system.
         congestion: Option<&'static str>,
     },
-    /// A stack of ours.
+    /// A stack of brisk.
     Ours {
         /// The stack.
         endpoint: Endpoint,
-        /// Send requests on the SYN, and accept them.
+        /// True to send requests on the SYN, and to accept them.
         fast_open: bool,
     },
 }
@@ -40,26 +40,27 @@ pub enum Side {
 /// A connection of either TCP.
 #[derive(Debug)]
 pub enum Stream {
-    /// The kernel's.
+    /// A connection of the kernel.
     Kernel(tokio::net::TcpStream),
-    /// Ours.
+    /// A connection of brisk.
     Ours(brisk_runtime::TcpStream),
-    /// Ours, with a request over Fast Open that is repeated on a second connection if necessary.
+    /// A connection of brisk with a request over Fast Open, which is repeated on a second connection if
+    /// necessary.
     Hedged(brisk_runtime::HedgedStream),
 }
 
 /// A listener of either TCP.
 #[derive(Debug)]
 pub enum Listener {
-    /// The kernel's.
+    /// A listener of the kernel.
     Kernel(tokio::net::TcpListener),
-    /// Ours.
+    /// A listener of brisk.
     Ours(TcpListener),
 }
 
 impl Side {
-    /// Listens. With Fast Open, our TCP may leave at most `queue` connections unacknowledged; for the kernel,
-    /// a sysctl enables Fast Open.
+    /// Listens. With Fast Open, brisk's TCP accepts at most `queue` unacknowledged connections. For the
+    /// kernel, a sysctl enables Fast Open.
     ///
     /// # Errors
     /// Those of `bind` and `listen`.
@@ -163,7 +164,7 @@ async fn fast_open_by_kernel(
 }
 
 impl Listener {
-    /// Returns one listener for each stack of ours, to be used where that stack runs.
+    /// Returns one listener for each stack of brisk, to be used on the core of that stack.
     pub fn split(self) -> Vec<Listener> {
         match self {
             Listener::Kernel(_) => vec![self],
@@ -206,7 +207,7 @@ impl Stream {
                 stream.set_nodelay(true);
                 Ok(())
             }
-            // Set in its configuration.
+            // The configuration of the connection sets it.
             Stream::Hedged(_) => Ok(()),
         }
     }

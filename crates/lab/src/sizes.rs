@@ -1,8 +1,8 @@
 //! Response sizes: one size for all, or a cumulative distribution.
 //!
 //! A distribution is a CSV file with one point per line, `bytes,cumulative share`. Sizes and shares must not
-//! decrease, and the last share must be 1. Between two points sizes are distributed evenly. A first line that
-//! is not a number is a heading; empty lines and lines that begin with `#` are skipped.
+//! decrease, and the last share must be 1. Between two points sizes are evenly distributed. A first line that
+//! is not a number is a heading. Empty lines and lines that begin with `#` are skipped.
 
 use rand_core::RngCore;
 use thiserror::Error;
@@ -16,7 +16,7 @@ pub enum Sizes {
     Distribution(Vec<(f64, f64)>),
 }
 
-/// Why a text is not a distribution of sizes.
+/// Reason why a text is not a distribution of sizes.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum SizesError {
     /// A line cannot be read.
@@ -84,7 +84,7 @@ impl Sizes {
             let (bytes, below, here) = (*bytes as f64, index as f64 / count, (index + 1) as f64 / count);
             match points.last_mut() {
                 Some((last, share)) if *last == bytes => *share = here,
-                // Two points of equal size: no size lies between two sizes of the sample.
+                // Two points of equal size, because no size lies between two sizes of the sample.
                 _ => points.extend([(bytes, below), (bytes, here)]),
             }
         }
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn mistake_in_sizes_names_the_line() {
+    fn error_in_sizes_names_the_line() {
         let error = |text| Sizes::parse_csv(text).unwrap_err();
         assert_eq!(error("1,0.5\n2,x"), SizesError::Line { line: 2, text: "2,x".to_owned() });
         assert_eq!(error("2,0.5\n1,1"), SizesError::Falls { line: 2 });
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_is_drawn_as_often_as_it_occurs_and_nothing_between() {
+    fn sizes_are_drawn_as_often_as_they_occur_in_the_sample() {
         assert_eq!(Sizes::of_sample(vec![]), None);
         let sizes = Sizes::of_sample(vec![700, 100, 100, 700, 9]).unwrap();
         let mut rng = brisk_link::seeds::rng(2, "sizes");

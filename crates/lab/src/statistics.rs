@@ -25,7 +25,7 @@ pub enum Statistic {
 }
 
 impl Statistic {
-    /// Returns its value over these; NaN without values.
+    /// Returns the statistic of these values; NaN without values.
     pub fn of(self, values: impl Iterator<Item = f64>) -> f64 {
         match self {
             Statistic::Mean => {
@@ -39,11 +39,11 @@ impl Statistic {
 
 /// Number of bootstrap resamples for a small sample.
 const RESAMPLES: usize = 1000;
-/// Minimum number of resamples for a large sample.
 const FEWEST_RESAMPLES: usize = 200;
-/// Above this total number of drawn values there are fewer resamples: about a second of work.
+/// Maximum number of values drawn for all resamples of a sample, about a second of work. A larger sample has
+/// fewer resamples.
 const DRAWS: usize = 20_000_000;
-/// Few values occur more often than this in a resample.
+/// Few values occur more often than this in a resample, so that a fill of this fixed length usually suffices.
 const USUAL: usize = 4;
 
 impl Sample {
@@ -96,7 +96,6 @@ impl Sample {
     }
 }
 
-/// A resample, drawn with replacement.
 #[derive(Default)]
 struct Resample {
     times_drawn: Vec<u32>,
@@ -106,7 +105,8 @@ struct Resample {
 }
 
 impl Resample {
-    /// Draws as many of the ascending values as there are. Counting keeps them sorted.
+    /// Draws as many values as `from` has, with replacement. `from` is in ascending order, and so is the
+    /// result: it is built from the number of times that each value was drawn.
     fn draw(&mut self, from: &[f64], rng: &mut impl RngCore) {
         self.n = from.len();
         self.times_drawn.clear();
@@ -117,7 +117,8 @@ impl Resample {
         self.values.resize(self.n + USUAL, 0.0);
         let mut end = 0;
         for (value, times) in from.iter().zip(&self.times_drawn) {
-            // This many are always written: writing too many costs less than a mispredicted branch.
+            // A fill of fixed length avoids a branch that is often mispredicted; the next value overwrites
+            // the excess.
             self.values[end..end + USUAL].fill(*value);
             let next = end + *times as usize;
             if *times as usize > USUAL {
@@ -148,8 +149,8 @@ fn interpolated(n: usize, q: f64, at: impl Fn(usize) -> f64) -> f64 {
     low + (high - low) * (rank - below as f64)
 }
 
-/// Returns the generator of a resample by its index among resamples that draw equally many words from the
-/// position of `rng`: the same as if the earlier ones had been drawn.
+/// Returns the generator of the resample at index `place`, if each resample draws `words` words and the first
+/// one starts at the position of `rng`. Resamples can then be drawn in parallel.
 pub(crate) fn resampler(rng: &ChaCha8Rng, place: usize, words: usize) -> ChaCha8Rng {
     let mut own = rng.clone();
     own.set_word_pos(rng.get_word_pos() + place as u128 * words as u128);
@@ -201,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn resamples_are_drawn_as_if_one_after_the_other() {
+    fn parallel_resamples_equal_sequential_ones() {
         let (mut in_turn, start) = (rng(4), rng(4));
         for place in 0..5 {
             let mut own = resampler(&start, place, 7);
@@ -211,10 +212,10 @@ mod tests {
         }
     }
 
-    /// Exponential waits with mean 1: mean 1, median ln 2, 90th percentile ln 10. A 95 % interval holds the
-    /// true value in 95 % of samples, those of a bootstrap in a few less.
+    /// Exponential waits with mean 1: mean 1, median ln 2, 90th percentile ln 10. A 95 % interval contains
+    /// the true value in 95 % of samples; a bootstrap interval does so slightly less often.
     #[test]
-    fn intervals_hold_the_truth_of_a_known_distribution_as_often_as_they_claim() {
+    fn intervals_contain_the_true_value_at_the_nominal_rate() {
         const SAMPLES: u64 = 200;
         let truth = [1.0, 2f64.ln(), 10f64.ln()];
         let wanted = [Statistic::Mean, Statistic::Quantile(0.5), Statistic::Quantile(0.9)];

@@ -1,4 +1,5 @@
-//! The demonstration, in real time. It has its own test program, so that only its tests run at the same time.
+//! The demonstration, in real time. It is a test program of its own, so that no other tests compete for the
+//! processor.
 
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use brisk_runtime::profile::Profile;
 fn demo(link: &str, seconds: u64) -> Demo {
     Demo {
         link: LinkSpec::parse(link).unwrap(),
-        // Two arms are enough: without optimisation the encryption of the hop is slow.
+        // Two profiles are enough: in builds without optimisation the encryption of the tunnel is slow.
         arms: Profile::parse_list("tcp; tcp+tfo").unwrap(),
         flow: 5_000,
         flow_text: "5kB".to_owned(),
@@ -41,7 +42,7 @@ async fn requests_through_gateways_and_link_take_two_round_trips() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_demonstration_can_be_ended_early() {
+async fn demonstration_can_be_stopped_early() {
     let demo = Demo { simulated: 10, ..demo("--rtt 20ms", 60) };
     let stop = tokio::time::sleep(Duration::from_secs(5));
     let report = demo.run(stop, &mut |_| {}).await.unwrap();

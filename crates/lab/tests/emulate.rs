@@ -1,4 +1,4 @@
-//! The emulated link between two network namespaces with the kernel's TCP. Skipped without the rights.
+//! The emulated link between two network namespaces with the kernel's TCP. Skipped without the capabilities.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -31,7 +31,6 @@ fn serve(listener: &TcpListener, bytes: usize) {
     stream.write_all(&vec![7; bytes]).unwrap();
 }
 
-/// Returns the time to connect, and the time of the request and the response.
 fn time_request(server: SocketAddr, bytes: usize) -> (Duration, Duration) {
     let began = Instant::now();
     let mut stream = TcpStream::connect(server).unwrap();
@@ -44,7 +43,7 @@ fn time_request(server: SocketAddr, bytes: usize) -> (Duration, Duration) {
 }
 
 #[test]
-fn kernel_tcp_meets_the_delay_and_the_rate_between_two_namespaces() {
+fn link_delays_and_limits_kernel_tcp_between_two_namespaces() {
     if !has_sys_admin() || !has_net_admin() {
         println!("skipped: needs CAP_SYS_ADMIN and CAP_NET_ADMIN for network namespaces and TUN devices");
         return;
@@ -73,12 +72,12 @@ fn kernel_tcp_meets_the_delay_and_the_rate_between_two_namespaces() {
         (link.join().unwrap(), took)
     });
     drop(created);
-    // The upper bound leaves room for a busy machine.
+    // The upper bound allows for a busy machine.
     assert!((40..300).contains(&connect.as_millis()), "a round trip: {connect:?}");
-    // 100 kB at 8 Mbit/s take 100 ms in addition to the round trip and those of slow start.
+    // 100 kB at 8 Mbit/s take 100 ms in addition to the round trips of the handshake and of slow start.
     assert!((140..2000).contains(&transfer.as_millis()), "{transfer:?}");
     assert!(outcome.down.delivered_bytes > bytes as u64, "{outcome:?}");
     assert_eq!((outcome.send_errors, outcome.down.dropped_loss), (0, 0), "{outcome:?}");
-    // The capture has every packet twice: at the sending and at the receiving end.
+    // The capture contains every packet twice: at the sending and at the receiving end.
     assert!(capture.0.lock().unwrap().len() > 2 * bytes);
 }

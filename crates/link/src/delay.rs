@@ -2,7 +2,7 @@
 //!
 //! Jitter keeps the order of packets (a packet is never due before the one ahead of it), as queues in real
 //! paths do; only reordering lets later packets overtake. Packets in order are in a plain queue, the few
-//! stragglers in a heap.
+//! delayed stragglers in a heap.
 
 use crate::seeds::{Draws, Name, below, chance, draws};
 use crate::spec::{DirectionSpec, Reorder};
@@ -18,7 +18,6 @@ pub(crate) struct Fate {
     jitter: u64,
     /// Extra delay of a straggler.
     straggle: Option<u64>,
-    /// Delivered twice.
     pub(crate) twice: bool,
 }
 
@@ -28,7 +27,8 @@ impl Fate {
     }
 }
 
-/// The far part of a direction: assigns due times and holds packets until then. Nanoseconds throughout.
+/// The last part of a direction: assigns due times and holds packets until then. All times are in
+/// nanoseconds.
 #[derive(Debug)]
 pub(crate) struct DelayLine<P> {
     delay: u64,
@@ -97,7 +97,7 @@ impl<P> DelayLine<P> {
         }
     }
 
-    /// Empties the line and configures it by `spec`; each kind of randomness has its own generator, whose
+    /// Empties the line and configures it by `spec`. Each kind of randomness has its own generator, whose
     /// name extends `name`.
     pub(crate) fn renew(&mut self, spec: &DirectionSpec, seed: u64, name: &str) {
         let DelayLine { delay, jitter, reorder, duplicate, last_due, entered, in_order, stragglers } = self;
@@ -117,7 +117,7 @@ impl<P> DelayLine<P> {
         self.in_order.drain(..).chain(straggling).for_each(|Travelling { packet, .. }| to(packet));
     }
 
-    /// Draws for the next packet, even if that is lost, so that the draws depend on the packet's number only.
+    /// Draws for the next packet, even for a lost one, so that the draws depend only on the packet's number.
     #[inline]
     pub(crate) fn draw(&mut self) -> Fate {
         Fate {
@@ -142,7 +142,6 @@ impl<P> DelayLine<P> {
         }
     }
 
-    /// Returns the time when the next packet is due.
     #[inline]
     pub(crate) fn next_due(&self) -> Option<u64> {
         match (self.in_order.front(), self.stragglers.peek()) {
@@ -218,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_straggler_is_overtaken_and_the_others_keep_their_order() {
+    fn delayed_packet_is_overtaken_and_others_keep_their_order() {
         let always = Reorder { share: Ratio::ONE, by: Duration::from_millis(5) };
         let mut line = line(0, Some(always));
         let late = line.draw();
@@ -227,7 +226,7 @@ mod tests {
         line.enter(2, MS, on_time);
         line.enter(3, 5 * MS, on_time);
         line.enter(4, 6 * MS, on_time);
-        // 1 is due together with 3 and goes first, because it entered first.
+        // Packets 1 and 3 are due at the same time; 1 goes first, because it entered first.
         assert_eq!(drain(&mut line).iter().map(|(_, i)| *i).collect::<Vec<_>>(), [2, 1, 3, 4]);
     }
 

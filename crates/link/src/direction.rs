@@ -2,9 +2,9 @@
 //! reordering and duplication.
 //!
 //! The outcome of a packet is determined when it is offered: the bottleneck is first in, first out, so its
-//! departure is known. Therefore one queue of due times is the only state of a direction. A lost packet has
-//! used the bottleneck: it is lost after it. All draws depend on the packet's number, so one element never
-//! changes the draws of another.
+//! departure is known. Therefore one queue of due times is the only state of a direction. A loss happens
+//! behind the bottleneck, so a lost packet has used it. All draws depend on the packet's number, so one
+//! element never changes the draws of another.
 
 use crate::counters::Counters;
 use crate::delay::DelayLine;
@@ -23,29 +23,29 @@ use brisk_wire::Instant;
 /// The outcome of an offered packet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Offered {
-    /// It is in flight (or held by a middlebox that may join it with its successor).
+    /// The packet is in flight, or a middlebox holds it and may join it with its successor.
     Queued,
     /// The queue before the bottleneck was full.
     DroppedQueue,
-    /// A loss model lost it. On a real path the sender would not know.
+    /// A loss model dropped the packet. On a real path the sender would not know.
     DroppedLoss,
-    /// A middlebox dropped it.
+    /// A middlebox dropped the packet.
     DroppedMiddlebox {
         /// An IP packet that the middlebox sends back instead, to be offered to the opposite direction.
         reply: Option<Vec<u8>>,
     },
-    /// It exceeded the MTU.
+    /// The packet exceeded the MTU.
     DroppedMtu {
         /// The MTU of the path, in bytes.
         mtu: u16,
-        /// The ICMP error that a router sends back, to be offered to the opposite direction; none on a path
-        /// that is silent about it, and for parcels without bytes.
+        /// The ICMP error that a router sends back, to be offered to the opposite direction. `None` on a path
+        /// that sends no ICMP errors, and for parcels without bytes.
         icmp: Option<Vec<u8>>,
     },
 }
 
 impl Offered {
-    /// Returns the IP packet that goes back to the sender, if the drop was answered: offer it to the opposite
+    /// Returns the IP packet that goes back to the sender, if there is one: offer it to the opposite
     /// direction.
     pub fn answer(self) -> Option<Vec<u8>> {
         match self {
@@ -67,7 +67,7 @@ pub struct Direction<P> {
     line: DelayLine<P>,
     /// Counts of events; packets in flight are counted on request.
     counters: Counters,
-    /// Packets between two middleboxes, kept for their capacity.
+    /// Packets between two middleboxes, kept to reuse the memory.
     entering: Vec<P>,
     leaving: Vec<P>,
 }
@@ -76,7 +76,7 @@ pub struct Direction<P> {
 #[derive(Clone, Copy)]
 pub(crate) struct Setting<'a> {
     pub(crate) seed: u64,
-    /// Separates its random draws from those of other directions under the same seed.
+    /// Separates the direction's random draws from those of other directions under the same seed.
     pub(crate) name: &'a str,
     pub(crate) way: Way,
     /// The state of middleboxes for connections, if one of them needs it.
@@ -146,7 +146,7 @@ impl<P: Parcel> Direction<P> {
     }
 
     /// Offers a packet to the direction at `now`; times must not decrease from call to call. If a middlebox
-    /// cut the packet into pieces, this is the outcome of the first piece that was dropped, if any.
+    /// cuts the packet into pieces, the result is that of the first dropped piece, if any.
     #[inline]
     pub fn offer(&mut self, packet: P, now: Instant) -> Offered {
         self.release_held(now);
@@ -160,8 +160,8 @@ impl<P: Parcel> Direction<P> {
         offered
     }
 
-    /// Returns when [`Direction::poll`] has something to do next. Sometimes that is a middlebox that releases
-    /// a packet, and poll returns none yet.
+    /// Returns when [`Direction::poll`] has something to do next. Then `poll` may return no packet, because a
+    /// middlebox only releases a packet into the path.
     #[inline]
     pub fn next_departure(&self) -> Option<Instant> {
         let due = self.line.next_due().map(instant_of);
@@ -211,7 +211,7 @@ impl<P: Parcel> Direction<P> {
                 break;
             };
             if let Some(packet) = self.middleboxes.get_mut(index).and_then(Middlebox::release) {
-                // Its sender got `Queued`; only the counters show its final outcome.
+                // The caller of `offer` got `Queued`; only the counters show the final outcome.
                 self.pass(index + 1, packet, deadline);
             }
         }
@@ -298,7 +298,7 @@ fn nanos_of(instant: Instant) -> u64 {
     instant.as_micros().saturating_mul(1000)
 }
 
-/// Rounds up: nothing is due before its last fraction of a microsecond.
+/// Rounds up, so that no packet is due too early by a fraction of a microsecond.
 fn instant_of(nanos: u64) -> Instant {
     Instant::from_micros(nanos.div_ceil(1000))
 }
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_packet_has_taken_its_place_in_the_bottleneck() {
+    fn lost_packet_uses_the_bottleneck() {
         let mut down = link("--rate 12mbit --loss list:1", 1).down;
         assert_eq!(down.offer(numbered(1, 1500), ms(0)), Offered::DroppedLoss);
         down.offer(numbered(2, 1500), ms(0));
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policer_drops_what_exceeds_it_and_delays_nothing() {
+    fn policer_drops_excess_packets_without_delaying_others() {
         let mut down = link("--loss policer:12mbit,3kB", 1).down;
         let offered: Vec<Offered> = (0..3).map(|i| down.offer(numbered(i, 1500), ms(0))).collect();
         assert_eq!(offered, [Offered::Queued, Offered::Queued, Offered::DroppedLoss]);
@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn the_directions_do_not_share_their_chance() {
+    fn directions_have_independent_losses() {
         let mut link = link("--loss 50%", 5);
         let lost = |direction: &mut Direction<Vec<u8>>| -> Vec<bool> {
             (0..100).map(|i| direction.offer(numbered(i, 40), ms(0)) == Offered::DroppedLoss).collect()
@@ -549,7 +549,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn offered_packets_are_delivered_dropped_or_on_the_way(
+        fn offered_packets_are_delivered_dropped_or_in_flight(
             text in texts(),
             steps in steps(),
             seed in any::<u64>(),
@@ -606,7 +606,7 @@ mod tests {
             );
             let mut up = link(&text, 1).up;
             for mut packet in packets {
-                // Half of them look like IPv4 with TCP inside.
+                // Half of the packets look like IPv4 with TCP inside.
                 if packet.len() % 2 == 0 && packet.len() > 40 {
                     let len = packet.len() as u16;
                     packet[..10].copy_from_slice(&[0x45, 0, (len >> 8) as u8, len as u8, 0, 0, 0, 0, 64, 6]);

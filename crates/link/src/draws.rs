@@ -2,8 +2,8 @@
 //! block at a time.
 //!
 //! A short transfer draws about seven times from each element, once per packet, and has a generator for each
-//! element. `rand_chacha` always computes four blocks, which are 32 draws; this module computes a block when
-//! it is needed. The draws are the same, which a test checks.
+//! element. `rand_chacha` always computes four blocks, which are 32 draws; this module computes a block only
+//! when it is needed. A test checks that the draws are the same.
 
 /// Words of 32 bits in a block.
 const WORDS: usize = 16;
@@ -86,7 +86,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_draws_are_those_of_chacha8(key in any::<[u8; 32]>(), count in 1usize..300) {
+        fn draws_equal_those_of_chacha8(key in any::<[u8; 32]>(), count in 1usize..300) {
             let (mut own, mut other) = (Draws::new(key), ChaCha8Rng::from_seed(key));
             for number in 0..count {
                 prop_assert_eq!(own.next_u64(), other.next_u64(), "draw {}", number);
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_a_block_has_64_bits() {
+    fn block_number_has_64_bits() {
         let far = u64::from(u32::MAX) - 1;
         let mut own = Draws { next_block: far, ..Draws::new([7; 32]) };
         let mut other = ChaCha8Rng::from_seed([7; 32]);

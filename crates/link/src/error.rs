@@ -1,6 +1,6 @@
-//! The error in a link description, in one line: the place, the problem and the remedy.
+//! The error in a link description, in one line: the flag, the problem and the remedy.
 //!
-//! The reader typed a flag or a line of a plan; the message names that flag and the nearest valid input.
+//! The message names the flag or the line of a plan that the user typed, and the nearest valid input.
 
 use alloc::format;
 use alloc::string::String;
@@ -17,7 +17,7 @@ pub struct SpecError {
 }
 
 impl SpecError {
-    /// Returns an error about `value`. `problem` and `remedy` are half sentences that a semicolon joins.
+    /// Returns an error about `value`. `problem` and `remedy` are parts of a sentence that a semicolon joins.
     pub fn new(value: &str, problem: impl Into<String>, remedy: impl Into<String>) -> Self {
         SpecError { key: None, value: value.into(), problem: problem.into(), remedy: remedy.into() }
     }
@@ -54,8 +54,8 @@ impl fmt::Display for SpecError {
 
 impl core::error::Error for SpecError {}
 
-/// Returns `did you mean X?` for a similar known word, otherwise the whole list: `use a, b or c`; each word
-/// after `prefix`.
+/// Returns `did you mean X?` for a similar known word, otherwise the whole list: `use a, b or c`. Each word
+/// follows `prefix`.
 pub fn suggest(prefix: &str, word: &str, known: &[&str]) -> String {
     match nearest(word, known) {
         Some(near) => format!("did you mean {prefix}{near}?"),
@@ -73,7 +73,7 @@ fn listed(prefix: &str, words: &[&str]) -> String {
     }
 }
 
-/// Returns the known word with the fewest edits, if these are at most a third of its letters (at least one).
+/// Returns the known word with the fewest edits, if they are at most a third of its letters (at least one).
 fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
     let distance = |candidate: &&str| edit_distance(&word.to_ascii_lowercase(), candidate);
     let best = known.iter().min_by_key(|candidate| distance(candidate))?;
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_near_word_is_suggested_and_a_far_one_gets_the_list() {
+    fn similar_word_is_suggested_otherwise_all_are_listed() {
         assert_eq!(suggest("", "jiter", &["rate", "jitter"]), "did you mean jitter?");
         assert_eq!(suggest("--", "speed", &["rate", "jitter", "loss"]), "use --rate, --jitter or --loss");
     }

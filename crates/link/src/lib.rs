@@ -4,7 +4,7 @@
 //! B to A. Its elements have no clock: the driver passes `now` and asks for the next departure, in virtual
 //! time (the simulator) or in real time (the emulator). Elements are generic over a [`Parcel`], a packet with
 //! a length; only [`middlebox`] reads headers. All randomness comes from generators derived from one seed and
-//! the element's name ([`seeds`]), so a run can be repeated and an element switched on without shifting
+//! the element's name ([`seeds`]). So a run can be repeated, and switching one element on does not shift
 //! another's draws.
 //!
 //! | module | content |

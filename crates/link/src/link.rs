@@ -8,8 +8,8 @@ use crate::way::Way;
 use alloc::sync::Arc;
 use brisk_wire::Instant;
 
-/// A path in both directions. The directions share nothing but the connection table of stateful middleboxes;
-/// each has its own bottleneck, loss and generators.
+/// A path in both directions. The directions share only the connection table of stateful middleboxes; each
+/// has its own bottleneck, loss and generators.
 #[derive(Debug)]
 pub struct Link<P> {
     /// From the server's side (B) to the client's side (A).

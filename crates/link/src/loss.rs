@@ -2,9 +2,9 @@
 //!
 //! Each model processes every packet that enters the path exactly once, in order, with a fixed number of
 //! draws. So losses depend on the packet's number and not on its time, except in [`After`], [`Outage`] and
-//! [`Policer`], which are defined by time. That is the time when the packet enters the link: a burst is a
-//! sequence that the *sender* sent back to back ("Gentle Aggression", SIGCOMM 2013, section 2: gaps below 0.5
-//! ms), even if a slow link spreads it out.
+//! [`Policer`], which are defined by the time when the packet enters the link: a burst is a sequence that the
+//! *sender* sent back to back ("Gentle Aggression", SIGCOMM 2013, section 2: gaps below 0.5 ms), even if a
+//! slow link spreads it out.
 
 use crate::seeds::{Draws, below, chance};
 use crate::units::{Rate, Ratio};
@@ -34,7 +34,7 @@ pub enum LossSpec {
         /// A longer pause since the previous packet begins a new burst; 500 us in the paper.
         gap: Duration,
     },
-    /// `ge:p=1%,r=50%,h=0%,k=100%`: two states (Gilbert-Elliott), whose memory outlasts pauses.
+    /// `ge:p=1%,r=50%,h=0%,k=100%`: two states (Gilbert-Elliott), which persist over pauses.
     GilbertElliott {
         /// Probability to go from good to bad after a packet.
         p: Ratio,
@@ -77,8 +77,8 @@ impl LossSpec {
     /// The burst gap of "Gentle Aggression", section 2.
     pub const BURST_GAP: Duration = Duration::from_micros(500);
 
-    /// Returns the model in its initial state. `rng` is its own generator, `began` the time from which
-    /// outages count. A trace that was not loaded loses nothing.
+    /// Returns the model in its initial state. `rng` is the generator of this model, `began` the time from
+    /// which outages count. A trace that was not loaded loses nothing.
     pub fn model(&self, mut rng: Draws, began: Instant) -> Model {
         match self {
             LossSpec::Independent(p) => Model::Independent(Independent { p: *p, rng }),
@@ -106,19 +106,19 @@ impl LossSpec {
 /// The state of a [`LossSpec`].
 #[derive(Debug)]
 pub enum Model {
-    /// Of [`LossSpec::Independent`].
+    /// State of [`LossSpec::Independent`].
     Independent(Independent),
-    /// Of [`LossSpec::After`].
+    /// State of [`LossSpec::After`].
     After(After),
-    /// Of [`LossSpec::GilbertElliott`].
+    /// State of [`LossSpec::GilbertElliott`].
     GilbertElliott(GilbertElliott),
-    /// Of [`LossSpec::Trace`].
+    /// State of [`LossSpec::Trace`].
     Trace(Trace),
-    /// Of [`LossSpec::Positions`].
+    /// State of [`LossSpec::Positions`].
     Positions(Positions),
-    /// Of [`LossSpec::Outage`].
+    /// State of [`LossSpec::Outage`].
     Outage(Outage),
-    /// Of [`LossSpec::Policer`].
+    /// State of [`LossSpec::Policer`].
     Policer(Policer),
 }
 
@@ -154,8 +154,8 @@ impl LossModel for Independent {
 /// Correlated loss within a burst.
 ///
 /// "raised the loss probability to 0.5 if the previous packet in the burst was lost" (SIGCOMM 2013, section
-/// 8.4.1), taken literally: the memory ends with the burst. A memory that outlasts pauses would hit every
-/// back-off of a timeout again and yield tails of many seconds that the paper does not have.
+/// 8.4.1), taken literally: the memory ends with the burst. A memory that outlasts pauses would lose every
+/// retransmission after a timeout too, and yield tails of many seconds that the paper does not have.
 #[derive(Debug)]
 pub struct After {
     p: Ratio,
@@ -207,7 +207,7 @@ impl LossModel for GilbertElliott {
     }
 }
 
-/// Replays a recording, from its beginning, over and over.
+/// Replays a recording in a loop.
 #[derive(Debug)]
 pub struct Trace {
     lost: Arc<[bool]>,
@@ -262,7 +262,7 @@ impl LossModel for Outage {
     }
 }
 
-/// A token bucket that drops instead of queueing, as operators enforce a rate with (Flach et al., "An
+/// A token bucket that drops instead of queueing, as operators enforce a rate (Flach et al., "An
 /// Internet-Wide Analysis of Traffic Policing", SIGCOMM 2016). A dropped packet takes no tokens.
 #[derive(Debug)]
 pub struct Policer {
@@ -341,7 +341,7 @@ mod tests {
         }
     }
 
-    /// p/(p + 1 - q) = 0.01/0.51 = 1.96 % in an endless burst, with 2 packets to a loss.
+    /// The mean loss p/(p + 1 - q) is 0.01/0.51 = 1.96 % in an endless burst, with 2 lost packets in a row.
     #[test]
     fn correlated_loss_within_one_burst_has_the_papers_mean_and_burst_length() {
         let spec = LossSpec::After { p: percent(1), q: percent(50), gap: LossSpec::BURST_GAP };
@@ -405,10 +405,10 @@ mod tests {
     }
 
     #[test]
-    fn a_policer_passes_a_bucket_and_from_then_on_its_rate() {
+    fn policer_passes_a_bucket_and_then_its_rate() {
         let spec = LossSpec::Policer { rate: Rate::from_bits_per_second(12_000_000), bucket: 15_000 };
-        // 1,500 bytes take 1 ms at that rate. Packets arrive four times as fast: a full bucket passes, then
-        // each fourth.
+        // 1,500 bytes take 1 ms at that rate. Packets arrive four times as fast, so a full bucket passes and
+        // then every fourth packet.
         let lost = run(&spec, 1, 4013, 250);
         let passed = lost.iter().filter(|lost| !**lost).count();
         assert!(lost[..13].iter().all(|lost| !lost) && passed == 13 + 1000, "{passed} {:?}", &lost[..20]);
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_seed_loses_the_same_packets_whatever_the_timing() {
+    fn losses_depend_on_the_seed_and_not_on_the_timing() {
         for spec in [
             LossSpec::Independent(percent(5)),
             LossSpec::GilbertElliott { p: percent(5), r: percent(50), h: Ratio::ZERO, k: Ratio::ONE },

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 
 /// A packet as a link sees it.
 pub trait Parcel {
-    /// Returns the length on the wire in bytes, IP header included, which rate, queue and MTU count.
+    /// Returns the length on the wire in bytes, IP header included. Rate, queue and MTU use this length.
     fn wire_len(&self) -> usize;
 
     /// Returns the IP packet, if the parcel is one.

@@ -1,9 +1,9 @@
 //! The buffer before the bottleneck: drop-tail, in bytes or packets, with an optional mark threshold.
 //!
 //! A packet occupies the buffer until its last bit has left. One packet always fits, even if it is larger
-//! than the limit: a buffer that admits nothing would interrupt the path. Marking (RFC 3168, with one fixed
-//! threshold as in DCTCP, RFC 8257 section 3.1) sets Congestion Experienced on a packet that arrives when the
-//! queue exceeds the threshold.
+//! than the limit, because a buffer that admits nothing would interrupt the path. Marking (RFC 3168, with one
+//! fixed threshold as in DCTCP, RFC 8257 section 3.1) sets Congestion Experienced on a packet that arrives
+//! when the queue exceeds the threshold.
 
 use crate::units::ShowSize;
 use alloc::collections::VecDeque;
@@ -43,7 +43,8 @@ pub(crate) enum Admission {
     Full,
 }
 
-/// The content of the buffer as lengths and departure times; the packets are already further on.
+/// The content of the buffer as lengths and departure times. The packets themselves are already in the next
+/// element.
 #[derive(Debug)]
 pub(crate) struct Queue {
     limit: Depth,
@@ -57,7 +58,7 @@ impl Queue {
         Queue { limit, mark, inside: VecDeque::new(), bytes: 0 }
     }
 
-    /// Judges a packet of `len` bytes that arrives at `now` (nanoseconds).
+    /// Decides about a packet of `len` bytes that arrives at `now` (nanoseconds).
     pub(crate) fn arrive(&mut self, now: u64, len: usize) -> Admission {
         while let Some((departure, len)) = self.inside.front().copied()
             && departure <= now
@@ -74,7 +75,6 @@ impl Queue {
         }
     }
 
-    /// Adds a packet until its `departure`.
     pub(crate) fn enter(&mut self, departure: u64, len: usize) {
         self.inside.push_back((departure, len));
         self.bytes += len as u64;
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_that_finds_more_than_the_threshold_is_marked() {
+    fn packet_is_marked_if_the_queue_exceeds_the_threshold() {
         let mut queue = Queue::new(Depth::DEFAULT, Some(Depth::Packets(1)));
         let mut verdicts = [(); 3].map(|()| {
             let verdict = queue.arrive(0, 100);

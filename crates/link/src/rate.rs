@@ -1,10 +1,10 @@
 //! Serialisation: the time when a packet's last bit has left the bottleneck.
 //!
-//! A packet waits until those before it have left and then takes its length over the rate. Everything is
-//! integers in nanoseconds with the remainder carried on, so a busy link is exact over any length of time. A
-//! rate may also follow a recording in the format of the mahimahi tool set (Netravali et al., USENIX ATC
-//! 2015): one line per opportunity to deliver 1,500 bytes, its time in milliseconds, repeated from its
-//! beginning at the end.
+//! A packet waits until earlier packets have left; then it takes its length divided by the rate. All values
+//! are integers in nanoseconds, and the remainder is carried on, so a busy link is exact over any length of
+//! time. A rate may also follow a recording in the format of the mahimahi tool set (Netravali et al., USENIX
+//! ATC 2015): one line per opportunity to deliver 1,500 bytes, with its time in milliseconds. The recording
+//! repeats from its beginning.
 
 use crate::error::SpecError;
 use crate::units::Rate;
@@ -97,7 +97,7 @@ impl Constant {
         self.finish(work_of(len))
     }
 
-    /// Adds `work` after the packets on the line; returns its end.
+    /// Adds `work` after the packets on the line; returns the time when it is done.
     fn finish(&mut self, work: u128) -> u64 {
         let work = work + u128::from(self.remainder);
         let nanos = u64::try_from(work / u128::from(self.rate)).unwrap_or(u64::MAX);
@@ -108,8 +108,8 @@ impl Constant {
     }
 }
 
-/// Returns the work of a line for a packet, in bits times nanoseconds per second, so that a rate of one bit
-/// per second does one unit in a nanosecond.
+/// Returns the work of a line for a packet, in bits times nanoseconds per second: a rate of one bit per
+/// second does one unit of work in a nanosecond.
 fn work_of(len: usize) -> u128 {
     u128::from(len as u64) * 8 * 1_000_000_000
 }
@@ -151,7 +151,7 @@ impl Steps {
 #[derive(Debug)]
 pub(crate) struct Trace {
     times: Arc<[u64]>,
-    /// Length of one repetition, in nanoseconds.
+    /// Period after which the opportunities repeat, in nanoseconds.
     period: u64,
     began: u64,
     /// The next opportunity with capacity left, and its bytes.
@@ -188,7 +188,7 @@ impl Trace {
         }
     }
 
-    /// Moves to the first opportunity at or after `now`: earlier unused ones are lost.
+    /// Moves to the first opportunity at or after `now`; unused earlier opportunities are lost.
     fn seek(&mut self, now: u64) {
         let since = now.saturating_sub(self.began);
         self.cycle = since / self.period;
@@ -222,7 +222,7 @@ pub fn parse_rate_trace(path: &str, text: &str) -> Result<Arc<[u64]>, SpecError>
             return Err(wrong("the time is too large", "times are in milliseconds"));
         }
         if times.last().is_some_and(|last| *last > ms) {
-            return Err(wrong("earlier than the line before", "sort the lines"));
+            return Err(wrong("earlier than the previous line", "sort the lines"));
         }
         times.push(ms);
     }
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endlessly_busy_link_is_exact() {
+    fn busy_link_is_exact_after_many_packets() {
         // After 700,000 packets not one nanosecond may be missing.
         let mut link = constant(7_000_000);
         let last = (0..700_000).map(|_| link.departure(0, 1000)).last();
@@ -282,15 +282,15 @@ mod tests {
     fn a_step_takes_effect_in_the_middle_of_a_packet() {
         let mut link = steps(&[(0, 12_000_000), (10, 3_000_000), (20, 12_000_000)]);
         assert_eq!(link.departure(0, 1500), 1_000_000);
-        // Half of it leaves in the last half millisecond of the fast rate, the other half at a quarter of
-        // that rate.
+        // Half of the packet leaves in the last half millisecond of the fast rate, the other half at a
+        // quarter of that rate.
         assert_eq!(link.departure(9_500_000, 1500), 12_000_000);
         assert_eq!(link.departure(9_500_000, 1500), 16_000_000);
         assert_eq!(link.departure(9_500_000, 1500), 20_000_000);
         assert_eq!(link.departure(9_500_000, 1500), 21_000_000);
         assert_eq!(link.departure(50_000_000, 1500), 51_000_000);
         let mut link = steps(&[(0, 12_000_000), (10, 3_000_000), (20, 6_000_000)]);
-        assert_eq!(link.departure(30_000_000, 1500), 32_000_000, "steps that nobody saw have taken place");
+        assert_eq!(link.departure(30_000_000, 1500), 32_000_000, "steps take effect on an idle link");
     }
 
     #[test]
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn opportunities_that_nobody_used_are_gone() {
+    fn unused_opportunities_are_lost() {
         let mut link = trace("1\n2\n3\n4\n");
         assert_eq!(link.departure(2_500_000, 40), 3_000_000);
         assert_eq!(link.departure(3_500_000, 1500), 4_000_000);
@@ -318,13 +318,13 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_trace_names_the_line() {
+    fn error_in_a_trace_names_the_line() {
         let error = |text| parse_rate_trace("a.txt", text).unwrap_err().to_string();
         assert_eq!(
             error("1\nx\n"),
             "'trace:a.txt': line 2: not a whole number; write one time in milliseconds per line"
         );
-        assert_eq!(error("3\n2\n"), "'trace:a.txt': line 2: earlier than the line before; sort the lines");
+        assert_eq!(error("3\n2\n"), "'trace:a.txt': line 2: earlier than the previous line; sort the lines");
         assert!(parse_rate_trace("a", "0\n0\n").is_err() && parse_rate_trace("a", "").is_err());
     }
 

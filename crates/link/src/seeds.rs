@@ -1,8 +1,8 @@
 //! One random generator per element, derived from the seed and the element's name.
 //!
-//! Switching an element on or off must not change the draws of another; otherwise two arms of an experiment
-//! would not have the same losses. So each element has its own generator, whose key is the SipHash-2-4 (128
-//! bit) of its name.
+//! Switching an element on or off must not change the draws of another; otherwise two variants of an
+//! experiment would not have the same losses. So each element has its own generator, whose key is the
+//! SipHash-2-4 (128 bit) of its name.
 
 use alloc::string::String;
 use core::fmt::{self, Write};
@@ -154,7 +154,7 @@ mod tests {
         assert_ne!(first(7, "down/loss"), first(8, "down/loss"));
     }
 
-    /// Recorded once: a change of these values changes every experiment that was published with a seed.
+    /// Recorded values. Changing them changes every experiment that was published with a seed.
     #[test]
     fn draws_are_the_same_on_every_machine() {
         let mut rng = draws(1, "down/loss");

@@ -2,21 +2,21 @@
 //!
 //! The same grammar serves flags, plans, tests and messages. A [`LinkSpec`] prints as canonical text that
 //! parses to the same value. Every key except `rtt` and `seed` has a value for each direction: a plain value
-//! is for both, one after `down:` or `up:` for that direction, and `A/B` sets down and up.
+//! is for both, a value after `down:` or `up:` for one, and `A/B` sets down and up.
 //!
 //! | key | value |
 //! |---|---|
-//! | `rtt` | round trip without load; half of it in each direction |
-//! | `delay` | one way |
+//! | `rtt` | round-trip time without load; half of it in each direction |
+//! | `delay` | one-way delay |
 //! | `rate` | `20mbit`, `4mbit/256kbit`, `20mbit,5mbit@10s` (a step), `trace:FILE` (mahimahi), `none` |
 //! | `queue` | `128kB` or `200p` before the rate; 128 kB unless given |
-//! | `ecn-mark` | mark packets that find more than this in the queue: `30kB`, `20p` |
+//! | `ecn-mark` | packets are marked if more than this is in the queue: `30kB`, `20p` |
 //! | `loss` | `2%`, `after:1%,50%`, `ge:p=1%,r=50%,h=0%,k=100%`, `trace:FILE`, `list:3,7-9`, `outage:2s..4s,every=15s`, `policer:10mbit,100kB`; joined by `+` |
 //! | `reorder` | `1%,5ms`: this share is held back that long |
 //! | `duplicate` | share that arrives twice |
 //! | `jitter` | extra delay, uniform from 0 to this; never reorders |
-//! | `mtu` | `1500`; `1400,silent` answers nothing to packets that are too big |
-//! | `middlebox` | see [`MIDDLEBOXES`](crate::middlebox::MIDDLEBOXES); adds up, joined by `+` |
+//! | `mtu` | `1500`; `1400,silent` sends no ICMP error for packets that are too big |
+//! | `middlebox` | see [`MIDDLEBOXES`](crate::middlebox::MIDDLEBOXES); values add up, and `+` joins several |
 //! | `seed` | any whole number |
 //!
 //! `none` removes a setting.
@@ -83,7 +83,7 @@ pub struct DirectionSpec {
     pub duplicate: Option<Ratio>,
     /// Largest packet that passes.
     pub mtu: Option<Mtu>,
-    /// The middleboxes, in the order from A to B: packets down meet them in reverse.
+    /// The middleboxes, in the order from A to B; packets in the direction `down` pass them in reverse.
     pub middleboxes: Vec<MiddleboxSpec>,
 }
 
@@ -92,16 +92,16 @@ pub struct DirectionSpec {
 pub struct Mtu {
     /// In bytes, IP header included; at least 68 (RFC 791).
     pub bytes: u16,
-    /// Larger packets vanish without an ICMP answer (a black hole of path MTU discovery, RFC 2923).
+    /// True if larger packets vanish without an ICMP error (a black hole of path MTU discovery, RFC 2923).
     pub silent: bool,
 }
 
 impl LinkSpec {
-    /// Sets the value of the flag `key` (without dashes). `middlebox` adds to the existing ones, all other
-    /// keys replace.
+    /// Sets the value of the flag `key` (without dashes). `middlebox` adds to the existing boxes; all other
+    /// keys replace their value.
     ///
     /// # Errors
-    /// Names the flag, the value, the problem and the remedy; the link is then unchanged.
+    /// Names the flag, the value, the problem and the remedy. After an error the link is unchanged.
     pub fn set(&mut self, key: &str, value: &str) -> Result<(), SpecError> {
         let mut next = self.clone();
         next.apply(key, value.trim()).map_err(|error| error.at(key, value))?;
@@ -183,7 +183,7 @@ impl LinkSpec {
             for key in ["queue", "ecn-mark"] {
                 if let Some(value) = direction.shown(key).filter(|_| direction.rate.is_none()) {
                     remarks.push(format!(
-                        "--{key} {name}:{value} has no effect: without --rate nothing ever waits"
+                        "--{key} {name}:{value} has no effect: without --rate no packet waits in a queue"
                     ));
                 }
             }
@@ -230,7 +230,7 @@ impl LinkSpec {
         for name in list.split(['+', '|']) {
             let middlebox = MiddleboxSpec::parse(name.trim())?;
             if middlebox.spans_both_ways() && (down.is_none() || up.is_none()) {
-                let problem = format!("{middlebox} stands in both directions at once");
+                let problem = format!("{middlebox} always acts in both directions");
                 return Err(SpecError::new(value, problem, "leave out down: and up:"));
             }
             down.is_some().then(|| self.down.middleboxes.push(middlebox));
@@ -259,7 +259,6 @@ impl DirectionSpec {
         Ok(())
     }
 
-    /// Returns the value of a key as text, if it is set.
     fn shown(&self, key: &str) -> Option<String> {
         match key {
             "delay" => (!self.delay.is_zero()).then(|| ShowDuration(self.delay).to_string()),
@@ -283,7 +282,6 @@ fn suggest_key(key: &str) -> String {
     suggest("--", key.trim_start_matches('-'), KEYS)
 }
 
-/// Returns an example value of a key, for messages.
 fn example(key: &str) -> &'static str {
     match key {
         "rtt" => "--rtt 100ms",
@@ -322,7 +320,7 @@ impl fmt::Display for LinkSpec {
             }
         }
         if flags.is_empty() {
-            // A transparent link; an empty text would look like a missing one.
+            // A transparent link prints this flag, because an empty text would look like a missing link.
             flags.push(("rtt", String::from("0ms")));
         }
         for (index, (key, value)) in flags.iter().enumerate() {
@@ -335,7 +333,7 @@ impl fmt::Display for LinkSpec {
 }
 
 impl LinkSpec {
-    /// Returns the delays as one round trip, if that parses to the same two delays.
+    /// Returns the delays as one round-trip time, if that parses to the same two delays.
     fn shown_rtt(&self) -> Option<String> {
         let rtt = self.base_rtt();
         let halves = self.down.delay == rtt / 2 && self.up.delay == rtt - rtt / 2;
@@ -353,7 +351,7 @@ impl LinkSpec {
                     shown.push(a.to_string());
                     (down, up) = (rest_down, rest_up);
                 }
-                // A box in both directions waits until its other half is next.
+                // A box in both directions waits until it is next in the other direction too.
                 (Some((a, _)), Some((b, rest))) if a.spans_both_ways() => {
                     shown.push(format!("up:{b}"));
                     up = rest;
@@ -477,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_speaks_of_one_direction() {
+    fn prefix_sets_one_direction() {
         let link = parse("--loss 2% --loss up:none --delay down:40ms --delay up:10ms --middlebox up:split");
         assert_eq!((link.down.losses.len(), link.up.losses.len()), (1, 0));
         assert_eq!((link.down.middleboxes.len(), link.up.middleboxes.len()), (0, 1));
@@ -485,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn canonical_text_is_what_one_would_write() {
+    fn canonical_text_is_short() {
         for text in [
             "--rtt 100ms --rate 20mbit --loss 2%",
             "--rtt 100ms --loss after:1%,50%",
@@ -514,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_say_where_what_and_what_to_do() {
+    fn errors_name_the_flag_the_problem_and_the_remedy() {
         for (text, message) in [
             ("--rate 20mbt", "--rate 20mbt: 'mbt' is not a unit of rate; use bit, kbit, mbit or gbit"),
             (
@@ -524,7 +522,7 @@ mod tests {
             ("--jiter 3ms", "--jiter 3ms: a link has no 'jiter'; did you mean --jitter?"),
             ("--rtt", "--rtt: the value is missing; write --rtt 100ms"),
             ("--rtt 100", "--rtt 100: the unit is missing; use ns, us, ms, s, min or h, for instance 50ms"),
-            ("--loss 2", "--loss 2: '2' is more than the whole; did you mean 2%?"),
+            ("--loss 2", "--loss 2: '2' is more than 100 %; did you mean 2%?"),
             (
                 "--loss aftr:1%,50%",
                 "--loss aftr:1%,50%: 'aftr' is not a loss model; did you mean after? (or a ratio such as 2%)",
@@ -550,13 +548,10 @@ mod tests {
                 "--loss policer:10mbit,1kB",
                 "--loss policer:10mbit,1kB: a bucket of 1kB passes no packet of full size; use at least 1.5kB",
             ),
-            (
-                "--rate 20mbit,5mbit",
-                "--rate 20mbit,5mbit: '5mbit' does not say when it begins; write 20mbit,5mbit@10s",
-            ),
+            ("--rate 20mbit,5mbit", "--rate 20mbit,5mbit: '5mbit' has no start time; write 20mbit,5mbit@10s"),
             (
                 "--rate 20mbit,5mbit@10s,1mbit@10s",
-                "--rate 20mbit,5mbit@10s,1mbit@10s: '1mbit@10s' does not begin after the step before; write \
+                "--rate 20mbit,5mbit@10s,1mbit@10s: '1mbit@10s' does not begin after the previous step; write \
                  20mbit,5mbit@10s",
             ),
             ("--queue 200q", "--queue 200q: 'q' is not a unit of size; use B, kB, MB, GB, KiB, MiB or GiB"),
@@ -566,7 +561,7 @@ mod tests {
             ),
             (
                 "--queue 0p",
-                "--queue 0p: a queue of nothing passes nothing; use at least 1p; none gives the default",
+                "--queue 0p: an empty queue passes no packet; use at least 1p; none gives the default",
             ),
             (
                 "--mtu 20",
@@ -583,11 +578,11 @@ mod tests {
             ),
             (
                 "--middlebox up:nat",
-                "--middlebox up:nat: nat stands in both directions at once; leave out down: and up:",
+                "--middlebox up:nat: nat always acts in both directions; leave out down: and up:",
             ),
             (
                 "--rate 1mbit/2mbit/3mbit",
-                "--rate 1mbit/2mbit/3mbit: a slash parts down from up, once; write DOWN/UP, down:VALUE or up:VALUE",
+                "--rate 1mbit/2mbit/3mbit: a slash separates down from up and may occur once; write DOWN/UP, down:VALUE or up:VALUE",
             ),
             ("rtt 5ms", "'rtt': a link is a list of flags; begin with --, for instance --rtt 100ms"),
         ] {
@@ -603,8 +598,8 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_without_a_rate_is_remarked() {
-        let remark = "--queue down:200p has no effect: without --rate nothing ever waits";
+    fn queue_without_a_rate_causes_a_remark() {
+        let remark = "--queue down:200p has no effect: without --rate no packet waits in a queue";
         assert_eq!(parse("--queue down:200p").remarks(), [remark]);
         assert!(parse("--queue 200p --rate 1mbit").remarks().is_empty());
     }

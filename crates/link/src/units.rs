@@ -14,8 +14,8 @@ use core::time::Duration;
 pub struct Rate(u64);
 
 impl Rate {
-    /// Returns a rate of `bits` per second; zero counts as one bit per second, because a link that never
-    /// sends is an outage.
+    /// Returns a rate of `bits` per second. Zero counts as one bit per second: for a link that sends nothing,
+    /// use an outage.
     pub const fn from_bits_per_second(bits: u64) -> Self {
         Rate(if bits == 0 { 1 } else { bits })
     }
@@ -36,7 +36,7 @@ impl Ratio {
     /// The whole: 100 %.
     pub const ONE: Ratio = Ratio(1_000_000_000);
 
-    /// Returns `ppb` parts per billion; more than 1,000,000,000 exceeds the whole.
+    /// Returns `ppb` parts per billion; 1,000,000,000 is 100 %.
     pub const fn from_ppb(ppb: u32) -> Self {
         Ratio(ppb)
     }
@@ -51,7 +51,7 @@ impl Ratio {
         self.0
     }
 
-    /// Returns the difference to the whole, at least zero.
+    /// Returns the difference to 100 %, at least zero.
     pub const fn complement(self) -> Ratio {
         Ratio(Ratio::ONE.0.saturating_sub(self.0))
     }
@@ -122,20 +122,16 @@ pub fn parse_rate(text: &str) -> Result<Rate, SpecError> {
     let lower = unit.to_ascii_lowercase();
     if lower.ends_with("bps") {
         let remedy = format!("write {number}{}bit", lower.trim_end_matches("bps"));
-        return Err(SpecError::new(text, format!("'{unit}' means bits to some and bytes to others"), remedy));
+        return Err(SpecError::new(text, format!("'{unit}' is ambiguous (bits or bytes)"), remedy));
     }
     let scale = scale_of(text, &lower, RATES, "rate", "bit, kbit, mbit or gbit", "20mbit")?;
     match decimal(text, number, scale, "a rate", "20mbit")? {
-        0 => Err(SpecError::new(
-            text,
-            "a link without any rate carries nothing",
-            "use none for an unlimited link",
-        )),
+        0 => Err(SpecError::new(text, "a rate of 0 passes no packet", "use none for an unlimited link")),
         bits => Ok(Rate(bits)),
     }
 }
 
-/// Parses a probability: `2%` or `0.02`; from 0 to 100 %, with a resolution of one in a billion.
+/// Parses a probability: `2%` or `0.02`. The range is 0 to 100 %, with a resolution of one in a billion.
 ///
 /// # Errors
 /// If it is not a number, finer than one in a billion, or more than 100 %.
@@ -147,13 +143,12 @@ pub fn parse_ratio(text: &str) -> Result<Ratio, SpecError> {
         } else {
             format!("did you mean {text}%?")
         };
-        return Err(SpecError::new(text, format!("'{text}' is more than the whole"), remedy));
+        return Err(SpecError::new(text, format!("'{text}' is more than 100 %"), remedy));
     }
     Ok(ratio)
 }
 
-/// Parses a share that may exceed the whole, such as an allowance of extra bytes: `25%`, `1.5`; at most
-/// 400 %.
+/// Parses a share that may exceed 100 %, such as an allowance of extra bytes: `25%`, `1.5`; at most 400 %.
 ///
 /// # Errors
 /// If it is not a number, finer than one in a billion, or more than 400 %.
@@ -227,7 +222,7 @@ impl fmt::Display for Ratio {
     }
 }
 
-/// `value / scale` with as many decimals as it needs and no more; `scale` is a power of ten.
+/// Writes `value / scale` with as many decimals as necessary; `scale` is a power of ten.
 fn write_decimal(f: &mut fmt::Formatter<'_>, value: u64, scale: u64, unit: &str) -> fmt::Result {
     let (whole, rest) = (value / scale, value % scale);
     if rest == 0 {
@@ -237,7 +232,7 @@ fn write_decimal(f: &mut fmt::Formatter<'_>, value: u64, scale: u64, unit: &str)
     write!(f, "{whole}.{}{unit}", digits.trim_end_matches('0'))
 }
 
-/// The leading digits and point of a text, and what follows them.
+/// Returns the leading digits and point of a text, and the rest.
 fn split_number(text: &str) -> (&str, &str) {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     text.split_at(end)
@@ -268,7 +263,7 @@ fn scale_of(
     if split_number(text).0.is_empty() {
         return Err(not_a_number(text, what, example));
     }
-    // Units are compared exactly (KiB and kB differ), so a wrong case deserves its own hint.
+    // Units are case-sensitive (KiB and kB differ), so a wrong case gets a hint of its own.
     let same = units.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit));
     let remedy = match same {
         Some((name, _)) => format!("use {name}"),
@@ -287,7 +282,7 @@ fn not_a_number(text: &str, what: &str, example: &str) -> SpecError {
     )
 }
 
-/// `number * scale`, exactly.
+/// Returns `number * scale`, exactly.
 fn decimal(text: &str, number: &str, scale: u64, what: &str, example: &str) -> Result<u64, SpecError> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     let digits = |part: &str| part.bytes().all(|b| b.is_ascii_digit());
@@ -323,7 +318,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn units_read_as_people_write_them() {
+    fn units_are_parsed_in_common_notation() {
         assert_eq!(parse_duration("50ms").unwrap(), Duration::from_millis(50));
         assert_eq!(parse_duration("1.5s").unwrap(), Duration::from_millis(1500));
         assert_eq!(parse_duration("100us").unwrap(), Duration::from_micros(100));
@@ -341,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_say_what_to_write_instead() {
+    fn errors_contain_the_remedy() {
         let message = |r: Result<Rate, SpecError>| r.unwrap_err().to_string();
         assert_eq!(
             message(parse_rate("20mbt")),
@@ -353,7 +348,7 @@ mod tests {
         );
         assert_eq!(
             message(parse_rate("20mbps")),
-            "'20mbps': 'mbps' means bits to some and bytes to others; write 20mbit"
+            "'20mbps': 'mbps' is ambiguous (bits or bytes); write 20mbit"
         );
         assert_eq!(
             message(parse_rate("fast")),
@@ -361,13 +356,10 @@ mod tests {
         );
         assert_eq!(
             message(parse_rate("0mbit")),
-            "'0mbit': a link without any rate carries nothing; use none for an unlimited link"
+            "'0mbit': a rate of 0 passes no packet; use none for an unlimited link"
         );
-        assert_eq!(parse_ratio("2").unwrap_err().to_string(), "'2' is more than the whole; did you mean 2%?");
-        assert_eq!(
-            parse_ratio("101%").unwrap_err().to_string(),
-            "'101%' is more than the whole; use 0% to 100%"
-        );
+        assert_eq!(parse_ratio("2").unwrap_err().to_string(), "'2' is more than 100 %; did you mean 2%?");
+        assert_eq!(parse_ratio("101%").unwrap_err().to_string(), "'101%' is more than 100 %; use 0% to 100%");
         assert_eq!(parse_size("3kb").unwrap_err().to_string(), "'3kb': 'kb' is not a unit of size; use kB");
         assert_eq!(
             parse_duration("3.0000000001s").unwrap_err().to_string(),

@@ -1,6 +1,6 @@
 //! The two directions of a link.
 
-/// Which way packets go; a link's two directions differ in nothing else.
+/// Direction of packets. The two directions of a link do not differ in any other respect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Way {
     /// From the server's side (B) to the client's side (A).

@@ -1,5 +1,5 @@
 //! Small programs that the kernel runs on packets: classic BPF (`Documentation/networking/filter.rst`), and
-//! its translation into extended BPF (RFC 9669) for hooks that accept only that ([`extended`]).
+//! its translation into extended BPF (RFC 9669) for hooks that accept only extended BPF ([`extended`]).
 //!
 //! Classic programs need no privilege, extended ones CAP_BPF or CAP_SYS_ADMIN on most systems.
 
@@ -10,8 +10,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use libc::sock_filter;
 
-/// Loads the accumulator: a byte, half word or word at a fixed offset of the packet; a byte or half word at X
-/// plus an offset; a constant; the register X.
+/// Loads into the accumulator: a byte, half word or word at a fixed offset of the packet; a byte or half word
+/// at X plus an offset; a constant; the register X.
 pub(crate) const LDB: u32 = libc::BPF_LD | libc::BPF_B | libc::BPF_ABS;
 pub(crate) const LDH: u32 = libc::BPF_LD | libc::BPF_H | libc::BPF_ABS;
 pub(crate) const LDW: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
@@ -19,7 +19,7 @@ pub(crate) const LDB_X: u32 = libc::BPF_LD | libc::BPF_B | libc::BPF_IND;
 pub(crate) const LDH_X: u32 = libc::BPF_LD | libc::BPF_H | libc::BPF_IND;
 pub(crate) const LD: u32 = libc::BPF_LD | libc::BPF_IMM;
 pub(crate) const TXA: u32 = libc::BPF_MISC | libc::BPF_TXA;
-/// Loads X: a constant, the length of the IPv4 header at a fixed offset, the accumulator.
+/// Loads into X: a constant, the length of the IPv4 header at a fixed offset, the accumulator.
 pub(crate) const LDX: u32 = libc::BPF_LDX | libc::BPF_IMM;
 pub(crate) const LDX_IP: u32 = libc::BPF_LDX | libc::BPF_B | libc::BPF_MSH;
 pub(crate) const TAX: u32 = libc::BPF_MISC | libc::BPF_TAX;
@@ -75,5 +75,5 @@ pub(crate) fn set_program(
     if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Offset at which a classic program finds the kernel's protocol of the frame: [`LDW`] loads it.
+/// Offset at which a classic program reads the kernel's protocol of the frame, with [`LDW`].
 pub(crate) const PROTOCOL: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_PROTOCOL) as u32;

@@ -1,11 +1,11 @@
-//! Buffers for received packets, which the receiver of a packet may keep for a while.
+//! Buffers for received packets. The receiver of a packet may keep its buffer for a while.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
 use bytes::{Bytes, BytesMut};
 
-/// Maximum number of lent buffers that are watched for reuse; beyond it the oldest is given away.
+/// Maximum number of lent buffers that are watched for reuse; beyond it the oldest is no longer watched.
 const WATCHED: usize = 16;
 /// Maximum number of watched buffers that are checked before a new one is allocated.
 const LOOKS: usize = 4;
@@ -20,7 +20,6 @@ pub(crate) struct Buffers {
 }
 
 impl Buffers {
-    /// Returns buffers of `size` bytes.
     pub(crate) fn of(size: usize) -> Buffers {
         Buffers { size, current: BytesMut::zeroed(size), watched: VecDeque::new() }
     }
@@ -73,7 +72,7 @@ mod tests {
             assert_eq!((packet.len(), &packet[..3]), (60, &b"abc"[..]));
             kept = shared.map(|shared| shared.slice(..3));
         });
-        assert_ne!(buffers.current().as_ptr(), first, "somebody has it");
+        assert_ne!(buffers.current().as_ptr(), first, "the buffer is lent");
         buffers.current()[..3].copy_from_slice(b"xyz");
         assert_eq!(kept.as_deref(), Some(&b"abc"[..]));
         kept = None;
@@ -104,6 +103,6 @@ mod tests {
         kept.clear();
         let before = buffers.watched.len();
         buffers.hand_over(0..100, |_, _| {});
-        assert_eq!(buffers.watched.len(), before, "one came back for the one that was handed over");
+        assert_eq!(buffers.watched.len(), before, "one buffer came back and one was lent");
     }
 }

@@ -1,6 +1,6 @@
 //! Offsets in the headers of a TCP packet, as needed for offload.
 //!
-//! Devices see packets of their own stack and of the kernel; packets that are not plain TCP pass unchanged.
+//! Devices see packets of their own stack and of the kernel. Packets that are not plain TCP pass unchanged.
 
 /// Offset of the flags byte in a TCP header.
 const FLAGS: usize = 13;
@@ -22,7 +22,7 @@ pub(crate) struct Headers {
 }
 
 impl Headers {
-    /// Maximum of both together: 60 of IPv4 with options, 60 of TCP.
+    /// Maximum length of both headers together: 60 of IPv4 with options, 60 of TCP.
     pub(crate) const MAX: usize = 120;
 
     /// Parses the headers; `None` unless both the IP and the TCP header are complete.
@@ -54,7 +54,7 @@ impl Headers {
     }
 
     /// Returns the folded, uncomplemented sum of the pseudo-header (RFC 9293 3.1, RFC 8200 8.1). A packet
-    /// whose checksum the device has to finish has this sum in its checksum field.
+    /// whose checksum the device must complete has this sum in its checksum field.
     pub(crate) fn pseudo_sum(&self, packet: &[u8]) -> u16 {
         let addresses = if self.v6 { packet.get(8..40) } else { packet.get(12..20) };
         let len = packet.len().saturating_sub(self.ip_len) as u32;

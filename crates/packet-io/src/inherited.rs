@@ -12,7 +12,7 @@ const FIRST: RawFd = 3;
 /// Takes ownership of the listening TCP socket with this descriptor. Call it once per descriptor.
 ///
 /// # Errors
-/// The descriptor is below those that can be inherited, is not open, or is not a listening TCP socket.
+/// The descriptor is below the first inherited one, is not open, or is not a listening TCP socket.
 pub fn inherited_listener(descriptor: RawFd) -> io::Result<TcpListener> {
     let wrong =
         |why: &str| io::Error::new(io::ErrorKind::InvalidInput, format!("descriptor {descriptor} {why}"));
@@ -23,9 +23,9 @@ pub fn inherited_listener(descriptor: RawFd) -> io::Result<TcpListener> {
     let copy = unsafe { BorrowedFd::borrow_raw(descriptor) }
         .try_clone_to_owned()
         .map_err(|_| wrong("is not open"))?;
-    let listens = Socket::from(copy).is_listener().map_err(|_| wrong("is no socket"))?;
+    let listens = Socket::from(copy).is_listener().map_err(|_| wrong("is not a socket"))?;
     if !listens {
-        return Err(wrong("is no listening socket"));
+        return Err(wrong("is not a listening socket"));
     }
     // SAFETY: the descriptor is open, and by the contract of socket activation no other code owns it.
     let socket = Socket::from(unsafe { OwnedFd::from_raw_fd(descriptor) });

@@ -45,7 +45,7 @@ impl Interface {
     pub fn is_up(&self) -> Result<bool, OpenError> {
         let reply = self
             .link()
-            .map_err(|error| OpenError::interface(&self.name, "does not tell its state", error))?;
+            .map_err(|error| OpenError::interface(&self.name, "does not report its state", error))?;
         let flags = reply.get(8..12).and_then(|flags| flags.try_into().ok()).map_or(0, i32::from_ne_bytes);
         Ok(flags & libc::IFF_UP != 0)
     }
@@ -54,7 +54,7 @@ impl Interface {
     pub fn has_carrier(&self) -> Result<bool, OpenError> {
         let reply = self
             .link()
-            .map_err(|error| OpenError::interface(&self.name, "does not tell its state", error))?;
+            .map_err(|error| OpenError::interface(&self.name, "does not report its state", error))?;
         let carrier = attribute(reply.get(IFINFOMSG..).unwrap_or_default(), IFLA_CARRIER);
         Ok(carrier.is_some_and(|carrier| carrier != [0]))
     }
@@ -68,7 +68,7 @@ impl Interface {
                 mtu.map(|mtu| u32::from_ne_bytes(mtu) as usize)
                     .ok_or_else(|| io::ErrorKind::InvalidData.into())
             })
-            .map_err(|error| OpenError::interface(&self.name, "does not tell its MTU", error))
+            .map_err(|error| OpenError::interface(&self.name, "does not report its MTU", error))
     }
 
     /// Returns the hardware address of an Ethernet.
@@ -80,7 +80,7 @@ impl Interface {
                 // The loopback interface reports an address of zeros.
                 address
                     .filter(|address| *address != [0; 6])
-                    .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "it is no Ethernet"))
+                    .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "it is not an Ethernet"))
             })
             .map_err(|error| OpenError::interface(&self.name, "has no hardware address of six bytes", error))
     }
@@ -93,7 +93,7 @@ impl Interface {
         Some(String::from_utf8_lossy(kind).trim_end_matches('\0').to_owned())
     }
 
-    /// Returns the number of the XDP program at the interface, if there is one.
+    /// Returns the id of the XDP program at the interface, if there is one.
     pub(crate) fn xdp_program(&self) -> Option<u32> {
         let reply = self.link().ok()?;
         let xdp = attribute(reply.get(IFINFOMSG..)?, IFLA_XDP)?;
@@ -139,7 +139,7 @@ impl Interface {
 
     /// Returns the addresses of the interface, except link-local IPv6 addresses.
     pub fn addresses(&self) -> Result<Vec<IpAddr>, OpenError> {
-        let failed = |error| OpenError::interface(&self.name, "does not tell its addresses", error);
+        let failed = |error| OpenError::interface(&self.name, "does not report its addresses", error);
         let mut found = Vec::new();
         for family in [libc::AF_INET, libc::AF_INET6] {
             // struct ifaddrmsg: the family, and no filter.
@@ -172,7 +172,7 @@ impl Interface {
             .attribute(IFLA_MTU, &mtu.to_ne_bytes())
             .exchange()
             .map(drop)
-            .map_err(|error| OpenError::interface(&self.name, &format!("does not take MTU {mtu}"), error))
+            .map_err(|error| OpenError::interface(&self.name, &format!("does not accept MTU {mtu}"), error))
     }
 
     /// Sets the maximum length, in bytes, of super-packets that the kernel sends through the interface or
@@ -184,7 +184,7 @@ impl Interface {
         let request =
             lengths.into_iter().fold(request, |request, of| request.attribute(of, &bytes.to_ne_bytes()));
         request.exchange().map(drop).map_err(|error| {
-            let action = format!("does not take super-packets of {bytes} bytes");
+            let action = format!("does not accept super-packets of {bytes} bytes");
             OpenError::interface(&self.name, &action, error)
         })
     }
@@ -203,7 +203,7 @@ impl Interface {
     pub fn add_address(&self, address: IpAddr, prefix: u8) -> Result<(), OpenError> {
         let (family, octets) = encode(address);
         // struct ifaddrmsg: family, prefix length, flags, scope, index. Without duplicate address detection
-        // an IPv6 address is usable at once; on a device of our own there are no other hosts.
+        // an IPv6 address is usable at once; on our own devices no other host can have it.
         let no_detection = if address.is_ipv6() { libc::IFA_F_NODAD as u8 } else { 0 };
         let mut header = vec![family, prefix, no_detection, 0];
         header.extend(self.index.to_ne_bytes());
@@ -213,7 +213,11 @@ impl Interface {
             .attribute(IFA_ADDRESS, &octets)
             .exchange()
             .map_err(|error| {
-                OpenError::interface(&self.name, &format!("does not take address {address}/{prefix}"), error)
+                OpenError::interface(
+                    &self.name,
+                    &format!("does not accept address {address}/{prefix}"),
+                    error,
+                )
             })?;
         if address.is_ipv6() && self.is_up()? {
             wait_until_local(address);
@@ -237,13 +241,13 @@ impl Interface {
             request = request.attribute(RTA_GATEWAY, &encode(via).1);
         }
         request.attribute(RTA_OIF, &self.index.to_ne_bytes()).exchange().map(drop).map_err(|error| {
-            OpenError::interface(&self.name, &format!("does not take route {destination}/{prefix}"), error)
+            OpenError::interface(&self.name, &format!("does not accept route {destination}/{prefix}"), error)
         })
     }
 }
 
-/// Waits until Linux has added the local route of an IPv6 address, which it does shortly after it has added
-/// the address. Packets that arrive before that are lost.
+/// Waits until Linux has added the local route of an IPv6 address, shortly after the address itself. Packets
+/// that arrive earlier are lost.
 fn wait_until_local(address: IpAddr) {
     const ATTEMPTS: u32 = 500;
     const PAUSE: Duration = Duration::from_millis(1);
@@ -438,7 +442,6 @@ pub(crate) fn refusal(payload: &[u8]) -> io::Result<()> {
     }
 }
 
-/// Returns the value of the first attribute of type `wanted`.
 pub(crate) fn attribute(mut attributes: &[u8], wanted: u16) -> Option<&[u8]> {
     loop {
         let len = usize::from(u16::from_ne_bytes(attributes.get(..2)?.try_into().ok()?));
@@ -491,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_and_routes_of_both_families_are_taken() {
+    fn addresses_and_routes_of_both_families_are_accepted() {
         if !has_sys_admin() {
             println!("skipped: needs CAP_SYS_ADMIN to create a network namespace");
             return;

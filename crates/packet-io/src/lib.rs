@@ -12,11 +12,10 @@
 //! | [`interface`] | addresses, MTU and routes of a network interface |
 //! | [`realtime`] | waiting for a due time with microsecond precision |
 //! | [`sockopt`] | options of the kernel's sockets, by number |
-//! | [`privileges`] | errors with advice for a user who lacks a right |
+//! | [`privileges`] | errors with advice for a user who lacks a capability |
 //!
 //! A device has neither TCP state nor a clock. It moves packets, cuts super-packets that the kernel cannot
-//! cut, and finishes checksums that the stack left open. All unsafe code of production programs is in this
-//! crate.
+//! cut, and completes partial checksums. All unsafe code of production programs is in this crate.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(

@@ -1,4 +1,4 @@
-//! `sendmsg` and `recvmsg` with control messages as bytes, which no safe interface offers.
+//! `sendmsg` and `recvmsg` with control messages as bytes, which no safe interface supports.
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
@@ -90,8 +90,8 @@ pub fn receive(fd: BorrowedFd<'_>, data: &mut [u8], control: &mut [u8], flags: i
     Ok(Received { len, control_len: header.msg_controllen as usize, flags: header.msg_flags })
 }
 
-/// Takes an error from a socket's error queue. Returns the bytes of the message concerned that fit into
-/// `data`, its destination, and the length of the control messages in `control` that describe the error.
+/// Takes an error from a socket's error queue. Returns the part of the failed message that fits into `data`,
+/// its destination, and the length of the control messages in `control` that describe the error.
 pub(crate) fn receive_error(
     fd: BorrowedFd<'_>,
     data: &mut [u8],

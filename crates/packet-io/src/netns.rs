@@ -1,10 +1,10 @@
 //! Network namespaces: open one by name or path, create one, run a closure inside.
 //!
-//! A thread belongs to one namespace, and a thread that changed it cannot always return (a user namespace may
-//! forbid it). So [`Namespace::run`] starts a scoped thread, and the caller's thread never changes.
-//! Descriptors that are opened inside stay in that namespace wherever they are used, so one process can serve
-//! several namespaces. Names are in `/run/netns`, as `ip-netns(8)` specifies, so `ip netns` and this module
-//! see each other's namespaces.
+//! A thread belongs to one namespace. A thread that changed its namespace cannot always return, because a
+//! user namespace may forbid it. So [`Namespace::run`] starts a scoped thread, and the caller's thread never
+//! changes. Descriptors that are opened inside stay in that namespace wherever they are used, so one process
+//! can serve several namespaces. Names are in `/run/netns`, as `ip-netns(8)` specifies, so `ip netns` and
+//! this module see each other's namespaces.
 
 use std::fs;
 use std::io;
@@ -98,8 +98,8 @@ impl Namespace {
         .map_err(|error| OpenError::namespace(&self.label, "cannot be entered", error))?
     }
 
-    /// Moves the calling thread into this namespace permanently. For a thread that the caller started for
-    /// this purpose.
+    /// Moves the calling thread into this namespace permanently. Call it only on a thread that was started
+    /// for this purpose.
     pub fn enter(&self) -> Result<(), OpenError> {
         rustix::thread::move_into_link_name_space(self.fd.as_fd(), Some(LinkNameSpaceType::Network))
             .map_err(|error| OpenError::namespace(&self.label, "cannot be entered", error.into()))
@@ -117,9 +117,9 @@ impl AsFd for Namespace {
     }
 }
 
-/// Moves the calling process into a user namespace and a network namespace of its own, with the loopback
-/// interface up. The process keeps its user and gets every capability inside. Needs no privilege if the
-/// system permits such namespaces. The process must have one thread: the kernel refuses others (`EINVAL`).
+/// Moves the calling process into new user and network namespaces, with the loopback interface up. The
+/// process keeps its user and gets every capability inside. It needs no privilege if the system permits such
+/// namespaces. The process must have a single thread; otherwise the kernel refuses (`EINVAL`).
 ///
 /// # Errors
 /// The system refuses.
@@ -155,7 +155,7 @@ fn enter_fresh() -> Result<(), OpenError> {
 fn named(name: &str) -> Result<PathBuf, OpenError> {
     if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']) {
         let error = io::Error::from(io::ErrorKind::InvalidInput);
-        return Err(OpenError::namespace(&format!("'{name}'"), "is no name of a namespace", error));
+        return Err(OpenError::namespace(&format!("'{name}'"), "is not a valid name", error));
     }
     Ok(Path::new(NAMES).join(name))
 }

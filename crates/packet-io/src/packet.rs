@@ -5,10 +5,10 @@
 //! the kernel routes them, resolves the neighbour's address and applies its rules. `guard` keeps the kernel
 //! from answering. All of this needs only CAP_NET_RAW.
 //!
-//! With more rights the kernel redirects segments to the stack, which is faster (`redirect`, [`open`]).
+//! With more capabilities the kernel redirects segments to the stack, which is faster (`redirect`, [`open`]).
 //!
-//! Arriving packets may be super-packets. If the sender is on this host, their checksums may be unfinished; a
-//! `virtio_net_hdr` (`PACKET_VNET_HDR`) reports it. Packets of the stack leave one by one with finished
+//! Arriving packets may be super-packets. If the sender is on this host, their checksums may be unfinished,
+//! as a `virtio_net_hdr` (`PACKET_VNET_HDR`) reports. Packets of the stack leave one by one with complete
 //! checksums.
 
 pub(crate) mod filter;
@@ -47,12 +47,13 @@ pub struct PacketOptions {
     /// Address and port that the stack listens on; `[::]` or `0.0.0.0` for every address. Default none.
     pub serve: Option<SocketAddr>,
     /// Number of ports to claim, from 61056 to 65535, for connections that the stack opens. They come in
-    /// blocks of 64, fewer if other processes have the rest; each used port takes a descriptor. Default 256.
+    /// blocks of 64; there are fewer if other processes use the other blocks. Each port that is used takes a
+    /// descriptor. Default 256.
     pub local_ports: u16,
     /// Requested size of the receive buffer in bytes; the kernel may grant less. Default 4 MiB.
     pub buffer_bytes: usize,
-    /// Let the kernel redirect frames instead of copying them to packet sockets, if [`open`] finds that this
-    /// works. Default true.
+    /// True if the kernel may redirect frames instead of copying them to packet sockets, if [`open`] finds
+    /// that this works. Default true.
     pub redirect: bool,
 }
 
@@ -80,7 +81,7 @@ pub struct PacketDevice {
     counters: Counters,
 }
 
-/// The kernel passes at most a packet of 64 kB after its headers.
+/// Length of the read buffer: a packet of up to 64 kB, after its `virtio_net_hdr` and its link header.
 pub(crate) const READ_BUFFER: usize = MAX_SUPER + 128;
 pub(crate) const ETHERNET_HEADER: usize = 14;
 // From linux/if_packet.h and linux/if_ether.h.
@@ -129,7 +130,7 @@ fn claim(interface: &str, options: PacketOptions) -> Result<Arc<Guards>, OpenErr
 }
 
 impl PacketDevice {
-    /// Opens `interface`. The listening ports in `options` are guarded from now on.
+    /// Opens `interface`. The listening ports in `options` are guarded as long as the device exists.
     ///
     /// # Errors
     /// CAP_NET_RAW is missing, there is no such interface, it is neither an Ethernet nor an IP tunnel, or
@@ -146,7 +147,7 @@ impl PacketDevice {
         let found = Interface::named(interface)?;
         let mtu = found.mtu()?;
         let failed = |error| OpenError::packet(interface, "a packet socket cannot be opened", error);
-        // It receives nothing before it is bound, and then only packets that pass the filter.
+        // The socket receives nothing before it is bound, and then only packets that pass the filter.
         let socket = Socket::new(Domain::PACKET, Type::RAW.nonblocking(), None).map_err(failed)?;
         let link = match hardware(&socket, found.index()).map_err(failed)? {
             libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK => ETHERNET_HEADER,
@@ -182,7 +183,7 @@ impl PacketDevice {
         while let Some(segment) = self.backlog.front() {
             match self.out.send(segment) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(error),
-                // No route, too long, or a firewall's rule: a loss for TCP.
+                // No route, too long, or rejected by a firewall: a loss for TCP.
                 Err(_) => self.counters.send_refused += 1,
                 Ok(()) => {}
             }

@@ -1,4 +1,4 @@
-//! Rights of this process, and errors with advice for a user who lacks one.
+//! Capabilities of this process, and errors with advice for a user who lacks one.
 //!
 //! A device that cannot be opened returns an [`OpenError`]: one line with the device, the problem and the
 //! remedy. Most failures are a missing capability.
@@ -20,7 +20,7 @@ pub struct OpenError {
 }
 
 impl OpenError {
-    /// Returns the error that `source` occurred for `subject` during `action`; `remedy` says what to do.
+    /// Returns the error that `source` occurred for `subject` during `action`. `remedy` says how to avoid it.
     pub(crate) fn new(subject: impl Into<String>, action: &str, remedy: &str, source: io::Error) -> Self {
         let problem = format!("{action}: {source}; {remedy}");
         OpenError { subject: subject.into(), problem, kind: source.kind(), source: Some(source) }
@@ -62,13 +62,13 @@ impl OpenError {
             Some(libc::EBUSY) => OpenError::new(
                 subject,
                 action,
-                "another process holds this device, or it is no TUN device; end that process or choose another name",
+                "another process holds this device, or it is not a TUN device; end that process or choose another name",
                 source,
             ),
             Some(libc::EINVAL) => OpenError::new(
                 subject,
                 action,
-                "an interface of that name exists and is no TUN device, or one with another number of queues \
+                "an interface of that name exists and is not a TUN device, or has another number of queues \
                  (`ip tuntap add ... multi_queue` makes it for more than one core); choose another name",
                 source,
             ),
@@ -103,18 +103,17 @@ impl OpenError {
         let remedy = match source.raw_os_error() {
             Some(libc::EACCES) => "ports below 1024 need CAP_NET_BIND_SERVICE; choose a higher one",
             Some(libc::EADDRNOTAVAIL) => {
-                "this address is not one of this host; `ip address` shows those that are"
+                "this host does not have the address; `ip address` shows its addresses"
             }
             _ if source.kind() == io::ErrorKind::AddrInUse => {
-                "another program has it; end it or choose another"
+                "another program uses this port; end that program or choose another port"
             }
             _ => "choose another port, or use udp:",
         };
-        let action = format!("TCP port {port} cannot be kept from the kernel");
+        let action = format!("TCP port {port} cannot be reserved");
         OpenError::new(subject, &action, remedy, source)
     }
 
-    /// Returns an error for an `xdp:` device on `interface`.
     pub(crate) fn xdp(interface: &str, action: &str, source: io::Error) -> Self {
         let remedy = match source.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => {
@@ -141,7 +140,9 @@ impl OpenError {
     pub(crate) fn udp(bind: std::net::SocketAddr, action: &str, source: io::Error) -> Self {
         let remedy = match source.raw_os_error() {
             Some(libc::EADDRINUSE) => "another program has this port; choose another",
-            Some(libc::EADDRNOTAVAIL) => "this address is not one of this host; 0.0.0.0 or [::] take all",
+            Some(libc::EADDRNOTAVAIL) => {
+                "this host does not have the address; 0.0.0.0 or [::] bind all addresses"
+            }
             Some(libc::EACCES | libc::EPERM) => {
                 "ports below 1024 need CAP_NET_BIND_SERVICE; choose a higher one"
             }
@@ -167,7 +168,7 @@ impl OpenError {
             Some(libc::ENODEV) => {
                 "no interface of that name is in this network namespace; `ip link show` lists those that are"
             }
-            _ => "`ip -details link show` tells what the interface permits",
+            _ => "`ip -details link show` shows what the interface permits",
         };
         OpenError::new(format!("interface {name}"), action, remedy, source)
     }

@@ -1,7 +1,7 @@
 //! The hash of [`Steering`] as a kernel program, so that the kernel puts a packet on the right queue.
 //!
-//! Other packets (other protocols, IPv4 options, UDP peers with an IPv6 address) reach any queue, which
-//! passes them on.
+//! Other packets (other protocols, IPv4 options, UDP peers with an IPv6 address) reach any queue, which hands
+//! them over to the right one.
 
 use std::net::SocketAddr;
 
@@ -34,8 +34,8 @@ pub(crate) fn for_packets(steering: &Steering) -> Vec<sock_filter> {
     [choice.to_vec(), v4, v6].concat()
 }
 
-/// Returns a program that returns the queue of a datagram of [`udp`](crate::udp) from an IPv4 peer; for other
-/// datagrams an invalid number.
+/// Returns a program that returns the queue of a datagram of [`udp`](crate::udp) from an IPv4 peer, and an
+/// invalid number for other datagrams.
 pub(crate) fn for_datagrams(steering: &Steering) -> Vec<sock_filter> {
     let [first, second, ..] = address_words(inner_address(SocketAddr::from(([0, 0, 0, 0], 0))));
     Program::of(steering)
@@ -50,7 +50,7 @@ pub(crate) fn for_datagrams(steering: &Steering) -> Vec<sock_filter> {
         .finish(steering)
 }
 
-/// A program with the hash so far in X.
+/// A program that has computed a part of the hash, which is in X.
 struct Program(Vec<sock_filter>);
 
 impl Program {
@@ -63,7 +63,7 @@ impl Program {
         self
     }
 
-    /// Returns `otherwise` from the program unless byte `at` is `k`.
+    /// Makes the program return `otherwise` unless byte `at` is `k`.
     fn demand(self, at: u32, k: u32, otherwise: u32) -> Program {
         self.then(LDB, at).demand_loaded(k, otherwise)
     }
@@ -79,7 +79,6 @@ impl Program {
         product.then(RSH, SHIFT).then(XOR_X, 0).then(TAX, 0)
     }
 
-    /// Mixes in `count` words of the packet.
     fn mix_words(self, start: u32, count: u32) -> Program {
         (0..count).fold(self, |program, n| program.then(LDW, start + 4 * n).mix_loaded())
     }

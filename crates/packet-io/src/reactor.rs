@@ -1,4 +1,5 @@
-//! Registration of a descriptor with tokio's reactor, made when a task first waits for it.
+//! Registration of a descriptor with tokio's reactor, which begins when a task first waits for the
+//! descriptor.
 //!
 //! Late registration lets a thread with its own poll loop use the same device without a runtime.
 //!
@@ -23,19 +24,19 @@ pub(crate) struct Reactor {
     reading: Option<Reading>,
     /// Registration while a task waits to write.
     writing: Cell<Option<AsyncFd<OwnedFd>>>,
-    /// A duplicate for that, made in advance, so that it works without free descriptors.
+    /// A duplicate for `writing`, created in advance so that waiting works even if no descriptor is free.
     spare: Cell<Option<OwnedFd>>,
 }
 
 struct Reading {
     fd: Arc<AsyncFd<OwnedFd>>,
     failing: Failing,
-    /// Readiness that the next read clears: `READABLE`, or `ERROR` if that was reported instead.
+    /// Readiness that the next read clears: `READABLE`, or `ERROR` if an error was reported instead.
     cause: Interest,
 }
 
-/// Ends when an error is reported. For a deleted TUN device epoll reports only EPOLLERR, which counts neither
-/// as readable nor as writable.
+/// A future that ends when an error is reported. For a deleted TUN device epoll reports only EPOLLERR, which
+/// tokio counts neither as readable nor as writable.
 type Failing = Pin<Box<dyn Future<Output = ()> + Send + Sync>>;
 
 impl Reactor {
@@ -63,7 +64,7 @@ impl Reactor {
         if let Some(waiting) = writing {
             ready!(waiting.poll_write_ready(cx))?.retain_ready();
         }
-        // Reported once: the next waiter registers again, which reports the state at that time.
+        // Readiness is reported once: the next waiter registers again, which reports the state at that time.
         self.end_waiting();
         Poll::Ready(Ok(()))
     }
@@ -93,13 +94,12 @@ impl Reactor {
         written
     }
 
-    /// Like [`Reactor::read`], for a read that reports whether it left nothing: then the next `poll_readable`
-    /// waits without another call that returns `WouldBlock`.
+    /// Like [`Reactor::read`], for a read that reports whether it has drained the descriptor. If so, the next
+    /// `poll_readable` waits without another call that returns `WouldBlock`.
     pub(crate) fn read_out<T>(&self, read: impl FnOnce() -> io::Result<(T, bool)>) -> io::Result<T> {
         let mut last = None;
         let more = self.read(|| match read()? {
-            // A packet that arrives from here on makes the descriptor readable again, even before this is
-            // reported.
+            // A packet that arrives from here on makes the descriptor readable again.
             (value, true) => {
                 last = Some(value);
                 Err(io::ErrorKind::WouldBlock.into())
@@ -169,7 +169,7 @@ mod tests {
         for _ in 0..2 {
             while reactor.write(|| near.send(&[0; 1000])).is_ok() {}
             let room = poll_fn(|cx| Poll::Ready(reactor.poll_writable(near.as_fd(), cx).is_ready())).await;
-            assert!(!room && !reactor.has_spare(), "it is used while the write is waited for");
+            assert!(!room && !reactor.has_spare(), "the duplicate is not in use");
             let (waits, reads) = (poll_fn(|cx| reactor.poll_writable(near.as_fd(), cx)), async {
                 while far.recv(&mut [0; 1000]).is_ok() {}
             });

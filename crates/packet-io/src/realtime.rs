@@ -1,9 +1,9 @@
 //! Waiting for a due time with microsecond precision, for the link emulator.
 //!
 //! A plain `ppoll` returns 20 to 50 microseconds late, and milliseconds late on a busy machine. [`Waiter`]
-//! sleeps in `ppoll` until shortly before the due time and then polls in a busy loop; with a real-time
-//! priority ([`request_fifo`]) and a timer slack of a nanosecond the median lateness is below a microsecond.
-//! If a real-time thread uses more than 95 % of a second, the kernel stops it for tens of milliseconds. So
+//! sleeps in `ppoll` until shortly before the due time and then polls in a busy loop. With a real-time
+//! priority ([`request_fifo`]) and a timer slack of a nanosecond its median lateness is below a microsecond.
+//! If a real-time thread uses more than 95 % of a second, the kernel stops it for tens of milliseconds, so
 //! the time in the busy loop is limited.
 
 use std::io;
@@ -47,9 +47,9 @@ pub fn set_finest_timer_slack() -> io::Result<()> {
 /// How long before the due time [`Waiter`] stops sleeping by default.
 pub const SPIN: Duration = Duration::from_micros(60);
 
-/// Length of a window ...
+/// Length of a window for the limit of the busy loop.
 const WINDOW: Duration = Duration::from_millis(100);
-/// ... and maximum time in the busy loop per window.
+/// Maximum time in the busy loop per window.
 const SPIN_PER_WINDOW: Duration = Duration::from_millis(60);
 
 /// Waits for descriptors and due times: `ppoll` until [`SPIN`] before the due time, then a busy wait.
@@ -67,8 +67,8 @@ impl Waiter {
         Waiter { spin, window_end: None, spun_in_window: Duration::ZERO, spun: Duration::ZERO }
     }
 
-    /// Waits until one of `fds` is readable or `due` is reached. Returns which are readable: none means that
-    /// the due time has come, or that a signal arrived. Without `due` it waits for the descriptors alone.
+    /// Waits until one of `fds` is readable or `due` is reached. Returns which are readable. If none is, the
+    /// due time has come or a signal arrived. Without `due` it waits for the descriptors alone.
     pub fn wait<const N: usize>(
         &mut self,
         fds: [BorrowedFd<'_>; N],
@@ -114,7 +114,7 @@ impl Waiter {
         self.spun
     }
 
-    /// Returns the time that the busy loop may take now without throttling of a real-time thread.
+    /// Returns the time that the busy loop may take now, so that the kernel does not stop a real-time thread.
     fn allowance(&mut self, now: Instant) -> Duration {
         if self.window_end.is_none_or(|end| now >= end) {
             self.window_end = Some(now + WINDOW);
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn spinning_is_rationed_within_a_window() {
+    fn time_in_the_busy_loop_is_limited_per_window() {
         let mut waiter = Waiter::new(Duration::from_millis(1));
         let now = Instant::now();
         assert_eq!(waiter.allowance(now), Duration::from_millis(1));
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_priority_leaves_the_thread_working() {
+    fn refused_priority_does_not_affect_the_thread() {
         std::thread::spawn(|| match request_fifo(10) {
             Priority::Fifo => println!("SCHED_FIFO granted"),
             Priority::Ordinary(error) => println!("SCHED_FIFO refused: {error}"),

@@ -1,7 +1,7 @@
 //! The kernel's tables for an address: the route, and the neighbour at its next hop (`rtnetlink(7)`).
 //!
-//! They serve devices whose frames leave without the kernel. The kernel maintains the tables: it resolves
-//! hardware addresses and refreshes them, and an administrator's changes apply here too.
+//! Devices whose frames bypass the kernel's network stack use them. The kernel maintains the tables: it
+//! resolves and refreshes hardware addresses, and an administrator's changes apply here too.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -40,7 +40,6 @@ pub(crate) struct Routes {
     answer: Vec<u8>,
 }
 
-/// The next hop of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Hop {
     /// Index of the interface.
@@ -49,7 +48,6 @@ pub(crate) struct Hop {
     pub(crate) address: IpAddr,
 }
 
-/// The neighbour at a next hop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Neighbour {
     pub(crate) mac: [u8; 6],
@@ -64,15 +62,15 @@ impl Routes {
         Ok(Routes { socket: rtnetlink()?, number: 0, answer: vec![0; ANSWER_ROOM] })
     }
 
-    /// Returns the next hop from an address of ours to another host; `None` for packets that leave by no
-    /// interface (to this host) or go to many hosts.
+    /// Returns the next hop from a local address to another host; `None` for a local, broadcast or
+    /// multicast destination.
     ///
     /// # Errors
     /// ENETUNREACH and similar.
     pub(crate) fn hop(&mut self, from: IpAddr, to: IpAddr) -> io::Result<Option<Hop>> {
         let ((family, to_octets), (_, from_octets)) = (encode(to), encode(from));
         let [to_bits, from_bits] = [&to_octets, &from_octets].map(|octets| 8 * octets.len() as u8);
-        // struct rtmsg: family, lengths of destination and source; the other fields are unknown.
+        // struct rtmsg: family, lengths of destination and source; the other fields are left unspecified.
         let header = [family, to_bits, from_bits, 0, 0, 0, 0, 0, 0, 0, 0, 0];
         let question = Request::question(RTM_GETROUTE)
             .bytes(&header)
@@ -186,7 +184,7 @@ mod tests {
     #[test]
     fn routes_and_neighbours_are_those_of_the_kernel() {
         if !has_sys_admin() || !has_net_admin() {
-            println!("skipped: a cable in a network namespace needs CAP_SYS_ADMIN and CAP_NET_ADMIN");
+            println!("skipped: a veth pair in a network namespace needs CAP_SYS_ADMIN and CAP_NET_ADMIN");
             return;
         }
         let work = || {
@@ -222,7 +220,7 @@ mod tests {
             let stale = hop("fd77::9").unwrap();
             assert!(routes.neighbour(stale).unwrap().unwrap().is_stale);
             routes.confirm(stale).unwrap();
-            assert!(!routes.neighbour(stale).unwrap().unwrap().is_stale, "the kernel looks after it");
+            assert!(!routes.neighbour(stale).unwrap().unwrap().is_stale, "the kernel confirms the neighbour");
             assert_eq!(routes.neighbour(hop("10.77.0.77").unwrap()).unwrap(), None);
         };
         Namespace::anonymous().unwrap().run(work).unwrap();

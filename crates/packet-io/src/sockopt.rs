@@ -1,4 +1,4 @@
-//! Socket options and requests of the kernel that no safe interface offers: as bytes, by number.
+//! Socket options and requests of the kernel that no safe interface supports: as bytes, by number.
 
 use std::io;
 use std::ops::RangeInclusive;
@@ -67,8 +67,8 @@ pub fn wish_for_buffers(fd: BorrowedFd<'_>, bytes: usize) {
     let _ = rustix::net::sockopt::set_socket_send_buffer_size(fd, bytes);
 }
 
-/// Returns how many packets met a full receive buffer since the socket was opened; 0 if the kernel does not
-/// report it.
+/// Returns the number of packets that were dropped because the receive buffer was full, since the socket was
+/// opened; 0 if the kernel does not report it.
 pub fn dropped(fd: BorrowedFd<'_>) -> u64 {
     const SK_MEMINFO_DROPS: usize = 8;
     memory(fd).map_or(0, |memory| memory[SK_MEMINFO_DROPS].into())

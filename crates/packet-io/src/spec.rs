@@ -54,7 +54,7 @@ pub enum SpecError {
     NoKind(String),
     /// An unknown kind.
     #[error(
-        "device '{text}': '{kind}' is no kind of device; write tun:NAME, packet:IFACE, xdp:IFACE or udp:ADDR:PORT"
+        "device '{text}': '{kind}' is not a kind of device; write tun:NAME, packet:IFACE, xdp:IFACE or udp:ADDR:PORT"
     )]
     UnknownKind {
         /// The whole text.
@@ -73,7 +73,7 @@ pub enum SpecError {
         problem: &'static str,
     },
     /// The local UDP address cannot be parsed.
-    #[error("device '{text}': '{address}' is no address and port; {hint}")]
+    #[error("device '{text}': '{address}' is not an address and port; {hint}")]
     BadAddress {
         /// The whole text.
         text: String,
@@ -136,8 +136,8 @@ impl fmt::Display for DeviceSpec {
     }
 }
 
-/// Checks a name like the kernel's `dev_valid_name`, so that a bad name is refused before missing rights are
-/// reported.
+/// Checks a name like the kernel's `dev_valid_name`, so that a bad name is reported before a missing
+/// capability.
 fn interface_name(text: &str, name: &str) -> Result<String, SpecError> {
     match name_problem(name) {
         None => Ok(name.to_owned()),
@@ -155,7 +155,7 @@ fn udp_address(text: &str, address: &str) -> Result<SocketAddr, SpecError> {
         return refuse("the port is missing, write for instance udp:0.0.0.0:7413");
     }
     if address.matches(':').count() > 1 && !address.starts_with('[') {
-        return refuse("an IPv6 address stands in brackets, as in udp:[::]:7413");
+        return refuse("an IPv6 address needs brackets, as in udp:[::]:7413");
     }
     if address.chars().any(|c| c.is_ascii_alphabetic()) && !address.starts_with('[') {
         return refuse("a local address is needed, not a host name, for instance udp:0.0.0.0:7413");
@@ -185,7 +185,7 @@ mod tests {
             error("eth0"),
             "device 'eth0' lacks a kind; write tun:NAME, packet:IFACE, xdp:IFACE or udp:ADDR:PORT"
         );
-        assert!(error("tap:x").contains("'tap' is no kind of device"));
+        assert!(error("tap:x").contains("'tap' is not a kind of device"));
         assert!(error("tun:").contains("empty"));
         assert!(error("tun:a-name-with-16-c").contains("too long"));
         assert!(error("tun:a/b").contains("does not allow"));

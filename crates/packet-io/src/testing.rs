@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::headers::{Headers, fold, sum};
 
-/// A TCP packet field by field.
+/// The fields of a TCP packet.
 #[derive(Clone, Debug)]
 pub(crate) struct Tcp {
     pub(crate) src: IpAddr,

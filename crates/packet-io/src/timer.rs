@@ -12,8 +12,8 @@ use rustix::time::{
 
 use crate::reactor::Reactor;
 
-/// A timer on the system's monotonic clock. Once set it costs nothing until it fires, even if the thread
-/// waits for other events meanwhile.
+/// A timer on the system's monotonic clock. Once it is set, it costs nothing until it fires, even if the
+/// thread waits for other events in the meantime.
 pub struct SystemTimer {
     fd: OwnedFd,
     reactor: Reactor,

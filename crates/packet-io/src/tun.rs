@@ -43,11 +43,11 @@ use big::Locals;
 /// Options of a TUN device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TunOptions {
-    /// Request super-packets and open checksums in both directions; without support of the kernel, none are
-    /// used. Default true. A link emulator, which needs packets as on a wire, sets false.
+    /// True to request super-packets and partial checksums in both directions; without support of the
+    /// kernel, none are used. Default true. A link emulator, which needs packets as on a wire, sets false.
     pub offload: bool,
-    /// Open one more queue of a device with several (`IFF_MULTI_QUEUE`); all openers must use the same value.
-    /// Default false.
+    /// True to open one more queue of a device with several (`IFF_MULTI_QUEUE`); all openers must use the
+    /// same value. Default false.
     pub multi_queue: bool,
     /// With offload, pass super-packets beyond 64 kB if they end in this host and the kernel accepts them.
     /// Default true. Set false if a policer or inspector at the interface does not support such packets.
@@ -76,7 +76,7 @@ pub struct TunDevice {
     vnet: bool,
     /// Destinations of super-packets beyond 64 kB; `None`: none.
     big: Option<Locals>,
-    /// Passes several packets in one call; `None` if the system cannot.
+    /// Passes several packets in one call; `None` if the system does not support it.
     batch: Option<Batch>,
     buffers: Buffers,
     cut: Cut,
@@ -95,14 +95,14 @@ struct Cut {
 }
 
 impl Cut {
-    /// Begins a packet of this length, after the last piece of the one before.
+    /// Begins a packet of this length, after the last piece of the previous one.
     fn begin(&mut self, len: usize) -> &mut VecDeque<(Vec<u8>, TxMeta)> {
         (self.len, self.is_refused) = (len, false);
         &mut self.left
     }
 }
 
-/// A device may be busy for a moment after its previous owner ended.
+/// Number of attempts to open a device that its previous owner may still hold.
 const BUSY_RETRIES: u32 = 25;
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
 
@@ -144,12 +144,12 @@ impl TunDevice {
         Ok(TunDevice { namespace: Some(namespace.clone()), ..device })
     }
 
-    /// Takes over a descriptor that is attached to a TUN device, perhaps in a namespace that this process
-    /// cannot see; so the caller gives the MTU in bytes. Fails for a TAP device and for a device with a
-    /// packet information header.
+    /// Takes over a descriptor that is attached to a TUN device. The device may be in a namespace that this
+    /// process cannot see, so the caller gives the MTU in bytes. Fails for a TAP device and for a device with
+    /// a packet information header.
     pub fn from_fd(fd: OwnedFd, mtu: usize) -> Result<TunDevice, OpenError> {
         let remedy = "pass the descriptor of an open TUN device";
-        let failed = |error| OpenError::new("tun", "the descriptor is no TUN device", remedy, error);
+        let failed = |error| OpenError::new("tun", "the descriptor is not a TUN device", remedy, error);
         let mut request = interface_request("");
         ioctl_interface(fd.as_fd(), libc::TUNGETIFF, &mut request).map_err(failed)?;
         // SAFETY: TUNGETIFF has filled in the flags, and every bit pattern is a valid value of this field.
@@ -157,7 +157,7 @@ impl TunDevice {
         if flags & libc::IFF_TUN == 0 || flags & libc::IFF_NO_PI == 0 {
             return Err(OpenError::unsupported(
                 "tun",
-                "the descriptor is not one of TUN without headers; open it with IFF_TUN and IFF_NO_PI",
+                "the device is not a TUN without packet information; open it with IFF_TUN and IFF_NO_PI",
             ));
         }
         let status = rustix::fs::fcntl_getfl(&fd).map_err(|error| failed(error.into()))?;
@@ -208,7 +208,7 @@ impl TunDevice {
         &self.name
     }
 
-    /// True if the device carries super-packets and open checksums.
+    /// True if the device carries super-packets and partial checksums.
     pub fn offload(&self) -> bool {
         self.vnet
     }
@@ -219,7 +219,7 @@ impl TunDevice {
         if !self.vnet {
             return Ok(rustix::io::read(&self.fd, buffer)?);
         }
-        // The buffer is for the packet alone, so the header needs another.
+        // The buffer is for the packet alone, so the header needs a separate one.
         let mut header = [0; VnetHeader::LEN];
         let len = rustix::io::readv(&self.fd, &mut [IoSliceMut::new(&mut header), IoSliceMut::new(buffer)])?;
         Ok(len.saturating_sub(VnetHeader::LEN))
@@ -236,14 +236,14 @@ impl TunDevice {
         write_finished(self.fd.as_fd(), self.vnet, packet)
     }
 
-    /// Passes a super-packet or a packet with an open checksum to the kernel, which finishes it, and counts
-    /// it.
+    /// Passes a super-packet or a packet with a partial checksum to the kernel, which completes it, and
+    /// counts it.
     fn send_offloaded(&mut self, packet: &[u8], headers: Headers, tx: TxMeta) -> io::Result<()> {
         let (before, payload) = packet.split_at(headers.total());
         let mut head = [0; Headers::MAX];
         let head = &mut head[..before.len()];
         head.copy_from_slice(before);
-        // The field must have the pseudo-header sum, whatever the caller wrote there.
+        // The field must contain the pseudo-header sum, regardless of the caller's value.
         let at = headers.ip_len + TCP_CHECKSUM;
         head[at..at + 2].copy_from_slice(&headers.pseudo_sum(packet).to_be_bytes());
         self.write_big(headers, head, [payload, &[]], tx)
@@ -283,7 +283,7 @@ impl TunDevice {
         Ok(())
     }
 
-    /// Writes a piece of a packet. If the queue is full, the first piece is not taken; later pieces wait.
+    /// Writes a piece of a packet. If the queue is full, a first piece is refused, and later pieces wait.
     fn write_piece(
         &mut self,
         headers: Headers,
@@ -307,7 +307,7 @@ impl TunDevice {
         Ok(())
     }
 
-    /// Passes a packet with an open checksum to the kernel, with its payload in separate memory.
+    /// Passes a packet with a partial checksum to the kernel, with its payload in separate memory.
     fn write_gathered(
         &self,
         headers: Headers,
@@ -479,7 +479,6 @@ impl AsRawFd for TunDevice {
     }
 }
 
-/// Returns a range of a payload that has two parts.
 fn part(payload: [&[u8]; 2], range: Range<usize>) -> [&[u8]; 2] {
     let [first, second] = payload;
     let within = |piece: Range<usize>, from: usize| piece.start.max(from) - from..piece.end.max(from) - from;
@@ -516,8 +515,8 @@ fn write_finished(fd: BorrowedFd<'_>, vnet: bool, packet: &[u8]) -> io::Result<(
     Ok(())
 }
 
-/// Writes a packet that the kernel finishes. A short one is copied into one piece: that takes less time than
-/// the kernel's processing of several pieces.
+/// Writes a packet that the kernel completes. A short packet is first copied into one piece, because that
+/// takes less time than the kernel's processing of several pieces.
 fn write_unfinished(
     fd: BorrowedFd<'_>,
     header: VnetHeader,
@@ -558,7 +557,7 @@ fn attach(fd: BorrowedFd<'_>, name: &str, options: TunOptions) -> io::Result<(bo
     };
     set_number(fd, libc::TUNSETVNETHDRSZ, VnetHeader::LEN as libc::c_int)?;
     let tso = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6;
-    // Offers to the kernel, best first. If it refuses all, it finishes its packets itself.
+    // Offers to the kernel, best first. If the kernel refuses all of them, it completes its packets itself.
     for offer in [tso | libc::TUN_F_TSO_ECN, tso, libc::TUN_F_CSUM, 0] {
         if set_number(fd, libc::TUNSETOFFLOAD, offer as libc::c_int).is_ok() {
             break;
@@ -635,7 +634,7 @@ mod tests {
     pub(super) const KERNEL: &str = "10.77.0.1";
     pub(super) const KERNEL6: &str = "fd00:77::1";
 
-    /// Runs `body` in a fresh namespace with a configured device and a runtime, or prints why not.
+    /// Runs `body` in a fresh namespace with a configured device and a runtime, or prints why it cannot.
     pub(super) fn with_device(offload: bool, body: impl AsyncFnOnce(TunDevice) + Send) {
         with_device_of(TunOptions { offload, ..TunOptions::default() }, body);
     }
@@ -767,7 +766,7 @@ mod tests {
         stream.read_exact(&mut read).unwrap();
         assert!(read == payload);
 
-        // The same again with the payload in separate memory.
+        // The same with the payload in separate memory.
         let data = Tcp { seq: data.seq + 30_000, ..data }.with_partial_checksum();
         let (head, rest) = data.split_at(data.len() - payload.len());
         let (first, second) = rest.split_at(7_777);
@@ -863,7 +862,7 @@ mod tests {
             assert!(read == payload);
             assert_eq!(taken_by_the_kernel() - before, if len > MAX_SUPER { expected } else { 1 });
             seq += len as u32 + 1;
-            // One more byte, so that both ways of sending are tested.
+            // One more byte, so that the test covers both ways of sending.
             let last = Tcp { seq: seq - 1, flags: 0x18, payload: vec![7], ..ours.clone() };
             send(&mut device, &last.with_partial_checksum(), TxMeta { segment_size: None, ..tx });
             stream.read_exact(&mut [0]).unwrap();
@@ -872,7 +871,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_super_packet_is_taken_whole_or_in_pieces() {
+    fn long_super_packet_is_accepted_whole_or_in_pieces() {
         with_device(true, async |device| {
             if device.capabilities().max_super != MAX_SUPER_LEN {
                 return println!("skipped: a TUN takes no packet beyond 64 kB before Linux 6.6");
@@ -887,10 +886,10 @@ mod tests {
         });
     }
 
-    /// The replacement for the kernel refuses long packets, like one before Linux 6.6, and is full after
-    /// three pieces.
+    /// A socket in place of the kernel refuses long packets, like a kernel before Linux 6.6, and is full
+    /// after three pieces.
     #[test]
-    fn pieces_that_find_no_room_wait_and_follow_in_order() {
+    fn pieces_without_space_wait_and_follow_in_order() {
         with_device(true, async |_| {
             let flags = rustix::net::SocketFlags::NONBLOCK;
             let (unix, datagrams) = (rustix::net::AddressFamily::UNIX, rustix::net::SocketType::DGRAM);
@@ -923,7 +922,7 @@ mod tests {
         });
     }
 
-    /// An interface that is down refuses all packets. The replacement for the kernel has room only for the
+    /// An interface that is down refuses all packets. A socket in place of the kernel has space only for the
     /// last of four pieces.
     #[test]
     fn packet_in_pieces_is_counted_once_with_any_result() {
@@ -970,7 +969,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_of_a_payload_are_found_in_both_parts_of_it() {
+    fn piece_of_a_payload_may_span_both_parts() {
         let whole: Vec<u8> = (0..100).collect();
         for at in [0, 1, 40, 99, 100] {
             let (first, second) = whole.split_at(at);

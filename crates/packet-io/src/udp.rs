@@ -1,8 +1,8 @@
 //! TCP inside UDP: one socket carries all connections of a stack, to any number of peers.
 //!
-//! It needs no privilege, a NAT or firewall sees one UDP flow per pair of gateways, and the kernel moves up
-//! to 64 segments in one call (`UDP_SEGMENT`, `UDP_GRO`) even if their headers differ. Each segment is four
-//! bytes longer than in IP. [`layout`] describes the datagrams, [`peers`] the addresses of peers.
+//! The device needs no privilege, and a NAT or firewall sees one UDP flow per pair of gateways. The kernel
+//! moves up to 64 segments in one call (`UDP_SEGMENT`, `UDP_GRO`) even if their headers differ. Each segment
+//! is four bytes longer than in IP. [`layout`] describes the datagrams, [`peers`] the addresses of peers.
 //!
 //! The stack uses IPv6 with inner addresses: its own is [`LOCAL_INNER`], a peer's is [`inner_address`]. TCP
 //! ports are independent of the UDP ports.
@@ -87,8 +87,8 @@ const RECEIVE_BATCH: usize = 8;
 const CHAIN: usize = 65_536;
 /// With more waiting chains than this, all but the youngest are sent without a flush.
 const SEND_AT: usize = 8;
-/// Chains leave together from this many waiting bytes on. The short chains of transactions gain nothing from
-/// it.
+/// Minimum number of waiting bytes for which several chains leave in one call. Short chains of transactions
+/// gain nothing from it.
 const TOGETHER_AT: usize = 96 << 10;
 /// With this many waiting chains no packet is accepted.
 const MAX_WAITING: usize = 16;
@@ -118,7 +118,7 @@ impl UdpDevice {
             local.is_ipv4() || local.ip().is_unspecified() && !socket2::SockRef::from(&socket).only_v6()?;
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
         sockopt::wish_for_buffers(socket.as_fd(), options.buffer_bytes);
-        // Arrival times are not used.
+        // The device does not use arrival times.
         let _ = sockopt::set(socket.as_fd(), libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &0i32.to_ne_bytes());
         errors::enable(socket.as_fd(), local.is_ipv6());
         let path_mtu = options.path_mtu.clamp(576, MAX_SUPER);
@@ -156,8 +156,8 @@ impl UdpDevice {
         self.urgent_cleared
     }
 
-    /// Returns the maximum length of a super-packet whose datagrams form one chain. The rest of a longer one
-    /// would need another call.
+    /// Returns the maximum length of a super-packet whose datagrams form one chain. A longer super-packet
+    /// would need a second call.
     fn max_super(&self) -> usize {
         let (payload, most) = (self.mtu - INNER_HEADERS, self.state.max_gso_segments());
         let datagrams = (batch::MAX_BYTES / (HEADER_LEN + payload)).clamp(1, most.max(1));
@@ -229,7 +229,7 @@ fn transmit_step(
         Err(error) => match error.raw_os_error() {
             Some(libc::EBADF | libc::ENOTSOCK) => Err(error),
             Some(code) if transmit.src_ip.is_some() && is_about_source(code) => Ok(Step::WithoutSource),
-            // The state has noted that the outgoing interface cannot segment.
+            // The socket's state has recorded that the outgoing interface cannot segment.
             Some(libc::EINVAL | libc::EIO)
                 if transmit.segment_size.is_some() && state.max_gso_segments() == 1 =>
             {
@@ -333,7 +333,7 @@ impl Device for UdpDevice {
     }
 
     fn learn_way_back(&mut self, WayBack { outer, from }: WayBack) {
-        // Only a hash collision is refused, and then the known peer keeps its address.
+        // Only a hash collision is refused. The known peer then keeps its address.
         let _ = self.peers.heard(Route { outer, from });
     }
 
@@ -355,7 +355,7 @@ impl Device for UdpDevice {
 }
 
 impl UdpDevice {
-    /// Collects the datagrams of a packet, and sends chains if there are many; `None` is a packet that cannot
+    /// Collects the datagrams of a packet, and sends chains if many wait; `None` means a packet that cannot
     /// be sent.
     fn send_datagrams(&mut self, outgoing: Option<Outgoing<'_>>, tx: TxMeta) -> io::Result<()> {
         self.transmit(MAX_WAITING - 1)?;
@@ -386,7 +386,7 @@ impl UdpDevice {
         }
     }
 
-    /// Makes one system call. Returns how many chains it received, and whether these were all.
+    /// Makes one system call. Returns the number of chains that it received, and true if these were all.
     fn read(&mut self, metas: &mut [RecvMeta; RECEIVE_BATCH], budget: usize) -> io::Result<(usize, bool)> {
         let mut chains = self.buffer.chunks_mut(CHAIN);
         let mut slices: [IoSliceMut<'_>; RECEIVE_BATCH] =
@@ -410,10 +410,11 @@ impl UdpDevice {
 struct Arrival<'a> {
     peers: &'a mut Peers,
     assembly: &'a mut Assembly,
-    /// Copies of the segments in `assembly`, delivered after them.
+    /// Copies (Proactive) of the segments in `assembly`, delivered after them.
     copies: &'a mut Assembly,
     counters: &'a mut Counters,
-    /// True if the socket is bound to no address, so replies use the address to which the peer wrote.
+    /// True if the socket is not bound to an address, so replies come from the address to which the peer
+    /// wrote.
     unspecified: bool,
     count: usize,
 }
@@ -427,7 +428,7 @@ impl Arrival<'_> {
         let (mut run, mut copied) = (false, false);
         let mut peer = None;
         for datagram in bytes.chunks(meta.stride.max(1)) {
-            // The device remembers no sender of other datagrams.
+            // The device does not remember senders of other datagrams.
             let Some(datagram) = Incoming::parse(datagram) else {
                 self.counters.receive_dropped += 1;
                 continue;
@@ -542,7 +543,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn datagrams_that_found_no_room_are_counted() {
+    async fn datagrams_beyond_the_receive_buffer_are_counted() {
         let options = UdpOptions { buffer_bytes: 4096, ..UdpOptions::default() };
         let device = UdpDevice::bind("127.0.0.1:0".parse().unwrap(), options).unwrap();
         assert_eq!(device.counters().receive_overflowed, 0);
@@ -620,7 +621,7 @@ mod tests {
         source.unwrap()
     }
 
-    /// On the wire: 1 1' 2 2' ...; to the stack: all consecutive originals, then their copies.
+    /// On the wire: 1 1' 2 2' ...; to the stack: consecutive originals first, then their copies.
     #[tokio::test]
     async fn each_segment_of_a_super_packet_may_go_twice() {
         let (mut a, mut b) = pair("127.0.0.1:0");
@@ -654,7 +655,7 @@ mod tests {
 
     /// Of 1 1' 2' 3 3' the second original is lost: its copy is delivered before the later segments.
     #[tokio::test]
-    async fn a_gap_among_the_originals_ends_the_copies_too() {
+    async fn gap_among_the_originals_ends_the_run_of_copies() {
         let (mut a, mut b) = pair("127.0.0.1:0");
         let dst = seen(&b, &a);
         for (seq, reserved) in [(0, 0), (0, 8), (1, 8), (2, 0), (2, 8)] {
@@ -689,7 +690,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn peers_are_told_apart_by_address_and_port() {
+    async fn peers_are_distinguished_by_address_and_port() {
         let mut server = device("[::]:0");
         let mut clients = ["127.0.0.1:0", "127.0.0.1:0", "[::1]:0", "[::1]:0"].map(device);
         for client in &mut clients {
@@ -712,7 +713,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn foreign_datagrams_are_counted_and_nothing_is_remembered() {
+    async fn foreign_datagrams_are_counted_and_their_senders_not_stored() {
         let mut server = device("127.0.0.1:0");
         let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
         for datagram in [&b""[..], b"\x00\x01stun-like binding request", b"\xF0"] {

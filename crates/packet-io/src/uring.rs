@@ -1,6 +1,6 @@
 //! Several writes, or messages on a socket, in one kernel call (`io_uring(7)`).
 //!
-//! A reader that a write wakes preempts the writer when the call ends; with several writes in one call this
+//! A reader that a write wakes preempts the writer when the call ends. With several writes in one call this
 //! happens once. All writes are complete when the call ends, so no buffer has to outlive it and no task
 //! waits.
 
@@ -27,9 +27,9 @@ impl Uring {
         IoUring::new(MAX as u32).map(Uring)
     }
 
-    /// Writes at most [`MAX`] messages, each with a number and from a few pieces of memory. Calls `done` with
-    /// the result of each message that the kernel has tried. The kernel tries them in this order, also after
-    /// a failure, and never blocks.
+    /// Writes at most [`MAX`] messages. Each message has a number and consists of a few pieces of memory.
+    /// Calls `done` with the result of each message that the kernel has tried. The kernel tries them in
+    /// order, also after a failure, and never blocks.
     ///
     /// Returns itself for the next call; `None` if the kernel did not accept the writes.
     pub(crate) fn write<'a>(
@@ -80,7 +80,7 @@ impl Uring {
             queued += usize::from(unsafe { self.0.submission().push(&entry) }.is_ok());
         }
         let submitted = self.submit(queued);
-        // They complete at submission; on a kernel that completes them later, this loop waits.
+        // Writes complete at submission; on a kernel that completes them later, this loop waits.
         while self.0.completion().len() < submitted {
             std::thread::yield_now();
         }
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_leave_in_order_and_each_is_answered() {
+    fn messages_leave_in_order_and_each_result_is_reported() {
         let Some(mut uring) = open() else { return };
         let (near, far) = UnixDatagram::pair().unwrap();
         far.set_nonblocking(true).unwrap();
@@ -159,7 +159,7 @@ mod tests {
         let done = |n: usize, written| answers[n] = Some(written);
         let uring = uring.write(near.as_fd(), [&message[..]; 3].into_iter().enumerate(), done);
         assert!(uring.is_some());
-        // The first of them fits in part; the others find no room.
+        // The first of these fits in part; the others do not fit.
         for answer in &answers[1..] {
             assert_eq!(answer.as_ref().unwrap().as_ref().unwrap_err().kind(), io::ErrorKind::WouldBlock);
         }

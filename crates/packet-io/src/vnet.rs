@@ -10,16 +10,16 @@ use brisk_device::{ChecksumState, RxMeta};
 
 use crate::headers::{CWR, Headers, TCP_CHECKSUM};
 
-/// The checksum is only the pseudo-header sum and must be finished from `csum_start` on.
+/// The checksum field contains only the pseudo-header sum; the sum over the bytes from `csum_start` on is
+/// missing.
 const F_NEEDS_CSUM: u8 = 1;
 /// The checksum was verified.
 const F_DATA_VALID: u8 = 2;
 const GSO_TCPV4: u8 = 1;
 const GSO_TCPV6: u8 = 4;
-/// Flag in the type: the first segment has CWR, and no other.
+/// Flag in the type: only the first segment has CWR.
 const GSO_ECN: u8 = 0x80;
 
-/// The fields of the header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct VnetHeader {
     flags: u8,
@@ -42,7 +42,7 @@ pub(crate) struct Gso {
 impl VnetHeader {
     pub(crate) const LEN: usize = 10;
 
-    /// Returns the header for a TCP packet with an open checksum that may have to be cut.
+    /// Returns the header for a TCP packet with a partial checksum that may have to be cut.
     pub(crate) fn unfinished(headers: &Headers, gso: Option<Gso>) -> VnetHeader {
         let checksum = VnetHeader {
             flags: F_NEEDS_CSUM,
@@ -81,8 +81,8 @@ impl VnetHeader {
         [flags, gso_type, h0, h1, g0, g1, s0, s1, o0, o1]
     }
 
-    /// Returns the metadata of a received packet for the stack. An open checksum comes from a sender on this
-    /// host. Such a packet was never on a wire, so there is nothing to verify.
+    /// Returns the metadata of a received packet for the stack. A partial checksum comes from a sender on
+    /// this host. Such a packet was never on a wire, so there is nothing to verify.
     pub(crate) fn rx_meta(&self) -> RxMeta {
         let trusted = self.flags & (F_NEEDS_CSUM | F_DATA_VALID) != 0;
         let tcp = matches!(self.gso_type & !GSO_ECN, GSO_TCPV4 | GSO_TCPV6);
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_header_survives_its_bytes() {
+    fn header_survives_a_round_trip_through_bytes() {
         let headers = Headers { v6: true, ip_len: 40, tcp_len: 32 };
         let gso = Gso { size: 1440, v6: true, flags: CWR };
         let header = VnetHeader::unfinished(&headers, Some(gso));

@@ -1,11 +1,11 @@
 //! Native TCP on an address of the host, through AF_XDP (`Documentation/networking/af_xdp.rst`).
 //!
-//! A program at the interface passes the stack's segments to sockets with memory of ours, before the kernel
+//! A program at the interface passes the stack's segments to sockets with memory of brisk, before the kernel
 //! processes them; the kernel gets all other frames. Packets of the stack leave as frames from the same
 //! memory, by this interface only and without the host's firewall, to the next hop in the kernel's tables
 //! (`next_hops`). If the driver supports it, frames are not copied at all. Super-packets do not pass whole:
-//! this module cuts and merges them. It is meant for many short transfers on such an interface; `packet:` is
-//! better for bulk.
+//! this module cuts and merges them. The device is meant for many short transfers on such an interface;
+//! `packet:` is better for bulk.
 //!
 //! | file | content |
 //! |---|---|
@@ -64,13 +64,13 @@ pub struct XdpOptions {
     pub receive_frames: u32,
     /// Frames that may wait for the interface on each of its queues, with the same limits. Default 1024.
     pub send_frames: u32,
-    /// Run the program in the driver if possible. Default true.
+    /// True to run the program in the driver if possible. Default true.
     pub native: bool,
-    /// Let the driver use the stack's memory if possible. Default true.
+    /// True to let the driver use the stack's memory if possible. Default true.
     pub zero_copy: bool,
-    /// Trust segments whose checksum is only the sum of the pseudo-header, which a sender on the same host
-    /// leaves to the interface to finish. `None`: only on a veth. Must not be true if segments come from a
-    /// wire. Default `None`.
+    /// True to trust segments whose checksum is only the sum of the pseudo-header, which a sender on the same
+    /// host leaves to the interface to complete. It must not be true if segments come from a wire. `None`:
+    /// true on a veth, otherwise false. Default `None`.
     pub unfinished_checksums: Option<bool>,
 }
 
@@ -132,8 +132,9 @@ impl Path {
 /// have and which are reached over `interface`.
 ///
 /// # Errors
-/// No such interface, or not an Ethernet; an MTU above [`MAX_MTU`]; no addresses, or more than 16; a missing
-/// right; another XDP program at the interface, which is left unchanged; another program with the port.
+/// The interface does not exist or is not an Ethernet; its MTU is above [`MAX_MTU`]; there are no addresses,
+/// or more than 16; a capability is missing; the interface has another XDP program, which is left unchanged;
+/// another program uses the port.
 pub fn open(
     interface: &str,
     addresses: &[IpAddr],
@@ -154,7 +155,7 @@ pub fn open(
     // Other packets are for the kernel, or are forwarded by this host.
     if addresses.is_empty() || addresses.len() > MAX_ADDRESSES {
         return unsupported(format!(
-            "the stack shares 1 to {MAX_ADDRESSES} addresses with the host, and these are {}; name them with --addr",
+            "the stack can share 1 to {MAX_ADDRESSES} addresses with the host, not {}; name them with --addr",
             addresses.len()
         ));
     }
@@ -192,7 +193,7 @@ fn sockets(interface: &Interface, mtu: usize, options: &XdpOptions) -> Result<Ve
     let queues = interface.receive_queues().max(1);
     if queues > MAX_QUEUES {
         let problem = format!(
-            "it has {queues} queues, and at most {MAX_QUEUES} are used; `ethtool -L {} combined {MAX_QUEUES}` makes them fewer",
+            "it has {queues} queues, and at most {MAX_QUEUES} are used; `ethtool -L {} combined {MAX_QUEUES}` reduces them",
             interface.name()
         );
         return Err(OpenError::unsupported(format!("xdp:{}", interface.name()), problem));
@@ -201,7 +202,7 @@ fn sockets(interface: &Interface, mtu: usize, options: &XdpOptions) -> Result<Ve
     for queue in 0..queues {
         match XdpSocket::open(interface, queue, chunk, options) {
             Ok(socket) => sockets.push(socket),
-            // The interface has fewer queues than it has memory for.
+            // The driver has allocated memory for more queues than the interface uses.
             Err(error) if queue > 0 && error.kind() == io::ErrorKind::InvalidInput => break,
             Err(error) => return Err(error),
         }

@@ -1,5 +1,5 @@
-//! A server of axum on an endpoint, over a link that loses packets. It ends in order: the request in progress
-//! is answered, and the endpoint is closed when its connections are.
+//! A server of axum on an endpoint, over a link that loses packets. It shuts down gracefully: it answers the
+//! request in progress, and closes the endpoint once its connections are closed.
 //!
 //! `cargo run -p brisk-runtime --example axum_server`
 

@@ -22,7 +22,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let (client, server) = memory::network(&LinkSpec::parse("--rtt 100ms")?, 1)?;
     serve(&server)?;
     let connector = tower::service_fn(move |uri| Box::pin(connect(client.clone(), uri)));
-    // Each request has its own connection here, to show the cost of a connection.
+    // One connection for each request, to show the cost of a connection.
     let client: Client<_, Empty<Bytes>> =
         Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build(connector);
     for _ in 0..3 {
@@ -38,7 +38,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 /// Opens the connection for a request that may be repeated: the network can deliver data of a SYN twice. A
 /// client for other requests uses [`Endpoint::connect`] here.
 async fn connect(endpoint: Endpoint, uri: axum::http::Uri) -> io::Result<TokioIo<TcpStream>> {
-    // A program with names looks them up here.
+    // A program that connects by name resolves it here.
     let host: IpAddr = uri.host().and_then(|host| host.parse().ok()).ok_or(io::ErrorKind::InvalidInput)?;
     let address = SocketAddr::new(host, uri.port_u16().unwrap_or(80));
     let mut socket = TcpSocket::new(&endpoint);

@@ -45,7 +45,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 /// Sends a request, and returns the length of the response.
 async fn echo(client: &Endpoint, tls: TlsConnector) -> Result<usize, Box<dyn Error>> {
     let mut socket = TcpSocket::new(client);
-    // The SYN waits for the first write, which is that of the ClientHello.
+    // The SYN waits for the first write and carries the ClientHello.
     socket.set_fast_open_connect(Some(FastOpenConnect { defer: true, ..FastOpenConnect::default() }));
     let stream = socket.connect("10.0.0.2:443".parse()?).await?;
     let mut stream = tls.connect("server.example".try_into()?, stream).await?;

@@ -1,10 +1,10 @@
-//! The server of a tunnel, without privileges ("tun2socks"): IP packets arrive in UDP datagrams, one in each.
-//! Their TCP connections end here, and continue as connections of the kernel.
+//! The server of a tunnel, without privileges ("tun2socks"): each UDP datagram carries one IP packet. The
+//! server terminates the TCP connections inside, and forwards them over connections of the kernel.
 //!
 //! `cargo run -p brisk-runtime --example userspace_vpn -- 127.0.0.1:5555`
 //!
 //! It encrypts nothing, and the sender of the latest datagram is its only client, so it is no replacement for
-//! a real tunnel. IPv4 and IPv6; other protocols than TCP are dropped.
+//! a real tunnel. It carries IPv4 and IPv6, and drops other protocols than TCP.
 
 use std::error::Error;
 use std::io;
@@ -44,7 +44,7 @@ async fn carry(
             received = socket.recv_from(&mut buffer) => {
                 let (len, from) = received?;
                 peer = Some(from);
-                // Without room the packet is lost, as on every network; TCP sends it again.
+                // If the queue is full, the packet is lost, as on every network; TCP sends it again.
                 let _ = to_stack.try_send(Bytes::copy_from_slice(&buffer[..len]));
             }
             Some(packet) = from_stack.recv() => if let Some(peer) = peer {
@@ -68,7 +68,7 @@ pub async fn forward(endpoint: &Endpoint) -> io::Result<()> {
     }
 }
 
-/// Connects to the destination before it answers the peer, so that a refusal is passed on.
+/// Connects to the destination before it answers the peer, so that the peer gets the destination's refusal.
 async fn serve(request: ConnectRequest) -> io::Result<()> {
     let mut outside = match TcpStream::connect(request.destination()).await {
         Err(error) if error.kind() == io::ErrorKind::TimedOut => {

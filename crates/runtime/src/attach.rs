@@ -126,7 +126,7 @@ pub enum Frames {
     Own,
     /// `packet:` reads copies of frames.
     Copied,
-    /// `packet:` has the kernel redirect them ([`packet::Opened`]).
+    /// The kernel redirects them to `packet:` ([`packet::Opened`]).
     Redirected,
     /// `xdp:`, over this path.
     Xdp(xdp::Path),
@@ -194,7 +194,7 @@ impl AttachConfig {
                 ));
             }
             DeviceSpec::Packet { .. } | DeviceSpec::Xdp { .. } if self.gateway.is_some() => {
-                return refuse(format!("{device} takes no --gateway: the host's routes are its routes"));
+                return refuse(format!("{device} takes no --gateway: it uses the routes of the host"));
             }
             DeviceSpec::Tun { .. }
             | DeviceSpec::Udp { .. }
@@ -219,7 +219,7 @@ impl AttachConfig {
         let mtu = self.mtu.unwrap_or(TUN_MTU);
         let device = queues
             .first_mut()
-            .ok_or_else(|| AttachError::Usage(format!("tun:{name} without a queue; ask for one or more")))?;
+            .ok_or_else(|| AttachError::Usage(format!("tun:{name} with 0 queues; request 1 or more")))?;
         for own in &self.addresses {
             match self.set_up(device, own, mtu) {
                 // Without the right to configure the device, a device that was configured earlier for this
@@ -279,7 +279,7 @@ impl AttachConfig {
         let there = opened.queues.len();
         if there < count && self.queues == Queues::Exactly(count) {
             return Err(AttachError::Usage(format!(
-                "xdp:{interface} is for {there} cores at most, one for each of its queues (`ethtool -l {interface}`), and \
+                "xdp:{interface} supports {there} cores at most, one for each of its queues (`ethtool -l {interface}`), and \
                  {count} are asked for"
             )));
         }
@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn over_udp_a_peer_is_its_inner_address_and_the_service_port() {
+    fn peer_over_udp_has_its_inner_address_and_the_service_port() {
         let attached = Attached::Udp { local: "127.0.0.1:9".parse().unwrap() };
         let outside = "192.0.2.1:80".parse().unwrap();
         let inner = attached.destination(outside).unwrap();

@@ -63,7 +63,7 @@ pub struct ChannelDevice {
     counters: Counters,
 }
 
-/// The end of a wait for space: `Err` if the other end of the channel is gone.
+/// Result of waiting for space: `Err` if the other end of the channel is gone.
 type Reserved = Result<OwnedPermit<Bytes>, SendError<()>>;
 
 /// Space for one packet in the queue.

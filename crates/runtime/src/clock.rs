@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_deadline_beyond_all_time_is_no_panic() {
+    async fn deadline_beyond_the_clock_does_not_panic() {
         Clock::start().wake_at(Instant::from_micros(u64::MAX));
     }
 }

@@ -176,7 +176,7 @@ impl Connection {
         self.wait(|cx, waiter| self.poll_connected_as(waiter, cx)).await
     }
 
-    /// Waits until the connection has failed; never resolves if it ends in order.
+    /// Waits until the connection has failed; never resolves if it ends normally.
     pub(crate) async fn failed(&self) -> io::Error {
         self.wait(|cx, waiter| self.poll_failed(waiter, cx)).await
     }
@@ -218,7 +218,7 @@ impl Connection {
         Poll::Pending
     }
 
-    /// Ready once the connection has failed; never after an orderly end.
+    /// Ready once the connection has failed; never after a normal end.
     fn poll_failed(&self, waiter: Waiter, cx: &mut Context<'_>) -> Poll<io::Error> {
         let mut inner = self.shared.lock();
         if let Err(error) = inner.check_driver() {
@@ -253,8 +253,8 @@ impl Connection {
         read.map_ok(|count| buffer.advance(count))
     }
 
-    /// Reads, and wakes the driver: it reports the window that reading may have opened, and its wait for
-    /// woken tasks is over.
+    /// Reads, and wakes the driver. The driver then reports the window that reading may have opened, and
+    /// stops waiting for woken tasks.
     fn poll_taken<T>(
         &self,
         waiter: Waiter,
@@ -272,7 +272,7 @@ impl Connection {
         taken
     }
 
-    /// Waits for received data and removes it, in the buffer that holds it.
+    /// Waits for received data and returns it in the buffer that holds it, without a copy.
     pub(crate) async fn read_bytes(&self, most: usize) -> io::Result<Bytes> {
         self.wait(|cx, waiter| self.poll_take(waiter, cx, most)).await
     }
@@ -390,7 +390,6 @@ impl Connection {
         })
     }
 
-    /// Writes all of `bytes`.
     pub(crate) async fn write_all_bytes(&self, mut bytes: Bytes) -> io::Result<()> {
         while !bytes.is_empty() {
             self.write_bytes(&mut bytes).await?;

@@ -1,5 +1,5 @@
-//! [`Cores`]: a thread with a tokio runtime of its own for each core, so that no part of a connection
-//! crosses between them.
+//! [`Cores`]: a thread with a tokio runtime of its own for each core, so that all work for a connection stays
+//! on one core.
 //!
 //! A runtime with several threads moves tasks to any idle thread. For work of some microseconds per packet
 //! this costs more than it gains. Here a stack, the tasks that serve its connections, and their timers stay
@@ -14,11 +14,11 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Handle, RuntimeFlavor};
 use tokio::sync::watch;
 
-/// Time limit at the end for threads that a file or a name lookup blocks.
+/// Time limit at shutdown for threads that a file access or a name lookup blocks.
 const LAST_MOMENT: Duration = Duration::from_millis(100);
 
 thread_local! {
-    /// Index of the core that this thread is.
+    /// Index of this thread in its [`Cores`].
     static CORE: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
@@ -47,7 +47,7 @@ impl Cores {
     /// Outside a tokio runtime.
     pub fn start(count: NonZeroUsize) -> io::Result<Cores> {
         let first = Handle::current();
-        // In a runtime with several threads no thread is the core.
+        // A runtime with several threads has no thread that could be the first core.
         if first.runtime_flavor() == RuntimeFlavor::CurrentThread {
             CORE.set(Some(0));
         }

@@ -1,6 +1,6 @@
 //! The driver: the task that moves packets between a stack and its device.
 //!
-//! A round is that of `brisk_tcp::stack`: packets in, due timers, events to waiting tasks, packets out. Then
+//! A round follows `brisk_tcp::stack`: packets in, due timers, events to waiting tasks, packets out. Then
 //! the driver sleeps until the device is readable, a handle has acted, or a timer is due. Woken tasks run
 //! before any transmission that can wait: see [`READERS_TURN`]. The driver calls the device without the lock,
 //! except for super-packets whose payload the device reads in place. Packets to an address of the stack
@@ -44,12 +44,12 @@ const GATHERED_BYTES: usize = 512 << 10;
 const COUNTERS_AGE: Duration = Duration::from_millis(100);
 /// Rounds before the driver lets other tasks run.
 const ROUNDS: usize = 8;
-/// How long woken tasks may run before the driver sends packets that can wait. Meanwhile the driver also
-/// receives at most as much as in one round. A task that acts wakes the driver at once. So an acknowledgement
-/// leaves with the response, or with the window that reading opens. A runtime with one thread, which would
-/// run the driver many times before its main task, does not fill the whole window first. If packets arrive
-/// without pause, one turn follows another. Turns that begin later than this after the first of them delay no
-/// transmission.
+/// How long woken tasks may run before the driver sends packets that can wait. Until then the driver receives
+/// at most as much as in one round. A task that acts ends the turn at once, so an acknowledgement leaves with
+/// the response, or with the window update that reading causes. The limit on receiving matters in a runtime
+/// with one thread, which runs the driver many times before its main task: without it, received data would
+/// fill the window before the task reads. If packets arrive without pause, one turn follows another. A turn
+/// that begins more than this time after the first one delays no transmission.
 const READERS_TURN: Duration = Duration::from_millis(1);
 
 /// A future that runs until the device fails, or until no handle is left and everything is delivered.
@@ -69,18 +69,18 @@ pub(crate) struct Driver {
     observing: Option<Box<Observing>>,
 }
 
-/// Reads the counters of the device from time to time.
+/// Schedule for reading the counters of the device.
 #[derive(Default)]
 struct Counting {
-    /// When they were read last.
+    /// Time of the last reading.
     last: Option<Instant>,
-    /// Packets have moved since the last reading.
+    /// True if packets have moved since the last reading.
     has_news: bool,
 }
 
 impl Counting {
-    /// Returns the counters if the last reading is too old. `moved`: packets have arrived or are about to
-    /// leave.
+    /// Returns the counters if the last reading is too old. `moved` is true if packets have arrived or are
+    /// about to leave.
     fn look(&mut self, device: &dyn Device, moved: bool, now: Instant) -> Option<Counters> {
         let is_time = self.last.is_none_or(|last| now.saturating_since(last) >= COUNTERS_AGE);
         let counters = is_time.then(|| device.counters());
@@ -106,7 +106,7 @@ struct Outgoing {
     spare: Vec<Vec<u8>>,
     /// Bytes taken from the stack in this round.
     bytes: usize,
-    /// The device gathers the payload of super-packets in place.
+    /// True if the device gathers the payload of super-packets in place.
     gathers: bool,
     /// The addresses of the stack, once it has connected to one of them.
     own: Vec<IpAddr>,
@@ -254,7 +254,7 @@ struct Readers {
     untouched: usize,
     /// Start of the first of the turns that have followed one another since everything was sent.
     first: Option<Instant>,
-    /// Deferrable transmissions wait until the turn is over.
+    /// True if deferrable transmissions wait until the turn is over.
     all_wait: bool,
 }
 
@@ -274,7 +274,7 @@ impl Readers {
         (self.turn, self.untouched, self.all_wait) = (None, 0, false);
     }
 
-    /// True if it is their turn and they have as much to read as a round receives.
+    /// True if it is the turn of the tasks, and they have as much to read as a round receives.
     fn have_enough(&self) -> bool {
         self.turn.is_some() && self.untouched >= ROUND_BYTES
     }
@@ -282,15 +282,15 @@ impl Readers {
 
 /// Result of a round under the lock.
 struct Round {
-    /// The device was read: the driver must poll it again to be woken for later packets.
+    /// True if the device was read: the driver must poll it again to be woken for later packets.
     was_read: bool,
-    /// The stack has more to send.
+    /// True if the stack has more to send.
     more: bool,
-    /// Much was received; applications should read it before more arrives.
+    /// True if much was received, which applications should read before more arrives.
     much: bool,
     next_timeout: Option<Instant>,
     now: Instant,
-    /// No handle needs this stack any more.
+    /// True if no handle needs this stack any more.
     done: bool,
 }
 
@@ -499,19 +499,18 @@ impl Drop for Driver {
         self.shared.end(match std::thread::panicking() {
             false if self.shared.lock().closed => Ended::Closed,
             false => Ended::Runtime,
-            // Calls of the stack run under the lock, most calls of the device without it.
+            // A poisoned lock means a panic in the stack: most calls of the device run without the lock.
             true if self.shared.is_poisoned() => Ended::Defect,
             true if self.observing.as_ref().is_some_and(|observing| observing.is_calling) => {
                 Ended::ObserverPanicked
             }
             true => Ended::DevicePanicked,
         });
-        // A panic came after these were taken and before they were woken.
+        // After a panic some wakers have been taken but not woken.
         self.woken.drain(..).for_each(Waker::wake);
     }
 }
 
-/// Returns the destination address of an IP packet.
 fn destination(packet: &[u8]) -> Option<IpAddr> {
     match packet.first()? >> 4 {
         4 => packet.get(16..20)?.try_into().ok().map(|v4: [u8; 4]| v4.into()),

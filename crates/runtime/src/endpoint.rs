@@ -60,7 +60,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// `ConnectionRefused`, `TimedOut`, `HostUnreachable`, `NetworkUnreachable` from the other side;
-    /// `AddrNotAvailable`, `AddrInUse`, `QuotaExceeded`, `InvalidInput` from this one. The text says why.
+    /// `AddrNotAvailable`, `AddrInUse`, `QuotaExceeded`, `InvalidInput` from this side. The text says why.
     pub async fn connect(&self, remote: SocketAddr) -> io::Result<TcpStream> {
         let config = ConnectConfig { tcp: TcpConfig::clone(&self.tcp), ..ConnectConfig::default() };
         self.connect_with(remote, &config).await
@@ -230,7 +230,7 @@ impl Endpoint {
     /// is closed, and every handle reports `NotConnected`. Returns the number of aborted connections.
     ///
     /// Does not wait for connections in TIME-WAIT. If the device accepts no packets for a second after the
-    /// deadline, the driver keeps it.
+    /// deadline, the driver keeps the device open.
     pub async fn close(&self, deadline: Duration) -> usize {
         self.shards.iter().for_each(|shared| shared.begin_close());
         let _ = timeout(deadline, self.wait_idle()).await;
@@ -350,8 +350,8 @@ impl Builder {
         self
     }
 
-    /// Runs the stacks on these cores in turn. Default: all run on the runtime that [`build`](Builder::build)
-    /// is called in.
+    /// Distributes the stacks over these cores in turn. Default: all stacks run on the runtime in which
+    /// [`build`](Builder::build) is called.
     #[must_use]
     pub fn cores(mut self, cores: &Cores) -> Builder {
         self.cores = cores.handles().to_vec();
@@ -372,7 +372,7 @@ impl Builder {
         self
     }
 
-    /// Changes the configuration of the stack: its limits, memories, ports and times. `change` receives the
+    /// Changes the configuration of the stack: its limits, caches, ports and timeouts. `change` receives the
     /// current configuration, with the addresses and the MTU of the device.
     ///
     /// [`build`](Builder::build) still adapts it to the device: it lowers `mtu` to the device's limit and
@@ -546,14 +546,14 @@ fn stacks(
     for index in 0..count {
         let seed = if index == 0 { seed.clone() } else { seed.derive(index as u64) };
         let mut stack = Stack::new(config.clone(), seed).map_err(error::config)?;
-        // A clock before 1970 cannot derive keys by time.
+        // With a system clock before 1970, keys cannot be derived from the time.
         if let Ok(unix) = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH) {
             stack.set_unix_time(unix.as_secs(), clock.now());
         }
         if let Some(steering) = steering {
             stack.set_share(move |tuple| steering.queue_of(tuple.local, tuple.remote) == index);
         }
-        // All stacks must accept the cookies of each.
+        // All stacks must accept each other's cookies.
         config.fast_open.keys.get_or_insert_with(|| stack.fast_open_keys().clone());
         stacks.push(stack);
     }

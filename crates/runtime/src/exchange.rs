@@ -9,8 +9,8 @@ use brisk_tcp::time::Instant;
 /// Capacity of the channel to a stack, lessons; further lessons are dropped.
 const LESSONS: usize = 1024;
 
-/// Sends what one stack has learnt to the others, and receives what they have learnt. No stack waits for
-/// another.
+/// Sends what one stack has learnt to the other stacks, and receives what they have learnt. No stack waits
+/// for another.
 #[derive(Debug)]
 pub(crate) struct Exchange {
     to: Vec<SyncSender<Lesson>>,
@@ -18,7 +18,6 @@ pub(crate) struct Exchange {
 }
 
 impl Exchange {
-    /// Returns one exchange for each of `count` stacks.
     pub(crate) fn between(count: usize) -> Vec<Exchange> {
         let (senders, receivers): (Vec<_>, Vec<_>) = (0..count).map(|_| sync_channel(LESSONS)).unzip();
         let others = |own: usize| {

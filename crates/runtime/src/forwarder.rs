@@ -74,8 +74,8 @@ impl Forwarder {
         wait(|cx, waiter| self.poll_request_as(waiter, cx), |waiter| self.leave(waiter)).await
     }
 
-    /// Like [`request`](Forwarder::request), for use in a `poll` function. Of several tasks that poll, the
-    /// latest is woken.
+    /// Like [`request`](Forwarder::request), for use in a `poll` function. If several tasks poll, only the
+    /// last one to poll is woken.
     pub fn poll_request(&self, cx: &mut Context<'_>) -> Poll<io::Result<ConnectRequest>> {
         self.poll_request_as(Waiter::POLL, cx)
     }

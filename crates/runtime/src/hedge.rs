@@ -65,7 +65,6 @@ struct Race {
     second: Option<Second>,
 }
 
-/// The second connection.
 #[derive(Debug)]
 struct Second {
     stream: TcpStream,

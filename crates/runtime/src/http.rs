@@ -8,7 +8,6 @@ impl hyper_util::client::legacy::connect::Connection for crate::TcpStream {
     }
 }
 
-/// For `axum::serve`.
 #[cfg(feature = "axum")]
 impl axum::serve::Listener for crate::TcpListener {
     type Io = crate::TcpStream;

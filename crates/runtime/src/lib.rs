@@ -1,4 +1,4 @@
-//! A Tokio-shaped API over the TCP of brisk.
+//! A tokio-like API for brisk's TCP.
 //!
 //! | module | content |
 //! |---|---|
@@ -8,13 +8,13 @@
 //! | [`endpoint`] | [`Endpoint`]: a stack on a device, driven by a task |
 //! | [`stream`] | [`TcpStream`]: a connection |
 //! | [`forwarder`] | [`Forwarder`]: asks the program about every connection before it is answered |
-//! | [`hedge`] | [`HedgedStream`]: a request over Fast Open that a second connection insures |
-//! | `stream::split` | its two halves |
+//! | [`hedge`] | [`HedgedStream`]: a request over Fast Open, with a second connection as a backup |
+//! | `stream::split` | the two halves of a stream |
 //! | [`listener`] | [`TcpListener`] |
 //! | [`memory`] | two endpoints joined by an emulated link |
 //! | [`profile`] | [`Profile`](profile::Profile): a set of mechanisms by name |
 //! | [`prefix`] | an address with the length of its network |
-//! | [`socket`] | [`TcpSocket`]: a connection or listener in the making |
+//! | [`socket`] | [`TcpSocket`]: the configuration of a connection or listener before it opens |
 //!
 //! Names and meanings are those of `tokio::net`, with one difference: a connection belongs to an
 //! [`Endpoint`], which is a TCP host with its own addresses, and not to the kernel.

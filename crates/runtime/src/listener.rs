@@ -93,8 +93,8 @@ impl TcpListener {
         wait(|cx, waiter| self.poll_accept_as(waiter, cx), |waiter| self.leave(waiter)).await
     }
 
-    /// Like [`accept`](TcpListener::accept), for use in a `poll` function. Of several tasks that poll, the
-    /// latest is woken.
+    /// Like [`accept`](TcpListener::accept), for use in a `poll` function. If several tasks poll, only the
+    /// last one to poll is woken.
     pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(TcpStream, SocketAddr)>> {
         self.poll_accept_as(Waiter::POLL, cx)
     }
@@ -131,7 +131,7 @@ impl TcpListener {
         self.parts.iter().for_each(|part| part.shared.lock().remove_acceptor(part.id, waiter));
     }
 
-    /// Installs Fast Open keys for this listener only. False if it does not use Fast Open.
+    /// Installs Fast Open keys for this listener only; false if it does not use Fast Open.
     pub fn set_fast_open_keys(&self, keys: KeySource) -> bool {
         let mut installed = true;
         for part in &self.parts {

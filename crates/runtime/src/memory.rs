@@ -102,7 +102,6 @@ struct Wire {
 }
 
 impl Wire {
-    /// Returns the direction that leads to `side`.
     fn towards(&mut self, side: Side) -> &mut Direction<Vec<u8>> {
         match side {
             Side::A => &mut self.link.down,
@@ -239,7 +238,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_reader_that_waits_already_hears_of_a_packet() {
+    async fn waiting_reader_is_woken_by_a_packet() {
         let (mut a, mut b) = devices(&LinkSpec::default(), 1);
         let waiting = tokio::spawn(async move {
             poll_fn(|cx| b.poll_readable(cx)).await.unwrap();

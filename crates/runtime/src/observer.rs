@@ -9,7 +9,6 @@ use brisk_tcp::{ConnId, LifecycleEvent, Stack};
 pub(crate) type OnLifecycle = dyn Fn(&LifecycleEvent) + Send + Sync;
 pub(crate) type OnObservation = dyn Fn(ConnId, Instant, &Observation) + Send + Sync;
 
-/// The observers of an endpoint.
 #[derive(Clone, Default)]
 pub(crate) struct Observers {
     pub(crate) lifecycle: Option<Arc<OnLifecycle>>,

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_says_what_to_write() {
+    fn error_contains_a_valid_example() {
         let error = |text: &str| text.parse::<Prefix>().unwrap_err().to_string();
         assert_eq!(error("x/24"), "'x/24' is no IP address; write for instance 10.7.0.2/24 or fd07::2/64");
         assert_eq!(

@@ -64,7 +64,7 @@ impl Profile {
         text.split(';').map(Profile::parse).collect()
     }
 
-    /// Sets the planner's allowance in percent, if the profile has a planner; 0 switches it and all
+    /// Sets the planner's allowance in percent, if the profile has a planner; 0 switches the planner and all
     /// redundancy off.
     pub fn allow(&mut self, max_overhead: u32) {
         let TcpConfig { mechanisms, handshake_copies, .. } = &mut self.tcp;
@@ -78,8 +78,8 @@ impl Profile {
         }
     }
 
-    /// True if its connections begin with facts that earlier ones learnt about the path, in addition to the
-    /// round-trip time.
+    /// True if connections of the profile begin with facts that earlier connections learnt about the path, in
+    /// addition to the round-trip time.
     pub fn starts_from_path(&self) -> bool {
         self.tcp.path_start.is_some() || self.tcp.handshake_timers.is_some()
     }
@@ -91,7 +91,7 @@ pub const DEFAULT_MAX_OVERHEAD: &str = "25%";
 /// One percent in parts per billion.
 const PERCENT: u32 = 10_000_000;
 
-/// Parses a share such as `5%` or `0.05` to the percent that [`Profile::allow`] takes.
+/// Parses a share such as `5%` or `0.05`; returns the percentage for [`Profile::allow`].
 ///
 /// # Errors
 /// The error in the text: it is not a share, or exceeds 200 %.
@@ -120,7 +120,7 @@ pub enum ProfileError {
     },
     /// `loss_cap` comes before Proactive is on.
     #[error(
-        "profile '{profile}': loss_cap is of Proactive, which is off up to there; put 'proactive' before it"
+        "profile '{profile}': loss_cap belongs to Proactive, which is not on yet; put 'proactive' before it"
     )]
     WithoutProactive {
         /// The profile.
@@ -146,7 +146,7 @@ pub enum ProfileError {
     },
 }
 
-/// The TCP that a profile's name denotes.
+/// The TCP that a profile's name means.
 #[derive(Clone, Copy)]
 enum Named {
     /// This TCP.
@@ -155,7 +155,6 @@ enum Named {
     FastOpen(fn() -> TcpConfig),
 }
 
-/// Profiles that have a name of their own.
 const NAMED: &[(&str, Named)] = &[
     ("tcp", Named::Tcp(TcpConfig::default)),
     ("tcp+tfo", Named::FastOpen(TcpConfig::default)),
@@ -182,9 +181,9 @@ fn proactive() -> TcpConfig {
     tcp
 }
 
-/// Returns the TCP of an installed gateway pair. The planner chooses among all mechanisms, between two ends
-/// that know the path and each other. A response within one round trip needs a window that holds all of it,
-/// and a request that may be repeated. BBR is used because random loss does not slow it down.
+/// Returns the TCP of an installed gateway pair. The planner chooses among all mechanisms, because both ends
+/// know the path and each other. A response within one round trip needs a window that holds all of it, and a
+/// request that may be repeated. BBR is used because random loss does not slow it down.
 fn all() -> TcpConfig {
     TcpConfig {
         initial_window: 32,
@@ -227,7 +226,6 @@ const MECHANISMS: &[(&str, &str)] = &[
     ("congestion", "cubic, reno or bbr"),
 ];
 
-/// Returns the profile with this name.
 fn named(name: &str) -> Option<Profile> {
     let (_, named) = NAMED.iter().find(|(named, _)| *named == name)?;
     let (tcp, fast_open) = match named {
@@ -364,7 +362,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_brake_of_proactive_is_set_behind_it() {
+    fn loss_cap_must_follow_proactive() {
         let cap = |name| {
             Profile::parse(name).map(|profile| profile.tcp.mechanisms.proactive.map(|config| config.loss_cap))
         };
@@ -377,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_profile_keeps_the_text_it_was_asked_by() {
+    fn profile_keeps_the_text_that_it_was_parsed_from() {
         let profiles = Profile::parse_list(" tcp ;corrective=off, proactive=off").unwrap();
         let names: Vec<&str> = profiles.iter().map(|profile| profile.name.as_str()).collect();
         assert_eq!(names, ["tcp", "corrective=off, proactive=off"]);
@@ -385,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn an_allowance_of_nothing_switches_redundancy_off_and_leaves_the_rest() {
+    fn allowance_of_0_switches_redundancy_off_and_nothing_else() {
         let profile = |max_overhead| {
             let mut profile = Profile::parse("all,reactive=off").unwrap();
             profile.allow(max_overhead);
@@ -403,7 +401,7 @@ mod tests {
 
     #[cfg(feature = "historical")]
     #[test]
-    fn a_name_may_be_followed_by_what_is_different() {
+    fn differences_may_follow_a_name() {
         let profile = Profile::parse("tcp2012,proactive=all").unwrap();
         assert_eq!(profile.name, "tcp2012,proactive=all");
         assert_eq!(profile.tcp.loss_detection, Profile::parse("tcp2012").unwrap().tcp.loss_detection);
@@ -444,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn the_copy_of_the_syn_may_keep_its_distance_and_the_timeout_a_floor() {
+    fn distance_of_the_syn_copy_and_minimum_timeout_can_be_set() {
         let of = |text| Profile::parse(text).unwrap().tcp;
         let gap = |text| of(text).handshake_copies.unwrap().gap.as_millis();
         assert_eq!((gap("copy_syn"), gap("copy_syn=on"), gap("copy_syn=5ms")), (0, 0, 5));
@@ -454,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn an_acknowledgement_may_hardly_wait() {
+    fn delay_of_acknowledgements_can_be_short() {
         assert_eq!(Profile::parse("delack_max=1ms").unwrap().tcp.delack_max.as_millis(), 1);
         assert_eq!(Profile::parse("delack_max=40ms").unwrap().tcp, Profile::parse("tcp").unwrap().tcp);
     }
@@ -488,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_word_or_value_says_what_is_allowed() {
+    fn invalid_word_or_value_reports_the_permitted_ones() {
         let error = Profile::parse("tpc").unwrap_err().to_string();
         assert_eq!(error, "unknown mechanism 'tpc'; did you mean tcp?");
         let error = Profile::parse("fast_open,corective=f2").unwrap_err().to_string();

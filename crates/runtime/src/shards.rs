@@ -16,7 +16,6 @@ use brisk_tcp::time::Instant;
 use crate::cores::Cores;
 use crate::shared::{Inner, Shared};
 
-/// All stacks of an endpoint.
 #[derive(Debug)]
 pub(crate) struct Shards {
     all: Box<[Arc<Shared>]>,
@@ -36,7 +35,6 @@ impl Shards {
         self.all.iter()
     }
 
-    /// Returns the number of stacks.
     pub(crate) fn count(&self) -> usize {
         self.all.len()
     }
@@ -50,7 +48,6 @@ impl Shards {
         question(&inner.stack, now)
     }
 
-    /// Calls `action` with each stack.
     pub(crate) fn tell(&self, mut action: impl FnMut(&mut Stack, Instant)) {
         for shared in &self.all {
             action(&mut shared.lock().stack, shared.clock.now());
@@ -73,7 +70,6 @@ impl Shards {
         self.all.iter().try_for_each(|shared| action(&mut shared.lock().stack, shared.clock.now()))
     }
 
-    /// Returns the sum over all stacks.
     pub(crate) fn sum<T: Default + std::ops::AddAssign>(&self, of: impl Fn(&Inner) -> T) -> T {
         let mut sum = T::default();
         for shared in &self.all {

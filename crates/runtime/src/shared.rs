@@ -4,9 +4,9 @@
 //! Handles act on the stack directly, under the lock and without awaiting, and then wake the driver. Only the
 //! driver uses the device and the timer. The stack's `max_connections` bounds the state of connections.
 //!
-//! Wakers are code of the program, which may use the endpoint, so they are woken and dropped after the lock
-//! is released ([`Inner::retired`]). They are cloned under the lock; for a waker made of an
-//! `Arc` that only increments its count.
+//! Wakers are code of the program, which may use the endpoint. So they are woken and dropped after the lock
+//! is released ([`Inner::retired`]). They are cloned under the lock; for a waker that is an `Arc`, this only
+//! increments its count.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -51,23 +51,23 @@ pub(crate) struct Inner {
     /// Number of endpoints, listeners and connections that the application holds.
     handles: usize,
     ended: Option<Ended>,
-    /// The endpoint is being closed and accepts no new connection or listener.
+    /// True while the endpoint is being closed: it accepts no new connection or listener.
     closing: bool,
-    /// The driver ends once it has sent all outgoing packets.
+    /// True if the driver ends once it has sent all outgoing packets.
     pub(crate) closed: bool,
     /// Channels to the other stacks of the endpoint, if there are any.
     exchange: Option<Exchange>,
     /// Moves of peers that the driver has not reported to the device yet.
     pub(crate) moves: Vec<PeerMove>,
-    /// The stack has connected to an address of its own.
+    /// True if the stack has connected to an address of its own.
     pub(crate) loops: bool,
-    /// Connections that a task waits for although their SYN waits for the first write, with the time when the
-    /// SYN leaves without one. The earliest is first.
+    /// Connections with a deferred SYN for which a task waits, with the time when the SYN leaves without
+    /// data. The earliest is first.
     deferred: VecDeque<(ConnId, Instant)>,
 }
 
-/// How long a SYN still waits for the first write once a task waits for the connection. An HTTP client reads
-/// before it writes, both in one turn of its task.
+/// How long a SYN still waits for the first write once a task waits for the connection. An HTTP client polls
+/// for reading before it writes, both in one poll of its task.
 const FIRST_WRITE: Duration = Duration::from_millis(10);
 
 /// A change of the device's table of moved peers.
@@ -328,7 +328,7 @@ impl Inner {
         self.retired.extend(replaced);
     }
 
-    /// Removes a future that waited for this connection.
+    /// Removes a waiting future of this connection.
     pub(crate) fn leave(&mut self, id: ConnId, waiter: Waiter) {
         let mut removed = [None, None];
         self.tell(id, |waiting| {
@@ -382,7 +382,6 @@ impl Inner {
         self.retired.extend(removed);
     }
 
-    /// Removes the forwarder.
     pub(crate) fn forget_forwarder(&mut self) {
         if let Some(mut waiting) = self.forwarder.take() {
             waiting.take_into(&mut self.retired);

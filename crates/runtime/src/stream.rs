@@ -46,8 +46,8 @@ impl TcpStream {
         self.connection.connected().await
     }
 
-    /// Waits until the connection fails by a reset or a timeout; never resolves if both sides close in order.
-    /// For tasks that neither read nor write.
+    /// Waits until the connection fails by a reset or a timeout; never resolves if both sides close normally.
+    /// It serves tasks that neither read nor write.
     pub async fn failed(&self) -> io::Error {
         self.connection.failed().await
     }
@@ -77,8 +77,8 @@ impl TcpStream {
     }
 
     /// Removes at most `most` received bytes and returns them. Waits for at least one; an empty result means
-    /// the end of the stream, or that `most` is 0. Long runs stay in the buffer that the device read them
-    /// into; short ones are copied. A call returns one contiguous piece, which may be less than has arrived.
+    /// the end of the stream, or that `most` is 0. Long runs stay in the buffer into which the device read
+    /// them; short ones are copied. A call returns one contiguous piece, which may be less than has arrived.
     ///
     /// The result keeps its whole buffer allocated, in addition to the bytes that
     /// [`max_buffer_bytes`](crate::StackConfig::max_buffer_bytes) limits: some 64 kB, and after losses up to
@@ -99,9 +99,9 @@ impl TcpStream {
     /// their number. A run of 4 kB or more is not copied: it is sent from its buffer, and released when the
     /// peer has acknowledged it.
     ///
-    /// The run counts in the send buffer and in [`max_buffer_bytes`](crate::StackConfig::max_buffer_bytes),
-    /// but a slice of a longer buffer keeps the whole buffer allocated until then. When the future is
-    /// dropped, bytes that are no longer in `bytes` have been queued for sending.
+    /// The run counts in the send buffer and in [`max_buffer_bytes`](crate::StackConfig::max_buffer_bytes). A
+    /// slice of a longer buffer keeps the whole buffer allocated until the peer has acknowledged the run.
+    /// When the future is dropped, bytes that are no longer in `bytes` have been queued for sending.
     ///
     /// # Errors
     /// Those of writing.
@@ -139,8 +139,8 @@ impl TcpStream {
         self.connection.set_keepalive(keepalive);
     }
 
-    /// Sets the longest time that data may stay unacknowledged before the connection fails (RFC 5482).
-    /// `None`: the number of retransmissions decides.
+    /// Sets the longest time that data may stay unacknowledged before the connection fails (RFC 5482). With
+    /// `None` the connection fails after a number of retransmissions.
     pub fn set_user_timeout(&self, timeout: Option<Duration>) {
         self.connection.set_user_timeout(timeout);
     }
@@ -166,7 +166,7 @@ impl TcpStream {
         self.connection.hedge_wait()
     }
 
-    /// Reports that another connection, which began later, was answered first.
+    /// Reports that a second connection, which began later, was answered first.
     pub(crate) fn report_outrun(&self) {
         self.connection.report_outrun();
     }

@@ -3,8 +3,8 @@
 //! When a thread begins to wait, tokio passes its next deadline to the system as the limit of the wait. A
 //! connection on a short path nearly always has a deadline within a millisecond, and such a limit makes the
 //! system set its clock twice for each wait. So if packets come from a descriptor of the system, the driver
-//! uses a timer of the system too: it is set once and stays set until it fires, however often the thread
-//! waits. Devices in memory use tokio's timer, which a test may pause.
+//! also uses a timer of the system. That timer is set once and stays set until it fires, however often the
+//! thread waits. Devices in memory use tokio's timer, which a test may pause.
 
 use std::io;
 use std::pin::Pin;
@@ -20,9 +20,9 @@ use system::SystemTimer;
 pub(crate) struct Timer {
     clock: Clock,
     source: Source,
-    /// Time when it fires; `None` if it is not armed.
+    /// Time when the timer fires; `None` if it is not armed.
     armed: Option<Instant>,
-    /// A task has polled it since it was armed, and will be woken.
+    /// True if a task has polled the timer since it was armed, and will be woken.
     is_awaited: bool,
 }
 
@@ -70,7 +70,7 @@ impl Timer {
             self.is_awaited = polled.is_pending();
             match polled {
                 Poll::Pending => return false,
-                // No descriptor is left to wait with.
+                // The descriptor cannot be polled; tokio's timer replaces the system's.
                 Poll::Ready(Err(_)) => (self.source, self.armed) = (Source::tokio(), None),
                 Poll::Ready(Ok(())) if self.armed.take() == Some(deadline) => return true,
                 Poll::Ready(Ok(())) => {}
@@ -80,7 +80,6 @@ impl Timer {
 }
 
 impl Source {
-    /// Returns a timer of tokio's.
     fn tokio() -> Source {
         Source::Tokio(Box::pin(tokio::time::sleep(std::time::Duration::ZERO)))
     }
@@ -92,7 +91,7 @@ impl Source {
         }
     }
 
-    /// Ready when the timer has fired. Tokio has polled its events by then, and so all ready tasks.
+    /// Ready when the timer has fired. By then tokio has polled its events and therefore all ready tasks.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Source::Tokio(sleep) => sleep.as_mut().poll(cx).map(Ok),
@@ -147,7 +146,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_fires_after_its_deadline_and_again() {
+    async fn timer_fires_after_its_deadline_and_again() {
         for of_system in [false, true] {
             let clock = Clock::start();
             let mut timer = Timer::new(clock, of_system);
@@ -161,16 +160,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_moves_both_ways() {
+    async fn timer_can_be_moved_both_ways() {
         for of_system in [false, true] {
             let clock = Clock::start();
             let mut timer = Timer::new(clock, of_system);
             let (soon, later) = (Instant::from_millis(5), Instant::from_millis(20));
-            // Moved to later: it fires at the earlier time and is set again.
+            // Moved to a later time: the timer fires at the earlier time and is set again.
             assert!(!poll_fn(|cx| Poll::Ready(timer.has_fired(Some(soon), Instant::ZERO, cx))).await);
             fired(&mut timer, later).await;
             assert!(clock.now() >= later);
-            // Moved to earlier: it does not wait for the later time.
+            // Moved to an earlier time: the timer does not wait for the later time.
             let far = Instant::from_millis(60_000);
             assert!(!poll_fn(|cx| Poll::Ready(timer.has_fired(Some(far), Instant::ZERO, cx))).await);
             fired(&mut timer, Instant::from_millis(30)).await;
@@ -179,7 +178,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_fires_also_after_it_fired_when_nobody_waited_for_it() {
+    async fn timer_fires_again_after_it_fired_without_a_waiter() {
         for of_system in [false, true] {
             let mut timer = Timer::new(Clock::start(), of_system);
             let soon = Instant::from_millis(2);
@@ -194,7 +193,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_deadline_that_has_passed_and_one_beyond_all_time_are_no_panic() {
+    async fn deadlines_in_the_past_and_beyond_the_clock_do_not_panic() {
         let mut timer = Timer::new(Clock::start(), true);
         fired(&mut timer, Instant::ZERO).await;
         let never = Instant::from_micros(u64::MAX);

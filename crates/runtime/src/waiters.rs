@@ -1,4 +1,4 @@
-//! Tasks that wait for something, each in a slot of its own.
+//! Waiting tasks, each in a slot of its own.
 //!
 //! A task that polls again keeps its slot, whichever waker it passes. [`Waker::will_wake`] may return false
 //! for two wakers of the same task; if wakers identified the slots, one task could fill all of them.
@@ -9,12 +9,11 @@ use std::task::{Context, Poll, Waker};
 
 use smallvec::SmallVec;
 
-/// Identifies a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Waiter(u64);
 
 impl Waiter {
-    /// Slot of `poll_*` functions: of several tasks that poll, the latest is woken, as with tokio's.
+    /// Slot of `poll_*` functions: if several tasks poll, only the last one to poll is woken, as with tokio.
     pub(crate) const POLL: Waiter = Waiter(0);
     /// Slot of a task that polls for the end of the handshake, in addition to a task that writes.
     pub(crate) const HANDSHAKE: Waiter = Waiter(1);
@@ -105,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn future_has_one_place_for_all_wakers_and_leaves_it() {
+    fn future_has_one_slot_for_all_wakers_and_frees_it() {
         let wakers = Mutex::new(Wakers::default());
         let poll = |cx: &mut Context<'_>, waiter| {
             drop(wakers.lock().unwrap().add(waiter, cx));
@@ -126,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn of_those_who_poll_by_hand_the_latest_is_woken() {
+    fn last_of_several_polling_tasks_is_woken() {
         let mut wakers = Wakers::default();
         for _ in 0..3 {
             let waker = Waker::from(Arc::new(Task));

@@ -1,4 +1,5 @@
-//! Endpoints on channels of packets: a tunnel between two of them, one that is not read, one that breaks.
+//! Endpoints on channels of packets: a tunnel between two endpoints, a channel that is not read, and one that
+//! breaks.
 
 use std::io;
 use std::time::Duration;
@@ -64,7 +65,7 @@ async fn a_tunnel_of_short_queues_carries_data_both_ways_without_loss() {
 }
 
 #[tokio::test]
-async fn packets_that_nobody_reads_hold_back_the_writer() {
+async fn unread_packets_block_the_writer() {
     let (client, to_client, mut from_client) = endpoint(8, "10.0.0.1");
     let (server, to_server, from_server) = endpoint(8, "10.0.0.2");
     carry(from_server, to_client);
@@ -107,7 +108,7 @@ async fn streams_fail_when_the_program_drops_an_end_of_the_channel() {
 }
 
 #[tokio::test]
-async fn segments_of_a_long_packet_leave_in_order_as_room_comes() {
+async fn segments_of_a_long_packet_leave_in_order_as_space_appears() {
     let (mut device, _to_stack, mut from_stack) = ChannelDevice::new(ChannelOptions { mtu: MTU, queue: 2 });
     let ends = IpMeta::new("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap());
     let header = TcpHeader { src_port: 1, dst_port: 2, flags: Flags::ACK, ..TcpHeader::default() };

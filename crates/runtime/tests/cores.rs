@@ -27,7 +27,6 @@ const TWO: NonZeroUsize = NonZeroUsize::new(2).unwrap();
 /// Longer than any of these tests takes, even at idle priority on a busy machine.
 const LIMIT: Duration = Duration::from_secs(900);
 
-/// Packets that wait for one queue.
 #[derive(Default)]
 struct Waiting {
     packets: VecDeque<(Vec<u8>, RxMeta)>,
@@ -39,7 +38,8 @@ struct Waiting {
 
 type Inbox = Arc<Mutex<Waiting>>;
 
-/// One queue of a device. It sends packets to the queues of the other side in turn, whatever they contain.
+/// One queue of a device. It sends packets to the queues of the other side in turn, regardless of their
+/// contents.
 struct Queue {
     own: Inbox,
     others: Vec<Inbox>,
@@ -61,7 +61,6 @@ fn cable(queues: [usize; 2]) -> ([Vec<Queue>; 2], Vec<Inbox>) {
     ([side(0), side(1)], inboxes[1].clone())
 }
 
-/// Adds a packet to a queue.
 fn bring(inbox: &Inbox, packet: Vec<u8>, meta: RxMeta) {
     let mut inbox = lock(inbox);
     if let Some(seen) = &mut inbox.seen {
@@ -88,7 +87,7 @@ impl Device for Queue {
     fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut own = lock(&self.own);
         if own.broken {
-            return Poll::Ready(Err(io::Error::new(io::ErrorKind::NotFound, "somebody pulled the plug")));
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::NotFound, "the cable was unplugged")));
         }
         if !own.packets.is_empty() {
             return Poll::Ready(Ok(()));
@@ -171,7 +170,7 @@ fn pattern(len: usize, salt: usize) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn every_byte_arrives_whichever_queue_brings_it() {
+async fn every_byte_arrives_through_any_queue() {
     let cores = Cores::start(TWO).unwrap();
     let (client, server, _) = hosts([2, 2], &cores);
     let listener = TcpListener::bind(&server, at("10.0.0.2:80")).unwrap();
@@ -197,7 +196,7 @@ async fn every_byte_arrives_whichever_queue_brings_it() {
 }
 
 #[tokio::test]
-async fn a_chosen_port_leads_to_the_stack_that_its_answers_reach() {
+async fn chosen_port_belongs_to_the_stack_that_gets_its_answers() {
     let cores = Cores::start(NonZeroUsize::MIN).unwrap();
     let (client, server, _) = hosts([2, 2], &cores);
     tokio::spawn(echo(TcpListener::bind(&server, at("10.0.0.2:80")).unwrap()));
@@ -213,7 +212,7 @@ async fn a_chosen_port_leads_to_the_stack_that_its_answers_reach() {
 }
 
 #[tokio::test]
-async fn ten_thousand_connections_stand_on_two_stacks() {
+async fn ten_thousand_connections_are_open_on_two_stacks() {
     const COUNT: usize = 10_000;
     let cores = Cores::start(TWO).unwrap();
     let (client, server, _) = hosts([1, 2], &cores);
@@ -298,7 +297,7 @@ async fn stacks_share_knowledge_of_a_server() {
         stream.stats().unwrap().fast_open
     };
     assert_ne!(open(&client).await, FastOpenOutcome::Used);
-    // From either core, and to either stack of the server.
+    // Connections come from either core, and go to either stack of the server.
     for n in 0..20 {
         let (client, config) = (client.clone(), config.clone());
         let opening = async move {
@@ -321,7 +320,7 @@ const FLAGS: usize = 33;
 const SYN: u8 = 2;
 
 #[tokio::test]
-async fn a_copy_of_a_syn_is_known_to_every_stack() {
+async fn copy_of_a_syn_is_recognised_by_every_stack() {
     let cores = Cores::start(TWO).unwrap();
     let (client, server, inboxes) = hosts([1, 2], &cores);
     let replay_window = Some(ReplayWindow::default());
@@ -352,12 +351,12 @@ async fn a_copy_of_a_syn_is_known_to_every_stack() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    timeout(Duration::from_secs(30), blocked).await.expect("all copies are known");
+    timeout(Duration::from_secs(30), blocked).await.expect("a copy is not recognised");
     assert_eq!(server.stats().fast_open.served, 1);
 }
 
 #[tokio::test]
-async fn a_host_that_loses_one_queue_says_so_to_everybody() {
+async fn loss_of_one_queue_is_reported_to_every_waiting_task() {
     let cores = Cores::start(TWO).unwrap();
     let (client, server, inboxes) = hosts([1, 2], &cores);
     let listener = TcpListener::bind(&server, at("10.0.0.2:80")).unwrap();
@@ -370,17 +369,18 @@ async fn a_host_that_loses_one_queue_says_so_to_everybody() {
     tokio::task::yield_now().await;
     break_queue(&inboxes[1]);
     let error = timeout(LIMIT, waiting).await.unwrap().unwrap().unwrap_err();
-    assert!(error.to_string().contains("somebody pulled the plug"), "{error}");
-    // On every stack: otherwise half of the connections would wait without end.
+    assert!(error.to_string().contains("the cable was unplugged"), "{error}");
+    // Every stack reports the error: otherwise half of the connections would wait without end.
     for (_, mut stream) in accepted {
         let error = timeout(LIMIT, stream.read_u8()).await.unwrap().unwrap_err();
-        assert!(error.to_string().contains("somebody pulled the plug"), "{error}");
+        assert!(error.to_string().contains("the cable was unplugged"), "{error}");
     }
     assert!(TcpListener::bind(&server, at("10.0.0.2:81")).is_err());
     timeout(LIMIT, server.wait_idle()).await.unwrap();
 }
 
-/// All datagrams of a peer arrive at one socket: the kernel keeps a flow together, and there is only one.
+/// All datagrams of a peer arrive at one socket, because the kernel keeps a flow on one socket and there is
+/// only one flow.
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn tcp_in_udp_between_two_hosts_with_two_stacks_each() {
@@ -418,7 +418,7 @@ async fn tcp_in_udp_between_two_hosts_with_two_stacks_each() {
         };
         exchanges().await;
         // The counters are updated from time to time. The client opens all connections on this thread's core,
-        // so perhaps none arrives on the wrong queue there.
+        // so possibly no packet arrives on a wrong queue there.
         while server.device_counters().handed_over == 0 {
             tokio::time::sleep(Duration::from_millis(150)).await;
             exchanges().await;
@@ -513,7 +513,7 @@ async fn changes_of_a_connection_reach_the_observer_in_order_from_each_stack() {
 }
 
 #[tokio::test]
-async fn one_time_cookies_want_one_stack() {
+async fn one_time_cookies_need_a_single_stack() {
     let ([_, server], _) = cable([1, 2]);
     let server = builder(server, SERVER, 2).build().unwrap();
     let mut socket = TcpSocket::new(&server);

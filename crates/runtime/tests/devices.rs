@@ -68,7 +68,7 @@ async fn tcp_in_udp_carries_ten_megabytes_both_ways() {
     assert!(at_server == up && at_client == down);
 }
 
-/// Every segment is sent twice: the data arrives complete, and no mechanism stops the copies.
+/// Every segment is sent twice. The data arrives complete, and no mechanism stops the copies.
 #[tokio::test]
 async fn tcp_in_udp_sends_every_segment_twice() {
     let mut tcp = TcpConfig::default();
@@ -119,7 +119,7 @@ async fn unused_endpoint_closes_its_device_despite_a_time_wait() {
     drop(stream);
     let soon = Duration::from_secs(5);
     tokio::time::timeout(soon, client.wait_idle()).await.expect("a TIME-WAIT is not waited for");
-    assert_eq!(client.connections(), 1, "it is there");
+    assert_eq!(client.connections(), 1, "the connection is not in TIME-WAIT");
     drop(client);
     let again = AttachConfig::new(format!("udp:{}", attached.outside(destination)).parse().unwrap());
     let freed = async {
@@ -131,7 +131,7 @@ async fn unused_endpoint_closes_its_device_despite_a_time_wait() {
 }
 
 #[tokio::test]
-async fn a_device_that_pushes_back_loses_nothing() {
+async fn device_that_pushes_back_loses_no_packet() {
     for offload in [true, false] {
         let options = MemoryOptions { queue_bytes: 4_000, offload, ..MemoryOptions::default() };
         let (a, b) = MemoryDevice::pair_with(options);
@@ -142,12 +142,12 @@ async fn a_device_that_pushes_back_loses_nothing() {
         let (at_client, at_server) = tokio::join!(exchange(client, &up), exchange(server, &down));
         assert!(at_server == up && at_client == down);
         let retransmits = handle.stats().map(|stats| stats.counters.retransmits);
-        assert_eq!(retransmits.unwrap_or(0), 0, "waiting is not losing");
+        assert_eq!(retransmits.unwrap_or(0), 0, "a packet that waited counts as lost");
     }
 }
 
-/// On one thread the runtime polls spawned tasks, and so the driver, many times before it returns to its main
-/// task. The driver waits for a reader that it has woken, so received data does not fill the window.
+/// On one thread the runtime polls spawned tasks, such as the driver, many times before it returns to its
+/// main task. The driver waits for a reader that it has woken, so received data does not fill the window.
 #[tokio::test]
 async fn a_reader_gets_its_turn_before_the_window_is_full() {
     let (a, b) = MemoryDevice::pair_with(MemoryOptions { queue_bytes: 1 << 20, ..MemoryOptions::default() });
@@ -163,9 +163,9 @@ async fn a_reader_gets_its_turn_before_the_window_is_full() {
     assert!(most < 2 << 20, "{most} bytes were waiting");
 }
 
-/// One packet answers a request: an acknowledgement before the server runs would be a second one. The clock
-/// is paused, so it stands still while a task can run: otherwise the server's turn, which is limited in time,
-/// could end on a busy machine before the server answers.
+/// One packet answers a request, because the acknowledgement waits for the server. The clock is paused, so it
+/// stands still while a task can run: otherwise the server's turn, which is limited in time, could end on a
+/// busy machine before the server answers.
 #[tokio::test(start_paused = true)]
 async fn an_acknowledgement_leaves_with_the_answer() {
     let (a, b) = MemoryDevice::pair_with(MemoryOptions::default());
@@ -189,7 +189,7 @@ async fn an_acknowledgement_leaves_with_the_answer() {
     assert_eq!(b.stats().packets_out - before, requests, "a super-packet each");
 }
 
-/// A reader that is woken but does not read delays nobody.
+/// A reader that is woken but does not read delays no other task.
 #[tokio::test(start_paused = true)]
 async fn unread_data_is_acknowledged_soon() {
     let (a, b) = MemoryDevice::pair_with(MemoryOptions::default());
@@ -208,7 +208,7 @@ async fn unread_data_is_acknowledged_soon() {
 }
 
 #[tokio::test]
-async fn a_driver_of_which_nobody_reads_sleeps() {
+async fn driver_without_a_reader_sleeps() {
     let (a, b) = MemoryDevice::pair_with(MemoryOptions { queue_bytes: 1 << 20, ..MemoryOptions::default() });
     let looks = Arc::<AtomicU32>::default();
     let (_fail, failed) = tokio::sync::watch::channel(false);
@@ -216,7 +216,7 @@ async fn a_driver_of_which_nobody_reads_sleeps() {
     let a = endpoint(a, "10.0.0.1");
     let (mut client, mut server) = pair(&a, &b).await;
     tokio::spawn(async move { client.write_all(&vec![7; 4 * LEN]).await });
-    // The window has grown when the reader stops.
+    // The window has grown by the time the reader stops.
     server.read_exact(&mut vec![0; 2 * LEN]).await.unwrap();
     tokio::time::sleep(Duration::from_millis(300)).await;
     let before = looks.load(Ordering::Relaxed);
@@ -238,7 +238,7 @@ impl std::task::Wake for Forward {
 /// Two wakers of the main task of a runtime with one thread may look different. A list of waiters that
 /// distinguished them would fill up with the main task, which then would wake itself at each poll.
 #[tokio::test]
-async fn a_main_task_that_waits_sleeps() {
+async fn waiting_main_task_sleeps() {
     let (_, b) = MemoryDevice::pair();
     let b = endpoint(b, "10.0.0.2");
     let listener = TcpListener::bind(&b, "10.0.0.2:0".parse().unwrap()).unwrap();
@@ -250,7 +250,7 @@ async fn a_main_task_that_waits_sleeps() {
         polls += 1;
         let looks_different = Waker::from(Arc::new(Forward(cx.waker().clone())));
         let polled = accept.as_mut().poll(&mut Context::from_waker(&looks_different));
-        assert!(polled.is_pending(), "nobody connects");
+        assert!(polled.is_pending(), "no peer connects");
         while ticks.poll_tick(cx).is_ready() {}
         if tokio::time::Instant::now() < until { Poll::Pending } else { Poll::Ready(()) }
     })
@@ -268,7 +268,7 @@ fn failing(device: MemoryDevice, fail: tokio::sync::watch::Receiver<bool>, looks
 }
 
 #[tokio::test]
-async fn a_device_that_fails_is_an_error_for_everybody_who_waits() {
+async fn failed_device_is_an_error_for_every_waiting_task() {
     let (fail, failed) = tokio::sync::watch::channel(false);
     let (a, b) = MemoryDevice::pair();
     let a = endpoint(failing(a, failed, Arc::default()), "10.0.0.1");
@@ -308,7 +308,7 @@ async fn an_idle_connection_costs_nothing() {
 }
 
 #[tokio::test]
-async fn the_device_is_closed_when_nobody_holds_the_endpoint() {
+async fn device_is_closed_when_the_last_handle_is_dropped() {
     let (a, mut b) = MemoryDevice::pair();
     let endpoint = endpoint(a, "10.0.0.1");
     drop(endpoint.clone());
@@ -344,7 +344,6 @@ fn tun(offload: bool) -> Option<(Namespace, TunDevice)> {
     Some((namespace, device))
 }
 
-/// Returns a listener of the kernel inside the namespace.
 fn kernel_listener(namespace: &Namespace, address: &str) -> tokio::net::TcpListener {
     let listener = namespace.run(|| std::net::TcpListener::bind(address)).unwrap().unwrap();
     listener.set_nonblocking(true).unwrap();
@@ -391,13 +390,12 @@ async fn ten_megabytes_go_both_ways_between_stack_and_kernel() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn and_without_offload_too() {
+async fn ten_megabytes_go_both_ways_to_the_kernel_without_offload() {
     against_the_kernel(false).await;
 }
 
-/// Long packets from the kernel are read whole.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ten_megabytes_of_the_kernel_are_taken_in_the_packets_that_brought_them() {
+async fn ten_megabytes_from_the_kernel_are_read_without_a_copy() {
     let Some((namespace, device)) = tun(true) else { return };
     let stack = endpoint(device, "10.0.0.2");
     let listener = TcpListener::bind(&stack, "10.0.0.2:80".parse().unwrap()).unwrap();

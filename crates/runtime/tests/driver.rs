@@ -1,4 +1,4 @@
-//! Order of the driver's transmissions if readers run first, and its counters.
+//! Order in which the driver transmits, and its counters.
 
 mod watched;
 
@@ -37,7 +37,7 @@ impl Sent {
     }
 }
 
-/// Returns `device`, and the packets that are sent over it.
+/// Wraps `device`; returns it with a log of the packets that it sends.
 fn tapped(device: MemoryDevice) -> (Watched, Arc<Mutex<Vec<Sent>>>) {
     let sent = Arc::<Mutex<Vec<Sent>>>::default();
     let noted = sent.clone();
@@ -45,8 +45,8 @@ fn tapped(device: MemoryDevice) -> (Watched, Arc<Mutex<Vec<Sent>>>) {
     (Watched { inner: device, on_look: Box::new(|| Ok(())), on_send }, sent)
 }
 
-/// Returns the packets that a server sends for a request on an open connection that arrives together with the
-/// SYN of another. The program takes `thinking` before it answers.
+/// Sends a request on an open connection, together with the SYN of a second connection. Returns the packets
+/// with which the server answers. Its program takes `thinking` before it writes the response.
 async fn answers(thinking: Duration) -> Vec<Sent> {
     let (near, far) = MemoryDevice::pair();
     let (far, sent) = tapped(far);
@@ -74,7 +74,7 @@ async fn answers(thinking: Duration) -> Vec<Sent> {
     sent.lock().unwrap().clone()
 }
 
-/// A device that gathers, and does not take every third of the packets that are sent together.
+/// A device with `gather` that leaves every third packet of a batch unsent.
 struct Choosy {
     inner: MemoryDevice,
     offered: usize,
@@ -119,7 +119,7 @@ impl Device for Choosy {
 }
 
 #[tokio::test(start_paused = true)]
-async fn rest_of_a_batch_follows() {
+async fn packets_that_send_batch_left_are_sent_later() {
     let (near, far) = MemoryDevice::pair();
     let (client, server) =
         (endpoint(near, "10.0.0.1"), endpoint(Choosy { inner: far, offered: 0 }, "10.0.0.2"));
@@ -140,19 +140,19 @@ async fn rest_of_a_batch_follows() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn syn_is_answered_at_once_without_deferrable_acknowledgements() {
+async fn syn_ack_is_not_delayed_but_the_ack_of_a_request_is() {
     let sent = answers(Duration::ZERO).await;
     assert_eq!(sent[..2], [Sent::SynAck, Sent::Data], "{sent:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn reader_that_exceeds_its_turn_is_not_waited_for() {
+async fn ack_is_sent_without_data_if_the_reader_takes_too_long() {
     let sent = answers(Duration::from_millis(30)).await;
     assert_eq!(sent[..3], [Sent::SynAck, Sent::Ack, Sent::Data], "{sent:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn counters_do_not_stay_behind_when_nothing_more_moves() {
+async fn device_counters_are_current_when_the_connection_is_idle() {
     let (near, far) = MemoryDevice::pair();
     let (far, sent) = tapped(far);
     let (client, server) = (endpoint(near, "10.0.0.1"), endpoint(far, "10.0.0.2"));
@@ -190,11 +190,11 @@ async fn busy_readers_do_not_delay_a_sender() {
         answering.write_all(b"event").await.unwrap();
         let mut event = [0; 5];
         let heard = tokio::time::timeout(Duration::from_secs(2), asking.read_exact(&mut event)).await;
-        heard.expect("it is sent").unwrap();
+        heard.expect("the event is not sent").unwrap();
     }
 }
 
-/// A device whose driver, in the middle of receiving, runs `on_packet`.
+/// A device that calls `on_packet` for each packet while it receives.
 struct Talkative {
     inner: MemoryDevice,
     on_packet: Box<dyn FnMut() + Send>,
@@ -236,8 +236,8 @@ async fn device_may_use_its_own_endpoint_while_it_receives() {
     let own: Arc<Mutex<Option<Endpoint>>> = Arc::default();
     let (known, listener) = (own.clone(), Arc::new(Mutex::new(None)));
     let bound = listener.clone();
-    // A tunnel that listens at the destination of the SYN that it carries. It does so in its own thread, so
-    // that the test fails instead of blocking if the endpoint is locked meanwhile.
+    // The device binds a listener at the destination of the SYN that it carries, as a tunnel may. It does so
+    // in its own thread, so that the test fails, and does not block, if the endpoint is locked.
     let on_packet = move || {
         let Some(endpoint) = known.lock().unwrap().take() else { return };
         let (done, waits) = std::sync::mpsc::channel();
@@ -259,7 +259,7 @@ async fn device_may_use_its_own_endpoint_while_it_receives() {
 #[tokio::test]
 async fn panic_of_a_device_is_reported_as_such() {
     let (near, far) = MemoryDevice::pair();
-    let on_packet = Box::new(|| panic!("a device of somebody else"));
+    let on_packet = Box::new(|| panic!("a device panics"));
     let (client, server) =
         (endpoint(near, "10.0.0.1"), endpoint(Talkative { inner: far, on_packet }, "10.0.0.2"));
     let listener = TcpListener::bind(&server, "10.0.0.2:80".parse().unwrap()).unwrap();

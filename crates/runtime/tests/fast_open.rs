@@ -79,7 +79,7 @@ async fn exchanges(link: &str, count: usize) -> Vec<(f64, FastOpenOutcome)> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_exchange_over_a_new_connection_takes_one_round_trip() {
+async fn exchange_over_a_new_connection_takes_one_round_trip() {
     let took = exchanges("--rtt 100ms", 3).await;
     let [(first, asked), (second, used), (third, again)] = took[..] else { panic!("{took:?}") };
     assert_eq!(
@@ -91,7 +91,7 @@ async fn an_exchange_over_a_new_connection_takes_one_round_trip() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_the_path_prevents_it_nobody_notices() {
+async fn path_that_prevents_fast_open_soon_costs_nothing() {
     for (link, outcome, most) in [
         // The cookie is granted, and then the SYN with data is dropped: the plain one follows after 1.5 round
         // trips.
@@ -104,7 +104,7 @@ async fn where_the_path_prevents_it_nobody_notices() {
         assert!(took.iter().any(|(_, seen)| *seen == outcome), "{link}: {took:?}");
         assert!(took.iter().all(|(rounds, _)| *rounds < most), "{link}: {took:?}");
         let (last, _) = took[3];
-        assert!(last < 2.1, "{link}: by nothing in the end: {took:?}");
+        assert!(last < 2.1, "{link}: the last exchange is delayed: {took:?}");
     }
 }
 
@@ -131,7 +131,7 @@ async fn the_first_write_can_carry_the_syn() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_cache_goes_from_one_process_to_the_next_and_can_be_flushed() {
+async fn cookie_cache_can_be_exported_imported_and_flushed() {
     let (a, b) = network("--rtt 100ms");
     let listener = serve(&b);
     let client = async {
@@ -143,7 +143,7 @@ async fn the_cache_goes_from_one_process_to_the_next_and_can_be_flushed() {
         a.import_fast_open_cache(&stored).unwrap();
         assert_eq!(exchange(&a).await.1, FastOpenOutcome::Used);
         assert!(a.import_fast_open_cache("nonsense").is_err());
-        // With new keys the cookie is refused once, at no cost, and replaced.
+        // With new keys the server refuses the cookie once, which costs no time, and replaces it.
         assert!(listener.set_fast_open_keys(KeySource::parse("1-2-3-4").unwrap()));
         let (rounds, outcome) = exchange(&a).await;
         assert!(outcome == FastOpenOutcome::Refused && rounds < 2.1);
@@ -187,7 +187,7 @@ async fn deferred_connect_returns_at_once_if_the_syn_can_carry_data() {
         let (mut stream, took) = connect_deferred(&a).await;
         assert!(took < Duration::from_millis(1), "{took:?}");
         let started = Instant::now();
-        // Reads before it writes, as an HTTP client does.
+        // The client reads before it writes, as an HTTP client does.
         let (mut read, mut write) = stream.split();
         let mut response = Vec::new();
         let (read, written) = tokio::join!(read.read_to_end(&mut response), write.write_all(&[1; 100]));

@@ -1,4 +1,4 @@
-//! A forwarder: connections through the example of a tunnel, and decisions before an answer.
+//! A forwarder: connections through the tunnel of an example, and decisions before the first answer.
 
 #[allow(dead_code, unreachable_pub, reason = "the test runs a part of the example")]
 #[path = "../examples/userspace_vpn.rs"]
@@ -83,7 +83,7 @@ async fn example_of_a_tunnel_forwards_a_hundred_connections_to_the_kernel() {
 }
 
 #[tokio::test]
-async fn a_request_names_both_ends_and_nothing_is_answered_before_it_is_decided() {
+async fn request_names_both_ends_and_gets_no_answer_before_a_decision() {
     let (client, server) = hosts();
     let forwarder = Forwarder::bind(&server, 8).unwrap();
     assert_eq!(Forwarder::bind(&server, 8).unwrap_err().kind(), io::ErrorKind::AddrInUse);
@@ -131,7 +131,7 @@ async fn a_dropped_request_is_refused_and_an_ignored_one_comes_again() {
 }
 
 #[tokio::test]
-async fn listeners_go_before_the_forwarder_and_cancelled_waits_lose_nothing() {
+async fn listeners_precede_the_forwarder_and_cancelled_waits_lose_nothing() {
     let (client, server) = hosts();
     let forwarder = Forwarder::bind(&server, 8).unwrap();
     let listener = TcpListener::bind(&server, at("0.0.0.0:80")).unwrap();

@@ -1,5 +1,5 @@
-//! Requests over Fast Open that are repeated on a second connection if necessary: the cost on a path that
-//! drops everything after a SYN with data, and on a path that works. In virtual time.
+//! Requests over Fast Open that a second connection repeats if necessary: their cost on a path that drops
+//! everything after a SYN with data, and on a path that works. The tests run in virtual time.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 const RTT: Duration = Duration::from_millis(100);
 
-/// Two endpoints, and the number of requests that the second got.
+/// Two endpoints, and the number of requests that the second one has received.
 struct World {
     client: Endpoint,
     server: Endpoint,
@@ -120,7 +120,7 @@ async fn a_path_that_works_gets_each_request_once_and_one_connection_more() {
     );
 }
 
-/// The request is sent twice the first time; after that the path is known to work.
+/// The client hedges the first request; after that it knows that the path works.
 #[tokio::test(start_paused = true)]
 async fn a_slow_server_gets_the_first_request_twice_and_its_first_answer_counts() {
     use FastOpenOutcome::{NoCookie, Used};
@@ -131,7 +131,7 @@ async fn a_slow_server_gets_the_first_request_twice_and_its_first_answer_counts(
 }
 
 #[tokio::test(start_paused = true)]
-async fn other_devices_cost_what_they_cost_without_it() {
+async fn other_middleboxes_cost_the_same_without_hedging() {
     for (link, most) in
         [("drop-syn-data", 0.6), ("rst-syn-data", 0.6), ("strip-option:34", 0.1), ("synproxy", 0.1)]
     {
@@ -142,7 +142,7 @@ async fn other_devices_cost_what_they_cost_without_it() {
     }
 }
 
-/// The request is written to the stream, which is then closed, as an HTTP client does.
+/// The program writes the request to the stream and then closes the stream, as an HTTP client does.
 #[tokio::test(start_paused = true)]
 async fn data_written_before_the_answer_is_sent_again() {
     let world = World::new("--middlebox drop-after-handshake", Duration::ZERO);
@@ -157,5 +157,5 @@ async fn data_written_before_the_answer_is_sent_again() {
     stream.read_to_end(&mut response).await.unwrap();
     assert_eq!(response, [7; 5000]);
     assert!(started.elapsed() < RTT * 3, "{:?}", started.elapsed());
-    assert!(world.server.stats().fast_open.served > 0, "its SYN did open a connection");
+    assert!(world.server.stats().fast_open.served > 0, "the SYN opened no connection");
 }

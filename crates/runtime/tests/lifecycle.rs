@@ -24,7 +24,7 @@ async fn pair() -> (Endpoint, Endpoint, TcpStream, TcpStream) {
 }
 
 #[tokio::test]
-async fn closing_delivers_what_was_written_and_waits_for_the_peer() {
+async fn closing_delivers_written_data_and_waits_for_the_peer() {
     let (_a, b, mut client, mut accepted) = pair().await;
     accepted.write_all(&[7; 300_000]).await.unwrap();
     let reader = tokio::spawn(async move {
@@ -57,7 +57,7 @@ async fn closing_aborts_at_its_deadline_and_wakes_every_task() {
         assert_eq!(timeout(LIMIT, waiting).await.unwrap().unwrap(), io::ErrorKind::NotConnected);
     }
     assert_eq!(timeout(LIMIT, reading).await.unwrap().unwrap(), io::ErrorKind::ConnectionAborted);
-    // The FIN came first, then the reset.
+    // The FIN arrives first, then the reset.
     let read = timeout(LIMIT, client.read(&mut [0])).await.unwrap();
     assert!(matches!(read, Ok(0) | Err(_)));
     timeout(LIMIT, a.wait_idle()).await.unwrap();

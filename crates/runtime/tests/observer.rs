@@ -94,7 +94,7 @@ async fn observers_may_use_the_endpoint_because_the_stack_is_not_locked() {
     let observer = {
         let endpoint = endpoint.clone();
         move |event: &LifecycleEvent| {
-            // In its own thread, so that a lock fails the test instead of blocking it.
+            // Runs in its own thread, so that a held lock fails the test instead of blocking it.
             let (endpoint, (answer, answered)) = (endpoint.clone(), channel());
             std::thread::spawn(move || answer.send(endpoint.get().map(Endpoint::connections)));
             to_test.send((event.change, answered.recv_timeout(Duration::from_secs(20)))).unwrap();

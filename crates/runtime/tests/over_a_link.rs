@@ -10,7 +10,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const SEED: u64 = 7;
 
-/// Returns bytes that depend on their position: a missing, duplicated or reordered segment shows.
+/// Returns bytes that depend on their position, so that a missing, duplicated or reordered segment is
+/// detected.
 fn pattern(len: usize, salt: u32) -> Vec<u8> {
     (0..len as u32).map(|i| (i.wrapping_mul(2_654_435_761).wrapping_add(salt) >> 24) as u8).collect()
 }
@@ -66,7 +67,7 @@ async fn ten_megabytes_go_both_ways_over_a_lossy_link() {
 }
 
 #[tokio::test]
-async fn a_lossy_link_in_real_time_loses_nothing_of_the_stream() {
+async fn lossy_link_in_real_time_delivers_the_whole_stream() {
     let (a, b) = memory::network(&link("--rtt 4ms --rate 100mbit --loss 2%"), SEED).unwrap();
     let (client, server) = pair(&a, &b).await;
     let data = pattern(1_000_000, 3);
@@ -74,7 +75,7 @@ async fn a_lossy_link_in_real_time_loses_nothing_of_the_stream() {
     assert!(answer == data && echo == data, "seed {SEED}");
 }
 
-/// Reads to the end, at most 5 kB at a time, without its own buffer.
+/// Reads to the end, at most 5 kB at a time, with `read_bytes`.
 async fn read_in_bytes(stream: TcpStream) -> Vec<u8> {
     let mut received = Vec::new();
     loop {
@@ -88,7 +89,7 @@ async fn read_in_bytes(stream: TcpStream) -> Vec<u8> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn bytes_that_are_taken_as_they_lie_are_the_stream() {
+async fn read_bytes_returns_the_stream() {
     let (a, b) = memory::network(&link("--rtt 20ms --loss 1% --reorder 1%,3ms"), SEED).unwrap();
     let (mut client, server) = pair(&a, &b).await;
     let data = pattern(1_000_000, 5);
@@ -106,7 +107,8 @@ async fn bytes_that_are_taken_as_they_lie_are_the_stream() {
     assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
 }
 
-/// Writes all data in pieces of several lengths: some whole, some in parts that fit, some copied.
+/// Writes all data in pieces of several lengths: some are written at once, some in parts that fit, some are
+/// copied.
 async fn write_in_bytes(stream: &TcpStream, mut data: Bytes) {
     for len in [100_000, 7, 4_096, 1_500, 9_000].into_iter().cycle() {
         let mut piece = data.split_to(len.min(data.len()));
@@ -123,7 +125,7 @@ async fn write_in_bytes(stream: &TcpStream, mut data: Bytes) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn bytes_that_are_given_away_are_the_stream() {
+async fn write_bytes_sends_the_stream() {
     let (a, b) = memory::network(&link("--rtt 20ms --loss 1% --reorder 1%,3ms"), SEED).unwrap();
     let (client, server) = pair(&a, &b).await;
     let data = Bytes::from(pattern(1_000_000, 7));
@@ -134,11 +136,11 @@ async fn bytes_that_are_given_away_are_the_stream() {
     let ((), received) = tokio::join!(writing, read_in_bytes(server));
     assert!(received == data, "seed {SEED}");
     tokio::time::sleep(Duration::from_millis(100)).await;
-    assert!(data.is_unique(), "nobody holds it when all is acknowledged");
+    assert!(data.is_unique(), "the stack still holds acknowledged data");
 }
 
 #[tokio::test(start_paused = true)]
-async fn giving_bytes_to_a_connection_that_was_reset_is_an_error() {
+async fn write_bytes_to_a_reset_connection_is_an_error() {
     let (a, b) = memory::network(&link("--rtt 20ms"), SEED).unwrap();
     let (client, server) = pair(&a, &b).await;
     let (_reading, mut writing) = client.into_split();
@@ -146,11 +148,12 @@ async fn giving_bytes_to_a_connection_that_was_reset_is_an_error() {
     tokio::time::sleep(Duration::from_millis(50)).await;
     let mut body = Bytes::from(pattern(10_000, 8));
     assert_eq!(writing.write_bytes(&mut body).await.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
-    assert_eq!(body.len(), 10_000, "nothing of it is gone");
+    assert_eq!(body.len(), 10_000, "the failed write removed bytes");
     assert!(writing.write_all_bytes(body).await.is_err());
 }
 
-/// A lost acknowledgement must not be the only one of its flight (RFC 5681 section 4.2).
+/// Each segment of the first flight gets its own acknowledgement, so that the loss of one does not delay the
+/// sender (RFC 5681 section 4.2).
 #[tokio::test(start_paused = true)]
 async fn young_connection_acknowledges_each_segment_of_a_flight() {
     let (a, b) = memory::network(&link("--rtt 20ms"), SEED).unwrap();
@@ -166,13 +169,13 @@ async fn young_connection_acknowledges_each_segment_of_a_flight() {
 /// once.
 #[tokio::test(start_paused = true)]
 async fn acknowledgements_that_arrive_at_once_each_let_recovery_go_on() {
-    // The SYN-ACK is 1 and ten segments follow, of which the last nine are lost.
+    // On this link the SYN-ACK is packet 1. Ten segments follow, and the last nine are lost.
     let (a, b) = memory::network(&link("--rtt 40ms --loss down:list:3-11"), SEED).unwrap();
     let (mut client, mut server) = pair(&a, &b).await;
     let began = tokio::time::Instant::now();
     server.write_all(&pattern(14_000, 5)).await.unwrap();
     client.read_exact(&mut vec![0; 14_000]).await.unwrap();
-    // Half a round trip, the probe two later, and a recovery of 1, 2, 4 and 2 segments.
+    // Half a round trip, two more until the probe, and a recovery of 1, 2, 4 and 2 segments.
     let round_trips = began.elapsed().as_secs_f64() / 0.040;
     assert!(round_trips < 8.0, "{round_trips}");
 }
@@ -181,7 +184,7 @@ async fn acknowledgements_that_arrive_at_once_each_let_recovery_go_on() {
 /// before recovery begins.
 #[tokio::test(start_paused = true)]
 async fn a_loss_at_the_end_of_a_batch_of_acknowledgements_costs_no_round_trip() {
-    // The SYN-ACK is 1; of the first flight of ten segments the seventh is lost.
+    // On this link the SYN-ACK is packet 1. The seventh of the ten segments in the first flight is lost.
     let (a, b) = memory::network(&link("--rtt 40ms --loss down:list:8"), SEED).unwrap();
     let (mut client, mut server) = pair(&a, &b).await;
     let began = tokio::time::Instant::now();
@@ -194,14 +197,14 @@ async fn a_loss_at_the_end_of_a_batch_of_acknowledgements_costs_no_round_trip() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_closed_port_refuses() {
+async fn closed_port_refuses_a_connection() {
     let (a, _b) = memory::network(&link("--rtt 10ms"), SEED).unwrap();
     let error = a.connect("10.0.0.2:81".parse().unwrap()).await.unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_there_times_out() {
+async fn connect_to_an_absent_host_times_out() {
     let (a, _b) = memory::network(&link("--loss 100%"), SEED).unwrap();
     let error = a.connect("10.0.0.2:80".parse().unwrap()).await.unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::TimedOut);
@@ -309,7 +312,7 @@ async fn a_reader_that_does_not_read_stops_the_writer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn data_behind_the_syn_arrives_without_waiting_for_the_handshake() {
+async fn data_can_be_queued_before_the_handshake_is_complete() {
     let (a, b) = memory::network(&link("--rtt 10ms"), SEED).unwrap();
     let listener = TcpListener::bind(&b, "10.0.0.2:80".parse().unwrap()).unwrap();
     let (stream, taken) = a.connect_with_data(listener.local_addr(), b"early", &Default::default()).unwrap();
@@ -335,7 +338,7 @@ async fn ipv6_works_as_ipv4_does() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_thousand_short_connections_leave_nothing_behind() {
+async fn thousand_short_connections_leave_no_state() {
     let (a, b) = memory::builders(&link("--rtt 10ms --loss 1%"), SEED);
     let msl = Duration::from_secs(1);
     let [a, b] = [a, b].map(|builder| builder.stack(|stack| stack.msl = msl).build().unwrap());
@@ -399,7 +402,8 @@ async fn many_threads_share_one_stack() {
     }
 }
 
-/// Writers of 600 kB each send to readers that start late, whose endpoint has memory for a few of them.
+/// Writers of 600 kB each send to readers that start late. The buffers of the readers' endpoint hold the data
+/// of only a few writers.
 async fn all_is_written_with_memory_of(max_buffer_bytes: usize, writers: usize) {
     let (a, b) = memory::builders(&link("--rtt 20ms --loss 1%"), SEED);
     let (a, b) =

@@ -2,8 +2,8 @@
 //! streams that are dropped during a transfer, futures that are dropped at every await, and every kind of
 //! end. Afterwards no data is lost and no state is left.
 //!
-//! The clock is paused and each test runs on one thread, so that every run is the same; only the test of a
-//! runtime that ends has two runtimes and real time.
+//! The clock is paused and each test runs on one thread, so that every run is the same. Only the test of a
+//! runtime that is shut down has two runtimes and real time.
 
 #[path = "torture/cancelled.rs"]
 mod cancelled;

@@ -1,8 +1,8 @@
 //! `%{ assert tcpi_snd_cwnd == 10, tcpi_snd_cwnd }%`: the subset of Python in such blocks.
 //!
-//! It has integers, the names of the runner, `+ - * / // % & |`, comparisons (chained as in Python), `not`,
-//! `and`, `or` and parentheses. A division by zero, an unknown name and all other Python are errors with a
-//! message. `print(name, name)` writes values into the trace; any other `print` is ignored.
+//! The subset has integers, the names of the runner, `+ - * / // % & |`, comparisons (chained as in Python),
+//! `not`, `and`, `or` and parentheses. A division by zero, an unknown name and all other Python code are
+//! errors with a message. `print(name, name)` writes values into the trace; any other `print` is ignored.
 
 use crate::cursor::Cursor;
 use crate::error::ScriptError;
@@ -15,7 +15,6 @@ pub(crate) enum Statement {
     Print(Vec<String>),
 }
 
-/// One `assert`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Assertion {
     pub(crate) line: u32,

@@ -5,14 +5,11 @@ use brisk_wire::{Flags, IcmpKind};
 use crate::assertion::Statement;
 use crate::tcp_option::TcpOption;
 
-/// A whole script.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(crate) struct Script {
     /// The `--key=value` lines at the top.
     pub(crate) flags: Vec<Flag>,
-    /// Commands before the first event.
     pub(crate) commands: Vec<(u32, String)>,
-    /// The events, in order.
     pub(crate) events: Vec<Event>,
 }
 
@@ -24,7 +21,6 @@ pub(crate) struct Flag {
     pub(crate) value: String,
 }
 
-/// One event.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Event {
     pub(crate) line: u32,
@@ -45,14 +41,12 @@ pub(crate) enum Time {
     Blocking(Moment, Moment),
 }
 
-/// A point in time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Moment {
     pub(crate) micros: i64,
     pub(crate) relative: bool,
 }
 
-/// The effect of an event.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Action {
     /// `< …`: a segment arrives at the stack.
@@ -72,7 +66,6 @@ pub(crate) enum Action {
 /// The text in brackets before a packet.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Prefix {
-    /// The two ECN bits, if given.
     pub(crate) ecn: Option<EcnBits>,
     /// `flow NAME`: the connection, if there are several.
     pub(crate) flow: Option<String>,
@@ -103,7 +96,6 @@ pub(crate) struct TcpPacket {
     pub(crate) prefix: Prefix,
     pub(crate) flags: Flags,
     pub(crate) seq: u32,
-    /// Payload bytes.
     pub(crate) len: u32,
     pub(crate) ack: Option<u32>,
     pub(crate) win: Option<u16>,
@@ -112,13 +104,11 @@ pub(crate) struct TcpPacket {
     pub(crate) options: Option<Vec<TcpOption>>,
 }
 
-/// An ICMP error.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct IcmpPacket {
     pub(crate) prefix: Prefix,
     pub(crate) kind: IcmpKind,
     pub(crate) quoted_seq: u32,
-    /// Payload bytes of the quoted segment.
     pub(crate) quoted_len: u32,
 }
 
@@ -130,7 +120,6 @@ pub(crate) struct Call {
     pub(crate) result: Expected,
 }
 
-/// The expected result of a call.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Expected {
     /// `= ?`
@@ -141,7 +130,6 @@ pub(crate) enum Expected {
     Errno(String),
 }
 
-/// An argument of a system call.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Argument {
     /// `...`: the default value.

@@ -43,7 +43,6 @@ impl<'a> Cursor<'a> {
         ScriptError::new(self.file, self.line_here(), format!("expected {expected}, found {found}"))
     }
 
-    /// Returns an error at a line.
     pub(crate) fn complaint(&self, line: u32, message: impl std::fmt::Display) -> ScriptError {
         ScriptError::new(self.file, line, message.to_string())
     }
@@ -85,7 +84,7 @@ impl<'a> Cursor<'a> {
         self.rest().starts_with(mark)
     }
 
-    /// Skips `mark` if it is next. Returns true if it was.
+    /// Skips `mark` if it is the next token. Returns true if so.
     pub(crate) fn eat(&mut self, mark: &str) -> bool {
         let seen = self.sees(mark);
         if seen {
@@ -94,7 +93,7 @@ impl<'a> Cursor<'a> {
         seen
     }
 
-    /// Skips `mark` if it follows without a blank. Returns true if it was.
+    /// Skips `mark` if it follows without a blank. Returns true if so.
     pub(crate) fn eat_joined(&mut self, mark: &str) -> bool {
         let seen = self.rest().starts_with(mark);
         if seen {
@@ -121,7 +120,7 @@ impl<'a> Cursor<'a> {
             .then(|| self.take_while(|c| c.is_ascii_alphanumeric() || c == '_'))
     }
 
-    /// Skips the name `wanted` if it is next as a whole word. Returns true if it was.
+    /// Skips the name `wanted` if it is the next whole word. Returns true if so.
     pub(crate) fn eat_word(&mut self, wanted: &str) -> bool {
         let mut ahead = *self;
         let seen = ahead.word() == Some(wanted);
@@ -145,7 +144,7 @@ impl<'a> Cursor<'a> {
         Ok(rest.get(..len).unwrap_or(""))
     }
 
-    /// Reads hexadecimal digits, perhaps none.
+    /// Reads hexadecimal digits, possibly none.
     pub(crate) fn hex_digits(&mut self) -> &'a str {
         self.skip_blank();
         self.take_while(|c| c.is_ascii_hexdigit())

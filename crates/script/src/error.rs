@@ -1,4 +1,4 @@
-//! An error in a script, or of the stack in a script: file, line and message.
+//! An error in a script, or a difference between the stack and the script: file, line and message.
 
 use thiserror::Error;
 

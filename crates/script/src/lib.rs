@@ -1,6 +1,6 @@
 //! Packet scripts in the packetdrill language, run against the stack in virtual time.
 //!
-//! A script lists which segments arrive, which system calls the application makes, and which segments must
+//! A script lists the arriving segments, the system calls of the application, and the segments that must
 //! leave, each with its time. The runner is a driver of [`brisk_tcp::Stack`]: it owns the clock, passes
 //! arriving segments to the stack and compares departing ones field by field. The stack may send no other
 //! packet.
@@ -54,7 +54,7 @@ pub struct Options {
     pub flags: Vec<(String, String)>,
     /// Values for `${NAME}`.
     pub defines: Vec<(String, String)>,
-    /// Ignore packets that no event lists.
+    /// True to ignore packets that no event lists.
     pub lenient: bool,
 }
 
@@ -73,7 +73,7 @@ pub fn run(name: &str, text: &str, options: &Options) -> Result<Report, ScriptEr
     run_traced(name, text, options, &mut |_| {})
 }
 
-/// Like [`run`], but passes on every line of the trace when it happens, also in a run that fails.
+/// Like [`run`], but passes every line of the trace to a function at once, even in a run that fails.
 ///
 /// # Errors
 /// Those of [`run`].
@@ -102,8 +102,8 @@ pub enum KernelVerdict {
     Skipped(String),
 }
 
-/// Runs the text of a script against the kernel's TCP: in real time, in a network namespace of its own. It
-/// needs the right to create one.
+/// Runs the text of a script against the kernel's TCP, in real time and in a network namespace of its own.
+/// The process needs the capability to create a namespace.
 ///
 /// # Errors
 /// Those of [`run`], with the kernel in place of the stack.

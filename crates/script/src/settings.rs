@@ -13,33 +13,30 @@ pub fn keys() -> impl Iterator<Item = (&'static str, &'static str)> {
 }
 
 const REMOTE_ISN: (&str, &str) =
-    ("remote_isn", "what is added to the sequence numbers of arriving segments, default 1000000");
+    ("remote_isn", "offset added to the sequence numbers of arriving segments, default 1000000");
 
-/// Settings of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    /// The host: its stack and its sockets.
     pub(crate) host: HostSettings,
     /// Why the kernel behaves differently from the script: `--kernel=reason`.
     pub(crate) not_on_the_kernel: Option<String>,
     /// The keys and values that a script gives with `--set`.
     pub(crate) own_keys: Vec<(String, String)>,
-    /// The Linux settings of its commands.
+    /// The sysctls that the set-up commands of the script change.
     pub(crate) sysctls: Vec<(String, String)>,
-    /// Added to the sequence numbers of arriving segments.
+    /// Offset that is added to the sequence numbers of arriving segments.
     pub(crate) remote_isn: u32,
-    /// Address of the stack.
     pub(crate) local_ip: IpAddr,
-    /// Programs use IPv6 sockets for IPv4: `--ip_version=ipv4-mapped-ipv6`.
+    /// True if programs use IPv6 sockets for IPv4: `--ip_version=ipv4-mapped-ipv6`.
     pub(crate) mapped: bool,
     pub(crate) remote_ip: IpAddr,
     /// Port of `bind(3, ..., ...)`.
     pub(crate) bind_port: u16,
     /// Port of `connect(3, ..., ...)`.
     pub(crate) connect_port: u16,
-    /// Microseconds that a packet or a return may be early or late.
+    /// Microseconds by which a packet or the return of a call may be early or late.
     pub(crate) tolerance: i64,
-    /// Length of a tick of the timestamp clock in microseconds, if TSval is to be checked.
+    /// Length of a tick of the timestamp clock in microseconds, if TSval must be checked.
     pub(crate) ts_tick: Option<i64>,
     /// True if outbound segments are compared one by one.
     pub(crate) strict_segments: bool,
@@ -72,7 +69,6 @@ impl Default for Settings {
 type Refused = String;
 
 impl Settings {
-    /// Processes a `--key=value` line.
     pub(crate) fn flag(&mut self, key: &str, value: &str) -> Result<(), Refused> {
         match key {
             "set" => {
@@ -104,7 +100,7 @@ impl Settings {
         Ok(())
     }
 
-    /// Returns an address in the form of the program's sockets.
+    /// Returns an address as the program's sockets see it: IPv4-mapped if they are IPv6 sockets.
     pub(crate) fn as_written(&self, addr: SocketAddr) -> SocketAddr {
         match addr.ip() {
             IpAddr::V4(ip) if self.mapped => SocketAddr::new(IpAddr::V6(ip.to_ipv6_mapped()), addr.port()),
@@ -128,7 +124,6 @@ impl Settings {
         }
     }
 
-    /// Sets `key=value`, where the key is one of [`keys`].
     fn set(&mut self, key: &str, value: &str) -> Result<(), Refused> {
         if key == REMOTE_ISN.0 {
             self.remote_isn = number(key, value)?;
@@ -198,7 +193,7 @@ mod tests {
     use brisk_tcp::config::{BufferConfig, EcnMode, ThinStreamConfig};
 
     #[test]
-    fn sysctls_of_set_up_commands_are_taken_over() {
+    fn sysctls_of_set_up_commands_are_applied() {
         let mut settings = Settings::default();
         let command = "../common/defaults.sh\nsysctl -q net.ipv4.tcp_timestamps=0 net.ipv4.tcp_ecn=1\n\
                        sysctl -w net.ipv4.tcp_rmem=\"4096 8192 16384\" && true";

@@ -1,4 +1,4 @@
-//! TCP options in the script's notation, in order and with padding, to bytes and back.
+//! TCP options in the script's notation, in order and with padding: parses and writes them.
 
 use std::fmt;
 
@@ -7,10 +7,8 @@ use brisk_wire::{RawOption, RawOptions};
 
 /// ExID of Fast Open in its experimental form (RFC 7413).
 const FAST_OPEN_EXID: [u8; 2] = [0xf9, 0x89];
-/// ExID of the Gentle-Aggression option.
 const GENTLE_EXID: [u8; 2] = [0xdc, 0x60];
 
-/// One option of a segment.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum TcpOption {
     /// `nop`
@@ -35,19 +33,17 @@ pub(crate) enum TcpOption {
     Other { kind: u8, content: Vec<u8> },
 }
 
-/// The echo of a time stamp.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Echo {
     /// `ecr n`
     Value(u32),
     /// `ecr @`: the time stamp of the last segment that the stack sent.
     Newest,
-    /// `ecr @seq/n`: the time stamp of the n-th segment of the stack that began at `seq`; like `@` if there
-    /// is none.
+    /// `ecr @seq/n`: the time stamp of the n-th segment of the stack that began at `seq`; if there is none,
+    /// the effect is that of `@`.
     Segment { seq: u32, transmission: u32 },
 }
 
-/// A Fast Open cookie.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Cookie {
     /// These bytes; an empty cookie is a request.
@@ -57,8 +53,8 @@ pub(crate) enum Cookie {
 }
 
 impl TcpOption {
-    /// Appends the bytes of the option. Named cookies and echoes must be resolved before; otherwise they
-    /// count as a request, or 0.
+    /// Appends the bytes of the option. Named cookies and echoes must be resolved first; otherwise they count
+    /// as a request, or 0.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         let mut tlv = |kind: u8, pieces: &[&[u8]]| {
             let len = 2 + pieces.iter().map(|piece| piece.len()).sum::<usize>();
@@ -95,7 +91,6 @@ impl TcpOption {
         }
     }
 
-    /// Parses an option area.
     pub(crate) fn decode_all(area: &[u8]) -> Vec<TcpOption> {
         let mut read = 0;
         let mut options = Vec::new();
@@ -183,7 +178,7 @@ impl fmt::Display for TcpOption {
     }
 }
 
-/// Returns a sequence number for display: one slightly below the initial one as a negative number.
+/// Returns a sequence number for display; a number slightly below the initial one is negative.
 pub(crate) fn near(seq: u32) -> i64 {
     const LITTLE: u32 = 1 << 24;
     if seq > u32::MAX - LITTLE { i64::from(seq as i32) } else { i64::from(seq) }

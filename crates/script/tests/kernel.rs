@@ -4,7 +4,7 @@ use std::path::Path;
 
 use brisk_script::{KernelVerdict, Options, run_on_kernel};
 
-/// Attempts, because a busy machine is sometimes late.
+/// Number of attempts, because a busy machine is sometimes late.
 const TRIES: u32 = 3;
 
 #[test]

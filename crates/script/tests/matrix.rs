@@ -1,4 +1,4 @@
-//! The table of states and segments: which cells have a script, and our stack's answer in each.
+//! The table of states and segments: the cells that have a script, and the stack's answer in each.
 //!
 //! `cargo test -p brisk-script --test matrix -- --nocapture` prints it.
 
@@ -84,7 +84,7 @@ fn every_cell_has_a_script_and_an_answer() {
     assert!(missing.is_empty(), "cells without a script that passes:\n{}", missing.join("\n"));
 }
 
-/// The table would not show a script that belongs to no cell.
+/// A script that belongs to no cell would be missing in the table.
 #[test]
 fn every_script_belongs_to_a_cell() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/matrix");

@@ -58,7 +58,7 @@ fn the_time_of_a_packet_has_a_tolerance() {
 }
 
 #[test]
-fn a_packet_that_does_not_come_is_missed() {
+fn missing_packet_is_reported() {
     let told = message("+0 > . 1:1(0) ack 1\n");
     let expected = "t.pkt:8: no packet was sent\n  expected: 0.100000 > . 1:1(0) ack 1\n  \
                     actual:   nothing up to 0.104000";
@@ -66,7 +66,7 @@ fn a_packet_that_does_not_come_is_missed() {
 }
 
 #[test]
-fn a_packet_that_is_not_listed_is_found() {
+fn unlisted_packet_is_reported() {
     for surplus in [
         "+0 write(4, ..., 1000) = 1000\n",
         "+0 write(4, ..., 1000) = 1000\n+.1 close(4) = 0\n+0 > F. 1001:1001(0) ack 1\n",
@@ -98,7 +98,7 @@ fn results_of_calls_are_compared() {
         ("+0 recv(4, ..., 10, MSG_ERRQUEUE) = 10\n", "recv: expected 10, the stack gives -1 EAGAIN"),
         ("+0...0.1 read(4, ..., 10) = 10\n", "has not returned at the end"),
         ("+0...0.1 write(4, ..., 10) = 10\n", "write returns at once instead of at 0.200000"),
-        ("+0 write(4, ..., 90006666666666666) = 3000\n", "a call moves 268435456 at most here"),
+        ("+0 write(4, ..., 90006666666666666) = 3000\n", "a call of a script moves 268435456 at most"),
         ("+0 frobnicate(4) = 0\n", "the system call frobnicate is not supported"),
         ("+0 ioctl(4, SIOCINQ, [5]) = 0\n", "ioctl: expected [5], it is [0]"),
     ] {
@@ -108,14 +108,14 @@ fn results_of_calls_are_compared() {
 }
 
 #[test]
-fn a_call_that_returns_at_the_wrong_time_is_found() {
+fn call_that_returns_at_the_wrong_time_is_reported() {
     let told =
         message("+0...0.2 read(4, ..., 10) = 10\n+.1 < P. 1:11(10) ack 1 win 30000\n+0 > . 1:1(0) ack 11\n");
     assert!(told.contains("read returns at 0.200000 instead of 0.300000"), "{told}");
 }
 
 #[test]
-fn assertions_tell_the_values() {
+fn failed_assertion_reports_the_values() {
     let told = message("+0 %{ assert tcpi_snd_cwnd == 11, tcpi_snd_cwnd }%\n");
     assert_eq!(told, "t.pkt:8: assert tcpi_snd_cwnd == 11, tcpi_snd_cwnd does not hold: tcpi_snd_cwnd = 10");
 }

@@ -4,5 +4,4 @@ use std::net::{IpAddr, Ipv4Addr};
 
 pub(crate) const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
 pub(crate) const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
-/// The server's port.
 pub(crate) const PORT: u16 = 80;

@@ -1,6 +1,6 @@
 //! Memory that outlives a [`World`](crate::World): hosts, links, lists and buffers.
 //!
-//! A transaction of 5 kB takes no longer to simulate than to allocate and to free its world. So a caller of
+//! Simulating a transaction of 5 kB takes no longer than allocating and freeing its world. So a caller of
 //! many simulations passes the arena from one world to the next. All parts are reset in between: no state of
 //! one world reaches the next.
 
@@ -16,12 +16,10 @@ use crate::side::Side;
 /// 2.5.5.2); mapped addresses do not occur in packets.
 pub(crate) type Address = u128;
 
-/// Maximum number of bytes in one read of an application.
 const READ_CHUNK: usize = 64 << 10;
-/// Maximum number of packet buffers that are kept.
 const SPARE_BUFFERS: usize = 512;
 
-/// Memory that one world leaves to the next, so that many small worlds allocate little.
+/// Memory that one world leaves to the next, so that many small worlds allocate little memory.
 #[derive(Debug, Default)]
 pub struct Arena {
     packets: Vec<Vec<u8>>,
@@ -32,14 +30,13 @@ pub struct Arena {
     lists: Lists,
 }
 
-/// The lists of a world.
 #[derive(Debug, Default)]
 pub(crate) struct Lists {
     pub(crate) hosts: Vec<Host>,
     /// The host of each address, sorted by address.
     pub(crate) by_address: Vec<(Address, usize)>,
     pub(crate) links: Vec<Link<Vec<u8>>>,
-    /// The schedule. Its sources are the directions of the links, the way up first, and then the hosts.
+    /// The schedule. Its sources are the directions of the links, `up` first, and then the hosts.
     pub(crate) schedule: Schedule,
 }
 
@@ -100,7 +97,7 @@ impl Arena {
         }
     }
 
-    /// Keeps the parts of a world for the next one. Its hosts are used again in the same order.
+    /// Keeps the parts of a world for the next one, which uses its hosts in the same order.
     pub(crate) fn keep(&mut self, mut lists: Lists) {
         self.idle.extend(lists.hosts.drain(..).rev());
         for link in &mut lists.links {
@@ -136,7 +133,6 @@ mod tests {
         "--rtt 40ms --loss 4% --mtu 900 --middlebox drop-syn-data",
     ];
 
-    /// A digest of the written bytes.
     #[derive(Clone, Default)]
     struct Digest(Rc<RefCell<DefaultHasher>>);
 
@@ -160,7 +156,7 @@ mod tests {
         (result, [capture, trace].map(|digest| digest.0.borrow().finish()))
     }
 
-    /// Returns TCP with each mechanism in turn.
+    /// Returns TCP with each mechanism, one at a time.
     fn arms() -> Vec<TcpConfig> {
         let with = |set: fn(&mut TcpConfig)| {
             let mut tcp = TcpConfig::default();
@@ -185,7 +181,7 @@ mod tests {
         ]
     }
 
-    /// Calls `heard` with every arm in every kind of transaction over a link.
+    /// Calls `heard` with every variant in every kind of transaction over a link.
     fn each_kind(text: &str, mut heard: impl FnMut(&TransactionSpec<'_>)) {
         let link = LinkSpec::parse(text).unwrap();
         let known = Acquaintance::over(&link).unwrap();
@@ -201,7 +197,7 @@ mod tests {
         }
     }
 
-    /// Runs worlds with more and other hosts before the next one.
+    /// Runs worlds with additional and different hosts, which leave their memory to the next world.
     fn disturb(arena: &mut Arena, seed: u64) {
         let link = LinkSpec::parse(LINKS[1]).unwrap();
         let download = |host, waits| Activity {
@@ -224,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_used_arena_gives_the_same_packets_events_and_results_as_a_new_one() {
+    fn used_arena_gives_the_same_packets_events_and_results() {
         let mut used = Arena::default();
         let mut seed = 0;
         for _ in 0..3 {
@@ -240,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn earlier_simulations_do_not_change_pages_and_neighbours() {
+    fn results_do_not_depend_on_earlier_simulations_in_the_arena() {
         let link = LinkSpec::parse(LINKS[0]).unwrap();
         let page = Page::new(
             "one",

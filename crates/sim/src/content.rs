@@ -3,7 +3,6 @@
 
 /// The pattern repeats after this many bytes: a prime, so that no segment size divides it.
 const PERIOD: usize = 251;
-/// Maximum number of bytes that [`from`] returns.
 const CHUNK: usize = 16 << 10;
 
 static PATTERN: [u8; PERIOD + CHUNK] = {

@@ -1,10 +1,10 @@
 //! A client that has connected to the server before.
 //!
-//! Fast Open saves time from the second connection on. An [`Acquaintance`] is the state that two earlier
-//! connections over the same path leave: the client has the server's cookie, knows the properties of the
-//! path, and knows whether the path passes data on a SYN. The server knows the path too. The path is that of
-//! the measurement with its middleboxes, but without load and loss. The acquaintance is made once and
-//! recalled at the start of every transaction.
+//! Fast Open saves time from the second connection on. An [`Acquaintance`] is the state after two earlier
+//! connections over the same path: the client has the server's cookie, knows the properties of the path, and
+//! knows whether the path passes data on a SYN. The server knows the path too. The path of the earlier
+//! connections is that of the measurement with its middleboxes, but without load and loss. The state is
+//! computed once and restored at the start of every transaction.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -21,9 +21,9 @@ use crate::addresses::{CLIENT, PORT, SERVER};
 use crate::application::{Client, ClientPlan, Connections, Exchange, Server};
 use crate::world::{Side, World};
 
-/// The Fast Open key of every simulated server: a cookie stays valid in other worlds.
+/// Fast Open key of every simulated server, so that a cookie stays valid in other worlds.
 const KEY: [u8; 16] = *b"brisk simulation";
-/// Maximum time per transaction of the acquaintance: longer than the stack takes to give up a connection.
+/// Maximum time of each earlier transaction: longer than the stack takes to give up a connection.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Returns the Fast Open configuration of a simulated server.
@@ -51,7 +51,7 @@ pub struct Acquaintance {
 }
 
 impl Acquaintance {
-    /// Makes the acquaintance with the server of every transaction over this path.
+    /// Computes the state of client and server after two connections over this path.
     ///
     /// # Errors
     /// None in practice: the configuration is the default one.
@@ -59,7 +59,7 @@ impl Acquaintance {
         Acquaintance::with(&[SERVER], link)
     }
 
-    /// Returns the memory of a client's stack without that of the servers.
+    /// Returns the memory of a client's stack, without that of the servers.
     pub(crate) fn of_client(client: &Stack, now: Instant) -> Acquaintance {
         Acquaintance {
             cookies: client.export_fast_open_cache(now),
@@ -68,13 +68,13 @@ impl Acquaintance {
         }
     }
 
-    /// Returns the cookies without the path memory: the knowledge of the kernel's TCP about a known server.
+    /// Returns the cookies without the path memory, as the kernel's TCP stores them for a known server.
     #[must_use]
     pub fn forget_paths(self) -> Acquaintance {
         Acquaintance { cookies: self.cookies, paths: None, server: None }
     }
 
-    /// Makes the acquaintance with several servers over this path.
+    /// Computes the state after two connections to each of several servers over this path.
     ///
     /// # Errors
     /// Those of [`Acquaintance::over`].
@@ -82,8 +82,8 @@ impl Acquaintance {
         Acquaintance::make(servers, &quiet(link), 1, &TcpConfig::default(), &[Exchange::of(100); 2])
     }
 
-    /// Returns the memory of both ends after many transactions over this path, losses included: its
-    /// round-trip time, window and loss rate.
+    /// Returns the memory of both ends after many transactions over this path, with its losses: round-trip
+    /// time, window and loss rate.
     ///
     /// # Errors
     /// The configuration is out of range.
@@ -131,7 +131,7 @@ impl Acquaintance {
     /// Restores the client's memory.
     pub(crate) fn recall(&self, client: &mut Stack) {
         let cookies = client.import_fast_open_cache(&self.cookies, Instant::ZERO);
-        debug_assert!(cookies.is_ok(), "as it was written");
+        debug_assert!(cookies.is_ok(), "the export is valid");
         remember(client, self.paths.as_deref());
     }
 
@@ -143,10 +143,10 @@ impl Acquaintance {
 
 fn remember(stack: &mut Stack, paths: Option<&str>) {
     let recalled = paths.map_or(Ok(()), |paths| stack.import_paths(paths, Instant::ZERO));
-    debug_assert!(recalled.is_ok(), "as it was written");
+    debug_assert!(recalled.is_ok(), "the export is valid");
 }
 
-/// Returns a plan of consecutive transactions: the first gets the cookie, the second tries it.
+/// Returns a plan of consecutive transactions: the first gets the cookie, the second sends data with the SYN.
 fn visit(server: SocketAddr, tcp: &TcpConfig, exchanges: &[Exchange]) -> ClientPlan {
     ClientPlan {
         server,
@@ -161,8 +161,8 @@ fn visit(server: SocketAddr, tcp: &TcpConfig, exchanges: &[Exchange]) -> ClientP
     }
 }
 
-/// Returns the path without losses and other random effects. A browser that loads a page over it learns the
-/// length of its queue.
+/// Returns the path without losses and other random effects. A browser that loads a page over this path
+/// learns the length of its queue.
 pub(crate) fn lossless(link: &LinkSpec) -> LinkSpec {
     let lossless = |direction: &DirectionSpec| DirectionSpec {
         rate: direction.rate.clone(),
@@ -180,7 +180,7 @@ fn quiet_direction(direction: &DirectionSpec) -> DirectionSpec {
     }
 }
 
-/// Returns the path with only its delay and middleboxes: nothing on it depends on chance or load.
+/// Returns the path with only its delay and middleboxes, so that nothing depends on chance or load.
 fn quiet(link: &LinkSpec) -> LinkSpec {
     LinkSpec { down: quiet_direction(&link.down), up: quiet_direction(&link.up), seed: link.seed }
 }
@@ -192,7 +192,7 @@ mod tests {
     use brisk_link::LinkSpec;
 
     #[test]
-    fn an_acquaintance_saves_a_round_trip() {
+    fn earlier_connections_save_a_round_trip() {
         let link = LinkSpec::parse("--rtt 100ms").unwrap();
         let acquaintance = Acquaintance::over(&link).unwrap();
         let spec = TransactionSpec::new(&link, 5_000);
@@ -212,10 +212,14 @@ mod tests {
             ..TransactionSpec::new(&link, 5_000)
         };
         let completion = transaction(&known, 1).unwrap().completion;
-        assert_eq!(completion, Some(Duration::from_millis(350)), "without a memory it would be 1200 ms");
+        assert_eq!(
+            completion,
+            Some(Duration::from_millis(350)),
+            "a client without the round-trip time needs 1200 ms"
+        );
     }
     #[test]
-    fn a_path_that_swallows_data_on_a_syn_costs_half_a_round_trip() {
+    fn path_that_drops_data_on_a_syn_costs_half_a_round_trip() {
         let link = LinkSpec::parse("--rtt 100ms --middlebox drop-syn-data").unwrap();
         let acquaintance = Acquaintance::over(&link).unwrap();
         let known = TransactionSpec {

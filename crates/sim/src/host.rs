@@ -21,12 +21,11 @@ pub struct AppId {
 
 #[derive(Debug)]
 struct Running {
-    /// When the application is started; `None` once it has been.
+    /// When the application starts; `None` after it has started.
     starts: Option<Instant>,
     app: Box<dyn Application>,
 }
 
-/// A stack and its applications.
 #[derive(Debug)]
 pub(crate) struct Host {
     pub(crate) name: String,
@@ -43,7 +42,7 @@ impl Host {
         Host { name: name.to_owned(), side, stack, apps: Vec::new(), owners: Owners::default(), notes: None }
     }
 
-    /// Reinitialises this host as [`Host::new`] would create it, in the same memory.
+    /// Reinitialises this host as [`Host::new`] would create it, but in the same memory.
     ///
     /// # Errors
     /// Those of [`Stack::renew`].

@@ -1,8 +1,9 @@
-//! Plain bulk transfers next to flows under test on one link: how much of the rate do the plain flows keep?
+//! Plain bulk transfers next to flows under test on one link: measures the share of the rate that the plain
+//! flows keep.
 //!
-//! Plain senders at side B send as much as possible to receivers at side A. On the same link run either as
-//! many bulk transfers of the TCP under test, or clients that fetch short responses with it, one after the
-//! other. All begin at random times within the first 200 ms; the received bytes are counted at the end.
+//! Plain senders at side B send as much as possible to receivers at side A. On the same link the TCP under
+//! test runs either as many bulk transfers, or as clients that fetch short responses one after the other. All
+//! flows begin at random times within the first 200 ms; the received bytes are counted at the end.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -104,14 +105,12 @@ pub fn run(
     Ok(result)
 }
 
-/// Adds a host at each side.
 fn pair(world: &mut World, name: &str, [a, b]: [IpAddr; 2]) -> Result<[HostId; 2], TransactionError> {
     let a = world.add_host(Side::A, &format!("{name} A"), &[a], StackConfig::default())?;
     let b = world.add_host(Side::B, &format!("{name} B"), &[b], StackConfig::default())?;
     Ok([a, b])
 }
 
-/// Adds a sink at side A.
 fn bulk(world: &mut World, hosts: [HostId; 2], address: IpAddr, tcp: &TcpConfig) -> AppId {
     let listen = ListenConfig { tcp: tcp.clone(), ..ListenConfig::default() };
     world.add_app(hosts[0], Instant::ZERO, Sink::new(SocketAddr::new(address, PORT), listen))
@@ -127,7 +126,7 @@ fn fetches(
     let address = SocketAddr::new(SERVER, PORT);
     let listen = ListenConfig { tcp: spec.tcp.clone(), ..ListenConfig::default() };
     world.add_app(server, Instant::ZERO, Server::new(address, listen));
-    // These are more exchanges than fit into the time, so no client finishes.
+    // More exchanges than fit into the time, so that no client finishes.
     let least = exchange.pause.max(Duration::from_millis(1)).as_millis();
     let most = (spec.takes.as_millis() / least) as usize + 1;
     let plan = ClientPlan {
@@ -172,17 +171,17 @@ mod tests {
     }
 
     #[test]
-    fn short_fetches_complete_and_leave_the_other_rate_to_bulk() {
+    fn short_fetches_complete_and_leave_the_rest_of_the_rate() {
         let link = LinkSpec::parse("--rtt 40ms --rate 10mbit --queue 50kB").unwrap();
         let short = Some(Exchange { pause: Duration::from_millis(500), ..Exchange::of(10_000) });
         let result = run(&NeighbourSpec { short, ..spec(&link) }, 1, &mut Arena::default()).unwrap();
         let fetches = result.payload_bytes / 10_000;
-        assert!((40..=80).contains(&fetches), "{fetches} of about 70 that two clients can do");
+        assert!((40..=80).contains(&fetches), "{fetches} of about 70 possible fetches of two clients");
         assert!(result.neighbour_bytes * 8 / 20 > 7_000_000, "{}", result.neighbour_bytes);
         assert!(result.completion.is_some_and(|mean| mean > Duration::from_millis(80)));
     }
 
-    /// Thirty clients share a link for five: most first flights overflow its queue.
+    /// Thirty clients share a link that suffices for five: most first flights overflow its queue.
     #[test]
     fn bbr_loads_an_overloaded_link_little_more_than_cubic() {
         let link = LinkSpec::parse("--rtt 100ms --rate 2mbit --queue 30kB").unwrap();

@@ -2,8 +2,8 @@
 //!
 //! A page is a graph of activities. A download is a request and its response on a connection to one of the
 //! page's hosts. A computation takes a time and blocks only the activities that wait for it. Connections are
-//! persistent (HTTP/1.1), at most six per host; a download that finds none waits in order. The page-load time
-//! is the time from the start to the end of the last activity, as `loadEventEnd - navigationStart`.
+//! persistent (HTTP/1.1), at most six per host; if none is free, downloads wait in order. The page-load time
+//! is the time from the start to the end of the last activity, like `loadEventEnd - navigationStart`.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -27,7 +27,7 @@ pub const MAX_ACTIVITIES: usize = 20_000;
 /// Maximum number of hosts of a page.
 pub const MAX_HOSTS: usize = 1_000;
 
-/// Seed of the page load that makes the acquaintance; nothing on its path is random.
+/// Seed of the earlier page load; nothing on its path is random.
 const VISIT_SEED: u64 = 1;
 /// Address of the first host of a page; the other hosts have the next addresses.
 const FIRST_SERVER: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 1);
@@ -161,7 +161,7 @@ impl Page {
     }
 
     /// Returns the page with computations that take up to `spread` thousandths less or more, drawn from
-    /// `seed`: two loads of a browser never compute for the same time.
+    /// `seed`, because two loads of a browser never compute for the same time.
     fn varied(&self, spread: u16, seed: u64) -> Page {
         let mut page = self.clone();
         let mut rng = brisk_link::seeds::rng(seed, "computation");
@@ -185,8 +185,8 @@ impl Page {
     }
 }
 
-/// Returns an activity that can never begin (Kahn's algorithm: the remaining ones lie on a circle or behind
-/// one).
+/// Returns an activity that can never begin (Kahn's algorithm: the remaining activities are part of a circle
+/// or wait for one).
 fn first_in_a_circle(activities: &[Activity]) -> Option<usize> {
     let mut waiting: Vec<usize> = activities.iter().map(|activity| activity.waits.len()).collect();
     let mut followers: Vec<Vec<usize>> = vec![Vec::new(); activities.len()];
@@ -216,9 +216,9 @@ pub struct LoadSpec<'a> {
     pub client: TcpConfig,
     /// The servers' TCP.
     pub server: TcpConfig,
-    /// Memory of the browser about the hosts ([`acquaintance`]); default `None`: no earlier visit.
+    /// State after an earlier visit to the hosts ([`acquaintance`]); default `None`: no earlier visit.
     pub known: Option<&'a Acquaintance>,
-    /// Both ends use Fast Open. Default off.
+    /// True if both ends use Fast Open. Default false.
     pub fast_open: bool,
     /// Maximum deviation of a computation from the page's time in thousandths of that time, 0 to 1000, drawn
     /// for every load; default 0.
@@ -356,8 +356,8 @@ fn counted(
     sum
 }
 
-/// Returns a browser's memory of earlier visits to the hosts of a page: the cookies, and the round-trip times
-/// of a load of the same page over the path without losses, queues included.
+/// Returns a browser's state after earlier visits to the hosts of a page: the cookies, and the round-trip
+/// times of a load of the same page over the path without losses, queueing included.
 ///
 /// # Errors
 /// Those of [`load`].
@@ -401,14 +401,16 @@ mod tests {
 
     #[test]
     fn objects_of_one_host_share_six_connections() {
-        // The document, then 13 images: five new connections and the first one, then six downloads and one.
+        // The document, then 13 images: six start on five new connections and the first one, then six more,
+        // then one.
         let mut activities = vec![download(0, 1_000, vec![])];
         activities.extend((0..13).map(|_| download(0, 1_000, vec![Wait::End(0)])));
         let page = Page::new("images", activities).unwrap();
         assert_eq!((page.hosts(), page.objects(), page.bytes()), (1, 14, 14_000));
         let plain = loaded(&page, false);
-        // The document takes 200 ms. The old connection starts at once (3 round trips fit); new ones take a
-        // round trip more: 1 + 5 in [200, 400], of which the old one does two; 6 in [400, 500].
+        // The document takes 200 ms. The old connection continues at once and can make 3 round trips; new
+        // connections need one round trip more: 1 + 5 in [200, 400], of which the old one makes two; 6 in
+        // [400, 500].
         assert_eq!((ms(plain.first_object), plain.connections), (200, 6));
         assert_eq!(ms(plain.load), 500);
         // With Fast Open every response takes one round trip: 100 ms, then 6, 6 and 1 downloads.
@@ -446,9 +448,9 @@ mod tests {
     }
 
     #[test]
-    fn queueing_among_connections_of_a_page_is_not_taken_for_loss() {
-        // Thirty SYNs with a request, each 14 ms on the uplink, to three hosts with a round-trip time of 20
-        // ms.
+    fn queueing_of_connections_of_a_page_does_not_count_as_loss() {
+        // Thirty SYNs with a request, each of which takes 14 ms on the uplink, to three hosts with a
+        // round-trip time of 20 ms.
         let link = LinkSpec::parse("--rtt 20ms --rate 4mbit/256kbit --queue 128kB").unwrap();
         let mut activities = vec![download(0, 20_000, vec![])];
         activities

@@ -3,7 +3,7 @@
 //! packet).
 //!
 //! Packets are raw IP (LINKTYPE_RAW) and times are microseconds. The bytes are little-endian on every
-//! machine, without host name and date: the same packets give the same bytes.
+//! machine, and there is no host name or date, so the same packets give the same bytes.
 
 use std::io::{self, Write};
 
@@ -165,7 +165,7 @@ mod tests {
         while !capture.is_empty() {
             let len = word(&capture[4..]) as usize;
             assert_eq!(len % 4, 0);
-            assert_eq!(word(&capture[len - 4..]) as usize, len, "the length stands at both ends");
+            assert_eq!(word(&capture[len - 4..]) as usize, len, "the two lengths of the block differ");
             found.push((word(capture), len));
             capture = &capture[len..];
         }

@@ -1,16 +1,16 @@
 //! The schedule: the next wake-up time of each source.
 //!
-//! Two sources with the same time are woken in the order in which they were armed, so that a run depends only
-//! on its inputs. A world has a handful of sources, two per link and one per host, and arms each of them
-//! several times per wake-up. So arming writes one entry of a list, and `pop` searches the list. A heap, in
-//! which every arming leaves an old entry behind, took four times as long.
+//! Sources with the same time are woken in the order in which they were armed, so that a run depends only on
+//! its inputs. A world has few sources, two per link and one per host, and arms each of them several times
+//! per wake-up. So arming writes one entry of a list, and `pop` searches the list. A heap, in which every
+//! arming leaves an old entry behind, took four times as long.
 
 use brisk_wire::Instant;
 
 /// Index of a source: a host or one direction of a link.
 pub(crate) type Source = usize;
 
-/// Wake-up of a source, as (time, number of the arming).
+/// Wake-up of a source: its time, and the number of the arming.
 type Turn = (u64, u64);
 
 /// The turn of an unarmed source: it comes after all others, and no arming has this number.
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_instant_is_served_in_the_order_of_arming() {
+    fn sources_with_the_same_time_are_woken_in_the_order_of_arming() {
         let mut schedule = Schedule::default();
         let [a, b, c] = [schedule.add(), schedule.add(), schedule.add()];
         schedule.arm(c, Some(at(5)));
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_due_time_that_does_not_move_keeps_its_turn() {
+    fn arming_again_for_the_same_time_keeps_the_order() {
         let mut schedule = Schedule::default();
         let [a, b] = [schedule.add(), schedule.add()];
         [a, b, a].into_iter().for_each(|source| schedule.arm(source, Some(at(5))));

@@ -1,7 +1,7 @@
 //! Events and their reasons, one JSON object per line.
 //!
 //! Every line has `t` (virtual microseconds). An event of a connection also has `host`, `conn`, `what` and
-//! the fields of its [`Observation`]; a packet that a link refused has `link`, `way`, `bytes`, `what`; a note
+//! the fields of its [`Observation`]. A packet that a link refused has `link`, `way`, `bytes`, `what`. A note
 //! of an application has `host`, `app`, `what`.
 
 use std::io::{self, Write};
@@ -13,7 +13,6 @@ use serde_json::{Value, json};
 
 use crate::host::Host;
 
-/// Writes the event trace.
 pub(crate) struct Trace {
     to: Box<dyn Write>,
     failed: Option<io::Error>,

@@ -38,17 +38,17 @@ pub struct TransactionSpec<'a> {
     pub think: Duration,
     /// True to begin on an open connection that has been idle for a second.
     pub established: bool,
-    /// Number of earlier transactions like this one on the open connection, one after the other: its window
-    /// and its timeout remember their losses. Counters of the connections include them; times, bytes and
-    /// dropped packets do not. Default 0; needs `established`.
+    /// Number of earlier transactions like this one on the open connection, one after the other. Their losses
+    /// affect its window and its timeout. Counters of the connections include them; times, bytes and dropped
+    /// packets do not. Default 0; needs `established`.
     pub earlier: u32,
     /// The client's TCP.
     pub client: TcpConfig,
     /// The server's TCP.
     pub server: TcpConfig,
-    /// Memory of both ends about each other and the path; default `None`: no earlier connection.
+    /// State of both ends after earlier connections; default `None`: no earlier connection.
     pub known: Option<&'a Acquaintance>,
-    /// Both ends use Fast Open; a client without a cookie requests one. Default off.
+    /// True if both ends use Fast Open; a client without a cookie requests one. Default false.
     pub fast_open: bool,
     /// Maximum duration; default 600 s of virtual time.
     pub limit: Duration,
@@ -92,8 +92,8 @@ pub struct TransactionResult {
     pub recoveries: u64,
     /// Undone window reductions of both ends.
     pub undos: u64,
-    /// Losses that probes repaired before loss detection saw them, and for which the window was reduced, at
-    /// both ends.
+    /// Losses, of both ends, that probes repaired before loss detection saw them and for which the window was
+    /// reduced.
     pub masked_losses: u64,
     /// Data segments and acknowledgements sent, of both ends.
     pub segments: u64,
@@ -119,7 +119,7 @@ pub struct TransactionResult {
     pub srtt: Option<Duration>,
     /// Bytes that other flows on the link received in the same time ([`crate::neighbours`]).
     pub neighbour_bytes: u64,
-    /// Lost packets of a burst as a bit mask, the first packet in the lowest bit; 0 without a burst.
+    /// Lost packets of a burst as a bit mask, with the first packet in the lowest bit; 0 without a burst.
     pub lost_at: u64,
 }
 
@@ -181,7 +181,7 @@ pub fn transaction_in(
     run(spec, seed, arena, Records::default())
 }
 
-/// Simulates one transaction and records packets at both ends and events inside.
+/// Simulates one transaction, and records packets at both ends and events inside the stacks.
 ///
 /// # Errors
 /// Those of [`transaction`].
@@ -281,7 +281,7 @@ impl Stage {
             up: world.bytes_sent_by(Side::A),
             down: world.bytes_sent_by(Side::B),
         };
-        // On a fresh connection the SYN has already met the link when the exchange becomes visible.
+        // On a fresh connection the link has already processed the SYN when the exchange becomes visible.
         let before = if spec.established { before } else { Before::default() };
         let over = |world: &World| world.app::<Client>(client).is_some_and(|app| app.is_over());
         world.run_while(limit, over);
@@ -302,7 +302,7 @@ impl Stage {
                 (result.rto, result.srtt) = (Some(stats.rto), stats.srtt);
             }
         }
-        // Wait until the connection is closed: the server's end is gone once its FIN is acknowledged.
+        // The connection is closed once the server's FIN is acknowledged.
         world.run_while(limit, |world| world.stack(server_host).connections() == 0);
         result.wire_bytes_up = world.bytes_sent_by(Side::A) - before.up;
         result.wire_bytes_down = world.bytes_sent_by(Side::B) - before.down;
@@ -310,7 +310,8 @@ impl Stage {
     }
 }
 
-/// True if a middlebox on the link rewrites payload with its checksum, so that wrong bytes are expected.
+/// True if a middlebox on the link rewrites payload and corrects the checksum, so that wrong bytes are
+/// expected.
 fn rewrites_payload(link: &LinkSpec) -> bool {
     let mut boxes = link.down.middleboxes.iter().chain(&link.up.middleboxes);
     boxes.any(|middlebox| matches!(middlebox, MiddleboxSpec::RewritePayload { .. }))

@@ -34,7 +34,6 @@ pub enum Point {
     Behind(usize),
 }
 
-/// Directions of a link.
 const DIRECTIONS: usize = 2;
 
 #[derive(Clone, Copy, Debug)]
@@ -90,8 +89,8 @@ impl World {
         World { seed, hosts, by_address, path, arena, unrouted: 0 }
     }
 
-    /// Writes events from now on as JSON lines (see [`crate::trace`]). Hosts that are added later also report
-    /// the events of their connections.
+    /// Writes events as JSON lines (see [`crate::trace`]) from now on. Hosts that are added later report
+    /// events of their connections too.
     pub fn trace_to(&mut self, to: Box<dyn Write>) {
         self.path.trace = Some(Trace::new(to));
         for host in &mut self.hosts {
@@ -99,8 +98,8 @@ impl World {
         }
     }
 
-    /// Captures packets at the given points from now on, with one interface for each, named `client`,
-    /// `server` and `behind link N`. Between links, packets from A to B are outbound.
+    /// Captures packets at the given points from now on. Each point has an interface, named `client`,
+    /// `server` or `behind link N`. Between links, packets from A to B are outbound.
     ///
     /// # Errors
     /// Errors of the writer at the head of the capture.
@@ -204,7 +203,7 @@ impl World {
         self.path.links.iter().map(|link| link.up.counters().dropped() + link.down.counters().dropped()).sum()
     }
 
-    /// Returns the IP bytes that the hosts of one side have sent, lost packets included.
+    /// Returns the IP bytes that the hosts of one side have sent, including lost packets.
     pub fn bytes_sent_by(&self, side: Side) -> u64 {
         let counters = match side {
             Side::A => self.path.links.first().map(|link| link.up.counters()),
@@ -244,7 +243,7 @@ impl World {
         self.path.now = end;
     }
 
-    /// Runs until `done` returns true, no event is left, or `limit`. Returns true if `done` did.
+    /// Runs until `done` returns true, no event is left, or `limit` is reached. Returns true if `done` did.
     pub fn run_while(&mut self, limit: Instant, mut done: impl FnMut(&World) -> bool) -> bool {
         while !done(self) {
             if self.step(limit).is_none() {
@@ -301,12 +300,12 @@ impl World {
         }
     }
 
-    /// Returns the place of the address in the sorted list, or where it would be inserted.
+    /// Returns the index of the address in the sorted list, or the index at which to insert it.
     fn place_of(&self, address: Address) -> Result<usize, usize> {
         self.by_address.binary_search_by_key(&address, |(of, _)| *of)
     }
 
-    /// Processes events and packets of a host until nothing is left at this instant.
+    /// Processes events and packets of a host until none is left at this instant.
     fn post_process(&mut self, index: usize) {
         let World { hosts, path, arena, .. } = self;
         let host = &mut hosts[index];
@@ -372,7 +371,6 @@ impl Path {
         link * DIRECTIONS + usize::from(way == Way::Down)
     }
 
-    /// Sends a packet from a host of this side.
     #[inline]
     fn send(&mut self, side: Side, packet: Vec<u8>) {
         self.capture(Point::Hosts(side), Heading::Out, &packet);
@@ -402,7 +400,7 @@ impl Path {
     }
 
     fn rearm_host(&mut self, index: usize, host: &Host) {
-        // Overdue events happen now: the clock does not go back.
+        // Overdue events happen now, because the clock does not go back.
         let due = host.next_wake().map(|due| due.max(self.now));
         self.schedule.arm(self.source_of_host(index), due);
     }

@@ -16,7 +16,7 @@ fn at(millis: u64) -> Instant {
     Instant::from_millis(millis)
 }
 
-/// Flows from one host to another over a link, each with a start time, until the end of the run.
+/// Flows from one host to another over a link. Each has a start time and lasts until the end of the run.
 struct Race {
     world: World,
     sink: AppId,
@@ -62,7 +62,7 @@ impl Race {
         self.world.app::<Sink>(self.sink).unwrap().flows().iter().map(|flow| flow.received).collect()
     }
 
-    /// Runs to `millis`; returns the share of the link's rate that each flow had as goodput since now.
+    /// Runs until `millis`; returns the goodput of each flow in that time, as a share of the link's rate.
     fn shares_until(&mut self, millis: u64) -> Vec<f64> {
         let (from, before) = (self.world.now(), self.received());
         self.world.run_until(at(millis));
@@ -102,8 +102,8 @@ fn random_loss_of_2_percent_leaves_85_percent_of_the_rate() {
 
 #[test]
 fn random_loss_costs_little_more_than_the_lost_bytes() {
-    // Share of the rate that the loss leaves: nine tenths up to 2 % (S6), and more than the plan's 70 % at 3
-    // % and 50 % at 5 % (S7); the headers' share of 3.5 % is subtracted.
+    // Minimum share of the rate: nine tenths up to 2 % loss (S6), and more than the plan's 70 % at 3 % and 50
+    // % at 5 % (S7). The headers' share of 3.5 % is subtracted.
     for (rtt, loss, floor) in
         [(20, "0.5%", 0.88), (100, "1%", 0.87), (20, "2%", 0.86), (100, "3%", 0.82), (50, "5%", 0.80)]
     {
@@ -114,7 +114,7 @@ fn random_loss_costs_little_more_than_the_lost_bytes() {
     }
 }
 
-/// S26: redundancy costs its share of the path and no more: copies of every segment a half, one parity per 16
+/// S26: redundancy costs only its share of the path: copies of every segment cost a half, one parity per 16
 /// segments a 17th.
 #[test]
 fn redundancy_costs_its_bytes() {
@@ -166,7 +166,8 @@ fn the_standing_queue_is_short_in_a_deep_buffer() {
         queues.push(counters.in_flight as f64);
     }
     queues.sort_by(f64::total_cmp);
-    // Half of the round trip lies after the bottleneck of this direction: 17 packets; the rest is the queue.
+    // Half of the round-trip time lies behind the bottleneck of this direction: 17 packets. The rest is the
+    // queue.
     let [p50, p99] = [0.5, 0.99].map(|q| queues[(5_000.0 * q) as usize] * 1.2 - 20.0);
     println!("deep buffer: {share:.3} of the rate, queue {p50:.1} ms p50, {p99:.1} ms p99");
     assert!(share > 0.92, "{share}");
@@ -236,7 +237,7 @@ fn figures() {
     for buffer in [0.5, 1.0, 2.0, 8.0] {
         for mbit in [20, 50] {
             println!(
-                "beside CUBIC, {mbit} Mbit/s, {buffer} BDP: {:.3?}",
+                "next to CUBIC, {mbit} Mbit/s, {buffer} BDP: {:.3?}",
                 shares_with_cubic(mbit, buffer, 120, 1)
             );
         }
@@ -244,7 +245,7 @@ fn figures() {
 }
 
 #[test]
-fn a_policer_is_obeyed() {
+fn bbr_adapts_to_a_policer() {
     let link = "--rtt 50ms --rate 100mbit --queue 500kB --loss policer:10mbit,100kB";
     let mut race = Race::new(10.0, link, &[(Bbr, 0)], Amount::Until(at(60_000)), 1);
     race.world.run_until(at(5_000));

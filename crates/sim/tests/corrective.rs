@@ -46,8 +46,8 @@ fn seconds(result: &LoadResult) -> f64 {
     result.load.expect("the page is loaded").as_secs_f64()
 }
 
-/// Many connections share a slow link without random loss: parity costs the time of its bytes and no more.
-/// Plain TCP needs that time on a link that is slower by the parity's share.
+/// Many connections share a slow link without random loss: parity costs only the time of its bytes. Plain TCP
+/// needs the same time on a link that is slower by the parity's share.
 #[test]
 fn without_loss_parity_delays_a_page_only_by_its_bytes() {
     let page = small_page();
@@ -79,11 +79,11 @@ struct Shared {
     offered: u64,
 }
 
-/// Loss detection waits for the answer to parity. Then all other segments are acknowledged, and no
-/// acknowledgement is left to clock out the second retransmission. Both segments are retransmitted at once
-/// and take one round trip together.
+/// Loss detection waits for the answer to parity. By then all other segments are acknowledged, and no
+/// acknowledgement is left to clock out the second retransmission. So both segments are retransmitted
+/// together and take one round trip.
 #[test]
-fn losses_that_one_parity_cannot_repair_take_a_round_trip_together() {
+fn unrepaired_losses_are_retransmitted_in_one_round_trip() {
     let mut tcp = corrective();
     tcp.mechanisms.corrective =
         Some(CorrectiveConfig { hold: Some(FecHold::Full), ..CorrectiveConfig::default() });
@@ -136,7 +136,6 @@ fn share(link: &str, flows: [Option<TcpConfig>; 2], duration: u64, seed: u64) ->
     shared
 }
 
-/// Returns the number of window reductions.
 fn reductions(counters: &Counters) -> u64 {
     counters.masked_losses + counters.recoveries + counters.timeouts
 }
@@ -144,7 +143,7 @@ fn reductions(counters: &Counters) -> u64 {
 /// Single losses, 300 packets apart: a flow reduces its window equally often whether parity or a
 /// retransmission repairs a loss.
 #[test]
-fn a_repaired_loss_reduces_the_window_as_often_as_one_that_is_not() {
+fn repaired_and_retransmitted_losses_reduce_the_window_equally() {
     let losses: Vec<String> = (1..=300).map(|loss| (300 * loss).to_string()).collect();
     let link = format!("--rtt 40ms --loss down:list:{}", losses.join(","));
     let mut full = corrective();
@@ -154,8 +153,8 @@ fn a_repaired_loss_reduces_the_window_as_often_as_one_that_is_not() {
     let run = |name: &str, tcp: TcpConfig| {
         let Shared { counters: [sent, _], .. } = share(&link, [Some(tcp), None], 80, 1);
         let (masked, again) = (sent.masked_losses, sent.retransmits);
-        // The link counts parity too, so the share of its losses that hits data depends on the arm. A lost
-        // data segment is repaired or retransmitted.
+        // The link counts parity too, so the share of its losses that affects data depends on the variant. A
+        // lost data segment is repaired or retransmitted.
         let lost = masked + again;
         println!("| {name} | {lost} | {} | {masked} | {again} |", reductions(&sent));
         (masked, reductions(&sent) as f64 / lost as f64)
@@ -165,7 +164,10 @@ fn a_repaired_loss_reduces_the_window_as_often_as_one_that_is_not() {
     let (masked, with) = run("corrective, full hold", full);
     // A single reduction changes the ratio by 0.7 percent.
     assert!(masked > 100, "{masked} repairs");
-    assert!((with / without - 1.0).abs() < 0.02, "{without} a loss without, {with} with parity");
+    assert!(
+        (with / without - 1.0).abs() < 0.02,
+        "{without} reductions per loss without parity, {with} with parity"
+    );
 }
 
 /// Runs the flow under test first or second, with several intervals between the starts. Returns its share of
@@ -197,7 +199,7 @@ fn parity_does_not_make_the_bottleneck_drop_more() {
     let mut joining = corrective();
     joining.mechanisms.corrective =
         Some(CorrectiveConfig { into_queue: true, ..CorrectiveConfig::default() });
-    println!("| beside plain TCP | share | dropped |");
+    println!("| next to plain TCP | share | dropped |");
     let run = |name: &str, tcp: &TcpConfig| {
         let (share, dropped) = share_with_plain_tcp(tcp, 4, 60);
         println!("| {name} | {share:.3} | {:.4} % |", 100.0 * dropped);
@@ -233,7 +235,7 @@ fn exchanges(link: &str, bytes: u64, tcp: &TcpConfig, runs: u64) -> ([f64; 4], f
     ([mean, at(50), at(95), at(99)], again as f64 / runs as f64, wire as f64 / payload as f64)
 }
 
-/// Measures `hold` with one parity: three segments above a hole either cause a retransmission at once or wait
+/// Measures `hold` with one parity. Three segments above a hole either cause a retransmission at once or wait
 /// for the answer to the parity. Run with: `cargo test --release -p brisk-sim --test corrective
 /// gain_of_full_hold -- --ignored --nocapture`
 #[test]

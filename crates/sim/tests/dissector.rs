@@ -1,5 +1,5 @@
 //! Tests `docs/wireshark/gentle.lua` in tshark: it shows every flag and the encoded range of the segments
-//! that we write. Skipped, with a reason, without tshark.
+//! that brisk writes. Skipped, with a reason, without tshark.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -167,9 +167,9 @@ fn the_dissector_names_every_flag_and_the_encoded_range() {
     assert_eq!(dissected(&file, "gentle.stop == 1", &["frame.number"]), ["10"]);
 }
 
-/// The simulator records a response with Reed-Solomon parities of which three segments are lost.
+/// The simulator records a response with Reed-Solomon parities, of which three segments are lost.
 #[test]
-fn the_dissector_reads_what_the_simulator_recorded() {
+fn dissector_reads_captures_of_the_simulator() {
     if tshark_is_missing() {
         return;
     }
@@ -204,7 +204,7 @@ fn the_dissector_reads_what_the_simulator_recorded() {
 }
 
 #[test]
-fn the_dissector_marks_what_must_be_dropped_and_survives_any_option() {
+fn dissector_marks_invalid_segments_and_accepts_any_option() {
     if tshark_is_missing() {
         return;
     }

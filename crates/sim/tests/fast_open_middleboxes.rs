@@ -56,7 +56,7 @@ fn transactions(
 fn extra(middlebox: &str, connect: FastOpenConnect) -> Vec<(i64, &'static str)> {
     let plain = transactions(middlebox, None, TRANSACTIONS);
     let fast = transactions(middlebox, Some(connect), TRANSACTIONS);
-    assert!(plain.iter().all(|(took, _)| took.is_some()), "plain TCP passes {middlebox}");
+    assert!(plain.iter().all(|(took, _)| took.is_some()), "plain TCP does not pass {middlebox}");
     assert_eq!(fast.len(), plain.len(), "{middlebox}: {fast:?}");
     let never = i64::MAX;
     let pairs = fast.into_iter().zip(plain);
@@ -108,9 +108,10 @@ fn stripped() -> [(i64, &'static str); TRANSACTIONS] {
     [(0, "stripped"), off, off, off, off]
 }
 
-/// A device that drops everything after the handshake ends the connection: the request is acknowledged and
-/// nothing more arrives. A copy of the SYN does not help. The repeated SYN-ACK shows it after 3 s, and after
-/// 15 s the connection ends, so that the application can try again. Later connections open without Fast Open.
+/// A device that drops everything after the handshake ends the connection: the server acknowledges the
+/// request, and nothing more arrives. A copy of the SYN does not help. The client detects the device by the
+/// repeated SYN-ACK after 3 s, and the connection ends after 15 s, so that the application can try again.
+/// Later connections open without Fast Open.
 #[test]
 fn a_black_hole_behind_the_handshake_takes_one_connection() {
     let extra = extra("--middlebox drop-after-handshake", FastOpenConnect::insured());
@@ -126,7 +127,7 @@ fn without_the_copy_a_swallowed_syn_costs_a_round_trip_and_a_half() {
     assert_eq!(extra, [(0, "no-cookie"), lost, lost, off, off]);
 }
 
-/// A SYN proxy that was installed after the client got its cookie: it acknowledges the SYN alone, with a
+/// A SYN proxy was installed after the client got its cookie. The proxy acknowledges only the SYN, with a
 /// window of zero.
 #[test]
 fn data_on_a_syn_that_a_proxy_answers_costs_nothing() {
@@ -134,7 +135,7 @@ fn data_on_a_syn_that_a_proxy_answers_costs_nothing() {
     assert_eq!(extra("--middlebox synproxy", connect), [(0, "stripped"); TRANSACTIONS]);
 }
 
-/// A lost SYN is not a black hole: a path that only loses packets keeps Fast Open.
+/// A lost SYN is not a black hole: on a path that only loses packets, Fast Open stays in use.
 #[test]
 fn random_loss_is_reported_as_lost_syns_and_not_as_a_black_hole() {
     for connect in [FastOpenConnect::default(), FastOpenConnect::insured()] {
@@ -142,7 +143,7 @@ fn random_loss_is_reported_as_lost_syns_and_not_as_a_black_hole() {
         let count = |word| seen[1..].iter().filter(|(_, outcome)| *outcome == word).count();
         assert_eq!(seen[0].1, "no-cookie");
         assert_eq!(count("used") + count("syn-lost"), 600, "{seen:?}");
-        // One SYN in twenty is lost, within three standard deviations.
+        // One SYN in twenty is lost, up to three standard deviations.
         assert!((14..=46).contains(&count("syn-lost")), "{}", count("syn-lost"));
     }
 }

@@ -156,7 +156,7 @@ fn server_may_send_first() {
     );
     assert!(world.run_while(at(10), World::apps_done));
     let outcome = &world.app::<Client>(client).unwrap().outcomes()[0];
-    // The greeting needs the handshake's last ACK, so it comes after two round trips.
+    // The greeting needs the last ACK of the handshake, so it arrives after two round trips.
     assert_eq!(outcome.finished.unwrap() - outcome.started, Duration::from_millis(150));
 }
 
@@ -170,7 +170,7 @@ fn idle_connections_cost_no_packets_and_little_memory() {
     }
     world.run_until(at(1));
     let offered = world.counters(0, Way::Up).unwrap().offered;
-    assert_eq!((offered, world.stack(b).connections()), (400, 200), "SYN and ACK each");
+    assert_eq!((offered, world.stack(b).connections()), (400, 200), "a SYN and an ACK for each connection");
     world.run_until(at(2_999));
     assert_eq!(world.counters(0, Way::Up).unwrap().offered, offered);
     assert_eq!(world.stack(b).memory(), 0);
@@ -190,7 +190,7 @@ fn super_packets_are_cut_at_the_edge_of_the_path() {
     assert_eq!((flow.received, flow.corrupted), (3_000_000, false));
     let up = world.counters(0, Way::Up).unwrap();
     assert_eq!(up.dropped_mtu, 0);
-    assert!(world.stack(a).stats().packets_out < up.offered, "the stack handed over super-packets");
+    assert!(world.stack(a).stats().packets_out < up.offered, "the stack sent no super-packets");
 }
 
 #[test]

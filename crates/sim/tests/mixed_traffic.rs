@@ -8,8 +8,8 @@ use brisk_link::LinkSpec;
 use brisk_sim::transaction::{TransactionResult, TransactionSpec, transaction};
 use brisk_tcp::TcpConfig;
 
-/// A service: quantiles of its response sizes in bytes, in ascending order, between which sizes are
-/// distributed evenly.
+/// A service, given by quantiles of its response sizes in bytes, in ascending order. Sizes are evenly
+/// distributed between two quantiles.
 struct Mix {
     name: &'static str,
     bytes: [u64; 7],
@@ -18,16 +18,16 @@ struct Mix {
 /// Shares, in percent, of the responses that are at most as large as the entries of [`Mix::bytes`].
 const SHARES: [u64; 7] = [0, 10, 25, 50, 75, 90, 100];
 
-/// The paper names its services but not their sizes. Search: one small page. Images: the median (8 KB) and
-/// the 90th percentile (183 KB) of the HTTP Archive's images in July 2025. Maps: tiles.
+/// The paper names its services but not their sizes. Search is one small page. Images have the median (8 KB)
+/// and the 90th percentile (183 KB) of the HTTP Archive's images in July 2025. Maps are tiles.
 const MIXES: [Mix; 3] = [
     Mix { name: "search", bytes: [600, 1_500, 4_000, 9_000, 18_000, 32_000, 60_000] },
     Mix { name: "images", bytes: [200, 900, 2_500, 8_000, 40_000, 183_000, 400_000] },
     Mix { name: "maps", bytes: [800, 3_000, 7_000, 13_000, 21_000, 34_000, 90_000] },
 ];
 
-/// Paths to the users, with the jitter of an access network. At the median the timeout is 240 ms or more: six
-/// round trips, as in the paper (section 2).
+/// Paths to the users, with the jitter of an access network. On the median path the timeout is at least 240
+/// ms, which is six round trips, as in the paper (section 2).
 const PATHS: [&str; 5] = [
     "--rtt 20ms",
     "--rtt 30ms",
@@ -36,12 +36,12 @@ const PATHS: [&str; 5] = [
     "--rtt 60ms --jitter 20ms",
 ];
 
-/// Two kinds of losses: bursts at the end of a flight (a full queue) and single ones, also of
+/// Two kinds of losses: bursts at the end of a flight, as from a full queue, and single losses, also of
 /// acknowledgements.
 const LOSS: &str = "--loss down:after:1%,50% --loss up:0.3%";
 
 /// Returns a value below `whole` for each transaction, without a random generator: multiples of the golden
-/// ratio are evenly distributed.
+/// ratio, which are evenly distributed.
 fn spread(index: u64, whole: u64) -> u64 {
     ((u128::from(index.wrapping_mul(0x9e37_79b9_7f4a_7c15)) * u128::from(whole)) >> 64) as u64
 }
@@ -56,7 +56,7 @@ impl Mix {
     }
 }
 
-/// The sums over all transactions of an arm.
+/// Sums over all transactions of a variant.
 struct Sum {
     took: Vec<Duration>,
     timeouts: u64,

@@ -1,5 +1,5 @@
-//! More short responses than a link carries: its queue drops whole flights. These losses show congestion and
-//! say nothing about the size of packets.
+//! More short responses than a link carries: its queue drops whole flights. These losses indicate congestion,
+//! not packets that are too big.
 
 use std::cell::RefCell;
 use std::io::{self, Write};
@@ -16,7 +16,7 @@ use brisk_tcp::config::{
 };
 use brisk_wire::Instant;
 
-/// Settings of the gateway's hop.
+/// Settings of the connections between the gateways.
 fn hop(congestion: CongestionAlgorithm) -> TcpConfig {
     TcpConfig {
         nodelay: true,
@@ -28,7 +28,7 @@ fn hop(congestion: CongestionAlgorithm) -> TcpConfig {
     }
 }
 
-/// The events of a trace that report another segment size.
+/// Events of a trace that report another segment size.
 #[derive(Clone, Debug, Default)]
 struct SizeChanges {
     lines: Rc<RefCell<Vec<String>>>,
@@ -52,8 +52,8 @@ impl Write for SizeChanges {
     }
 }
 
-/// Sixty clients fetch responses of `bytes` over 10 Mbit/s, each 100 ms after the last. Returns the number of
-/// responses, and the reports of another segment size.
+/// Sixty clients fetch responses of `bytes` over 10 Mbit/s, each 100 ms after the previous one. Returns the
+/// number of responses, and the reports of another segment size.
 fn overload(tcp: &TcpConfig, bytes: u64, seconds: u64) -> (usize, Vec<String>) {
     let link = LinkSpec::parse("--rtt 40ms --rate 10mbit --queue 50kB").unwrap();
     let mut world = World::new(&link, 1);
@@ -83,7 +83,7 @@ fn overload(tcp: &TcpConfig, bytes: u64, seconds: u64) -> (usize, Vec<String>) {
     (finished, lines)
 }
 
-/// A black hole drops every large packet; a full queue lets some of other connections pass.
+/// A black hole drops every large packet. A full queue passes some large packets of other connections.
 #[test]
 fn losses_of_a_full_queue_do_not_make_segments_smaller() {
     for (congestion, bytes) in [

@@ -32,7 +32,7 @@ struct Hosts {
     sink: AppId,
 }
 
-/// Number of runs, of which the median counts.
+/// Number of runs; the results are medians.
 const SEEDS: u64 = 5;
 
 const SINK: &str = "10.0.0.1:9";
@@ -64,7 +64,7 @@ impl Hosts {
     }
 }
 
-/// S27: a response of 20 segments every 200 ms next to a bulk transfer, 10 Mbit/s, 40 ms.
+/// S27: a response of 20 segments every 200 ms next to a bulk transfer, at 10 Mbit/s and 40 ms.
 #[test]
 fn responses_overtake_bulk_which_uses_the_remaining_rate() {
     for seed in 0..3 {
@@ -112,8 +112,8 @@ fn responses_overtake_bulk_which_uses_the_remaining_rate() {
     }
 }
 
-/// Returns the share of `members` bulk transfers next to one CUBIC flow, 50 Mbit/s, 40 ms, a queue of one
-/// bandwidth-delay product.
+/// Returns the share of `members` bulk transfers next to one CUBIC flow, at 50 Mbit/s and 40 ms, with a queue
+/// of one bandwidth-delay product.
 fn share_beside_cubic(members: u32, seed: u64) -> f64 {
     let mut hosts = Hosts::new("--rtt 40ms --rate 50mbit --queue 250kB", seed);
     let mut cubic = TcpConfig::default();
@@ -131,7 +131,7 @@ fn share_beside_cubic(members: u32, seed: u64) -> f64 {
     ours as f64 / (ours + cubic) as f64
 }
 
-/// The neighbour's share does not depend on the number of members; medians over seeds.
+/// The neighbour's share does not depend on the number of members. The shares are medians over seeds.
 #[test]
 fn members_together_take_the_share_of_one_flow() {
     let shares = [1, 2, 8].map(|members| {

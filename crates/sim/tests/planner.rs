@@ -1,4 +1,4 @@
-//! The planner in virtual time: its bounds, and its choices compared with all others.
+//! The planner in virtual time: its bounds, and its choices compared with all other plans.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ impl std::fmt::Display for Cell {
     }
 }
 
-/// Two ends that know each other; the request may arrive twice.
+/// TCP of two ends that know each other; the request may arrive twice.
 fn all(max_overhead: u32) -> TcpConfig {
     let planned = TcpConfig::planned(max_overhead);
     TcpConfig {
@@ -41,7 +41,7 @@ fn all(max_overhead: u32) -> TcpConfig {
 
 fn play(link: &str, bytes: u64, tcp: &TcpConfig, established: bool, n: u64) -> Vec<TransactionResult> {
     let link = LinkSpec::parse(link).unwrap();
-    // A SYN that left twice tells nothing of losses, so a client that sends little else learns slowly.
+    // A SYN that was sent twice shows no losses, so a client that sends little else learns slowly.
     let exchanges = [Exchange::of(bytes); 300];
     let acquaintance = Acquaintance::familiar(&link, 77, tcp, &exchanges).unwrap();
     let spec = TransactionSpec {
@@ -107,9 +107,9 @@ fn without_loss_there_is_no_redundancy() {
     }
 }
 
-/// With loss the planner improves the mean and the tail, for a quarter more bytes. A single response may have
-/// these bytes with an allowance of 5 % too: on an idle path the allowance counts a megabyte (`steady_load`
-/// tests busy paths).
+/// With loss the planner improves the mean and the tail, for a quarter more bytes. With an allowance of 5 % a
+/// single response may take as many bytes, because on an idle path the allowance counts an additional
+/// megabyte (`steady_load` tests busy paths).
 #[test]
 fn redundancy_pays_within_its_allowance() {
     let rtt = Duration::from_millis(100);
@@ -119,13 +119,14 @@ fn redundancy_pays_within_its_allowance() {
     let without = of(&all(0));
     for with in [of(&all(5)), of(&all(25))] {
         assert!(with.mean < without.mean && with.mean < 1.2 && with.p99 < 2.5, "{without:?} {with:?}");
-        // The bound applies to all bytes, headers included; a saved retransmission makes up for some of them.
+        // The bound applies to all bytes, headers included; saved retransmissions compensate for some of
+        // them.
         assert!(with.wire <= without.wire * 1.26, "{without:?} {with:?}");
     }
 }
 
 /// The project's target with fewer runs: except for one response in fifty, 30 kB at 2 % loss take at most 1.5
-/// round trips for a quarter more bytes, and 2 kB at 5 % at most 1.4.
+/// round trips for a quarter more bytes, and 2 kB at 5 % loss at most 1.4.
 #[test]
 fn the_tail_is_short_within_the_allowance() {
     let rtt = Duration::from_millis(100);
@@ -158,8 +159,8 @@ impl Question {
         Losses { per_million: self.per_million, burst_milli: self.burst_milli, queue: false }
     }
 
-    /// Returns a path with Gilbert's loss chain, by the probabilities that a burst continues and that one
-    /// begins.
+    /// Returns a path with Gilbert's loss chain. Its parameters are the probabilities that a burst continues
+    /// and that one begins.
     fn link(&self) -> LinkSpec {
         let share = f64::from(self.per_million) * 1e-6;
         let stay = 1.0 - 1000.0 / f64::from(self.burst_milli);
@@ -236,11 +237,11 @@ fn slower_than_the_best(
     distances
 }
 
-/// How much slower than the best form the planner's choice may be in the mean, round trips. The planner
-/// values a thousand bytes at 0.003, and the best of a hundred forms in so few runs is partly chance.
+/// Maximum difference of the mean time between the planner's choice and the best form, round trips. The
+/// planner values a thousand bytes at 0.003, and the best of a hundred forms in so few runs is partly chance.
 const DISTANCE: f64 = 0.05;
 
-/// Every form without a pause, a few questions.
+/// Compares every form without a pause, for a few questions.
 #[test]
 fn no_other_plan_is_much_better() {
     let questions = [
@@ -281,7 +282,7 @@ fn against_every_plan() {
     assert!(beyond * 10 <= asked, "{beyond} of {asked} beyond {DISTANCE} round trips");
 }
 
-/// Returns the table of docs/planner.md: the planner's decisions.
+/// Returns the table of the planner's decisions in docs/planner.md.
 fn decisions() -> String {
     let mut table = String::new();
     let rows = [(200, 25), (2_000, 25), (2_000, 100), (10_000, 5), (10_000, 25), (30_000, 5), (30_000, 25)];
@@ -315,7 +316,7 @@ fn the_page_has_the_decisions() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/planner.md");
     let page = std::fs::read_to_string(path).unwrap();
     let (before, rest) = page.split_once(BEGIN).expect("the page marks where its table begins");
-    let (table, after) = rest.split_once(END).expect("and where it ends");
+    let (table, after) = rest.split_once(END).expect("the page marks where its table ends");
     let heading = "| flight, allowance | 0.1 % loss | 1 % | 2 % | 5 % | 2 % in runs of 3 |\n|---|---|---|---|---|---|\n";
     let expected = format!("{heading}{}", decisions());
     if std::env::var_os("BRISK_UPDATE").is_some() {

@@ -51,8 +51,8 @@ fn rates_with_cubic(ours: &TcpConfig, seed: u64) -> (f64, f64) {
     (mbit(received(&world, ours), before.0), mbit(received(&world, reference), before.1))
 }
 
-/// The reference flow keeps at least 38 % of the link next to each configuration for general use. Bulk sent
-/// twice (`all`) is not one of these: its figure is printed and not checked.
+/// The reference flow keeps at least 38 % of the link next to each configuration for general use. Bulk that
+/// is sent twice (`all`) is not one of these: its figure is printed and not checked.
 #[test]
 #[ignore = "minutes: cargo test --release -p brisk-sim --test proactive a_cubic_flow -- --ignored --nocapture"]
 fn a_cubic_flow_keeps_its_share() {
@@ -68,7 +68,7 @@ fn a_cubic_flow_keeps_its_share() {
         let mean = |of: fn(&(f64, f64)) -> f64| runs.iter().map(of).sum::<f64>() / runs.len() as f64;
         let (ours, reference) = (mean(|run| run.0), mean(|run| run.1));
         println!("| {name} | {ours:.2} | {reference:.2} | {:.0} % |", 10.0 * reference);
-        assert!(ours + reference <= 10.0, "{name}: more than the link takes");
+        assert!(ours + reference <= 10.0, "{name}: more than the rate of the link");
         assert!(!judged || reference >= 3.8, "{name}: the reference keeps {reference:.2} Mbit/s");
     }
 }
@@ -125,8 +125,8 @@ impl Crowd {
         self.times.iter().sum::<Duration>() / self.times.len().max(1) as u32
     }
 
-    /// Returns the number of short flows that took more than a second. Their SYN-ACK was lost, and the first
-    /// handshake timeout is that long.
+    /// Returns the number of short flows that took more than a second: their SYN-ACK was lost, and the first
+    /// handshake timeout is one second.
     fn late(&self) -> usize {
         self.times.iter().filter(|took| **took > Duration::from_secs(1)).count()
     }
@@ -194,10 +194,11 @@ fn crowd(short: Option<&TcpConfig>, seconds: u64, seed: u64) -> Crowd {
 }
 
 /// Short flows with the planner on a full link: the planner sees the standing queue and adds no redundancy.
-/// So the bulk flows lose only what short flows take without the planner, and the short flows are not slower.
+/// So the bulk flows lose only the rate that short flows use without the planner, and the short flows are not
+/// slower.
 #[test]
 #[ignore = "prints figures: cargo test --release -p brisk-sim --test proactive bulk_loses -- --ignored --nocapture"]
-fn bulk_loses_what_short_flows_add() {
+fn bulk_loses_only_the_rate_of_short_flows() {
     let (runs, seconds) = (32, 10);
     let of = |short: Option<&TcpConfig>| Crowd::of_seeds(1..=runs, short, seconds);
     let (alone, plain) = (of(None), of(Some(&TcpConfig::default())));
@@ -211,7 +212,7 @@ fn bulk_loses_what_short_flows_add() {
         assert!(alone.bulk - planned.bulk.min(alone.bulk) <= added * 11 / 10, "{planned}; alone {alone}");
         assert!(planned.bulk * 100 >= plain.bulk * 99, "{planned}; plain {plain}");
         assert!(planned.mean() <= plain.mean() * 21 / 20, "{planned}; plain {plain}");
-        // The 99th percentile lies where lost SYN-ACKs begin and varies widely, so `late` is compared.
+        // The 99th percentile is where lost SYN-ACKs begin and varies widely, so the test compares `late`.
         assert!(planned.late() * 4 <= plain.late() * 5, "{planned}; plain {plain}");
         assert!(planned.offered <= link * 21 / 20, "{planned}");
     }

@@ -15,7 +15,7 @@ fn without_probes() -> TcpConfig {
     }
 }
 
-/// The arms of the table: name and TCP of both ends.
+/// Variants of the table: name and TCP of both ends.
 fn arms() -> [(&'static str, TcpConfig); 4] {
     [
         ("tcp2012", TcpConfig::of_2012()),
@@ -64,7 +64,7 @@ fn a_lost_tail_of_any_length_ends_in_a_fast_recovery() {
                 assert!(result.timeouts >= 1 && rtts > 3.0, "k = {k}: {result:?}");
             }
             for (rtts, result) in [paper, rack_tlp] {
-                // If no segment of the response arrives, the client may probe for its request too.
+                // If no segment of the response arrives, the client may also send a probe for its request.
                 let probes = 1..=1 + u64::from(k == 10);
                 assert!(result.timeouts == 0 && probes.contains(&result.probes), "k = {k}: {result:?}");
                 assert!(rtts <= timeout.0, "k = {k}: {rtts}");
@@ -75,9 +75,9 @@ fn a_lost_tail_of_any_length_ends_in_a_fast_recovery() {
 
 #[test]
 fn probes_prevent_timeouts_where_losses_come_in_bursts() {
-    // The pattern of Table 4: the same seeds, at 40 ms, where a probe is well before the timeout.
+    // The pattern of Table 4 with the same seeds, at 40 ms, where a probe comes long before the timeout.
     let n = std::env::var("BRISK_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(400u64);
-    println!("{n} transactions each over 40 ms, after:1%,50% on the way down");
+    println!("{n} transactions each over 40 ms, after:1%,50% in the direction down");
     println!(
         "| bytes | arm | timeouts | recoveries | probes | of segments | masked | undone | sent again | mean ms | p99 ms |"
     );

@@ -6,15 +6,15 @@ use brisk_sim::{TransactionResult, TransactionSpec, transaction};
 use brisk_tcp::config::{CorrectiveConfig, FecCode, TcpConfig};
 
 const RTT: f64 = 0.1;
-/// Responses per arm; the 99th percentile is the fifth longest.
+/// Responses per variant; the 99th percentile is the fifth longest.
 const RUNS: u64 = 400;
 
-/// Returns plain TCP whose first flight holds the whole response.
+/// Returns plain TCP with a first flight that holds the whole response.
 fn plain() -> TcpConfig {
     TcpConfig { initial_window: 32, ..TcpConfig::default() }
 }
 
-/// Returns the same with Reed-Solomon parities for up to 32 blocks.
+/// Returns the TCP of [`plain`] with Reed-Solomon parities for up to 32 blocks.
 fn reed_solomon(parities: u8) -> TcpConfig {
     let mut tcp = plain();
     let code = FecCode::ReedSolomon;
@@ -23,7 +23,7 @@ fn reed_solomon(parities: u8) -> TcpConfig {
     tcp
 }
 
-/// A response of 30 kB on an open connection.
+/// Simulates a response of 30 kB on an open connection.
 fn response(tcp: &TcpConfig, loss: &str, seed: u64) -> TransactionResult {
     let link = LinkSpec::parse(&format!("--rtt 100ms --rate 20mbit --loss {loss}")).expect("a link");
     let spec = TransactionSpec {

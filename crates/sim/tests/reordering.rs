@@ -11,7 +11,7 @@ use brisk_tcp::config::{
 
 /// Share of packets that are late, and their delay.
 const LATE: [&str; 2] = ["2%,5ms", "3%,10ms"];
-/// Connections of a cell, each with twenty responses before the measured one.
+/// Connections of a cell. Each carries twenty responses before the measured one.
 const CONNECTIONS: u64 = 24;
 /// Maximum slowdown of a profile in the mean, percent.
 const SLOWER: f64 = 3.0;

@@ -1,5 +1,5 @@
-//! The planner's target with persistent stacks, as in real time: two stacks carry all transactions, a few of
-//! them at a time, so that path memory and allowance pass from one transaction to the next.
+//! The planner's target with persistent stacks, as in real time. Two stacks carry all transactions, a few at
+//! a time, so that path memory and allowance pass from one transaction to the next.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -20,7 +20,7 @@ const WORKERS: u64 = 14;
 /// Transactions of each worker that are not counted: they get the cookie and fill the path memory.
 const WARM: usize = 7;
 
-/// Two ends that know each other; the request may arrive twice.
+/// TCP of two ends that know each other; the request may arrive twice.
 fn all(max_overhead: u32) -> TcpConfig {
     let planned = TcpConfig::planned(max_overhead);
     TcpConfig {

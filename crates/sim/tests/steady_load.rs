@@ -93,7 +93,7 @@ fn load_on(
         };
         world.add_app(client, at, Client::new(plan))
     };
-    // Like a load generator, begin with responses of 30 kB.
+    // Like a load generator, the run begins with responses of 30 kB.
     let every = every.as_micros() as u64;
     for n in 0..WARM as u64 {
         begin(Instant::from_micros(n * 100_000), 30_000.min(bytes));
@@ -157,19 +157,19 @@ fn response_of_100_kb_takes_one_round_trip_on_a_lossy_path() {
     assert!(load.wire <= 1.27, "{}", load.wire);
 }
 
-/// Responses overlap and wait for each other. The stack must not take this for a queue of other flows, which
-/// would make the initial flights smaller.
+/// Responses overlap and wait for each other. The stack must not attribute this to a queue of other flows,
+/// because it would then reduce the initial flights.
 #[test]
 fn responses_take_one_round_trip_up_to_70_percent_of_the_rate() {
     for percent in [40, 55, 63, 70] {
-        // A response takes 1.08 bytes on the wire per byte, at 1.25 MB/s.
+        // A response takes 1.08 bytes on the wire per byte of payload, at 1.25 MB/s.
         let every = Duration::from_secs_f64(30_000.0 * 1.08 / 1.25e6) * 100 / percent;
         let load = loads("--rtt 40ms --rate 10mbit --queue 50kB", &gateway(25), 30_000, every, 400, 1);
         assert!(load.at(0.99) <= 66.0, "{percent} %: {:?}", load.times);
     }
 }
 
-/// 15 MB in ten seconds: the allowance counts one more.
+/// The path carries 15 MB in ten seconds, and the allowance counts one more.
 #[test]
 fn a_busy_path_stays_within_its_allowance() {
     let link = "--rtt 100ms --rate 20mbit --queue 200p --loss 2%";

@@ -30,27 +30,27 @@ fn an_established_connection_takes_one_round_trip() {
 }
 
 #[test]
-fn the_initial_window_of_ten_segments_bounds_what_one_round_trip_carries() {
+fn initial_window_limits_the_data_of_one_round_trip() {
     assert_eq!(run("--rtt 100ms", 14_000, false, 1).completion, ms(200));
     assert_eq!(run("--rtt 100ms", 15_000, false, 1).completion, ms(300));
     assert_eq!(run("--rtt 100ms", 40_000, false, 1).completion, ms(300));
 }
 
 #[test]
-fn a_connection_that_had_earlier_transactions_has_their_window() {
+fn connection_keeps_the_window_of_earlier_transactions() {
     let link = LinkSpec::parse("--rtt 100ms").unwrap();
     let after = |earlier| {
         let spec = TransactionSpec { established: true, earlier, ..TransactionSpec::new(&link, 40_000) };
         transaction(&spec, 1).unwrap()
     };
     assert_eq!((after(0).completion, after(1).completion), (ms(200), ms(100)));
-    // The bytes are those of the last transaction, except for headers that acknowledge the one before.
+    // The bytes are those of the last transaction, and of headers that acknowledge the previous transaction.
     let [first, second] = [after(0), after(1)].map(|result| result.wire_bytes_down);
     assert!(first.abs_diff(second) < 500, "{first} {second}");
 }
 
-/// The volume of a flight limits its delivery rate to that volume per round trip. Pacing at this rate would
-/// spread each response over a third of a round trip.
+/// The volume of a flight limits its measured delivery rate to that volume per round trip. Pacing at this
+/// rate would spread each response over a third of a round trip.
 #[test]
 fn a_kept_connection_answers_as_fast_with_bbr_as_with_cubic() {
     let after = |link: &str, response, congestion| {
@@ -75,8 +75,8 @@ fn a_kept_connection_answers_as_fast_with_bbr_as_with_cubic() {
 
 #[test]
 fn the_rate_adds_the_serialisation_time() {
-    // 5000 bytes of payload in 4 segments with 52 bytes of headers: 5208 bytes at 1 Mbit/s, and before them
-    // the SYN (60), the SYN-ACK (60) and the request (152).
+    // 5000 bytes of payload in 4 segments with 52 bytes of headers are 5208 bytes at 1 Mbit/s. The SYN (60),
+    // the SYN-ACK (60) and the request (152) precede them.
     let result = run("--rtt 200ms --rate 1mbit", 5_000, false, 1);
     let serialised = Duration::from_micros((5_208 + 60 + 60 + 152) * 8);
     let took = result.completion.unwrap() - Duration::from_millis(400);
@@ -102,7 +102,7 @@ fn a_lost_syn_costs_the_initial_timeout() {
 
 #[test]
 fn hole_in_the_middle_takes_one_round_trip_and_a_lost_tail_more() {
-    // Packets down: 1 is the SYN-ACK; the response of ten segments is 2 or 3 to 12.
+    // Packets down: 1 is the SYN-ACK; the response of ten segments begins at 2 or 3 and ends at 12.
     let middle = run("--rtt 100ms --loss down:list:5", 14_000, false, 1);
     let completion = middle.completion.unwrap();
     assert!(completion <= Duration::from_millis(330), "{completion:?}");
@@ -117,7 +117,7 @@ fn a_path_that_loses_everything_never_completes() {
 }
 
 #[test]
-fn large_responses_cross_heavy_loss_and_reordering_intact() {
+fn large_responses_are_intact_after_loss_and_reordering() {
     for seed in 0..20 {
         let link = "--rtt 40ms --rate 20mbit --loss 5% --reorder 2%,5ms --duplicate 1% --jitter 2ms";
         let result = run(link, 200_000, false, seed);

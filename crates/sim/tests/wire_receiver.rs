@@ -9,7 +9,6 @@ use brisk_sim::TransactionSpec;
 use brisk_sim::transaction::{Records, transaction_recorded};
 use brisk_tcp::config::{CorrectiveConfig, FecCode, TcpConfig};
 
-/// Bytes of each response.
 const RESPONSE: u64 = 30_000;
 
 struct Case {
@@ -18,7 +17,7 @@ struct Case {
     blocks: u32,
     parities: u8,
     loss: &'static str,
-    /// Number of runs of bytes that the receiver has to repair.
+    /// Number of runs of bytes that the receiver must repair.
     repairs: usize,
 }
 

@@ -1,7 +1,7 @@
-//! The system calls as functions: which of them block, and for how long.
+//! The system calls as functions: whether they block, and for how long.
 //!
 //! Each function is the Linux call of the same name (section 2 of the manual), with its arguments, results
-//! and error numbers; every error is an [`Errno`]. Times are in milliseconds where the call has them so. A
+//! and error numbers; every error is an [`Errno`]. Times are in milliseconds if those of the call are. A
 //! blocking call waits in the [`World`] that it gets. Descriptors are numbers from
 //! [`FIRST_FD`](crate::FIRST_FD) on; others give `EBADF`.
 
@@ -115,7 +115,7 @@ enum Direction {
     Send,
 }
 
-/// Returns how long a call may wait: zero, SO_RCVTIMEO or SO_SNDTIMEO, or without a limit.
+/// Returns the maximum time that a call may wait: zero, SO_RCVTIMEO or SO_SNDTIMEO; `None` means no limit.
 fn wait_limit(host: &mut Host, fd: i32, flags: i32, direction: Direction) -> Answer<Option<Duration>> {
     let socket = host.socket(fd)?;
     if socket.nonblocking || flags & (libc::MSG_DONTWAIT | libc::MSG_ERRQUEUE) != 0 {
@@ -133,7 +133,7 @@ pub fn receive(world: &impl World, fd: i32, len: usize, flags: i32) -> Answer<Re
     let wants_all = flags & libc::MSG_WAITALL != 0 && flags & (libc::MSG_PEEK | libc::MSG_ERRQUEUE) == 0;
     let low_water = world.call(|host| Ok(host.socket(fd)?.options.receive_low_water))?;
     let target = if wants_all { len } else { low_water.min(len).max(1) };
-    // MSG_PEEK and MSG_ERRQUEUE return the available data and do not wait for more.
+    // MSG_PEEK and MSG_ERRQUEUE return the available data without waiting for more.
     let waits = limit != Some(Duration::ZERO) && flags & (libc::MSG_PEEK | libc::MSG_ERRQUEUE) == 0;
     let mut so_far: Option<Received> = None;
     let received = world.wait(limit, |host| {
@@ -351,7 +351,7 @@ pub fn set_nonblocking(world: &impl World, fd: i32, nonblocking: bool) -> Answer
     })
 }
 
-/// poll(); `foreign` fills in an entry whose descriptor belongs to the kernel.
+/// Calls poll(). `foreign` fills in an entry whose descriptor belongs to the kernel.
 pub fn poll(
     world: &impl World,
     entries: &mut [libc::pollfd],

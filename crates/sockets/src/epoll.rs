@@ -18,8 +18,8 @@ const WITH_EXCLUSIVE: Flags =
         | ET
         | EXCLUSIVE;
 
-/// Counters of what happened at a descriptor. An edge is reported again when a counter grows, even if the
-/// ready events are the same.
+/// Counters of changes at a descriptor. An edge is reported again when a counter grows, even if the ready
+/// events are the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Happened {
     /// Arrivals of data and of connections to accept, which wake readers.
@@ -36,13 +36,12 @@ const READS: Flags = (libc::EPOLLIN | libc::EPOLLRDNORM) as Flags;
 pub(crate) struct Watch {
     pub(crate) events: Flags,
     pub(crate) data: u64,
-    /// Events and counters at the last report: a change of either is an edge.
+    /// Events and counters at the last report. A change of either is an edge.
     pub(crate) reported: Option<(Flags, Happened)>,
     /// EPOLLONESHOT: the event was reported, and the watch is disabled until it is changed.
     pub(crate) spent: bool,
 }
 
-/// The watches of one epoll descriptor.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Epoll {
     pub(crate) watches: BTreeMap<i32, Watch>,
@@ -102,7 +101,6 @@ impl Epoll {
         self.watches.keys().copied()
     }
 
-    /// Removes a closed descriptor.
     pub(crate) fn forget(&mut self, fd: i32) {
         self.watches.remove(&fd);
     }
@@ -146,12 +144,12 @@ mod tests {
         assert_eq!(
             pending_events(&reported(OUT | ET), OUT, at(2, 0)),
             None,
-            "what arrives is nothing to who writes"
+            "an arrival is not reported to a writer"
         );
         assert_eq!(
             pending_events(&reported(OUT | ET), OUT, at(2, 1)),
             Some(OUT),
-            "an error is news to everybody"
+            "an error is reported to every watcher"
         );
     }
 

@@ -1,4 +1,4 @@
-//! Error numbers, and the stack's reasons that they stand for.
+//! Error numbers, and the reasons of the stack to which they correspond.
 
 use brisk_tcp::error::{CloseReason, ConnectError, ListenError};
 
@@ -9,8 +9,8 @@ pub struct Errno(pub i32);
 /// The result of a call.
 pub type Answer<T = i32> = Result<T, Errno>;
 
-/// Returns the error number of a close reason; `None` if the close is no error. `closing`: the connection was
-/// in CLOSE-WAIT.
+/// Returns the error number of a close reason; `None` if the close is not an error. `closing` is true if the
+/// connection was in CLOSE-WAIT.
 pub(crate) fn of_close(reason: CloseReason, closing: bool) -> Option<Errno> {
     let number = match reason {
         CloseReason::Finished => return None,

@@ -1,5 +1,5 @@
-//! The error queue of a socket, which `MSG_ERRQUEUE` reads: time stamps of sent bytes (`SO_TIMESTAMPING`),
-//! completions of `MSG_ZEROCOPY`, and ICMP errors.
+//! The error queue of a socket, which `MSG_ERRQUEUE` reads. It contains time stamps of sent bytes
+//! (`SO_TIMESTAMPING`), completions of `MSG_ZEROCOPY`, and ICMP errors.
 //!
 //! Linux takes three time stamps of the last byte of a write: when it enters the queueing discipline, when it
 //! leaves, and when it is acknowledged. Here the first two are equal.
@@ -15,9 +15,9 @@ const SOFTWARE: u32 = 1 << 4;
 const OPT_ID: u32 = 1 << 7;
 const TX_SCHED: u32 = 1 << 8;
 const TX_ACK: u32 = 1 << 9;
-/// Time stamps are returned without the packet.
+/// Flag: time stamps are returned without the packet.
 const OPT_TSONLY: u32 = 1 << 11;
-/// Keys count from the first unwritten byte and not from the first unacknowledged one.
+/// Flag: keys count from the first unwritten byte instead of the first unacknowledged one.
 const OPT_ID_TCP: u32 = 1 << 16;
 /// All flags that Linux accepts.
 pub(crate) const ALL_FLAGS: u32 = (1 << 19) - 1;
@@ -41,7 +41,6 @@ pub(crate) struct Quoted {
     pub(crate) offender: IpAddr,
     /// Destination of the quoted segment.
     pub(crate) destination: SocketAddr,
-    /// The quoted bytes of the segment.
     pub(crate) segment: Vec<u8>,
 }
 
@@ -50,9 +49,9 @@ pub(crate) struct Quoted {
 pub(crate) struct Entry {
     pub(crate) error: ExtendedError,
     pub(crate) stamp: Option<Duration>,
-    /// True if Linux returns the packet too, for which it sets a flag if the program has no room.
+    /// True if Linux returns the packet too. Linux then sets a flag if the program's buffer has no space.
     pub(crate) has_payload: bool,
-    /// For an ICMP error: its origin.
+    /// The quoted segment of an ICMP error.
     pub(crate) quoted: Option<Box<Quoted>>,
 }
 
@@ -67,14 +66,13 @@ const STAMP_ACK: u32 = 2;
 /// A write whose last byte gets time stamps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Watched {
-    /// Stream offset of its last byte.
+    /// Stream offset of the last byte of the write.
     last: u64,
     key: u32,
     flags: u32,
     sent: bool,
 }
 
-/// Stream offsets of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Offsets {
     pub(crate) acknowledged: u64,
@@ -89,7 +87,7 @@ pub(crate) struct ErrorQueue {
     /// Stream offset of key 0.
     base: u64,
     watched: VecDeque<Watched>,
-    /// Zero-copy writes: the end of each, in order, and the number of the first.
+    /// Zero-copy writes: the end of each, in order.
     zerocopy: VecDeque<u64>,
     first_zerocopy: u32,
     entries: VecDeque<Entry>,
@@ -98,8 +96,8 @@ pub(crate) struct ErrorQueue {
 }
 
 impl ErrorQueue {
-    /// Sets `SO_TIMESTAMPING`. `offsets`: those of the socket's connection, if it has one. Returns false if
-    /// Linux would refuse the flags.
+    /// Sets `SO_TIMESTAMPING`. `offsets` are those of the socket's connection, if it has one. Returns false
+    /// if Linux would refuse the flags.
     pub(crate) fn set_flags(&mut self, flags: u32, offsets: Option<Offsets>) -> bool {
         let without_id = flags & OPT_ID_TCP != 0 && flags & OPT_ID == 0;
         if flags & !ALL_FLAGS != 0 || without_id {
@@ -114,7 +112,6 @@ impl ErrorQueue {
         true
     }
 
-    /// Returns the value of `SO_TIMESTAMPING`.
     pub(crate) fn flags(&self) -> u32 {
         self.flags
     }
@@ -124,7 +121,7 @@ impl ErrorQueue {
         self.flags & (RX_SOFTWARE | SOFTWARE) == RX_SOFTWARE | SOFTWARE
     }
 
-    /// Records a write that extended the stream to `end`. `asked`: flags of its control message, which
+    /// Records a write that extended the stream to `end`. `asked` are the flags of its control message, which
     /// replace those of the socket.
     pub(crate) fn on_write(&mut self, end: u64, asked: Option<u32>, zerocopy: bool) {
         let record = TX_SOFTWARE | TX_SCHED | TX_ACK;
@@ -174,7 +171,7 @@ impl ErrorQueue {
             last.error.data = number;
             return;
         }
-        // The stack copies the bytes, so the completion reports that nothing was saved.
+        // The stack copies the bytes, so the completion reports that a copy was made.
         let error = ExtendedError {
             errno: 0,
             origin: ORIGIN_ZEROCOPY,
@@ -214,14 +211,13 @@ impl ErrorQueue {
         !self.entries.is_empty()
     }
 
-    /// Removes and returns the next entry.
     pub(crate) fn pop(&mut self) -> Option<Entry> {
         self.entries.pop_front()
     }
 }
 
 impl Watched {
-    /// Makes the entry of a time stamp; it has the time only if the program has asked for it.
+    /// Creates the entry of a time stamp. The entry has the time only if the program has requested it.
     fn stamp(&self, which: u32, now: Duration) -> Entry {
         let error = ExtendedError {
             errno: libc::ENOMSG as u32,

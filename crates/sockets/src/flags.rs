@@ -2,7 +2,7 @@
 //!
 //! Blanks, semicolons or commas separate the pairs. A comma may also be part of a value, as in
 //! `fast_open=client,server`: then the text after it has no `=`. The keys are those of packet scripts
-//! (`--set`) and two of this library.
+//! (`--set`) and two more.
 
 use std::path::PathBuf;
 
@@ -35,7 +35,7 @@ impl SoFlags {
                 "sysctls" if value == "off" => flags.sysctl_dir = None,
                 "sysctls" => flags.sysctl_dir = Some(PathBuf::from(value)),
                 "local_ip" => {
-                    let ip = value.parse().map_err(|_| format!("local_ip={value}: no IP address"))?;
+                    let ip = value.parse().map_err(|_| format!("local_ip={value}: not an IP address"))?;
                     flags.local_ip = Some(ip);
                 }
                 _ => {

@@ -24,7 +24,7 @@ use crate::tcp_info;
 
 /// First descriptor of this library; kernels use smaller numbers.
 pub const FIRST_FD: i32 = 1 << 24;
-/// Initial time of the clock: not zero, so that nothing is "long ago" by accident.
+/// Initial time of the clock.
 pub(crate) const START: Instant = Instant::from_millis(1_000_000);
 /// Time of day at clock time zero, seconds since 1970.
 const EPOCH_SECS: u64 = 1_700_000_000;
@@ -33,7 +33,7 @@ const PORTS: RangeInclusive<u16> = 32_768..=60_999;
 /// A full-sized segment over IPv4, and the smallest result of [`window_of`], bytes.
 const SEGMENT: usize = 1460;
 const MIN_WINDOW: usize = 2 * SEGMENT;
-/// After this many packets at one instant the stack is considered to send without end.
+/// Number of packets at one instant above which the stack is considered to send without end.
 const MAX_AT_ONCE: u32 = 100_000;
 
 /// The object behind a descriptor.
@@ -52,13 +52,11 @@ enum Source {
     Given,
 }
 
-/// Properties of a host on a device.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct OnDevice {
     pub(crate) addresses: Vec<IpAddr>,
     /// Maximum size of an IP packet, bytes.
     pub(crate) mtu: u16,
-    /// Granularity of timers.
     pub(crate) granularity: Duration,
     pub(crate) seed: Seed,
 }
@@ -69,18 +67,18 @@ pub struct Host {
     source: Source,
     /// The host's device, if its packets go to one.
     device: Option<OnDevice>,
-    /// Start of the search for a free port.
+    /// Port at which the search for a free port starts.
     next_port: u16,
     /// The settings of the namespace and `--so_flags` at the last [`Host::refresh`].
     pub(crate) settings: Settings,
-    /// SO_RCVBUF of a socket whose program has not set it; the window is a part of it.
+    /// SO_RCVBUF of a socket whose program has not set it. The window is a part of it.
     system_receive_buffer: usize,
     pub(crate) stack: Option<Stack>,
     pub(crate) now: Instant,
-    /// Packets that left, each with its time.
+    /// Sent packets, each with its time.
     out: VecDeque<(Instant, Vec<u8>)>,
     table: BTreeMap<i32, Descriptor>,
-    /// Connections of descriptors that were closed and not reused.
+    /// Connections of descriptors that were closed and are not yet reused.
     closed: BTreeMap<i32, ConnId>,
     /// Error number of the last ICMP error. The stack reports only that a host is unreachable; Linux reports
     /// the reason.
@@ -97,7 +95,6 @@ pub struct Host {
 
 /// Construction, and time.
 impl Host {
-    /// Returns a host without sockets.
     pub(crate) fn new(flags: SoFlags) -> Host {
         Host::with(Source::Namespace(flags), Settings::default())
     }
@@ -208,7 +205,7 @@ impl Host {
 
 /// Packets.
 impl Host {
-    /// Processes a packet that arrives.
+    /// Processes an arriving packet.
     pub fn arrive(&mut self, packet: &[u8], rx: Rx) -> Answer<()> {
         if self.is_below_min_ttl(packet) {
             return Ok(());
@@ -255,7 +252,7 @@ impl Host {
         Ok(())
     }
 
-    /// Returns the next packet that left, with its time.
+    /// Returns the next sent packet, with its time.
     pub(crate) fn next_packet(&mut self) -> Option<(Instant, Vec<u8>)> {
         self.out.pop_front()
     }
@@ -354,7 +351,7 @@ impl Host {
         }
     }
 
-    /// Updates what the sockets record of their connections.
+    /// Updates the sockets' records of their connections.
     fn update_sockets(&mut self) {
         let now = self.now;
         let stamp = Duration::from_micros(self.time_of_day(now));
@@ -435,7 +432,7 @@ impl Host {
         }
     }
 
-    /// bind(): port 0 selects a port that no other socket has.
+    /// Binds a socket. Port 0 selects a port that no other socket has.
     pub(crate) fn bind(&mut self, fd: i32, addr: SocketAddr) -> Answer<()> {
         let foreign = |device: &OnDevice| !device.addresses.contains(&plain(addr).ip());
         if !addr.ip().is_unspecified() && self.device.as_ref().is_some_and(foreign) {
@@ -454,7 +451,6 @@ impl Host {
         Ok(free)
     }
 
-    /// Adds the socket of a connection that was accepted.
     pub(crate) fn add_accepted(&mut self, of: i32, id: ConnId) -> Answer<i32> {
         let ends = self.stack()?.local_addr(id).zip(self.stack()?.remote_addr(id));
         let syn = ends.and_then(|ends| self.syns.take(ends));
@@ -484,7 +480,6 @@ impl Host {
         }
     }
 
-    /// Adds a fresh socket.
     pub(crate) fn new_socket(&mut self, family: Family, nonblocking: bool) -> Answer<i32> {
         self.refresh()?;
         let mut socket = Socket::new(family, &self.settings);
@@ -524,7 +519,6 @@ fn window_of(buffer: usize) -> usize {
     (buffer / 2).saturating_sub(SEGMENT).max(MIN_WINDOW)
 }
 
-/// Returns the payload length of a TCP packet in bytes.
 fn payload_len(packet: &[u8]) -> usize {
     match parse(packet, brisk_wire::ChecksumCheck::Trust) {
         Ok(Packet::Tcp(segment)) => segment.payload.len(),

@@ -1,4 +1,4 @@
-//! Linux's socket calls on top of our stack.
+//! Linux's socket calls on top of brisk's stack.
 //!
 //! This crate has the calls of a Linux TCP socket, from `socket()` to `epoll_wait()` and the error queue,
 //! with Linux's results and error numbers. Three programs use it: packet scripts (`brisk-script`), the

@@ -1,7 +1,7 @@
-//! Linux's socket calls on top of our stack, in real time, on a device; for programs that control a device
-//! under test.
+//! Linux's socket calls on top of brisk's stack, in real time, on a device. Programs that control a device
+//! under test use it.
 //!
-//! The calls are those that packetdrill gets, so both test the same sockets. A call that must wait blocks its
+//! The calls are the same as for packetdrill, so both test the same sockets. A call that must wait blocks its
 //! thread; other threads continue.
 
 use std::net::{IpAddr, SocketAddr};
@@ -31,7 +31,7 @@ pub struct HangUp {
     caller: Caller,
 }
 
-/// A descriptor with the events that poll() is asked for, or returns.
+/// A descriptor with the events that poll() requests or returns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PollEntry {
     /// The descriptor.
@@ -42,8 +42,8 @@ pub struct PollEntry {
 
 impl Sockets {
     /// Starts a stack with the addresses `own` on `device`. `flags` are `key=value` pairs as in `--so_flags`;
-    /// the network namespace gives the other settings. `seed` determines sequence numbers and keys: take it
-    /// from the system's random numbers. Returns the sockets and the future that moves packets. The caller
+    /// the other settings come from the network namespace. `seed` determines sequence numbers and keys: take
+    /// it from the system's random numbers. Returns the sockets and the future that moves packets. The caller
     /// must poll this future; it ends with the error of the device.
     ///
     /// # Errors
@@ -116,7 +116,7 @@ impl Sockets {
             .iter()
             .map(|entry| libc::pollfd { fd: entry.fd, events: entry.events, revents: 0 })
             .collect();
-        // The kernel's descriptors are not valid here.
+        // Descriptors of the kernel are not valid in this call.
         let foreign = &mut |entry: &mut libc::pollfd| entry.revents = libc::POLLNVAL;
         calls::poll(&self.caller, &mut asked, timeout_ms, foreign)?;
         let ready = asked.iter().filter(|entry| entry.revents != 0);

@@ -28,7 +28,6 @@ const TCP_CC_INFO: i32 = 26;
 const TCP_SAVE_SYN: i32 = 27;
 const TCP_SAVED_SYN: i32 = 28;
 const TCP_MD5SIG: i32 = 14;
-/// Minimum of TCP_WINDOW_CLAMP.
 const MIN_CLAMP: i32 = 1152;
 /// Size of `struct tcp_md5sig`.
 const MD5SIG_LEN: usize = 216;
@@ -39,13 +38,12 @@ const TWO_TICKS_US: i32 = 4_001;
 /// `IPV6_MINHOPCOUNT` of linux/in6.h.
 const IPV6_MINHOPCOUNT: i32 = 73;
 const SO_ZEROCOPY: i32 = 60;
-/// `SOF_TIMESTAMPING_BIND_PHC` selects a clock of the network card; there is none here.
+/// `SOF_TIMESTAMPING_BIND_PHC` selects a clock of the network card, which this host lacks.
 const BIND_PHC: u32 = 1 << 15;
 const SO_MEMINFO: i32 = 55;
 const SO_COOKIE: i32 = 57;
 const SO_TIMESTAMPING_NEW: i32 = 65;
 
-/// setsockopt().
 pub(crate) fn set(host: &mut Host, fd: i32, level: i32, name: i32, value: &[u8]) -> Answer<()> {
     let now = host.now;
     let fast_open = level == libc::SOL_TCP && matches!(name, libc::TCP_FASTOPEN | libc::TCP_FASTOPEN_CONNECT);
@@ -82,8 +80,8 @@ fn timeval(value: &[u8]) -> Answer<Option<Duration>> {
     Ok(Some(span).filter(|span| !span.is_zero()))
 }
 
-/// Returns the buffer for a requested size. Linux doubles the size for its own records: the program's share
-/// is half. A negative size requests the maximum.
+/// Returns the buffer for a requested size. Linux doubles the size for its own records, so the program's
+/// share is half. A negative size requests the maximum.
 fn send_buffer(value: i32, most: usize) -> BufferConfig {
     let bytes = (value as u32 as usize).min(most).saturating_mul(2).clamp(4608, 1 << 30);
     BufferConfig { initial: bytes, max: bytes }
@@ -143,7 +141,7 @@ fn set_socket(socket: &mut Socket, stack: &mut Stack, name: i32, value: &[u8]) -
 /// Stores an option of the socket that has no effect here.
 fn keep_socket(socket: &mut Socket, name: i32, value: &[u8]) -> Answer<()> {
     match name {
-        // Linux stores one bit of these.
+        // Linux stores one bit of these options.
         libc::SO_REUSEADDR
         | libc::SO_REUSEPORT
         | libc::SO_DONTROUTE
@@ -169,8 +167,8 @@ fn keep_socket(socket: &mut Socket, name: i32, value: &[u8]) -> Answer<()> {
     Ok(())
 }
 
-/// SO_MAX_PACING_RATE: bytes per second in four or eight bytes; all ones mean no bound. As in Linux, a bound
-/// switches pacing on.
+/// Sets SO_MAX_PACING_RATE: bytes per second in four or eight bytes; all ones mean no limit. As in Linux, a
+/// limit switches pacing on.
 fn set_pacing_rate(socket: &mut Socket, stack: &mut Stack, value: &[u8]) -> Answer<()> {
     let rate = match value.first_chunk::<8>() {
         Some(bytes) => u64::from_ne_bytes(*bytes),

@@ -29,9 +29,9 @@ const KEYS: &[(&str, &str)] = &[
     ),
     ("seed", "seed of the stack's random choices, default 1"),
     ("mtu", "largest IP packet of the device, bytes"),
-    ("fec_mem_total", "bytes that all connections may keep to repair losses from"),
+    ("fec_mem_total", "maximum memory of all connections for the repair of losses, bytes"),
     ("max_super_segment", "largest super-segment, bytes; 0: none"),
-    ("max_connections", "most connections at one time"),
+    ("max_connections", "maximum number of simultaneous connections"),
     ("msl", "maximum segment lifetime; TIME-WAIT lasts twice as long"),
     ("time_wait_resets", "on, off: a reset ends TIME-WAIT"),
     ("granularity", "clock granularity of the driver"),
@@ -49,9 +49,9 @@ const KEYS: &[(&str, &str)] = &[
     ("sack", "on or off"),
     ("dsack", "on or off"),
     ("window_scaling", "on or off"),
-    ("ecn", "off, passive (if the peer asks for it) or on (active opens ask too)"),
+    ("ecn", "off, passive (if the peer requests it) or on (active opens request it too)"),
     ("nodelay", "on or off"),
-    ("delack_max", "longest delay of an acknowledgement; 0: none is delayed"),
+    ("delack_max", "maximum delay of an acknowledgement; 0: no delay"),
     ("pacing", "on or off"),
     ("slow_start_after_idle", "on or off"),
     ("keepalive", "off, or IDLE/INTERVAL/COUNT as in 2s/1s/3"),
@@ -59,7 +59,7 @@ const KEYS: &[(&str, &str)] = &[
     ("syn_retries", "a number"),
     ("share_path", "on or off; on only with congestion=bbr"),
     ("path_start", "off, or the largest initial window in segments"),
-    ("handshake_timers", "off, or how many early retries"),
+    ("handshake_timers", "off, or the number of early retries"),
     (
         "handshake_copies",
         "off, or the time between SYN or SYN-ACK and copy; with :data behind it the SYN's data is copied too",
@@ -76,7 +76,7 @@ const KEYS: &[(&str, &str)] = &[
     ("redundancy_percent", "percent of the bytes sent, or off: no limit beyond that of each mechanism"),
     (
         "fast_open",
-        "off, or what of client, server there is, as in client,server: a client offers the option with every connect and send",
+        "off, client, server, or both as in client,server: a client offers the option with every connect and send",
     ),
     ("fast_open_key", "PRIMARY or PRIMARY,BACKUP, each as four hexadecimal words with dashes"),
     ("fast_open_max_pending", "connections of a listener that their SYN opened; overrides TCP_FASTOPEN"),
@@ -123,28 +123,28 @@ pub struct Settings {
     pub listen: ListenConfig,
     /// Fast Open of active opens that request it.
     pub fast_open_connect: FastOpenConnect,
-    /// Every active open requests Fast Open.
+    /// True if every active open requests Fast Open.
     pub fast_open_always: bool,
     /// Fast Open of listeners that request it.
     pub fast_open_listen: FastOpenListen,
-    /// Every listener requests Fast Open.
+    /// True if every listener requests Fast Open.
     pub fast_open_all_listeners: bool,
-    /// Active opens may use Fast Open: bit 1 of Linux's `tcp_fastopen`.
+    /// True if active opens may use Fast Open: bit 1 of Linux's `tcp_fastopen`.
     pub fast_open_client_allowed: bool,
-    /// Listeners may use Fast Open: bit 2 of Linux's `tcp_fastopen`.
+    /// True if listeners may use Fast Open: bit 2 of Linux's `tcp_fastopen`.
     pub fast_open_server_allowed: bool,
     /// Maximum of unsent bytes in a send buffer: Linux's `tcp_notsent_lowat`.
     pub notsent_lowat: u32,
     /// `profile=linux_suite`: buffers, retries and the restart after idle have the values that test suites
     /// for Linux expect.
     pub linux_suite: bool,
-    /// Linux's behaviour: a SYN with data waits for the program's write and is sent again after a second, a
-    /// listener has no Fast Open limit per client, and nothing is written or shut down before the handshake
-    /// is complete.
+    /// True for Linux's behaviour: a SYN with data waits for the program's write and is sent again after a
+    /// second, a listener has no Fast Open limit per client, and nothing is written or shut down before the
+    /// handshake is complete.
     pub like_linux: bool,
     /// Keepalive of sockets that enable it.
     pub keepalive: KeepaliveConfig,
-    /// `--set backlog` was given; the argument of listen() is ignored.
+    /// True if `--set backlog` was given; the argument of listen() is then ignored.
     pub fixed_backlog: bool,
     /// Seed of the stack's random numbers.
     pub seed: u64,

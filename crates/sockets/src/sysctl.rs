@@ -1,13 +1,12 @@
 //! The settings of the network namespace, as files below `/proc/sys/net/ipv4`.
 //!
-//! Scripts set them by commands; the files show those of the process's own namespace. The stack's default
-//! replaces a file that is missing or cannot be read.
+//! Scripts set them by commands; the files show those of the process's own namespace. If a file is missing or
+//! cannot be read, the stack's default applies.
 
 use std::path::Path;
 
 use crate::settings::Settings;
 
-/// The settings that are read.
 const NAMES: &[&str] = &[
     "ip_default_ttl",
     "tcp_base_mss",
@@ -48,7 +47,7 @@ const NAMES: &[&str] = &[
 ];
 
 /// Reads the settings below `dir` into `settings`. Settings that the stack does not accept (such as another
-/// congestion control) are ignored; a script that needs one fails with an error of its own.
+/// congestion control) are ignored. A script that needs such a setting fails with an error of its own.
 pub(crate) fn read(dir: &Path, settings: &mut Settings) {
     for name in NAMES {
         let Ok(value) = std::fs::read_to_string(dir.join(name)) else { continue };
@@ -71,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sysctl_files_are_taken_over() {
+    fn sysctl_files_are_applied() {
         let dir = std::env::temp_dir().join(format!("brisk-sysctl-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         std::fs::write(dir.join("tcp_timestamps"), "0\n").unwrap();

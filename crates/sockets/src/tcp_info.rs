@@ -112,7 +112,6 @@ fn write_head(fields: &mut Fields, stats: &ConnStats, info: &ConnInfo) {
     fields.u8(failed << 1);
 }
 
-/// Returns `tcpi_options`.
 fn options(stats: &ConnStats, info: &ConnInfo) -> u8 {
     let syn_data = stats.syn_data_taken || stats.syn_ack == Some(SynAckClass::Accepted);
     let options = [

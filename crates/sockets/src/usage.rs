@@ -1,12 +1,11 @@
-//! The busy time of a connection by the event that it waits for, as `TCP_INFO` reports it. It is updated
-//! after every action of the stack, because it cannot change between them.
+//! The busy time of a connection by the event for which it waits, as `TCP_INFO` reports it. It is updated
+//! after every action of the stack, because it cannot change between two actions.
 
 use std::time::Duration;
 
 use brisk_tcp::connection::{ConnInfo, ConnStats, State};
 use brisk_wire::{Ecn, Instant};
 
-/// The event for which a connection waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Waits {
     /// The program: there is nothing to send.
@@ -16,11 +15,11 @@ enum Waits {
     Network,
     /// The peer's window.
     PeerWindow,
-    /// Room in the send buffer: everything is sent and the program had to stop writing.
+    /// Space in the send buffer: everything is sent, and the program had to stop writing.
     SendBuffer,
 }
 
-/// Arrivals with an ECN codepoint, whether both ends agreed on ECN or not.
+/// Arrivals with an ECN codepoint, even if the ends have not agreed on ECN.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Marks {
     pub(crate) ce_packets: u32,
@@ -38,9 +37,8 @@ pub(crate) struct Usage {
     pub(crate) busy: Duration,
     pub(crate) window_limited: Duration,
     pub(crate) buffer_limited: Duration,
-    /// True if a write found the buffer full and nothing was written since.
+    /// True if a write found the buffer full and no later write succeeded.
     pub(crate) refused: bool,
-    /// Time of the last arrival of data.
     pub(crate) last_data: Option<Instant>,
     /// Time of the last arrival of any segment.
     pub(crate) last_segment: Option<Instant>,

@@ -29,7 +29,7 @@ pub(super) unsafe fn bytes<'a>(data: *const c_void, len: usize) -> Answer<&'a [u
 /// `to` is null or points to `len` writable bytes.
 pub(super) unsafe fn put(to: *mut c_void, len: usize, from: &[u8]) {
     if !to.is_null() {
-        // SAFETY: no more than `len` bytes are written, and `from` is a slice of ours.
+        // SAFETY: at most `len` bytes are written, and `from` is a slice of this library.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to.cast(), from.len().min(len)) }
     }
 }
@@ -155,7 +155,6 @@ pub(super) unsafe fn scatter(entries: &[libc::iovec], mut from: &[u8]) {
     }
 }
 
-/// Returns the total length of all entries in bytes.
 pub(super) fn length(entries: &[libc::iovec]) -> usize {
     entries.iter().fold(0, |sum, entry| sum.saturating_add(entry.iov_len))
 }
@@ -165,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_go_both_ways() {
+    fn addresses_survive_a_round_trip() {
         for text in ["192.0.2.1:33000", "[fd3d:fa7b:d17d::1]:8080", "[::ffff:192.0.2.1]:80"] {
             let addr: SocketAddr = text.parse().unwrap();
             assert_eq!(parse_address(&address_bytes(addr)), Ok(addr));

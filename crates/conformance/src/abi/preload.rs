@@ -11,7 +11,6 @@ use brisk_sockets::Answer;
 use brisk_sockets::FIRST_FD;
 use brisk_sockets::calls::{self, SendOptions};
 
-/// Number of bytes that sendfile() moves in one step.
 const STEP: usize = 65_536;
 
 fn answer(answer: Answer<isize>) -> isize {
@@ -54,7 +53,7 @@ pub(super) unsafe extern "C" fn getsockopt(
     }) as c_int
 }
 
-/// sendfile() to a socket of ours, or to a descriptor of the kernel.
+/// Sends a file to a socket of this library or to a descriptor of the kernel, as sendfile().
 ///
 /// # Safety
 /// `offset` is as for the system call.

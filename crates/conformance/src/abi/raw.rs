@@ -21,7 +21,7 @@ pub(super) fn answer(returned: c_long) -> Answer<isize> {
     if returned < 0 { Err(last_errno()) } else { Ok(returned as isize) }
 }
 
-/// close() for a descriptor of the kernel.
+/// Closes a descriptor of the kernel, as close().
 pub(super) fn close(fd: c_int) -> Answer<isize> {
     // SAFETY: closing a descriptor touches no memory; the program asked for it.
     answer(unsafe { libc::syscall(libc::SYS_close, fd) })
@@ -38,8 +38,8 @@ impl Drop for Owned {
 
 /// Writes as many bytes into a pipe as fit without blocking.
 pub(super) fn fill_pipe(pipe: c_int, bytes: &[u8]) -> Answer<isize> {
-    // SAFETY, here and below: the memory is ours, and so are the descriptors but `pipe`. A write() to a pipe
-    // would block until all bytes fit; splice() moves those that fit.
+    // SAFETY, here and below: this function owns the memory, and all descriptors except `pipe`. A write() to
+    // a pipe would block until all bytes fit; splice() moves only those that fit.
     let file =
         Owned(answer(unsafe { libc::memfd_create(c"splice".as_ptr(), libc::MFD_CLOEXEC) }.into())? as c_int);
     answer(unsafe { libc::pwrite(file.0, bytes.as_ptr().cast(), bytes.len(), 0) } as c_long)?;

@@ -1,5 +1,5 @@
 //! The functions of the table: each converts C to values, makes the call, and converts the result back. A
-//! descriptor of the kernel (a pipe, a file) goes to the C library.
+//! call on a descriptor of the kernel (a pipe, a file) goes to the C library.
 //!
 //! Safety of every function here: the pointers are as for the system call of the same name.
 
@@ -26,7 +26,6 @@ type User = *mut c_void;
 const MAX_BYTES: usize = 0x7fff_f000;
 /// The error for a null pointer with a length.
 const FAULT: Errno = Errno(libc::EFAULT);
-/// Number of bytes that splice() moves in one step.
 const SPLICE_STEP: usize = 65_536;
 
 fn is_ours(fd: c_int) -> bool {
@@ -64,7 +63,8 @@ fn run_unit(user: User, call: impl FnOnce(&VirtualWorld) -> Answer<()>) -> c_int
     run(user, |world| call(world).map(|()| 0)) as c_int
 }
 
-/// Passes on the result of a call on a descriptor of the kernel; callers that wait for a pipe check it again.
+/// Returns the result of a call on a descriptor of the kernel. Callers that wait for a pipe check the pipe
+/// again.
 fn of_kernel<T>(user: User, returned: T) -> T {
     let errno = raw::last_errno();
     run(user, |world| world.call(|_| Ok(0)));
@@ -132,8 +132,8 @@ unsafe fn receive(
     Ok(received.count as isize)
 }
 
-/// Receives `len` bytes for memory of the caller. If that memory is `faulty`, data stays in the socket and
-/// the call fails; other results are the same.
+/// Receives `len` bytes for memory of the caller. If that memory is `faulty`, the data stays in the socket
+/// and the call fails; other results do not change.
 fn take(world: &VirtualWorld, fd: c_int, len: usize, flags: c_int, faulty: bool) -> Answer<Received> {
     let flags = if faulty { flags | libc::MSG_PEEK } else { flags };
     let received = calls::receive(world, fd, len.min(MAX_BYTES), flags)?;
@@ -362,7 +362,7 @@ pub(super) unsafe extern "C" fn getsockopt(
     run(user, |world| unsafe { getsockopt_of_ours(world, fd, level, name, value, len) }) as c_int
 }
 
-/// getsockopt() for a descriptor of ours.
+/// Returns an option of a socket of this library, as getsockopt().
 ///
 /// # Safety
 /// As for the system call.
@@ -435,7 +435,8 @@ pub(super) unsafe extern "C" fn netdev_send(user: User, packet: *const c_void, l
     })
 }
 
-/// Without a packet the result is zero bytes: packetdrill would repeat a failed call without end.
+/// Returns a packet. Without one the result is zero bytes, because packetdrill would repeat a failed call
+/// without end.
 pub(super) unsafe extern "C" fn netdev_receive(
     user: User,
     to: *mut c_void,
@@ -526,8 +527,8 @@ pub(super) unsafe extern "C" fn pipe(_: User, fds: *mut c_int) -> c_int {
     unsafe { libc::pipe(fds) }
 }
 
-/// Moves bytes between a socket of ours and a pipe of the kernel. The offsets must be zero or absent: neither
-/// end supports them.
+/// Moves bytes between a socket of this library and a pipe of the kernel. The offsets must be zero or absent:
+/// neither end supports offsets.
 pub(super) unsafe extern "C" fn splice(
     user: User,
     from: c_int,
@@ -553,7 +554,7 @@ pub(super) unsafe extern "C" fn splice(
 }
 
 /// Waits until a pipe of the kernel is ready for `events`, or at its end. Only calls through the table change
-/// that, so the wait is one in this world: a driver whose wait no other thread can end gets an error.
+/// its state, so the wait happens in this world: a driver that no other thread can wake gets an error.
 fn await_pipe(world: &VirtualWorld, fd: c_int, events: i16, flags: c_uint) -> Answer<()> {
     let limit = (flags & libc::SPLICE_F_NONBLOCK != 0).then_some(Duration::ZERO);
     let ready = world.wait(limit, |_| {
@@ -565,7 +566,7 @@ fn await_pipe(world: &VirtualWorld, fd: c_int, events: i16, flags: c_uint) -> An
     ready.ok_or(Errno(libc::EAGAIN))
 }
 
-/// Reads as many bytes as the pipe takes; the rest stays in the socket.
+/// Reads as many bytes as the pipe accepts; the rest stays in the socket.
 fn splice_out(world: &VirtualWorld, from: c_int, to: c_int, len: usize, flags: c_uint) -> Answer<isize> {
     let nonblocking = if flags & libc::SPLICE_F_NONBLOCK != 0 { libc::MSG_DONTWAIT } else { 0 };
     await_pipe(world, to, libc::POLLOUT, flags)?;
@@ -578,7 +579,7 @@ fn splice_out(world: &VirtualWorld, from: c_int, to: c_int, len: usize, flags: c
     Ok(written)
 }
 
-/// Removes only the bytes that the socket takes; the rest stays in the pipe.
+/// Removes only the bytes that the socket accepts; the rest stays in the pipe.
 fn splice_in(world: &VirtualWorld, from: c_int, to: c_int, len: usize, flags: c_uint) -> Answer<isize> {
     await_pipe(world, from, libc::POLLIN, flags)?;
     let bytes = raw::peek_pipe(from, len.min(SPLICE_STEP))?;

@@ -72,7 +72,7 @@ pub(super) struct PacketdrillInterface {
 
 const _: () = assert!(size_of::<PacketdrillInterface>() == 33 * 8, "33 pointers are the ABI");
 
-/// The world of the last table that was filled, for the preloaded symbols, which get no pointer.
+/// The world of the table that was filled last, for the preloaded symbols, which get no pointer.
 static WORLD: AtomicPtr<VirtualWorld> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Returns the world, once packetdrill has loaded the library.
@@ -84,7 +84,7 @@ pub(super) fn world() -> Option<&'static VirtualWorld> {
 
 /// Fills the table. `so_flags` is the value of `--so_flags`, or null.
 ///
-/// Wrong flags end the program with one line: the interface has no way to report them.
+/// Invalid flags end the program with one line, because the interface cannot report them.
 ///
 /// # Safety
 /// `ifc` points to a table, `so_flags` is null or a C string.
@@ -103,7 +103,7 @@ pub(super) unsafe extern "C" fn packetdrill_interface_init(
         eprintln!("brisk-conformance: --so_flags: {error}");
         std::process::exit(1);
     });
-    // Never freed: descriptors are closed after everything else has ended.
+    // Never freed, because descriptors are closed after everything else has ended.
     let world = Box::into_raw(Box::new(VirtualWorld::new(flags)));
     WORLD.store(world, Ordering::Release);
     // SAFETY: the caller's contract; the overwritten table is plain memory of the caller.

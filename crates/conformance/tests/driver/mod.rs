@@ -1,4 +1,5 @@
-//! Calls through the table, with segments of one peer. Sequence numbers count from each side's initial one.
+//! Calls through the table, with segments of one peer. Sequence numbers count from the initial one of each
+//! side.
 
 use std::cell::Cell;
 use std::ffi::{CString, c_void};
@@ -23,7 +24,6 @@ const PEER_ISN: u32 = 5_000_000;
 /// Level, type, data.
 pub(crate) type ControlMessage = (i32, i32, Vec<u8>);
 
-/// A segment of the peer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Segment<'a> {
     pub(crate) seq: u32,
@@ -32,7 +32,6 @@ pub(crate) struct Segment<'a> {
     pub(crate) options: &'a [u8],
 }
 
-/// A segment of the stack.
 #[derive(Clone, Debug)]
 pub(crate) struct Sent {
     /// Microseconds since 1970.
@@ -47,7 +46,6 @@ pub(crate) struct Sent {
     src: SocketAddr,
 }
 
-/// See the module.
 pub(crate) struct Driver {
     slots: [*mut c_void; SLOTS],
     /// The stack's initial sequence number.
@@ -75,7 +73,7 @@ fn library() -> CString {
     let found: Option<PathBuf> =
         dirs.map(|dir| dir.join("libbrisk_conformance.so")).find(|path| path.exists());
     CString::new(
-        found.expect("cargo builds the library beside its tests").into_os_string().into_encoded_bytes(),
+        found.expect("cargo builds the library next to its tests").into_os_string().into_encoded_bytes(),
     )
     .unwrap()
 }
@@ -126,13 +124,13 @@ impl Driver {
 
 /// Packets.
 impl Driver {
-    /// Makes the next segments those of another connection.
+    /// Gives the next segments another connection.
     pub(crate) fn new_peer(&mut self) {
         let old = self.remote.get();
         self.remote.set(SocketAddr::new(old.ip(), old.port() + 1));
     }
 
-    /// Learns the stack's address and numbers from a SYN or SYN-ACK.
+    /// Records the stack's address and numbers from a SYN or SYN-ACK.
     pub(crate) fn follow(&self, sent: &Sent) {
         self.isn.set(sent.raw_seq);
         self.local.set(sent.src);
@@ -145,7 +143,6 @@ impl Driver {
         self.hand_in(&self.packet(segment, payload));
     }
 
-    /// Returns a segment of the peer as an IP packet.
     pub(crate) fn packet(&self, segment: Segment<'_>, payload: &[u8]) -> Vec<u8> {
         let (local, remote) = (self.local.get(), self.remote.get());
         let header = TcpHeader {
@@ -165,8 +162,8 @@ impl Driver {
         bytes
     }
 
-    /// Passes in an ICMP error from a router at 10.1.1.1, of type 3 with this code, about the first bytes of
-    /// the last SYN.
+    /// Passes an ICMP error from a router at 10.1.1.1 to the stack. It has type 3 and this code, and quotes
+    /// the first bytes of the last SYN.
     pub(crate) fn unreachable(&self, code: u8, syn: &Sent) {
         let (IpAddr::V4(local), IpAddr::V4(remote)) = (self.local.get().ip(), self.remote.get().ip()) else {
             panic!("over IPv4")
@@ -230,7 +227,6 @@ impl Driver {
         }
     }
 
-    /// Returns the payload lengths of the next segments.
     pub(crate) fn lengths(&self, count: usize) -> Vec<usize> {
         (0..count).map(|_| self.receive().expect("a segment").payload.len()).collect()
     }
@@ -296,7 +292,6 @@ impl Driver {
         call!(self, 9, (i32, *mut c_void, usize, i32) -> isize, fd, buffer.as_mut_ptr().cast(), len, flags)
     }
 
-    /// Returns count, control messages and flags of recvmsg().
     pub(crate) fn recvmsg(&self, fd: i32, len: usize, flags: i32) -> (isize, Vec<ControlMessage>, i32) {
         let (mut buffer, mut control) = (vec![0u8; len], vec![0u8; 512]);
         let mut vector = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: len };
@@ -334,7 +329,6 @@ impl Driver {
         call!(self, 16, (i32, *const libc::msghdr, i32) -> isize, fd, &header, flags)
     }
 
-    /// Returns the result of a request, or -1.
     pub(crate) fn ioctl(&self, fd: i32, request: u64) -> i32 {
         let mut number = 0i32;
         match call!(self, 18, (i32, u64, *mut i32) -> i32, fd, request, &mut number) {
@@ -377,7 +371,7 @@ impl Driver {
         call!(self, 22, (i32, i32, i32, *const c_void, u32) -> i32, fd, level, name, at, len)
     }
 
-    /// sendto(MSG_FASTOPEN) to port 80 of the peer.
+    /// Calls sendto(MSG_FASTOPEN) to port 80 of the peer.
     pub(crate) fn send_fast(&self, fd: i32, data: &[u8]) -> isize {
         let addr = address("192.0.2.1:80".parse().unwrap());
         let (data, len) = (data.as_ptr().cast(), data.len());

@@ -18,7 +18,7 @@ const OVERHEAD: usize = 64;
 pub(super) struct Handed {
     pub(super) packet: Vec<u8>,
     pub(super) meta: RxMeta,
-    /// How to reach its sender, if this queue's device must be told.
+    /// Route to the sender, if the device of this queue must learn it.
     pub(super) way_back: Option<WayBack>,
 }
 

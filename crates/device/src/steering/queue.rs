@@ -9,7 +9,8 @@ use super::Steering;
 use super::mailbox::{Handed, Mailbox};
 use crate::{Capabilities, Counters, Device, Gathered, RxMeta, SharedSink, TxMeta, WayBack};
 
-/// One queue of a device for one of several stacks. It hands over packets of the other stacks.
+/// One queue of a device for one of several stacks. It hands packets of the other stacks over to their
+/// queues.
 ///
 /// The task of a stack is woken by its own queue and by the mailbox, so the queues may be driven by tasks of
 /// different runtimes.
@@ -38,9 +39,9 @@ impl SteeredDevice {
     /// of them are handed over ([`Counters::handed_over`]).
     ///
     /// # Panics
-    /// If their number differs from that of `steering`.
+    /// If the number of queues differs from that of `steering`.
     pub fn over(mut queues: Vec<Box<dyn Device>>, steering: Steering) -> Vec<SteeredDevice> {
-        assert_eq!(queues.len(), steering.queues(), "as many queues as the steering knows");
+        assert_eq!(queues.len(), steering.queues(), "one queue for each stack of the steering");
         if let Some(first) = queues.first_mut() {
             // If the device cannot spread packets, this type hands them over.
             let _ = first.spread(&steering);
@@ -113,7 +114,7 @@ impl Device for SteeredDevice {
     fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let has_mail = self.taken < self.arrived.len()
             || self.mailboxes.get(self.index).is_some_and(|mailbox| mailbox.poll_mail(cx).is_ready());
-        // The queue is polled in any case, so that it wakes this task too.
+        // Polled even if mail has arrived, so that the queue wakes this task too.
         match self.queue.poll_readable(cx) {
             Poll::Pending if has_mail => Poll::Ready(Ok(())),
             other => other,

@@ -16,7 +16,6 @@ use crate::peer::{End, MSS_1460, Peer};
 const DUT: [&str; 2] = ["192.0.2.2", "2001:db8:1::2"];
 const PEER: [&str; 2] = ["192.0.2.1", "2001:db8:1::1"];
 const LENGTHS: [u8; 2] = [24, 64];
-/// Maximum duration of a test.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// The program under test, which ends with the test.
@@ -38,7 +37,6 @@ pub(crate) struct Bench {
     _program: Program,
 }
 
-/// Runs `test` over IPv4.
 pub(crate) fn over_v4(settings: &[&str], test: impl AsyncFnOnce(Bench) + Send) {
     on_a_cable(0, settings, test);
 }
@@ -52,7 +50,7 @@ pub(crate) fn over_both(settings: &[&str], test: impl AsyncFn(Bench) + Send + Sy
 
 fn on_a_cable(family: usize, settings: &[&str], test: impl AsyncFnOnce(Bench) + Send) {
     if !has_sys_admin() || !has_net_admin() {
-        println!("skipped: a cable in a network namespace needs CAP_SYS_ADMIN and CAP_NET_ADMIN");
+        println!("skipped: a veth pair in a network namespace needs CAP_SYS_ADMIN and CAP_NET_ADMIN");
         return;
     }
     let namespace = Namespace::anonymous().unwrap();
@@ -71,7 +69,7 @@ fn on_a_cable(family: usize, settings: &[&str], test: impl AsyncFnOnce(Bench) + 
             let bench = Bench::new(family, settings).await;
             tokio::time::timeout(LIMIT, test(bench)).await.expect("the test ends in time");
         });
-        // A blocked call of the test must not delay the end.
+        // A blocked call of the test must not delay the exit.
         runtime.shutdown_background();
     };
     namespace.run(run).unwrap();
@@ -89,7 +87,7 @@ fn start(settings: &[&str]) -> (Program, SocketAddr) {
     let mut program = Program(command.stdout(Stdio::piped()).spawn().unwrap());
     let mut line = String::new();
     BufReader::new(program.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    let at = line.trim().strip_prefix("Server listening on ").expect("the line that says so");
+    let at = line.trim().strip_prefix("Server listening on ").expect("a line with the address");
     (program, at.parse().unwrap())
 }
 

@@ -9,7 +9,7 @@ use crate::peer::{ACK, FIN, MSS_1460, PSH, RST};
 fn a_passive_connection_from_its_first_call_to_its_last() {
     over_both(&[], async |mut bench| {
         let (listener, at) = bench.dut.listener(bench.dut_ip(), 1).await;
-        // accept() blocks while other calls are made.
+        // accept() blocks while the test makes other calls.
         let dut = bench.dut.clone();
         let waiting = tokio::spawn(async move { dut.accept(listener).await });
         let own = bench.peer_addr();
@@ -62,7 +62,7 @@ fn an_active_connection_and_data_both_ways() {
 }
 
 #[test]
-fn a_socket_that_does_not_block_is_polled() {
+fn nonblocking_socket_is_polled() {
     over_v4(&[], async |mut bench| {
         let own = bench.peer_addr();
         let fd = bench.dut.socket(own.ip()).await;
@@ -83,7 +83,7 @@ fn a_socket_that_does_not_block_is_polled() {
         let hung_up = libc::POLLIN | libc::POLLRDHUP;
         let started = Instant::now();
         while bench.dut.poll(&[(fd, hung_up)], 1000).await != Ok(vec![(fd, hung_up)]) {
-            assert!(started.elapsed() < Duration::from_secs(20), "the FIN shows itself");
+            assert!(started.elapsed() < Duration::from_secs(20), "the FIN is not reported");
         }
         assert_eq!(bench.dut.set_nonblocking(fd, false).await, Ok(0));
         assert_eq!(bench.dut.recv(fd, 10, 0).await.unwrap(), b"x");
@@ -104,14 +104,14 @@ fn poll_ends_with_its_timeout() {
 }
 
 #[test]
-fn calls_that_linux_refuses_are_refused_with_its_number() {
+fn calls_that_linux_refuses_fail_with_the_same_error() {
     over_v4(&[], async |bench| {
         let dut = &bench.dut;
         assert_eq!(dut.try_socket(libc::AF_UNIX, libc::SOCK_STREAM, 0).await, Err(libc::EAFNOSUPPORT));
         assert_eq!(
             dut.try_socket(libc::AF_INET, libc::SOCK_DGRAM, 0).await,
             Err(libc::ESOCKTNOSUPPORT),
-            "there is no UDP below"
+            "UDP is not supported"
         );
         let (fd, at) = dut.listener("192.0.2.2".parse().unwrap(), 1).await;
         assert_eq!(dut.bind(fd, at).await, Err(libc::EINVAL));
@@ -143,7 +143,7 @@ fn calls_that_linux_refuses_are_refused_with_its_number() {
 }
 
 #[test]
-fn options_travel_as_numbers_times_and_bytes() {
+fn option_values_are_numbers_times_or_bytes() {
     over_v4(&[], async |bench| {
         let fd = bench.dut.socket(bench.dut_ip()).await;
         for name in [libc::TCP_NODELAY, libc::TCP_CORK] {

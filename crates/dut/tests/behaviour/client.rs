@@ -56,7 +56,6 @@ impl Dut {
         Dut { channel: Channel(sender), origin: format!("http://{at}").parse().unwrap() }
     }
 
-    /// Makes a call by name.
     pub(crate) async fn call<Q, R>(&self, name: &str, request: Q) -> Result<R, tonic::Status>
     where
         Q: Message + Default + 'static,
@@ -144,7 +143,6 @@ impl Dut {
         }
     }
 
-    /// Returns `struct tcp_info`.
     pub(crate) async fn info(&self, fd: i32) -> Vec<u8> {
         match self.get(fd, libc::SOL_TCP, libc::TCP_INFO, OptionKind::Bytes).await {
             Ok(OptionValue::Bytes(bytes)) => bytes,

@@ -115,7 +115,7 @@ fn fin_wait_2_ends_with_its_timeout() {
 }
 
 #[test]
-fn closing_a_listener_resets_connections_not_accepted() {
+fn closing_a_listener_resets_unaccepted_connections() {
     over_both(&[], async |mut bench| {
         let (listener, at) = bench.dut.listener(bench.dut_ip(), 5).await;
         let own = bench.peer_addr();
@@ -153,7 +153,7 @@ fn closing_with_unread_data_resets() {
 }
 
 #[test]
-fn lingering_for_no_time_resets_and_for_some_time_waits() {
+fn linger_0_resets_and_a_longer_linger_waits() {
     over_v4(&[], async |mut bench| {
         let (fd, _) = bench.accepted().await;
         bench.dut.set_linger(fd, 0).await;

@@ -1,4 +1,5 @@
-//! The device under test from outside: calls over gRPC on one side, segments on an Ethernet on the other.
+//! The device under test, tested from outside: calls over gRPC on one side, segments on an Ethernet on the
+//! other.
 //!
 //! | module | content |
 //! |---|---|
@@ -9,7 +10,7 @@
 //! | `opening` | handshakes, refusals, backlog, ICMP errors |
 //! | `sending` | retransmission, windows, probes, limits |
 //! | `receiving` | acceptable and unacceptable segments, and the answers |
-//! | `closing` | the end of a connection, orderly or not |
+//! | `closing` | the end of a connection, normal or by a reset |
 //!
 //! The tests need root (network namespaces, packet sockets) and `ip`; without these a test prints `skipped`
 //! and passes.

@@ -7,7 +7,7 @@ use crate::peer::{ACK, End, ISN, MSS_1460, PSH, RST, SYN};
 const EVERYTHING: &[u8] = &[2, 4, 5, 180, 4, 2, 8, 10, 0, 0, 0, 9, 0, 0, 0, 0, 1, 3, 3, 7];
 
 #[test]
-fn the_options_of_a_syn_are_answered_one_for_one() {
+fn each_option_of_a_syn_is_answered() {
     over_both(&[], async |mut bench| {
         let (_, at) = bench.dut.listener(bench.dut_ip(), 5).await;
         let own = bench.peer_addr();
@@ -31,7 +31,7 @@ fn the_window_of_a_handshake_is_not_scaled() {
         bench.dut.connect_to(fd, own).await.unwrap_err();
         let (mut end, syn) = bench.peer.called(own).await;
         assert!(syn.window >= 1460 && syn.option(3).is_some());
-        // The window in a SYN-ACK is not scaled: 500 bytes. The next one is scaled.
+        // The window in a SYN-ACK is not scaled: 500 bytes. The window in the next segment is scaled.
         end.window = 500;
         let mut answer = end.segment(SYN | ACK, &[]);
         answer.options = vec![2, 4, 5, 180, 1, 3, 3, 4];
@@ -69,7 +69,7 @@ fn a_reset_refuses_a_connection_that_is_being_opened() {
 }
 
 #[test]
-fn a_reset_takes_a_half_open_connection_from_its_listener() {
+fn reset_removes_a_half_open_connection() {
     over_v4(&[], async |mut bench| {
         let (listener, at) = bench.dut.listener(bench.dut_ip(), 1).await;
         let mut end = End::new(bench.peer_addr(), at);
@@ -165,7 +165,7 @@ fn icmp_error_does_not_end_an_established_connection() {
 }
 
 #[test]
-fn a_syn_is_repeated_and_a_syn_ack_too() {
+fn syn_and_syn_ack_are_retransmitted() {
     over_v4(&[], async |mut bench| {
         let own = bench.peer_addr();
         let fd = bench.dut.socket(own.ip()).await;

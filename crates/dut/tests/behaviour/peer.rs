@@ -1,4 +1,4 @@
-//! The peer: segments built by the test, on an Ethernet.
+//! The peer: the test builds its segments and sends them on an Ethernet.
 
 use std::future::poll_fn;
 use std::net::{IpAddr, SocketAddr};
@@ -20,12 +20,11 @@ pub(crate) const ACK: u8 = 16;
 pub(crate) const ISN: u32 = 7_000_000;
 /// Maximum time for an immediate answer: the machine may be busy.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
-/// How long the test waits for a segment that must not come.
+/// How long the test waits to check that a segment does not arrive.
 pub(crate) const A_WHILE: Duration = Duration::from_millis(150);
 /// MSS 1460 as the only option: no SACK, time stamps or scaling.
 pub(crate) const MSS_1460: &[u8] = &[2, 4, 5, 180];
 
-/// A segment, in either direction.
 #[derive(Clone, Debug)]
 pub(crate) struct Segment {
     pub(crate) from: SocketAddr,
@@ -36,7 +35,7 @@ pub(crate) struct Segment {
     pub(crate) window: u16,
     pub(crate) options: Vec<u8>,
     pub(crate) payload: Vec<u8>,
-    /// When it was read.
+    /// When the test read the segment.
     pub(crate) at: Instant,
 }
 
@@ -61,7 +60,6 @@ impl Segment {
         self.flags & flags == flags
     }
 
-    /// True for a pure acknowledgement.
     pub(crate) fn is_bare_ack(&self) -> bool {
         self.flags == ACK && self.payload.is_empty()
     }
@@ -107,7 +105,7 @@ impl Segment {
     }
 }
 
-/// A host that only sends what the test passes to it, and answers ARP and neighbour discovery.
+/// A host that sends only the segments of the test, and answers ARP and neighbour discovery.
 pub(crate) struct Peer {
     pub(crate) device: EthernetDevice,
 }
@@ -193,7 +191,8 @@ impl Peer {
         }
     }
 
-    /// Returns the next segment that `wanted` accepts. Skips others, and lists them if none comes.
+    /// Returns the next segment that `wanted` accepts. Skips other segments, and lists them if no such
+    /// segment arrives.
     pub(crate) async fn expect(&mut self, what: &str, wanted: impl Fn(&Segment) -> bool) -> Segment {
         let mut others = Vec::new();
         while let Some(segment) = self.next(SOON).await {
@@ -205,7 +204,7 @@ impl Peer {
         panic!("{what} never came, but these: {others:#?}");
     }
 
-    /// Checks that no such segment comes for a while.
+    /// Checks that no such segment arrives for a while.
     pub(crate) async fn silent(&mut self, what: &str, unwanted: impl Fn(&Segment) -> bool) {
         let until = Instant::now() + A_WHILE;
         while let Some(segment) = self.next(until.saturating_duration_since(Instant::now())).await {
@@ -240,7 +239,6 @@ impl Peer {
         (end, syn)
     }
 
-    /// Answers a SYN.
     pub(crate) fn answer(&mut self, end: &mut End, options: &[u8]) {
         let mut segment = end.segment(SYN | ACK, &[]);
         segment.options = options.to_vec();
@@ -248,7 +246,6 @@ impl Peer {
         end.seq = end.seq.wrapping_add(1);
     }
 
-    /// Sends an ICMP error about `about`.
     pub(crate) fn icmp(&mut self, kind: u8, code: u8, about: &Segment) {
         let quoted = about.bytes();
         let (IpAddr::V4(from), IpAddr::V4(to)) = (about.to.ip(), about.from.ip()) else {

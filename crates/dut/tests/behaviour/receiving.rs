@@ -3,7 +3,7 @@ use std::time::Duration;
 use crate::bench::{over_both, over_v4};
 use crate::peer::{ACK, FIN, PSH, RST, SYN};
 
-/// Returns a time stamp option with this value, and the echo of the device under test's.
+/// Returns a time stamp option with this value and with the echo of the device's time stamp.
 fn time_stamps(value: u32, echo: &[u8]) -> Vec<u8> {
     let mut options = vec![1, 1, 8, 10];
     options.extend(value.to_be_bytes());
@@ -12,7 +12,7 @@ fn time_stamps(value: u32, echo: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn segment_outside_the_window_is_acknowledged_and_not_taken() {
+fn segment_outside_the_window_is_acknowledged_and_dropped() {
     over_v4(&[], async |mut bench| {
         let (fd, end) = bench.accepted().await;
         let window = 1 << 24;
@@ -24,7 +24,8 @@ fn segment_outside_the_window_is_acknowledged_and_not_taken() {
                 bench.peer.put(&outside);
                 let answer = bench.peer.expect("an ACK", |segment| segment.is_bare_ack()).await;
                 assert_eq!((answer.seq, answer.ack), (end.ack, end.seq), "flags {flags}, {ahead} ahead");
-                // One such answer in half a second (RFC 5961 section 7, and Linux's limit for duplicates).
+                // The device sends at most one such answer in half a second (RFC 5961 section 7, and Linux's
+                // limit for duplicates).
                 tokio::time::sleep(Duration::from_millis(550)).await;
             }
         }
@@ -39,7 +40,7 @@ fn segment_outside_the_window_is_acknowledged_and_not_taken() {
 }
 
 #[test]
-fn an_ack_of_what_was_never_sent_is_answered_and_its_data_not_taken() {
+fn ack_of_unsent_data_is_answered_and_its_payload_dropped() {
     over_v4(&[], async |mut bench| {
         let (fd, mut end) = bench.accepted().await;
         for ahead in [1u32, 100_000, 1 << 30] {
@@ -144,7 +145,7 @@ fn a_segment_with_an_older_time_stamp_is_an_old_duplicate() {
 }
 
 #[test]
-fn a_window_update_rides_on_data() {
+fn data_carries_a_window_update() {
     over_v4(&[], async |mut bench| {
         let (fd, mut end) = bench.accepted().await;
         bench.peer.say(&mut end, PSH | ACK, &[1; 1000]);

@@ -5,7 +5,6 @@ use crate::peer::{ACK, End, PSH, RST, Segment};
 
 /// A minimum retransmission timeout that does not interfere on a busy machine.
 const LATE_TIMEOUT: &[&str] = &["rto_var_floor=5s"];
-/// MSS 1460 and SACK.
 const WITH_SACK: &[u8] = &[2, 4, 5, 180, 1, 1, 4, 2];
 
 fn is_data(segment: &Segment) -> bool {
@@ -29,8 +28,8 @@ fn unacknowledged_data_is_retransmitted_at_growing_intervals() {
         let (fd, end) = bench.accepted().await;
         bench.dut.send(fd, b"lost", 0).await.unwrap();
         let gaps = gaps(&mut bench, end.ack, 4).await;
-        // The first may be a tail loss probe. From the timeout on, each interval doubles; the test may read
-        // late.
+        // The first retransmission may be a tail loss probe. From the timeout on, each interval doubles; the
+        // test may read late.
         assert!(gaps[3] >= gaps[1].mul_f64(1.3) && gaps[3] >= Duration::from_millis(500), "{gaps:?}");
     });
 }
@@ -54,7 +53,7 @@ fn an_acknowledged_retransmission_lets_the_rest_follow() {
 }
 
 #[test]
-fn a_closed_window_is_probed_and_an_open_one_used() {
+fn closed_window_is_probed_and_data_follows_its_opening() {
     over_both(&[], async |mut bench| {
         let (fd, mut end) = bench.accepted().await;
         end.window = 0;
@@ -87,7 +86,7 @@ fn a_window_that_shrinks_is_respected() {
         let (fd, mut end) = bench.accepted().await;
         bench.dut.send(fd, &[1; 1460], 0).await.unwrap();
         let first = bench.peer.expect("data", is_data).await;
-        // The window shrinks below the earlier one: all later data must wait.
+        // The window shrinks below its earlier size, so all later data must wait.
         end.take(&first);
         end.window = 0;
         bench.peer.put(&end.segment(ACK, &[]));
@@ -118,7 +117,7 @@ fn user_timeout_ends_a_connection_without_acknowledgements() {
 }
 
 #[test]
-fn the_user_timeout_ends_a_window_that_stays_closed() {
+fn user_timeout_ends_a_connection_with_a_closed_window() {
     over_v4(&[], async |mut bench| {
         let (fd, mut end) = bench.accepted().await;
         bench.dut.set_int(fd, libc::SOL_TCP, libc::TCP_USER_TIMEOUT, 1000).await;
@@ -144,13 +143,13 @@ fn the_tail_of_a_flight_is_probed_before_the_timeout() {
         // Without an acknowledgement, the probe repeats the last segment, not the first.
         let probe = bench.peer.expect("the probe", is_data).await;
         assert_eq!(probe.seq, last);
-        // Its SACK shows that the others are lost.
+        // The SACK of the probe shows that the other segments are lost.
         let mut sack = end.segment(ACK, &[]);
         let sacked_to = last.wrapping_add(1460);
         sack.options =
             [vec![1, 1, 5, 10], last.to_be_bytes().to_vec(), sacked_to.to_be_bytes().to_vec()].concat();
         bench.peer.put(&sack);
-        let again = bench.peer.expect("what was lost", is_data).await;
+        let again = bench.peer.expect("the lost segments", is_data).await;
         assert_eq!(again.seq, end.ack);
     });
 }
@@ -166,7 +165,7 @@ async fn warm_up(bench: &mut Bench, fd: i32, end: &mut End) {
 }
 
 #[test]
-fn loss_shown_by_sack_is_repaired_at_once_and_reordering_is_none() {
+fn loss_shown_by_sack_is_repaired_and_reordering_is_tolerated() {
     over_v4(LATE_TIMEOUT, async |mut bench| {
         let (fd, mut end) = bench.accepted_with(WITH_SACK).await;
         warm_up(&mut bench, fd, &mut end).await;
@@ -186,10 +185,11 @@ fn loss_shown_by_sack_is_repaired_at_once_and_reordering_is_none() {
         end.ack = right;
         bench.peer.put(&end.segment(ACK, &[]));
         bench.dut.send(fd, b"next", 0).await.unwrap();
-        bench.peer.expect("what is new", |segment| segment.payload == b"next").await;
+        bench.peer.expect("the new data", |segment| segment.payload == b"next").await;
         assert_eq!(bench.dut.info(fd).await[1], 0, "TCP_CA_Open");
 
-        // Two segments arrive in the wrong order: first the later one is reported, then both.
+        // Two segments arrive in the wrong order: the SACK first reports the later one, then both are
+        // acknowledged.
         end.ack = end.ack.wrapping_add(4);
         bench.peer.put(&end.segment(ACK, &[]));
         let retransmitted = bench.dut.info(fd).await[100..104].to_vec();
@@ -203,7 +203,7 @@ fn loss_shown_by_sack_is_repaired_at_once_and_reordering_is_none() {
         end.take(&second);
         bench.peer.put(&end.segment(ACK, &[]));
         bench.dut.send(fd, b"last", 0).await.unwrap();
-        bench.peer.expect("what is new", |segment| segment.payload == b"last").await;
+        bench.peer.expect("the new data", |segment| segment.payload == b"last").await;
         let info = bench.dut.info(fd).await;
         assert!(
             info[1] <= 1 && info[100..104].len() == retransmitted.len(),
@@ -213,7 +213,7 @@ fn loss_shown_by_sack_is_repaired_at_once_and_reordering_is_none() {
 }
 
 #[test]
-fn a_retransmission_that_is_lost_is_sent_again() {
+fn lost_retransmission_is_sent_again() {
     over_v4(&[], async |mut bench| {
         let (fd, mut end) = bench.accepted_with(WITH_SACK).await;
         warm_up(&mut bench, fd, &mut end).await;

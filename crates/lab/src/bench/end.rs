@@ -1,8 +1,8 @@
-//! One end of a measurement: a process that serves or asks, with the kernel's TCP or brisk's.
+//! One end of a measurement: a client or server process with the kernel's TCP or brisk's.
 //!
-//! A server prints `ready` and serves until its standard input ends. A client prints `ready`; for every line
-//! with a number of seconds on its standard input it works for that time, and then prints a line of JSON, a
-//! [`Done`].
+//! A server prints `ready` and serves until its standard input ends. A client prints `ready` and reads lines
+//! from its standard input, each with a number of seconds. For each line it works for that time, and then
+//! prints a line of JSON, a [`Done`].
 
 use std::cell::Cell;
 use std::io::{self, BufRead};
@@ -23,23 +23,22 @@ use super::allowed_cores;
 use super::talk::{Head, PATTERN, PIECE, end_with_input, say};
 use crate::side::{Listener, Side, Stream};
 
-/// Limit of unacknowledged Fast Open connections.
 const FAST_OPEN_QUEUE: u16 = 256;
 /// The role of the process.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct End {
     /// The TCP of this end.
     pub tcp: Tcp,
-    /// Use Fast Open.
+    /// True to use Fast Open.
     pub fast_open: bool,
-    /// Serve or ask.
+    /// Server or client.
     pub role: Role,
 }
 
 /// The TCP of an end.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Tcp {
-    /// The kernel's, with this congestion control.
+    /// The kernel's TCP with CUBIC.
     Kernel,
     /// Brisk's.
     Brisk {
@@ -50,7 +49,7 @@ pub enum Tcp {
         /// Mechanisms, in the grammar of `whatif --arms`.
         arm: String,
     },
-    /// smoltcp's, which only serves, in builds with the feature `peers`.
+    /// The TCP of smoltcp, in builds with the feature `peers`; servers only.
     Smoltcp {
         /// The name of a TUN device.
         device: String,
@@ -61,12 +60,12 @@ pub enum Tcp {
     },
 }
 
-/// Serve or ask.
+/// Role of an end.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Role {
-    /// Serve at this address.
+    /// Server at this address.
     Serve(SocketAddr),
-    /// Ask the server at this address.
+    /// Client of the server at this address.
     Ask(SocketAddr, Work),
 }
 
@@ -75,13 +74,14 @@ pub enum Role {
 pub enum Work {
     /// One connection on which the client sends as fast as possible. Unit: a byte.
     Upload,
-    /// The same, and a server with brisk's TCP reads the bytes in their packets. Unit: a byte.
+    /// Like `Upload`, but a server with brisk's TCP reads the bytes in the packets, without a copy. Unit: a
+    /// byte.
     Delivery,
     /// One connection on which the server sends as fast as possible. Unit: a byte.
     Download,
-    /// The same, and a server with brisk's TCP hands over the bytes without a copy. Unit: a byte.
+    /// Like `Download`, but a server with brisk's TCP sends the bytes without a copy. Unit: a byte.
     Handover,
-    /// Connect, request, response, close by the server, repeatedly. Unit: one of these.
+    /// Connect, request, response, close by the server, repeatedly. Unit: one such transaction.
     Transactions {
         /// Bytes of a request, 16 at least.
         request: u32,
@@ -90,11 +90,11 @@ pub enum Work {
         /// Number of simultaneous transactions.
         parallel: usize,
     },
-    /// One byte in each direction on one connection, repeatedly. Unit: one of these.
+    /// One byte in each direction on one connection, repeatedly. Unit: one round trip.
     PingPong,
 }
 
-/// The result of one line.
+/// The result of one line of a client's input.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Done {
     /// Number of units.
@@ -109,13 +109,13 @@ impl End {
     /// Runs until standard input ends.
     ///
     /// # Errors
-    /// The failure of the system, a device or the other end, in words.
+    /// The text of the failure of the system, a device or the other end.
     pub fn run(&self) -> io::Result<()> {
         if let (Tcp::Smoltcp { device, address, sockets }, Role::Serve(at)) = (&self.tcp, &self.role) {
             return serve_on_smoltcp(device, address, *sockets, *at);
         }
-        // One thread per core, and one core unless this process may use more, so that the cost is that of
-        // these cores.
+        // A runtime with one thread, or one thread per core if this process may use several cores, so that
+        // the cost is that of these cores.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let local = LocalSet::new();
         local.block_on(&runtime, async {
@@ -164,7 +164,7 @@ fn serve_on_smoltcp(device: &str, address: &str, sockets: usize, at: SocketAddr)
     super::peer::serve(device, address, sockets, at).map(|never| match never {})
 }
 
-/// The error of a build without the feature `peers`.
+/// Error text of a build without the feature `peers`.
 pub(super) const PEERS_MISSING: &str =
     "this build has no smoltcp; build it with `cargo build --release -p brisk --features peers`";
 
@@ -179,7 +179,7 @@ const CONGESTION: &str = "cubic";
 async fn serve(side: Side, attached: &Option<Attached>, at: SocketAddr, cores: &Cores) -> io::Result<()> {
     let port = attached.as_ref().map_or(at.port(), |attached| attached.service_port(at.port()));
     let local = match attached {
-        // The device's address differs from the stack's.
+        // The device's address is not the stack's.
         Some(Attached::Udp { .. }) => SocketAddr::new(std::net::Ipv6Addr::UNSPECIFIED.into(), port),
         Some(Attached::Native { .. }) | None => SocketAddr::new(at.ip(), port),
     };
@@ -209,21 +209,21 @@ async fn serve(side: Side, attached: &Option<Attached>, at: SocketAddr, cores: &
     }
 }
 
-/// Serves on the current thread.
+/// Accepts connections on the current thread and serves them.
 async fn accept(listener: Listener) -> io::Result<()> {
     loop {
         match listener.accept().await {
             Ok(stream) => drop(tokio::spawn(converse(stream))),
-            // A kernel reports the failure of one connection at its listener.
+            // The kernel reports the failure of a single connection at its listener.
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(error) => return Err(error),
         }
     }
 }
 
-/// Serves one connection as its head requests; the client sees and counts failures.
+/// Serves one connection as its first bytes request. The client detects and counts failures.
 async fn converse(mut stream: Stream) -> io::Result<()> {
-    // A request arrives in one read with its head.
+    // The head of a request arrives in one read together with the request.
     let mut first = [0; 1024];
     let mut have = stream.read(&mut first).await?;
     while have < Head::LEN {
@@ -270,7 +270,7 @@ async fn converse(mut stream: Stream) -> io::Result<()> {
 }
 
 /// Reads to the end of the stream; returns the number of bytes. With `in_place`, brisk's TCP reads them in
-/// their packets, without a copy.
+/// the packets, without a copy.
 async fn receive(stream: &mut Stream, in_place: bool) -> io::Result<u64> {
     let (mut buffer, mut received) = (vec![0; PIECE], 0);
     loop {
@@ -317,7 +317,6 @@ async fn run_client(side: Rc<Side>, to: SocketAddr, work: Work) -> io::Result<()
     Ok(())
 }
 
-/// Client of the bench.
 #[derive(Clone)]
 struct Client {
     side: Rc<Side>,
@@ -336,7 +335,6 @@ impl Client {
         Ok(stream)
     }
 
-    /// Uploads in the way that `head` requests.
     async fn upload(&self, head: Head) -> io::Result<u64> {
         let mut stream = self.begin(head).await?;
         while !self.is_over() {
@@ -346,7 +344,6 @@ impl Client {
         stream.read_u64().await
     }
 
-    /// Downloads in the way that `head` requests.
     async fn download(&self, head: Head) -> io::Result<u64> {
         let mut stream = self.begin(head).await?;
         let (mut buffer, mut received) = (vec![0; PIECE], 0);
@@ -370,7 +367,7 @@ impl Client {
         Ok(rounds)
     }
 
-    /// Runs transactions; returns how many succeeded and how many failed.
+    /// Runs transactions; returns the numbers of successes and of failures.
     async fn transactions(&self, request: u32, response: u32, parallel: usize) -> (u64, u64) {
         let mut bytes = vec![b'x'; (request as usize).max(Head::LEN)];
         bytes[..Head::LEN].copy_from_slice(&Head::Exchange { request, response }.encode());
@@ -414,7 +411,7 @@ mod tests {
 
     /// Both ends with the kernel's TCP, over loopback.
     #[tokio::test]
-    async fn every_work_is_served() {
+    async fn every_kind_of_work_is_served() {
         let local = LocalSet::new();
         local
             .run_until(async {

@@ -1,4 +1,4 @@
-//! The environment of a measurement: two namespaces joined by a veth pair, processes in them on chosen cores,
+//! The environment of a measurement: two namespaces joined by a veth pair, processes in them on given cores,
 //! and their cost.
 
 use std::fs;
@@ -25,13 +25,14 @@ const VETH: &str = "bench0";
 const NEAR: [u8; 4] = [10, 99, 0, 1];
 const FAR: [u8; 4] = [10, 99, 0, 2];
 const BEHIND: [u8; 4] = [10, 98, 0, 0];
-/// Fast Open for clients and for every listener; more ports than the transactions of a run.
+/// Settings of both namespaces: Fast Open for clients and for every listener, and more ports than the
+/// transactions of a run.
 const SYSCTLS: [(&str, &str); 2] = [("tcp_fastopen", "1027"), ("ip_local_port_range", "10000 65000")];
 
 /// Time limit for an end to exit by itself.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Two namespaces: the client is in the first one; the row decides where the server is.
+/// Two namespaces. The client is in the first one; the row determines where the server is.
 #[derive(Debug)]
 pub(super) struct Fixture {
     pub(super) near: Namespace,
@@ -40,7 +41,7 @@ pub(super) struct Fixture {
 }
 
 impl Fixture {
-    /// Creates the namespaces. `cores`: the server's, and the client's if it is another one.
+    /// Creates the namespaces. `cores` are those of the server and, if different, of the client.
     pub(super) fn new(program: PathBuf, topology: Topology, cores: &[usize]) -> Result<Fixture, BenchError> {
         let (near, far) = (Namespace::anonymous()?, Namespace::anonymous()?);
         near.run(|| join(&far))??;
@@ -118,11 +119,11 @@ fn shell(program: &str, words: &[&str]) -> io::Result<()> {
     }
 }
 
-/// Makes this core process the packets of the veth device from any sender, because each host has its own
-/// core.
+/// Makes this core process the packets of the veth device, regardless of the sender, because each host has
+/// its own core.
 fn serve_packets_on(core: usize) -> io::Result<()> {
     let mask = 1u64.checked_shl(core as u32).unwrap_or(0);
-    // The files of a namespace's devices are only in its own sysfs.
+    // Only a namespace's own sysfs has the files of its devices.
     let script =
         format!("mount -t sysfs sysfs /sys && echo {mask:x} > /sys/class/net/{VETH}/queues/rx-0/rps_cpus");
     shell("unshare", &["--mount", "sh", "-c", &script])
@@ -131,7 +132,7 @@ fn serve_packets_on(core: usize) -> io::Result<()> {
 /// Returns the time for which a core has been busy since the system started, with the resolution of the
 /// kernel's ticks.
 pub(super) fn busy(core: usize) -> io::Result<Duration> {
-    let unknown = || io::Error::other("/proc/stat does not say what a core does");
+    let unknown = || io::Error::other("/proc/stat does not report the use of the core");
     let ticks = busy_ticks(&fs::read_to_string("/proc/stat")?, core).ok_or_else(unknown)?;
     Ok(Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64))
 }
@@ -164,10 +165,10 @@ pub(super) struct Process {
 /// Processor time of a process.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Usage {
-    /// In its own code, in the kernel for it, and for packets that the kernel processes at that time;
-    /// nanoseconds.
+    /// Processor time in its own code, in the kernel on its behalf, and for packets that the kernel processes
+    /// while it runs; nanoseconds.
     pub(super) total: u64,
-    /// In its own code, seconds, with the resolution of the kernel's ticks.
+    /// Processor time in its own code, seconds, with the resolution of the kernel's ticks.
     pub(super) user: f64,
 }
 
@@ -196,7 +197,7 @@ impl Process {
     fn hear(&mut self) -> Result<String, BenchError> {
         let mut line = String::new();
         match self.said.read_line(&mut line)? {
-            0 => Err(BenchError::End("ended early; it says why above".to_owned())),
+            0 => Err(BenchError::End("ended early; see its message above".to_owned())),
             _ => Ok(line),
         }
     }
@@ -207,7 +208,7 @@ impl Process {
         for task in fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
             let task = task?.path();
             let of = |file: &str| fs::read_to_string(task.join(file));
-            let unknown = || io::Error::other("/proc does not say what a process costs");
+            let unknown = || io::Error::other("/proc does not report the processor time of a process");
             let total = of("schedstat")?.split_whitespace().next().and_then(|word| word.parse::<u64>().ok());
             let user = user_ticks(&of("stat")?)
                 .map(|ticks| ticks as f64 / rustix::param::clock_ticks_per_second() as f64);
@@ -220,13 +221,13 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It ends by itself with its standard input, so that it can write the results of its end (a profile).
+        // The process ends with its standard input, so that it can write the results of its end (a profile).
         drop(self.child.stdin.take());
         let until = Instant::now() + PATIENCE;
         while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < until {
             thread::sleep(Duration::from_millis(1));
         }
-        // It may have ended already.
+        // The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,5 +1,5 @@
-//! Cost of TCP: processor time of both ends for the same work, with the kernel's TCP and with brisk's, in
-//! turns.
+//! Cost of TCP: processor time of both ends for the same work. The measurements of the kernel's TCP and of
+//! brisk's alternate.
 //!
 //! Each measurement has two processes, a client and a server, on one core (or on one each). Both ends count,
 //! because one end may save work that the other must do. The kernel's packet work is charged to the running
@@ -42,7 +42,7 @@ const WARM: f64 = 0.3;
 /// The measurements to run.
 #[derive(Clone, Debug)]
 pub struct Bench {
-    /// The program, of which `bench --end` runs an end.
+    /// Path of this program, which `run` starts as `bench --end` for each end.
     pub program: PathBuf,
     /// The rows.
     pub rows: Vec<Row>,
@@ -50,7 +50,7 @@ pub struct Bench {
     pub rounds: usize,
     /// Duration of each measurement, seconds.
     pub seconds: f64,
-    /// 1: both ends on one core; 2: one core each.
+    /// 1 to run both ends on one core, 2 for one core each.
     pub cores: usize,
 }
 
@@ -66,7 +66,7 @@ pub enum BenchError {
     /// An end failed.
     #[error("one end of the measurement {0}")]
     End(String),
-    /// The process may not use as many cores.
+    /// More cores were requested than the process may use.
     #[error("--cores {asked}: this process may use {allowed}")]
     Cores {
         /// The requested number.
@@ -81,11 +81,12 @@ pub enum BenchError {
 pub struct Cost {
     /// Units of work per second.
     pub per_second: f64,
-    /// Processor time of both ends per unit, ns; in rows whose client is another host, of the server's core.
+    /// Processor time of both ends per unit, ns. If the client is on another host: busy time of the server's
+    /// core per unit.
     pub both: f64,
     /// Processor time of the server per unit, ns.
     pub server: f64,
-    /// Processor time of the server in its own code per unit, ns, with the resolution of the kernel's ticks.
+    /// User-mode processor time of the server per unit, ns, with the resolution of the kernel's ticks.
     pub server_user: f64,
     /// Processor time of both ends / cores / time: 1 if no end waited.
     pub busy: f64,
@@ -94,7 +95,7 @@ pub struct Cost {
 }
 
 impl Bench {
-    /// Measures all rows, until `stop` is set; calls `look` after each.
+    /// Measures all rows, until `stop` is set; calls `look` with the report of each row.
     ///
     /// # Errors
     /// [`BenchError`] if the system refuses.

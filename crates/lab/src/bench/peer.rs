@@ -1,13 +1,13 @@
-//! A server on [smoltcp](https://docs.rs/smoltcp), on a TUN device like brisk's, for the same clients.
+//! A server on [smoltcp](https://docs.rs/smoltcp), on a TUN device like brisk's server, for the same clients.
 //!
-//! One thread polls in turn arriving packets, conversations and outgoing packets, and then sleeps until the
+//! One thread polls arriving packets, conversations and outgoing packets in turn, and then sleeps until the
 //! device is readable or a timer of smoltcp expires. The device is from `brisk-packet-io`, with packets of up
-//! to 64 kB in both directions. smoltcp's segments fit an MTU of 1,500 bytes; if it combines several into one
-//! packet, it gives the kernel that length (its feature `segmentation-offload`). With both TCPs the kernel
-//! verifies and completes checksums.
+//! to 64 kB in both directions. smoltcp's segments fit an MTU of 1,500 bytes. If it combines several segments
+//! into one packet, it tells the kernel their length (its feature `segmentation-offload`). With both TCPs the
+//! kernel verifies and completes checksums.
 //!
-//! A socket listens again as soon as its connection is in TIME-WAIT: smoltcp searches connections one after
-//! the other, and those of ten seconds would take all of its time.
+//! A socket listens again as soon as its connection is in TIME-WAIT. smoltcp searches connections one after
+//! the other, and keeping those of the last ten seconds would take all of its time.
 
 use std::convert::Infallible;
 use std::io;
@@ -30,8 +30,8 @@ use super::talk::{Head, PATTERN, PIECE, end_with_input, say};
 
 /// The MTU of brisk's TUN device.
 const MTU: usize = 1500;
-/// Buffer of each socket in each direction. Bulk is fastest with this size; transactions use only its
-/// beginning.
+/// Buffer of each socket in each direction. Bulk is fastest with this size; transactions use only the
+/// beginning of the buffer.
 const BUFFER: usize = 256 << 10;
 
 /// Serves until standard input ends, with `sockets` simultaneous connections.
@@ -99,8 +99,8 @@ impl Carrier {
         }
     }
 
-    /// Reads the next valid packet and returns its place. It is read in one piece with the kernel's metadata,
-    /// as with brisk.
+    /// Reads the next valid packet and returns its range in the buffer. The packet is read in one piece with
+    /// the kernel's metadata, as by brisk's server.
     fn read(&mut self) -> Option<Range<usize>> {
         loop {
             match self.tun.recv_in_place(&mut self.arrived) {
@@ -147,7 +147,6 @@ impl Device for Carrier {
     }
 }
 
-/// A packet that was read.
 struct Arrived<'a>(&'a [u8]);
 
 impl RxToken for Arrived<'_> {
@@ -166,14 +165,14 @@ struct Leaving<'a> {
 
 impl TxToken for Leaving<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, fill: F) -> R {
-        // All of it is overwritten, so the old content may stay.
+        // The caller overwrites all bytes, so the old content may stay.
         self.bytes.resize(len.max(self.bytes.len()), 0);
         let (packet, _) = self.bytes.split_at_mut(len);
         let result = fill(packet);
         let segment_size = self.meta.segmentation_offload_size.map(|size| size.get());
         match self.tun.send(packet, TxMeta { segment_size, partial_checksum: true, twice: false }) {
             Ok(()) => {}
-            // The packet is lost, and TCP repairs that.
+            // The packet is lost, and TCP retransmits it.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => *self.failed = Some(error),
         }
@@ -185,21 +184,20 @@ impl TxToken for Leaving<'_> {
     }
 }
 
-/// A socket with the request of its client.
+/// A socket, and the request of its client.
 struct Conversation {
     handle: SocketHandle,
     port: u16,
     step: Step,
 }
 
-/// Next step of a conversation.
 #[derive(Clone, Copy)]
 enum Step {
     /// Reads the head.
     Begin,
     /// Counts the bytes that it reads.
     Count(u64),
-    /// Writes for ever.
+    /// Writes without end.
     Pour,
     /// Reads `left` bytes, then answers.
     Ask { left: usize, answer: usize },
@@ -287,7 +285,7 @@ impl Step {
     }
 }
 
-/// True if the client has closed its side and everything is read.
+/// True if the client has closed its side and all data was read.
 fn is_over(socket: &Socket<'_>) -> bool {
     socket.state() == State::CloseWait && socket.recv_queue() == 0
 }

@@ -13,7 +13,7 @@ use crate::statistics::Sample;
 pub struct BenchReport {
     /// Number of measurements of each row.
     pub rounds: usize,
-    /// Duration of each, seconds.
+    /// Duration of each measurement, seconds.
     pub seconds: f64,
     /// Cores for both ends together.
     pub cores: usize,
@@ -24,7 +24,7 @@ pub struct BenchReport {
 /// The result of one row.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct RowReport {
-    /// Its name.
+    /// Name of the row.
     pub name: &'static str,
     /// The transfers in words.
     pub what: &'static str,
@@ -38,14 +38,14 @@ pub struct RowReport {
     pub ratio_of: &'static str,
     /// Ratio of the processor times of both ends.
     pub cpu: Spread,
-    /// Value of `cpu` if the server's own code took no time, only the path through the device and the other
-    /// end. For rows that compare a server in user space with the kernel.
+    /// Value of `cpu` if the server's own code took no time, so that only the path through the device and the
+    /// other end count. Present in rows that compare a server in user space with the kernel.
     pub limit: Option<f64>,
-    /// Ratio of the units per second, in the opposite direction: the same comparison in wall-clock time.
+    /// Ratio of the units per second, in the opposite direction: the comparison in wall-clock time.
     pub time: Spread,
-    /// The ratio that the goal is about.
+    /// The ratio to which the goal applies.
     pub goal_of: &'static str,
-    /// Goal of that ratio: a minimum, or for `candidate/baseline` a maximum.
+    /// Goal for that ratio: a minimum, or a maximum for `candidate/baseline`.
     pub goal: Option<f64>,
     /// True if the median meets the goal.
     pub met: Option<bool>,
@@ -94,7 +94,7 @@ impl SetupReport {
 }
 
 impl RowReport {
-    /// Computes the report; `rounds` has a measurement of the baseline and one of the candidate each.
+    /// Computes the report. Each round has a measurement of the baseline and one of the candidate.
     pub(super) fn new(row: &Row, rounds: Vec<(Cost, Cost)>) -> RowReport {
         let upside_down = matches!(row.goal, Goal::AtMost(_));
         let turned = |ratio: f64| if upside_down { 1.0 / ratio } else { ratio };
@@ -134,7 +134,7 @@ impl RowReport {
         }
     }
 
-    /// Converts a cost in ns per unit to a usual unit: ms per GB, us per transaction.
+    /// Converts a cost in ns per unit to a common unit: ms per GB, us per transaction.
     fn cost(&self, nanoseconds: f64) -> String {
         match self.unit {
             "byte" => format!("{:.0} ms/GB", nanoseconds * 1e3),
@@ -184,7 +184,7 @@ impl BenchReport {
             self.rows.iter().map(|row| row.baseline.median.failed + row.candidate.median.failed).sum();
         let BenchReport { rounds, seconds, cores, .. } = self;
         let mut text = format!(
-            "{rounds} rounds of {seconds} s in turns, both ends on {cores} core{}\n{table}\n\
+            "{rounds} alternating rounds of {seconds} s, both ends on {cores} core{}\n{table}\n\
              CPU: of both ends; server: of the measured side's server, its own: in its own code; \
              limit: the ratio\nif that took no time; time: the ratio by the clock on the wall; in rows with routed in their name \
              CPU is what the server's core does\n",
@@ -212,12 +212,12 @@ mod tests {
     }
 
     #[test]
-    fn the_ratio_is_that_of_rounds_and_not_of_medians() {
+    fn ratio_is_the_median_of_the_ratios_of_rounds() {
         let row = report("rr64", &[(100.0, 50.0), (300.0, 150.0), (200.0, 80.0)]);
         assert_eq!((row.cpu.median, row.cpu.min, row.cpu.max), (2.0, 2.0, 2.5));
         assert_eq!((row.goal, row.met), (Some(1.6), Some(true)));
         assert_eq!(row.time.median, row.cpu.median);
-        // 1 ns of each is the server's own.
+        // In each measurement the server's own code takes 1 ns.
         assert_eq!(row.limit, Some(100.0 / 49.0));
         assert_eq!(row.baseline.median.both, 200.0);
     }

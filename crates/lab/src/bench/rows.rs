@@ -6,29 +6,26 @@ use super::end::{End, PEERS_MISSING, Role, Tcp, Work};
 
 /// Address of the kernel at the near end of the veth pair, as a `udp:` device.
 const NEAR_UDP: &str = "udp:10.99.0.1:0";
-/// The kernel's server, or brisk's over UDP, at the far end.
+/// Address of the server at the far end: the kernel's, or brisk's over UDP.
 const FAR: ([u8; 4], u16) = ([10, 99, 0, 2], 7000);
 /// The interface of [`FAR`], for brisk's server on that address.
 const OWN: &str = "packet:bench0";
 const XDP: &str = "xdp:bench0";
-/// Brisk's server behind a TUN device of the near namespace.
+/// Address of brisk's server behind a TUN device of the near namespace.
 const TUN: ([u8; 4], u16) = ([10, 98, 0, 2], 7000);
-/// That device, and the address of its server with the network.
 const TUN_DEVICE: &str = "bench1";
 const TUN_ADDRESS: &str = "10.98.0.2/24";
 /// Two setups for the same work, and the goal of their ratio.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// Its name on the command line.
+    /// Name of the row on the command line.
     pub name: &'static str,
     /// The transfers in words.
     pub what: &'static str,
     pub(super) work: Work,
-    /// Path between the hosts.
     pub(super) topology: Topology,
     /// The setup that the candidate is compared with.
     pub(super) baseline: Setup,
-    /// The setup under test.
     pub(super) candidate: Setup,
     /// The goal.
     pub goal: Goal,
@@ -37,34 +34,34 @@ pub struct Row {
 /// Path between client and server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Topology {
-    /// Packets of up to 64 kB cross the veth pair whole, as inside a host.
+    /// Packets of up to 64 kB cross the veth pair whole, as within a host.
     Whole,
-    /// Packets of up to 256 kB cross it whole, if its interfaces are configured for them.
+    /// Packets of up to 256 kB cross the veth pair whole, if its interfaces are configured for them.
     Big,
-    /// Packets of 1,500 bytes cross it; the kernel's software cuts and joins them at both ends.
+    /// Packets of 1,500 bytes cross the veth pair; the kernel cuts and joins them in software at both ends.
     Packets,
     /// The client is a separate host on another core. All work of the server's core counts: its host receives
-    /// the packets from the veth pair and forwards those for others.
+    /// the packets from the veth pair and forwards packets to other hosts.
     Routed,
 }
 
 /// Goal of a ratio of processor times.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Goal {
-    /// Baseline / candidate at least this.
+    /// Minimum of baseline / candidate.
     AtLeast(f64),
-    /// Candidate / baseline at most this.
+    /// Maximum of candidate / baseline.
     AtMost(f64),
-    /// Units per second of the candidate / of the baseline at least this.
+    /// Minimum of the units per second of the candidate / of the baseline.
     Faster(f64),
-    /// None: for the record.
+    /// No goal: the row only records the ratio.
     None,
 }
 
 /// The TCP at both ends, and the path below it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Setup {
-    /// The kernel's at both ends of the veth pair.
+    /// The kernel's TCP at both ends of the veth pair.
     Kernel {
         /// With Fast Open.
         fast_open: bool,
@@ -90,7 +87,7 @@ pub(super) enum Setup {
     },
     /// The kernel's client, and a server on smoltcp on a TUN device in the same namespace.
     Smoltcp,
-    /// Brisk's at both ends, in UDP over the veth pair, with these mechanisms.
+    /// Brisk's TCP at both ends, in UDP over the veth pair, with these mechanisms.
     Udp(&'static str),
     /// This number of kernel clients, each on a core, and as many kernel servers on the same cores, each for
     /// one client: no packet crosses between the cores.
@@ -190,7 +187,7 @@ fn tun() -> Tcp {
     ours(&format!("tun:{TUN_DEVICE}"), &[TUN_ADDRESS], "tcp")
 }
 
-/// A socket of smoltcp serves one connection, so each busy one needs another that listens.
+/// A socket of smoltcp serves one connection, so each busy socket needs another one that listens.
 fn smoltcp(work: Work) -> Tcp {
     let parallel = if let Work::Transactions { parallel, .. } = work { parallel } else { 1 };
     let (device, address) = (TUN_DEVICE.to_owned(), TUN_ADDRESS.to_owned());
@@ -212,7 +209,7 @@ const UDP: Setup = Setup::Udp("tcp");
 const RR1: Work = transactions(1);
 const RR64: Work = transactions(64);
 
-/// Returns a row of the table between two ends of one host.
+/// Returns a row of the table with both ends on one host.
 fn row(
     name: &'static str,
     what: &'static str,
@@ -247,9 +244,9 @@ fn of_brisk_servers() -> Vec<Row> {
     let own_fast = [FAST, Setup::Own { fast_open: true }];
     vec![
         row("receive", "bulk into the stack", Work::Upload, tun, AtLeast(1.15)),
-        row("receive-bytes", "receive, ours in its packets", Work::Delivery, tun, None),
+        row("receive-bytes", "receive, brisk without a copy", Work::Delivery, tun, None),
         row("send", "bulk out of the stack", Work::Download, tun, AtLeast(1.2)),
-        row("send-bytes", "send, ours from where it lies", Work::Handover, tun, None),
+        row("send-bytes", "send, brisk without a copy", Work::Handover, tun, None),
         row("rr1", "100 B, 5 kB, one at a time", RR1, tun, AtLeast(1.35)),
         row("rr1-tfo", "the same, Fast Open", RR1, fast, AtLeast(1.3)),
         row("rr64", "100 B, 5 kB, 64 at a time", RR64, tun, AtLeast(1.6)),
@@ -262,7 +259,6 @@ fn of_brisk_servers() -> Vec<Row> {
     ]
 }
 
-/// Returns the rows with a path between hosts.
 fn between_hosts() -> Vec<Row> {
     use Goal::{AtLeast, None};
     let packets = |row| Row { topology: Topology::Packets, ..row };
@@ -327,7 +323,7 @@ mod tests {
     use brisk_runtime::profile::Profile;
 
     #[test]
-    fn rows_have_names_of_their_own_and_arms_that_exist() {
+    fn row_names_are_unique_and_arms_exist() {
         let rows = rows();
         let names: std::collections::HashSet<_> = rows.iter().map(|row| row.name).collect();
         assert_eq!(names.len(), rows.len());
@@ -341,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_peers_are_offered_where_they_are_built_in() {
+    fn rows_of_peers_are_listed_in_builds_with_peers() {
         let offered = rows().iter().any(|row| row.name == "smoltcp-rr1");
         assert_eq!(offered, cfg!(feature = "peers"));
         assert_eq!(missing("smoltcp-rr1").is_some(), !offered);

@@ -6,7 +6,7 @@ use std::io::{self, Read, Write};
 pub(super) const PIECE: usize = 256 << 10;
 pub(super) static PATTERN: [u8; PIECE] = [b'x'; PIECE];
 
-/// The first bytes of a connection: the client's request.
+/// The first bytes of a connection, with the client's request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Head {
     Upload,
@@ -53,8 +53,8 @@ impl Head {
     }
 }
 
-/// Ends the process when its standard input ends. The process that started it holds the other end, so both
-/// end together.
+/// Ends the process when its standard input ends. The process that started it holds the other end of the
+/// pipe, so both processes end together.
 pub(super) fn end_with_input() {
     std::thread::spawn(|| {
         let _ = io::stdin().read_to_end(&mut Vec::new());
@@ -62,7 +62,7 @@ pub(super) fn end_with_input() {
     });
 }
 
-/// Writes a line to standard output at once.
+/// Writes a line to standard output and flushes it.
 pub(super) fn say(line: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     writeln!(out, "{line}")?;

@@ -1,4 +1,5 @@
-//! Chromium through chromedriver's plain HTTP interface (W3C WebDriver): start, load, measure, photograph.
+//! Chromium through chromedriver's plain HTTP interface (W3C WebDriver): starts it, loads pages, measures,
+//! takes screenshots.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -18,12 +19,13 @@ use tokio::net::TcpStream;
 
 use super::BrowseError;
 
-/// Time limit for chromedriver to listen, and for each of its answers except a page load.
+/// Time limit until chromedriver listens, and for each of its answers except page loads.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Size of the window, CSS pixels.
 const WINDOW: &str = "1280,900";
 
-/// The flags of every browser. Without the disabled features at the end, `http://` is tried as https first.
+/// Flags of every browser. Without the disabled features at the end, the browser tries https first for
+/// `http://`.
 const FLAGS: [&str; 10] = [
     "--headless",
     "--no-sandbox",
@@ -37,12 +39,11 @@ const FLAGS: [&str; 10] = [
     "--disable-features=HttpsUpgrades,HttpsFirstBalancedModeAutoEnable",
 ];
 
-/// Script that returns the browser's measurements of a load: page-load time, first contentful paint, ms; 0 if
-/// there was none.
+/// Script that returns the browser's measurements of a load: page-load time and first contentful paint, ms; 0
+/// if there was no paint.
 const MEASURE: &str = "const t=performance.timing,p=performance.getEntriesByName('first-contentful-paint')[0];\
 return [t.loadEventEnd?t.loadEventEnd-t.navigationStart:0,p?p.startTime:0]";
 
-/// A running chromedriver.
 #[derive(Debug)]
 pub(super) struct Driver {
     child: Child,
@@ -56,7 +57,7 @@ pub(super) struct Driver {
 pub(super) struct Timing {
     /// `loadEventEnd - navigationStart`.
     pub(super) load: f64,
-    /// First contentful paint; none if nothing was painted.
+    /// First contentful paint; `None` if nothing was painted.
     pub(super) paint: Option<f64>,
 }
 
@@ -93,7 +94,7 @@ impl Driver {
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        Err(BrowseError::Driver("chromedriver did not begin to listen".to_owned()))
+        Err(BrowseError::Driver("chromedriver does not listen".to_owned()))
     }
 
     /// Starts a browser that resolves hosts by `rules`.
@@ -127,7 +128,7 @@ impl Driver {
         self.call(Method::POST, &path("timeouts"), Some(limit), PATIENCE).await?;
         self.call(Method::POST, &path("url"), Some(json!({"url": url})), within + PATIENCE).await?;
         let script = json!({"script": MEASURE, "args": []});
-        // chromedriver answers when the document is complete; the load event may still run.
+        // chromedriver answers when the document is complete; handlers of the load event may still run.
         for _ in 0..40 {
             let value =
                 self.call(Method::POST, &path("execute/sync"), Some(script.clone()), PATIENCE).await?;
@@ -140,7 +141,7 @@ impl Driver {
         Err(BrowseError::Driver("the page has no load event".to_owned()))
     }
 
-    /// Returns the window as PNG.
+    /// Returns a screenshot of the window as PNG.
     pub(super) async fn photograph(&self, session: &Session) -> Result<Vec<u8>, BrowseError> {
         let path = format!("/session/{}/screenshot", session.id);
         let value = self.call(Method::GET, &path, None, PATIENCE).await?;
@@ -151,7 +152,7 @@ impl Driver {
     /// Ends a browser and deletes its profile.
     pub(super) async fn close(&self, session: Session) {
         let path = format!("/session/{}", session.id);
-        // It may have ended already; Drop ends the rest.
+        // The browser may have ended already. `drop` ends remaining processes.
         let _ = self.call(Method::DELETE, &path, None, PATIENCE).await;
         let _ = std::fs::remove_dir_all(&session.profile);
     }
@@ -201,7 +202,7 @@ impl Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        // Ends the remaining processes; a browser ends after its driver.
+        // Ends the remaining processes. A browser ends after its driver.
         if let Some(group) = i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw) {
             let _ = rustix::process::kill_process_group(group, rustix::process::Signal::TERM);
         }
@@ -238,6 +239,10 @@ mod tests {
         let said =
             "Starting ChromeDriver 1 on port 0\nChromeDriver was started successfully on port 38473.\n";
         assert_eq!(port_of(said), Some(38473));
-        assert_eq!(port_of("ChromeDriver was started successfully on port 38"), None, "not all of it yet");
+        assert_eq!(
+            port_of("ChromeDriver was started successfully on port 38"),
+            None,
+            "the line is not complete"
+        );
     }
 }

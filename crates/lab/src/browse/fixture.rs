@@ -1,4 +1,4 @@
-//! The parts that load a page over an emulated link, all in this process except the browser:
+//! The parts that load a page over an emulated link. All except the browser run in this process:
 //!
 //! ```text
 //! namespace A                                                      namespace B
@@ -37,14 +37,14 @@ const LEFT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 const RIGHT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 /// The network of the page's hosts.
 const HOSTS: [u8; 2] = [10, 71];
-/// Port of the first arm's frontend and origin; the other arms have the next ports.
+/// Port of the first arm's frontend and origin; the other arms have the following ports.
 const FIRST_PORT: u16 = 8001;
 /// The port of the first arm's backend.
 const FIRST_HOP_PORT: u16 = 7443;
-/// Priority of the gateways among real-time threads: below the link's, above the browser's.
+/// Priority of the gateways among real-time threads: below that of the link, above that of the browser.
 const FIFO_PRIORITY: u8 = 5;
 
-/// Connections of an arm over the hop that have ended.
+/// Ended connections of an arm between the gateways.
 #[derive(Debug, Default)]
 pub(super) struct HopTally {
     all: AtomicU64,
@@ -83,13 +83,13 @@ pub(super) fn add_hosts(hosts: usize) -> Result<(), BrowseError> {
     Ok(())
 }
 
-/// Gives the gateways priority over the browser, so that its computations do not delay packets.
+/// Gives the gateways priority over the browser, so that computations of the browser do not delay packets.
 pub(super) fn prioritise() {
-    // Without the right to do so the run is slightly less exact; the link reports the same for itself.
+    // Without the capability the run is slightly less exact; the link reports the missing priority.
     let _ = request_fifo(FIFO_PRIORITY);
 }
 
-/// Runs the side of the web server: it and the backend of each arm, on the runtime of the calling task.
+/// Runs the web server and the backend of each arm, on the runtime of the calling task.
 pub(super) async fn right(
     arms: &[Profile],
     hop: &Hop,
@@ -120,7 +120,7 @@ pub(super) async fn right(
     Ok(())
 }
 
-/// Runs the side of the browser: the frontend of each arm, on the runtime of the calling task.
+/// Runs the frontend of each arm, on the runtime of the calling task.
 pub(super) async fn left(
     arms: &[Profile],
     hop: &Hop,
@@ -145,7 +145,7 @@ pub(super) async fn left(
     Ok(())
 }
 
-/// Returns the arm's TCP as in a gateway: Nagle's algorithm is off.
+/// Returns the arm's TCP as in a gateway, with Nagle's algorithm off.
 fn tcp(arm: &Profile) -> TcpConfig {
     TcpConfig { nodelay: true, ..arm.tcp.clone() }
 }
@@ -162,13 +162,13 @@ fn service(tally: Option<&Arc<HopTally>>) -> ServiceConfig {
     service
 }
 
-/// Runs a side of the gateway and keeps its stack for that time.
+/// Runs one gateway and keeps its stack until it ends.
 async fn keep<T>(endpoint: Endpoint, side: impl Future<Output = T>) {
     side.await;
     drop(endpoint);
 }
 
 async fn ordered(mut stopped: watch::Receiver<bool>) {
-    // A dropped sender also means the end.
+    // A dropped sender also stops it.
     let _ = stopped.wait_for(|stopped| *stopped).await;
 }

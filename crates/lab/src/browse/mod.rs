@@ -1,4 +1,4 @@
-//! A page in a real Chromium over an emulated link, through the gateway pair, with one arm after the other.
+//! A page in a real Chromium over an emulated link, through a gateway pair, with one arm after the other.
 //!
 //! | module | content |
 //! |---|---|
@@ -53,7 +53,7 @@ pub struct Browse {
     pub seed: u64,
     /// The arms to compare; gains are relative to the first.
     pub arms: Vec<Profile>,
-    /// Counted loads of each arm; one more before them lets the arm learn the path.
+    /// Counted loads of each arm. Before them an uncounted load lets the arm learn the path.
     pub loads: u32,
 }
 
@@ -67,7 +67,7 @@ pub enum BrowseError {
     Missing {
         /// The program.
         program: String,
-        /// Error of starting it.
+        /// Error of the attempt to start the program.
         error: io::Error,
     },
     /// The system refused the namespaces or devices.
@@ -87,9 +87,9 @@ pub enum BrowseError {
 /// A completed load.
 #[derive(Clone, Debug)]
 pub struct Progress<'a> {
-    /// Its arm.
+    /// Name of the arm.
     pub arm: &'a str,
-    /// Its number, from 1; load 0 is not counted.
+    /// Number of the load, from 1; load 0 is not counted.
     pub number: u32,
     /// The measurement, or the reason of its failure.
     pub result: &'a Result<Load, String>,
@@ -123,7 +123,7 @@ impl Browse {
             let link = scope.spawn(|| run_link(emulation, &stop_link));
             let right = || {
                 let result = self.right(&between.b, &hop, &site, &tally, stopped.clone(), &ready);
-                // Only the first result is awaited.
+                // The receiver waits only for the first result.
                 let _ = ready.send(result);
             };
             scope.spawn(right);
@@ -146,7 +146,7 @@ impl Browse {
         })
     }
 
-    /// Runs the web server's side on the calling thread until it is stopped.
+    /// Runs the web server and the backends on the calling thread until they are stopped.
     fn right(
         &self,
         namespace: &str,
@@ -162,14 +162,14 @@ impl Browse {
         runtime()?.block_on(async {
             fixture::right(&self.arms, hop, site, tally, &stopped).await?;
             let _ = ready.send(Ok(()));
-            // A dropped sender also means the end.
+            // A dropped sender also stops it.
             let _ = stopped.wait_for(|stopped| *stopped).await;
             Ok(())
         })
     }
 }
 
-/// The loads of one arm, and its connections over the hop.
+/// The loads of one arm, and its connections between the gateways.
 #[derive(Debug)]
 pub(crate) struct ArmLoads {
     /// The measurement of each load, or the reason of its failure.
@@ -178,7 +178,7 @@ pub(crate) struct ArmLoads {
     pub(crate) hop: (u64, u64),
 }
 
-/// The browser's side.
+/// The browser, the frontends and the results.
 struct Left<'a> {
     browse: &'a Browse,
     hop: &'a Hop,
@@ -200,7 +200,7 @@ impl Left<'_> {
         let arms = &self.browse.arms;
         fixture::add_hosts(self.site.hosts)?;
         runtime()?.block_on(async {
-            // Started first, because the browser must not inherit the gateways' priority.
+            // chromedriver starts first, because the browser must not inherit the priority of the gateways.
             let mut driver = Driver::start(chromedriver, &directory.0).await?;
             fixture::prioritise();
             let tallies: Vec<Arc<HopTally>> = arms.iter().map(|_| Arc::default()).collect();
@@ -215,7 +215,7 @@ impl Left<'_> {
                     let picture = self.picture.filter(|_| number == 0 && arm == 0);
                     let result = self.load(&mut driver, browser, arm, picture).await;
                     if let (0, Err(error)) = (number, result.as_ref()) {
-                        // A failure of the first load would occur again.
+                        // The failure of the first load would occur again.
                         return Err(BrowseError::Driver(error.clone()));
                     }
                     look(&Progress { arm: &arms[arm].name, number, result: &result });
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_hosts_of_the_page_are_resolved_to_the_arms_port() {
+    fn only_hosts_of_the_page_resolve_to_the_port_of_the_arm() {
         assert_eq!(
             rules(2, 8002),
             "MAP h0.test 10.71.0.1:8002,MAP h1.test 10.71.0.2:8002,MAP * ~NOTFOUND,EXCLUDE 127.0.0.1"

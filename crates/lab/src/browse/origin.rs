@@ -34,7 +34,7 @@ impl Tally {
 pub(super) async fn serve(listener: TcpListener, site: Arc<Site>, tally: Arc<Tally>) {
     loop {
         let Ok((stream, _)) = listener.accept().await else {
-            // Descriptors are exhausted; some become free soon.
+            // No descriptor is free at the moment.
             tokio::time::sleep(std::time::Duration::from_millis(10)).await;
             continue;
         };
@@ -48,12 +48,11 @@ pub(super) async fn serve(listener: TcpListener, site: Arc<Site>, tally: Arc<Tal
         });
         let mut http = http1::Builder::new();
         http.auto_date_header(false);
-        // An error of a browser's connection needs no handling.
+        // Errors of a browser's connection need no handling.
         tokio::spawn(http.serve_connection(TokioIo::new(stream), service));
     }
 }
 
-/// Listens on every address.
 pub(super) async fn listen(port: u16) -> std::io::Result<TcpListener> {
     TcpListener::bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))).await
 }
@@ -103,7 +102,7 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     #[tokio::test]
-    async fn answers_have_the_size_that_was_recorded_with_their_heads() {
+    async fn responses_have_the_recorded_size_including_the_head() {
         let answer = |head, location: Option<&str>| Answer {
             content_type: "image/gif",
             location: location.map(str::to_owned),
@@ -121,7 +120,7 @@ mod tests {
             let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
             let request = format!("GET /{path} HTTP/1.1\r\nHost: h0.test\r\n\r\n");
             stream.write_all(request.as_bytes()).await.unwrap();
-            // No further request comes, so the connection ends.
+            // The client sends no further request, so the connection ends.
             stream.shutdown().await.unwrap();
             let mut response = Vec::new();
             stream.read_to_end(&mut response).await.unwrap();

@@ -9,7 +9,6 @@ use crate::emulate::Outcome;
 use crate::statistics::{Interval, Sample, below};
 use crate::text_table;
 
-/// Number of bootstrap resamples for one figure.
 const RESAMPLES: usize = 2000;
 
 /// One load.
@@ -28,7 +27,7 @@ pub struct Load {
 /// The result of a page.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct PageReport {
-    /// Its name.
+    /// Name of the page.
     pub page: String,
     /// Number of objects.
     pub objects: usize,
@@ -51,7 +50,7 @@ pub struct PageReport {
 /// The result of an arm.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct ArmReport {
-    /// Its name.
+    /// Name of the arm.
     pub name: String,
     /// Page-load time, ms.
     pub load: Figure,
@@ -61,7 +60,7 @@ pub struct ArmReport {
     pub requests: f64,
     /// Connections per load, mean.
     pub connections: f64,
-    /// Share of the connections over the hop whose first bytes arrived with the SYN, percent.
+    /// Share of the connections between the gateways whose first bytes arrived with the SYN, percent.
     pub with_syn: f64,
     /// Number of failed loads.
     pub failed: usize,
@@ -85,11 +84,10 @@ pub struct Figure {
     /// Change of the mean relative to the first arm, percent, over the rounds in which both were measured;
     /// `None` for the first arm.
     pub gain: Option<f64>,
-    /// Its 95 % interval: the bootstrap resamples rounds, both arms together.
+    /// 95 % interval of the gain: the bootstrap resamples rounds, with both arms together.
     pub gain_ci95: Option<Interval>,
 }
 
-/// Computes the report of a page.
 pub(super) fn page(browse: &Browse, arms: &[ArmLoads], outcome: &Outcome) -> PageReport {
     let load = |load: &Load| Some(load.load_ms);
     let paint = |load: &Load| load.paint_ms;
@@ -228,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn the_gain_is_over_rounds_in_which_both_were_measured() {
+    fn gain_includes_only_rounds_with_both_measurements() {
         let base: Vec<Option<f64>> = (1..=40).map(|n| Some(f64::from(n) * 100.0)).collect();
         let mut fast: Vec<Option<f64>> = base.iter().map(|time| time.map(|time| 0.9 * time)).collect();
         fast[39] = None;
@@ -243,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_measurement_is_no_number_and_no_panic() {
+    fn missing_measurement_gives_nan_without_a_panic() {
         let figure = figure(&arm(&[None, None]), Some(&arm(&[Some(1.0), None])), 1, |load| load.paint_ms);
         assert!(figure.n == 0 && figure.mean.is_nan() && figure.gain.unwrap().is_nan());
     }

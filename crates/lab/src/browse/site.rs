@@ -1,4 +1,4 @@
-//! A page as files, with which a browser loads an outline again.
+//! A recorded page as files, from which a browser can load the page again.
 //!
 //! Documents contain the objects that their parser found, in order and evenly distributed, with leading style
 //! sheets and scripts in the head. Scripts compute and then load the objects that they loaded in the
@@ -14,7 +14,6 @@ use crate::pages::outline::{Kind, Outline};
 pub(super) struct Answer {
     /// `Content-Type`.
     pub(super) content_type: &'static str,
-    /// Target of a redirect.
     pub(super) location: Option<String>,
     /// Length of the whole head, bytes.
     pub(super) head: u32,
@@ -24,16 +23,14 @@ pub(super) struct Answer {
 /// A page as files, one per object.
 #[derive(Clone, Debug)]
 pub(super) struct Site {
-    /// The answers, by number.
     pub(super) answers: Vec<Answer>,
-    /// Number of hosts.
     pub(super) hosts: usize,
 }
 
 /// The smallest image: one grey pixel (GIF89a). Browsers ignore bytes after its end.
 const PIXEL: &[u8] = b"GIF89a\x01\x00\x01\x00\x80\x00\x00\x99\xaa\xbb\xff\xff\xff\x2c\x00\x00\x00\x00\x01\x00\x01\x00\x00\x02\x02\x44\x01\x00\x3b";
 
-/// Script in every document: `k` loads objects, and their children after them; `w` computes.
+/// Script in every document. `k` loads objects and then their children; `w` computes.
 const PRELUDE: &str = "<script>function k(l){for(const [t,u,c] of l){let e;\
 if(t=='s'){e=document.createElement('script');e.src=u}\
 else if(t=='c'){e=document.createElement('link');e.rel='stylesheet';e.href=u}\
@@ -43,7 +40,6 @@ if(c)e.onload=e.onerror=()=>k(c);(document.body||document.head).append(e)}}\
 function w(t){t+=performance.now();while(performance.now()<t);}</script>";
 
 impl Site {
-    /// Makes the files of an outline.
     pub(super) fn of(outline: &Outline) -> Site {
         let tree = Tree { outline };
         let answers = (0..outline.objects.len()).map(|index| tree.answer(index)).collect();
@@ -66,7 +62,8 @@ struct Tree<'a> {
 }
 
 impl Tree<'_> {
-    /// Returns the objects that an object loads: its children, and those of objects that redirect to it.
+    /// Returns the objects that an object loads: its children, and the children of objects that redirect to
+    /// it.
     fn children(&self, index: usize) -> Vec<usize> {
         let objects = &self.outline.objects;
         let mut parents = vec![index];
@@ -87,7 +84,6 @@ impl Tree<'_> {
         self.outline.objects.iter().position(|object| object.redirected && object.parent == Some(index))
     }
 
-    /// Follows all redirects.
     fn final_target(&self, index: usize) -> usize {
         let mut at = index;
         while let Some(next) = self.target(at) {
@@ -139,7 +135,7 @@ impl Tree<'_> {
         text
     }
 
-    /// Formats children as the argument of `k`.
+    /// Returns children as the argument of the script function `k`.
     fn list(&self, children: &[usize]) -> String {
         let item = |index: &usize| {
             let (kind, url) = (self.kind(*index), self.url(*index));
@@ -157,8 +153,8 @@ impl Tree<'_> {
         format!("[{}]", children.iter().map(item).collect::<Vec<_>>().join(","))
     }
 
-    /// Returns the argument of `k` with which the container of the object loads its children once it has
-    /// arrived; documents and scripts load theirs themselves.
+    /// Returns the children that load once the element of the object has loaded, as the argument of `k`;
+    /// `None` for documents and scripts, whose own content loads their children.
     fn after(&self, index: usize) -> Option<String> {
         let children = self.children(self.final_target(index));
         let itself = matches!(self.kind(index), Kind::Document | Kind::Script);
@@ -195,14 +191,14 @@ impl Tree<'_> {
     }
 }
 
-/// Puts comments between the pieces of a document, which distribute them evenly over `size` bytes.
+/// Joins the pieces of a document, with comments between them that extend it evenly to `size` bytes.
 fn spread(pieces: &[String], size: usize) -> Vec<u8> {
     let contained: usize = pieces.iter().map(String::len).sum();
     let filler = size.saturating_sub(contained);
     let mut body = Vec::with_capacity(size.max(contained));
     for (nth, piece) in pieces.iter().enumerate() {
         body.extend_from_slice(piece.as_bytes());
-        // Length of the body that is due after this piece, if a comment can reach it.
+        // Length that the body should have after this piece; a gap too short for a comment is left.
         let due = contained_until(pieces, nth) + filler * (nth + 1) / pieces.len();
         if let Some(missing) = due.checked_sub(body.len() + "<!---->".len()) {
             body.extend_from_slice(b"<!--");
@@ -248,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn skeleton_becomes_files_of_its_sizes_that_load_each_other() {
+    fn files_have_the_sizes_of_the_outline_and_load_each_other() {
         let line = r#"{"label":"a<b","res":[
             [0,"html",-1,"nav",0,300,200,9000,200,0,50],
             [0,"css",0,"parser",10,null,100,500,200,0,50],
@@ -271,7 +267,7 @@ mod tests {
         let frame = at("<iframe src=//h2.test/4");
         assert!((3600..8000).contains(&frame), "{frame}: spread over the document");
         assert_eq!(site.answers[4].location.as_deref(), Some("//h2.test/5"));
-        assert!(text(&site, 5).contains("<img src=//h2.test/6 "), "the target brings what is its own");
+        assert!(text(&site, 5).contains("<img src=//h2.test/6 "), "the target loads its own children");
         assert!(text(&site, 2).starts_with("k([['i','//h1.test/7']]);/*---"));
     }
 

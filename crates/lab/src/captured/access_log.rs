@@ -4,7 +4,7 @@
 //! 10.0.0.7 - - [12/Mar/2026:10:00:00 +0000] "GET /a HTTP/1.1" 200 5120 "-" "curl/8"
 //! ```
 //!
-//! The size is the body's length; the log does not include headers.
+//! The size is the length of the body; the log does not include headers.
 
 use std::io::{BufRead, Read};
 
@@ -12,20 +12,18 @@ use thiserror::Error;
 
 use crate::sizes::Sizes;
 
-/// Maximum number of bytes that are read of a line.
 const LONGEST_LINE: u64 = 64 << 10;
-/// Maximum number of sizes that are kept.
 const MAX_SIZES: usize = 1_000_000;
 
-/// Why a log has no sizes.
+/// Reason why a log has no sizes.
 #[derive(Debug, Error)]
 pub enum AccessLogError {
     /// The file cannot be read.
     #[error("cannot be read: {0}")]
     Read(#[from] std::io::Error),
-    /// No line has the format.
+    /// No line has one of the formats.
     #[error(
-        "no line of it is like '10.0.0.7 - - [time] \"GET /a HTTP/1.1\" 200 5120'; the first of {lines} lines: {first}"
+        "no line has the form '10.0.0.7 - - [time] \"GET /a HTTP/1.1\" 200 5120'; the first of {lines} lines: {first}"
     )]
     Format {
         /// Lines in the file.
@@ -116,8 +114,8 @@ mod tests {
     }
 
     #[test]
-    fn text_without_a_log_gives_one_line() {
-        for (text, says) in [(&b""[..], "is empty"), (b"\x1f\x8b\nx", "no line of it is like")] {
+    fn error_about_a_file_without_a_log_is_one_line() {
+        for (text, says) in [(&b""[..], "is empty"), (b"\x1f\x8b\nx", "no line has the form")] {
             let error = read(text).unwrap_err().to_string();
             assert!(error.contains(says) && error.lines().count() == 1, "{error}");
         }

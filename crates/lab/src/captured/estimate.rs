@@ -1,6 +1,6 @@
 //! Expected gain of each mechanism for a workload, its confidence, and a recommendation.
 //!
-//! Every pair of arms is run with the estimated loss and with both ends of its interval. The interval of a
+//! Every pair of arms runs with the estimated loss rate and with both ends of its interval. The interval of a
 //! gain is the hull of the three bootstrap intervals, so it includes the uncertainty of the capture and of
 //! the simulation.
 
@@ -21,9 +21,10 @@ use crate::scenario::Scenario;
 use crate::statistics::{Interval, Statistic};
 use crate::text_table;
 
-/// Mechanisms: name, arm without, arm with, and whether a user can switch it on. The kernel's Fast Open knows
-/// the cookie but not the path, so a lost SYN costs it a second, as without Fast Open. Ours knows the
-/// round-trip time of earlier connections, and sends a plain SYN after one that is not answered.
+/// Mechanisms: name, arm without it, arm with it, and true if a user can switch it on. The kernel's Fast Open
+/// stores the cookie but not the round-trip time, so a lost SYN costs it a second, as without Fast Open. Ours
+/// also stores the round-trip time of earlier connections, and sends a plain SYN soon after an unanswered
+/// one.
 const MECHANISMS: [(&str, &str, &str, bool); 6] = [
     ("Reactive", "reactive=off", "tcp", false),
     ("Fast Open alone", "tcp", "tcp+tfo,memory=off", false),
@@ -33,12 +34,12 @@ const MECHANISMS: [(&str, &str, &str, bool); 6] = [
     ("all, planned", "tcp", "all", true),
 ];
 
-/// A group of exchanges with its link, for the estimated, the lowest and the highest likely loss.
+/// A group of exchanges, with its link for the estimated, the lowest and the highest likely loss rate.
 #[derive(Clone, Debug)]
 pub struct Part {
     /// The exchanges.
     pub group: Group,
-    /// Link with the estimate, the lower end and the upper end.
+    /// Links for the estimate, the lower end and the upper end.
     pub links: [LinkSpec; 3],
 }
 
@@ -73,21 +74,21 @@ pub struct Estimate {
 /// Change by a mechanism. Negative is faster.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Gain {
-    /// Its name.
+    /// Name of the mechanism.
     pub mechanism: &'static str,
-    /// The arm without it.
+    /// The arm without the mechanism.
     pub without: &'static str,
-    /// The arm with it.
+    /// The arm with the mechanism.
     pub with: &'static str,
-    /// Mean completion time without and with it, ms.
+    /// Mean completion time without and with the mechanism, ms.
     pub mean_ms: [f64; 2],
     /// Change of the mean, percent.
     pub mean: f64,
-    /// Its 95 % interval.
+    /// 95 % interval of `mean`.
     pub mean_ci95: Interval,
     /// Change of the 99th percentile, percent.
     pub p99: f64,
-    /// Its 95 % interval.
+    /// 95 % interval of `p99`.
     pub p99_ci95: Interval,
     /// Change of the bytes on the wire, in both directions, percent.
     pub bytes: f64,
@@ -207,7 +208,8 @@ fn gain(
     }
 }
 
-/// Returns the arm with the largest gain among those with a certain gain that stay within the limit of bytes.
+/// Returns the arm with the largest gain among those with a certain gain whose additional bytes are within
+/// the limit.
 fn recommended(gains: &[Gain], max_overhead: u32) -> Option<String> {
     let to_switch_on = |gain: &&Gain| {
         let listed = MECHANISMS.iter().any(|(name, _, _, on)| *on && *name == gain.mechanism);
@@ -245,13 +247,13 @@ impl Estimate {
         }
         let mut text = text_table::lines(table, 2..);
         text += "\nChange of the completion time, negative is faster; below it the 95 % interval,\n";
-        text += "which holds that of the loss rate too.\n\n";
+        text += "which includes the uncertainty of the loss rate.\n\n";
         text + &match &self.recommended {
             Some(arm) => {
                 format!("Recommended with at most {} % more bytes: --mechanisms {arm}\n", self.max_overhead)
             }
             None => {
-                format!("With at most {} % more bytes no mechanism is sure to help.\n", self.max_overhead)
+                format!("With at most {} % more bytes no mechanism certainly helps.\n", self.max_overhead)
             }
         }
     }
@@ -292,7 +294,7 @@ mod tests {
     fn uncertain_loss_widens_the_interval() {
         let unsure = estimate(["none", "none", "20%"], 5);
         let [low, high] = unsure.gains[1].mean_ci95;
-        // Without loss the gain is exactly half; with loss, timeouts add to both.
+        // Without loss the gain is exactly half. With loss, timeouts add to both times.
         assert!((unsure.gains[1].mean + 50.0).abs() < 0.5 && high - low > 5.0, "{:?}", unsure.gains[1]);
     }
 

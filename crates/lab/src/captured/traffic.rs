@@ -9,11 +9,11 @@ use serde::Serialize;
 use crate::sizes::Sizes;
 use crate::statistics::{Interval, Sample};
 
-/// Above this ratio of round-trip times (90th percentile / 10th), exchanges are simulated in groups.
+/// If the ratio of round-trip times (90th percentile / 10th) exceeds this, exchanges are simulated in groups.
 const SPREAD: f64 = 1.3;
 /// Number of groups of similar round-trip times.
 const GROUPS: usize = 3;
-/// With fewer packets in a direction, the losses of the other direction are used.
+/// Minimum number of packets in a direction; with fewer packets, the losses of the other direction are used.
 const ENOUGH_PACKETS: u64 = 1000;
 /// Minimum and maximum length of a request to the simulated server, bytes.
 const REQUEST: (u64, u64) = (16, 65_536);
@@ -23,11 +23,11 @@ const REQUEST: (u64, u64) = (16, 65_536);
 pub struct Group {
     /// Round-trip time in microseconds.
     pub round_trip_us: u64,
-    /// True if they begin with a handshake.
+    /// True if the exchanges begin with a handshake.
     pub fresh: bool,
     /// Response sizes.
     pub sizes: Sizes,
-    /// Bytes of a request: the median.
+    /// Median length of a request, bytes.
     pub request: u32,
     /// Share of all exchanges.
     pub share: f64,
@@ -40,7 +40,7 @@ pub enum Case {
     Low,
     /// The estimate.
     Estimate,
-    /// The upper end.
+    /// The upper end of the interval.
     High,
 }
 
@@ -55,14 +55,14 @@ pub struct Traffic {
     pub up: Losses,
 }
 
-/// Figures of the capture for text and JSON. Times in ms, sizes in bytes, rates as shares.
+/// Figures of the capture for text and JSON. Times are in ms, sizes in bytes, rates are shares.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Facts {
     /// Packets in the file.
     pub packets: u64,
     /// Connections.
     pub connections: u64,
-    /// Exchanges, and those that begin with a handshake.
+    /// Number of exchanges, and of those that begin with a handshake.
     pub exchanges: [u64; 2],
     /// Place of the capture.
     pub side: Side,
@@ -76,24 +76,24 @@ pub struct Facts {
     pub response_bytes: [f64; 3],
     /// Mean time of an exchange at the capture point.
     pub mean_ms: f64,
-    /// The basis of the estimate, and its limits.
+    /// Facts on which the estimate is based, and its limits.
     pub rests_on: Vec<String>,
 }
 
-/// Losses of a direction.
+/// Losses of packets in one direction.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct LossFacts {
-    /// Packets whose fate is known.
+    /// Packets known to be lost or delivered.
     pub packets: u64,
     /// Packets lost.
     pub lost: u64,
     /// Share lost.
     pub rate: f64,
-    /// Its 95 % interval.
+    /// 95 % interval of `rate`.
     pub rate_ci95: Interval,
-    /// Mean run of losses in packets.
+    /// Mean number of consecutive losses.
     pub burst: f64,
-    /// Its 95 % interval; null if no packet followed a loss.
+    /// 95 % interval of `burst`; null if no packet followed a loss.
     pub burst_ci95: Interval,
 }
 
@@ -140,7 +140,7 @@ impl Traffic {
         (!groups.is_empty()).then_some(Traffic { groups, down, up })
     }
 
-    /// Returns the link of a group. `given` are additional settings in the link grammar.
+    /// Returns the link of a group. `given` are additional settings in the grammar of links.
     ///
     /// # Errors
     /// An error of the link grammar; a link without `given` has none.
@@ -152,8 +152,8 @@ impl Traffic {
     }
 }
 
-/// Returns the loss model in the link grammar: the probability that a run continues as measured, and the rate
-/// of the case.
+/// Returns the loss model in the grammar of links, with the measured probability that a run of losses
+/// continues and the rate of the case.
 fn loss_model(losses: &Losses, case: Case) -> String {
     let [low, high] = losses.rate_interval();
     let scale = match case {
@@ -249,7 +249,7 @@ fn rests_on(analysis: &Analysis, traffic: &Traffic) -> Vec<String> {
     for (name, own, used) in [("up", analysis.up, traffic.up), ("down", analysis.down, traffic.down)] {
         if own != used {
             lines.push(format!(
-                "losses {name}: only {} packets could be judged, so those of the other direction are used",
+                "losses {name}: only {} packets are known to be lost or delivered, so the losses of the other direction are used",
                 own.packets
             ));
         }
@@ -258,10 +258,10 @@ fn rests_on(analysis: &Analysis, traffic: &Traffic) -> Vec<String> {
         lines.push(format!("the capture lacks {} bytes that were acknowledged", analysis.unseen_bytes));
     }
     if analysis.unreadable > 0 {
-        lines.push(format!("{} TCP headers are cut off or damaged and left out", analysis.unreadable));
+        lines.push(format!("{} TCP headers are cut off or damaged and are omitted", analysis.unreadable));
     }
     lines.push(
-        "not known: the bottleneck's rate (give --rate), and the servers' thinking, which is left out"
+        "not known: the bottleneck's rate (give --rate), and the think time of the servers, which is omitted"
             .to_owned(),
     );
     lines

@@ -9,7 +9,6 @@ use crate::text_table;
 /// Columns of the terminal.
 const WIDTH: u16 = 80;
 
-/// The cells of an arm.
 type Row = [String; 10];
 
 const HEADINGS: [&str; 10] =
@@ -37,14 +36,14 @@ pub(super) fn text(report: &Report) -> String {
         report.arms.iter().enumerate().map(|(index, arm)| row(name(index, arm), arm, interval)).collect()
     };
     let on_a_line = rows("..");
-    // The table would break a long interval anywhere, and half a number looks like a number.
+    // The table would break a long interval anywhere, and a part of a number looks like a number.
     table.add_rows(if width(&on_a_line) <= usize::from(WIDTH) { on_a_line } else { rows("..\n") });
     text += &text_table::lines(table, 1..);
     text.push_str("\nBelow each time: its 95 % confidence interval. wire: IP bytes / payload bytes.\n");
     text.push_str("hit: share of transactions that lost a packet. timeouts: per transaction.\n");
     for arm in report.arms.iter().filter(|arm| arm.completed < arm.n) {
         text.push_str(&format!(
-            "{}: {} of {} transactions did not complete in 600 s; their times are left out.\n",
+            "{}: {} of {} transactions did not complete in 600 s; their times are omitted.\n",
             arm.name,
             arm.n - arm.completed,
             arm.n
@@ -70,7 +69,7 @@ fn heading(report: &Report) -> String {
         + "\n"
 }
 
-/// Breaks a line at blanks so that it fits.
+/// Breaks a line at spaces so that it fits.
 fn wrapped(line: &str) -> String {
     let mut text = String::new();
     let mut width = 0;
@@ -90,7 +89,7 @@ fn wrapped(line: &str) -> String {
     text
 }
 
-/// Returns the columns that the rows need without line breaks, with a blank after each.
+/// Returns the columns that the rows need without line breaks, with a space after each.
 fn width(rows: &[Row]) -> usize {
     let longest = |cell: &str| cell.lines().map(|line| line.chars().count()).max().unwrap_or(0);
     let column = |(index, heading): (usize, &&str)| {

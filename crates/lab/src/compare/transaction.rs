@@ -1,4 +1,4 @@
-//! One transaction of a comparison: its random values, its arm's knowledge of the path, and its run in the
+//! One transaction of a comparison: its random values, the arm's knowledge of the path, and the run in its
 //! scenario.
 
 use brisk_link::LinkSpec;
@@ -20,14 +20,14 @@ use super::Comparison;
 use crate::diagram;
 use crate::scenario::Scenario;
 
-/// Maximum number of transactions that make a path familiar.
+/// Maximum number of earlier transactions over a path.
 const FAMILIAR: usize = 300;
-/// Number of bytes after which a path is familiar, and minimum number of transactions: a large transaction
-/// shows as much as many small ones.
+/// Number of bytes after which no more earlier transactions are necessary, and minimum number of
+/// transactions: a large transaction shows as much as many small ones.
 const FAMILIAR_BYTES: u64 = 100_000_000;
 const FAMILIAR_MIN: usize = 4;
 
-/// Initial knowledge of the paths: for each arm, for each path.
+/// Knowledge of the paths at the beginning: for each arm, for each path.
 pub(crate) type Acquaintances = Vec<Vec<Option<Acquaintance>>>;
 
 /// Random values that are drawn before a transaction; the same in every arm.
@@ -36,12 +36,12 @@ pub(crate) struct Drawn {
     seed: u64,
     /// Index of the path.
     path: usize,
-    /// Bytes of its response.
+    /// Bytes of the response.
     response: u64,
 }
 
 impl Comparison {
-    /// Returns the paths, of which a transaction uses one.
+    /// Returns the paths; a transaction uses one of them.
     fn paths(&self) -> &[LinkSpec] {
         match &self.scenario.paths[..] {
             [] => std::slice::from_ref(&self.link),
@@ -49,7 +49,7 @@ impl Comparison {
         }
     }
 
-    /// Returns the initial knowledge of both ends of every arm about each other.
+    /// Returns the knowledge of both ends about each other at the beginning, for every arm.
     ///
     /// # Errors
     /// The reason why a transaction cannot be simulated.
@@ -58,9 +58,9 @@ impl Comparison {
         self.arms.par_iter().map(of_arm).collect()
     }
 
-    /// Returns the initial knowledge of an arm; `None` if it has none. The planner needs the loss rate of the
-    /// path, and an arm with a path start needs its capacity: both get it from many transactions like those
-    /// that are compared, over the same path.
+    /// Returns the knowledge of an arm at the beginning; `None` if it has none. The planner needs the loss
+    /// rate of the path, and an arm that starts from path memory needs its capacity. Both get it from many
+    /// earlier transactions like those that are compared, over the same path.
     fn acquaint(&self, arm: &Profile, path: &LinkSpec) -> Result<Option<Acquaintance>, TransactionError> {
         let acquaintance = match (arm.memory, arm.fast_open) {
             (true, _) => self.met(arm, path)?,
@@ -92,7 +92,7 @@ impl Comparison {
     /// Runs a transaction of the arm with this index.
     ///
     /// # Errors
-    /// The reason why it cannot be simulated.
+    /// The reason why the transaction cannot be simulated.
     pub(crate) fn run_one(
         &self,
         arm: usize,
@@ -169,8 +169,8 @@ impl Comparison {
     /// Runs transaction `index` of one arm again and records the packets at both ends and the events inside.
     ///
     /// # Errors
-    /// The reason why it cannot be simulated, or an error of the records. Pages, neighbours, bursts and
-    /// second hops cannot be recorded ([`RecordError::Kind`]).
+    /// The reason why the transaction cannot be simulated, or an error of the records. Pages, neighbours,
+    /// bursts and second hops cannot be recorded ([`RecordError::Kind`]).
     pub fn record(&self, arm: usize, index: u64, records: Records) -> Result<TransactionResult, RecordError> {
         let Scenario { backend, beside, burst, .. } = &self.scenario;
         if self.page.is_some() || backend.is_some() || beside.is_some() || burst.is_some() {
@@ -187,7 +187,7 @@ impl Comparison {
         Ok(transaction_recorded(&spec, seed, records)?)
     }
 
-    /// Draws the diagram of transaction `index` of one arm.
+    /// Draws transaction `index` of one arm as a time-sequence diagram.
     ///
     /// # Errors
     /// Those of [`Comparison::record`].

@@ -26,7 +26,6 @@ use crate::emulate::{Emulation, Outcome, UdpEnd};
 #[derive(Debug)]
 pub(super) struct Fixture {
     pub(super) arm: Profile,
-    /// Address for clients.
     pub(super) frontend: SocketAddr,
     pub(super) tally: SharedTally,
     pub(super) hop: Arc<HopTotals>,
@@ -38,7 +37,7 @@ pub(super) struct Fixture {
     stop_gateway: watch::Sender<bool>,
 }
 
-/// Sums over the ended connections of the hop, of both gateways.
+/// Sums over the ended connections between the gateways, of both gateways.
 #[derive(Debug, Default)]
 pub(super) struct HopTotals {
     pub(super) timeouts: AtomicU64,
@@ -46,7 +45,7 @@ pub(super) struct HopTotals {
     pub(super) repaired_by_probe: AtomicU64,
     pub(super) repaired_by_parity: AtomicU64,
     pub(super) repaired_by_copy: AtomicU64,
-    /// Why the frontend last reset a client, which sees only the reset.
+    /// Reason why the frontend last reset a client; the client sees only the reset.
     gave_up: Mutex<Option<String>>,
 }
 
@@ -68,7 +67,6 @@ impl HopTotals {
         }
     }
 
-    /// Sets all counters to zero.
     fn forget(&self) {
         for total in [
             &self.timeouts,
@@ -81,7 +79,7 @@ impl HopTotals {
         }
     }
 
-    /// Returns why the frontend last reset a client.
+    /// Returns the reason why the frontend last reset a client.
     pub(super) fn gave_up(&self) -> Option<String> {
         self.lock_gave_up().clone()
     }
@@ -102,7 +100,6 @@ pub(super) struct Before {
 const ANY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 impl Fixture {
-    /// Starts all parts for `arm`.
     pub(super) async fn start(
         arm: Profile,
         link: &LinkSpec,
@@ -112,7 +109,7 @@ impl Fixture {
         let hop = Arc::new(HopTotals::default());
         let (stop_gateway, stopped) = watch::channel(false);
         let tcp = as_installed(&arm);
-        // Encrypted, as by default.
+        // The tunnel is encrypted, as by default.
         let key = Hop::Sealed(KeyRing::of(HopKey::generate()?));
 
         let (builder, attached) = hop_device()?;
@@ -162,7 +159,7 @@ impl Fixture {
 
     /// Discards the results of the warm-up.
     pub(super) fn begin_to_count(&mut self) {
-        // An outstanding request of the warm-up keeps the old tally.
+        // An outstanding request of the warm-up still refers to the old tally.
         self.tally = SharedTally::default();
         self.hop.forget();
         let (up, down) = *self.link.lock().unwrap_or_else(PoisonError::into_inner);
@@ -184,8 +181,8 @@ impl Fixture {
     }
 }
 
-/// Returns the TCP of a gateway's hop with the mechanisms of `arm`. An arm with a path start uses that of an
-/// installed gateway.
+/// Returns the TCP of a gateway's tunnel with the mechanisms of `arm`. An arm that starts from path memory
+/// does so as in an installed gateway.
 fn as_installed(arm: &Profile) -> TcpConfig {
     let TcpConfig { nodelay, keepalive, path_start, handshake_timers, .. } = hop_tcp();
     let hop = TcpConfig { nodelay, keepalive, ..arm.tcp.clone() };
@@ -205,7 +202,7 @@ fn relay(
     std::thread::Builder::new().name("link".to_owned()).spawn(move || {
         emulation.prioritise();
         emulation.run(None, &stop, &mut |progress| {
-            // Readers only copy, so the value is whole even after a panic of one.
+            // Readers only copy the value, so it is valid even after the panic of a reader.
             *counters.lock().unwrap_or_else(PoisonError::into_inner) = (*progress.up, *progress.down);
         })
     })
@@ -218,7 +215,7 @@ fn hop_device() -> io::Result<(Builder, Attached)> {
 fn udp_address(attached: &Attached) -> io::Result<SocketAddr> {
     match attached {
         Attached::Udp { local } => Ok(*local),
-        Attached::Native { .. } => Err(io::Error::other("the hop's device is no UDP socket")),
+        Attached::Native { .. } => Err(io::Error::other("the tunnel's device is not a UDP socket")),
     }
 }
 
@@ -231,13 +228,13 @@ fn service(hop: &Arc<HopTotals>) -> ServiceConfig {
     }
 }
 
-/// Runs a side of the gateway and keeps its stack meanwhile.
+/// Runs one gateway and keeps its stack until it ends.
 async fn keep<T>(endpoint: Endpoint, side: impl Future<Output = T>) {
     side.await;
     drop(endpoint);
 }
 
 async fn ordered(mut stopped: watch::Receiver<bool>) {
-    // A dropped sender also means the end.
+    // A dropped sender also stops it.
     let _ = stopped.wait_for(|stopped| *stopped).await;
 }

@@ -1,5 +1,5 @@
-//! The load of the demonstration: unmodified clients on kernel TCP, a fresh connection per request, at
-//! random times that do not wait for earlier answers.
+//! The load of the demonstration: unmodified clients on the kernel's TCP. Each request has a connection of
+//! its own and begins at a random time, regardless of earlier responses.
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,27 +18,21 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub(super) struct Tally {
     /// Completion times, ms.
     pub(super) times: Vec<f64>,
-    /// Number of requests that have begun.
     pub(super) begun: u64,
-    /// Number of requests that failed.
     pub(super) failed: u64,
     /// Bytes of completed requests and responses, including HTTP headers.
     pub(super) payload: u64,
-    /// Reason of the last failure.
     pub(super) last_failure: Option<String>,
 }
 
 impl Tally {
-    /// Returns the number of requests in progress.
     pub(super) fn outstanding(&self) -> u64 {
         self.begun - self.failed - self.times.len() as u64
     }
 }
 
-/// A tally that the requests update.
 pub(super) type SharedTally = Arc<Mutex<Tally>>;
 
-/// Requests `bytes` from `to`, and adds the result to the tally.
 pub(super) async fn request(to: SocketAddr, bytes: u64, tally: SharedTally) {
     lock(&tally).begun += 1;
     let began = Instant::now();

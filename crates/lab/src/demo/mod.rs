@@ -1,12 +1,12 @@
-//! A demonstration on one machine, without privileges: clients, a frontend, a long and lossy link, a
-//! backend and an origin, over real sockets and in real time, once for each arm and all at once.
+//! A demonstration on one machine, without privileges: clients, a frontend, a long and lossy link, a backend
+//! and an origin, over real sockets and in real time. All arms run at the same time.
 //!
 //! ```text
 //! clients --kernel TCP--> frontend ==brisk TCP in UDP==> emulated link ==> backend --kernel TCP--> origin
 //! ```
 //!
-//! The requests of a warm-up come first and are not counted: a gateway pair in use knows its path. The report
-//! also has the figures that the simulation expects over the same link.
+//! A warm-up precedes the counted requests, because a gateway pair in use knows its path. The report also has
+//! the figures that the simulation expects over the same link.
 
 use std::future::Future;
 use std::io;
@@ -39,7 +39,7 @@ use origin::Origin;
 pub struct Demo {
     /// The hop between the gateways.
     pub link: LinkSpec,
-    /// Profiles to compare, side by side, each over a link of its own with the same seed.
+    /// Profiles to compare, at the same time, each over a link of its own with the same seed.
     pub arms: Vec<Profile>,
     /// Bytes of each response.
     pub flow: u64,
@@ -49,10 +49,9 @@ pub struct Demo {
     pub per_second: f64,
     /// Number of simulated transactions for the expectation.
     pub simulated: u64,
-    /// Duration of the requests before the count begins, in which each arm learns its path as a gateway pair
-    /// in use does.
+    /// Duration of the warm-up, in which each arm learns its path, as a gateway pair in use does.
     pub warm_up: Duration,
-    /// Duration of the counted requests. Responses are awaited for a little longer.
+    /// Duration of the counted requests. The demonstration waits a little longer for responses.
     pub duration: Duration,
     /// Seed of all random numbers.
     pub seed: u64,
@@ -147,9 +146,8 @@ pub enum DemoError {
 
 /// Length of a request of the load, for the simulation, bytes.
 const REQUEST_BYTES: u32 = 75;
-/// Length of the head of a response, bytes.
 const RESPONSE_HEAD: u64 = 62;
-/// How long responses are awaited at the end.
+/// Maximum time to wait for responses at the end.
 const LINGER: Duration = Duration::from_secs(5);
 /// Interval of the calls of `look`.
 const TICK: Duration = Duration::from_millis(500);
@@ -183,7 +181,7 @@ impl Demo {
             self.load(&fixtures, self.warm_up, "warm-up", stop.as_mut(), &mut look_at_warm_up).await;
         if !self.warm_up.is_zero() {
             linger(&fixtures, Instant::now(), &mut look_at_warm_up).await;
-            // The link updates its counters once a second.
+            // The link updates its counters only once a second.
             tokio::time::sleep(Duration::from_secs(1)).await;
             fixtures.iter_mut().for_each(Fixture::begin_to_count);
         }
@@ -213,7 +211,6 @@ impl Demo {
         })
     }
 
-    /// Simulates each profile.
     fn simulate(&self) -> Result<Vec<Expected>, DemoError> {
         let comparison = Comparison {
             link: self.link.clone(),
@@ -232,7 +229,8 @@ impl Demo {
         Ok(report.arms.into_iter().map(expected).collect())
     }
 
-    /// Sends requests to every arm at the same random times, for `duration`. Returns true if `stop` ended it.
+    /// Sends requests to every arm at the same random times, for `duration`. Returns true if `stop` ended the
+    /// load.
     async fn load(
         &self,
         fixtures: &[Fixture],
@@ -308,7 +306,7 @@ async fn linger(fixtures: &[Fixture], began: Instant, look: &mut dyn FnMut(&Snap
         }
         tokio::time::sleep(TICK / 2).await;
     }
-    // The last connections close, so that their records are counted.
+    // The last connections close, so that the gateways count them.
     tokio::time::sleep(TICK).await;
 }
 

@@ -6,11 +6,10 @@ use std::net::SocketAddr;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// Maximum length of a request, bytes.
 const LONGEST_REQUEST: usize = 8192;
 const BODY: [u8; 4096] = [b'.'; 4096];
 
-/// Answers `GET /N` with N bytes and closes.
+/// Server that answers `GET /N` with N bytes and closes.
 #[derive(Debug)]
 pub(super) struct Origin {
     listener: TcpListener,
@@ -29,9 +28,9 @@ impl Origin {
     pub(super) async fn run(self) {
         loop {
             match self.listener.accept().await {
-                // An error of a client's connection needs no handling.
+                // Errors of a client's connection need no handling.
                 Ok((stream, _)) => drop(tokio::spawn(answer(stream))),
-                // Descriptors are exhausted; some become free soon.
+                // No descriptor is free at the moment.
                 Err(_) => tokio::time::sleep(std::time::Duration::from_millis(10)).await,
             }
         }
@@ -64,7 +63,7 @@ async fn answer(mut stream: TcpStream) -> io::Result<()> {
     stream.shutdown().await
 }
 
-/// Returns N of `GET /N HTTP/1.1`.
+/// Returns N if the request is `GET /N HTTP/1.1`.
 fn requested(request: &[u8]) -> Option<u64> {
     let rest = request.strip_prefix(b"GET /")?;
     let end = rest.iter().position(|byte| *byte == b' ')?;

@@ -22,7 +22,7 @@ struct Record {
 pub struct Capture {
     records: Sender<Record>,
     writer: JoinHandle<io::Result<()>>,
-    /// The start of the capture on the monotonic clock, and as time of day.
+    /// Start of the capture on the monotonic clock, and as time of day.
     epoch: (Clock, Duration),
 }
 
@@ -45,7 +45,7 @@ impl Capture {
         Ok(Capture { records, writer: thread, epoch: (Clock::now(), today) })
     }
 
-    /// Records a packet that left the sending end of this direction.
+    /// Records a packet that leaves the sending end of this direction.
     pub(super) fn left(&self, way: Way, began: Clock, now: Instant, packet: &[u8]) {
         let interface = match way {
             Way::Up => 0,
@@ -54,7 +54,7 @@ impl Capture {
         self.record(interface, Heading::Out, began, now, packet);
     }
 
-    /// Records a packet that arrived at the receiving end of this direction.
+    /// Records a packet that arrives at the receiving end of this direction.
     pub(super) fn arrived(&self, way: Way, began: Clock, now: Instant, packet: &[u8]) {
         let interface = match way {
             Way::Up => 1,
@@ -67,7 +67,7 @@ impl Capture {
         let (clock, today) = self.epoch;
         let since = began.saturating_duration_since(clock) + Duration::from_micros(now.as_micros());
         let time = Instant::from_micros((today + since).as_micros() as u64);
-        // A writer that has ended reports its error at the end.
+        // `finish` reports the error of a writer that has ended.
         let _ = self.records.send(Record { interface, heading, time, packet: packet.to_vec() });
     }
 

@@ -34,7 +34,7 @@ pub fn parse_prefix(text: &str) -> Result<Prefix, EndError> {
     Ok((address, len))
 }
 
-/// One end in the notation of the command line: `tun:NAME[@NAMESPACE][=ADDRESS/LENGTH[,...]]`.
+/// One end as on the command line: `tun:NAME[@NAMESPACE][=ADDRESS/LENGTH[,...]]`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EndSpec {
     /// The TUN device.
@@ -45,19 +45,19 @@ pub struct EndSpec {
     pub addresses: Vec<Prefix>,
 }
 
-/// Why an end is not available.
+/// Reason why an end is not available.
 #[derive(Debug, Error)]
 pub enum EndError {
     /// The text is not an end.
     #[error(
-        "'{0}' is no end of a link: write tun:NAME@NAMESPACE=ADDRESS/LENGTH, for example tun:brisk0@red=10.77.0.1/24"
+        "'{0}' is not an end of a link: write tun:NAME@NAMESPACE=ADDRESS/LENGTH, for example tun:brisk0@red=10.77.0.1/24"
     )]
     Grammar(String),
     /// The text is not a pair of namespaces.
-    #[error("'{0}' is no pair of namespaces: write --between RED,BLUE")]
+    #[error("'{0}' is not a pair of namespaces: write --between RED,BLUE")]
     Pair(String),
     /// The text is not an address.
-    #[error("'{0}' is no address with a prefix length such as 10.77.0.1/24 or fd77::1/64")]
+    #[error("'{0}' is not an address with a prefix length such as 10.77.0.1/24 or fd77::1/64")]
     Address(String),
     /// The device cannot be opened or configured.
     #[error(transparent)]
@@ -152,7 +152,7 @@ impl Between {
         (end(&self.a, a, 1), end(&self.b, b, 2))
     }
 
-    /// Creates the missing ones of the two namespaces; they are deleted when the value is dropped.
+    /// Creates those of the two namespaces that are missing. Dropping the result deletes them.
     ///
     /// # Errors
     /// The system's error with the remedy.
@@ -177,7 +177,7 @@ pub struct Created {
 impl Drop for Created {
     fn drop(&mut self) {
         for name in &self.names {
-            // An error cannot be reported here; `ip netns list` would show the namespace.
+            // An error cannot be reported here; `ip netns list` shows a remaining namespace.
             let _ = Namespace::delete(name);
         }
     }
@@ -251,7 +251,8 @@ impl End for UdpEnd {
                 self.peer = Some(from);
                 Ok(())
             }
-            // If the peer is not running, its host answers earlier datagrams with an ICMP error.
+            // If no process listens at the peer's port, its host answered earlier datagrams with an ICMP
+            // error.
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
                 Err(io::ErrorKind::WouldBlock.into())
             }

@@ -1,11 +1,11 @@
-//! Lateness of packets: release time minus due time.
+//! Lateness of packets: actual release time minus due time.
 
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-/// Maximum lateness of the histogram, ns; larger values count as this.
+/// Maximum lateness of the histogram, ns; larger values count as this value.
 const LONGEST: u64 = 10_000_000_000;
 
 /// A histogram of lateness.

@@ -106,11 +106,10 @@ pub struct Emulation<A, B> {
     spare: Vec<Vec<u8>>,
 }
 
-/// Maximum number of packets read from one end before the other end and the clock are served.
+/// Maximum number of packets that are read from one end before the other end and the clock are served.
 const BATCH: usize = 32;
-/// Maximum time until a request to stop is noticed.
+/// Maximum time until a request to stop takes effect.
 const ATTENTION: Duration = Duration::from_millis(50);
-/// Maximum number of buffers kept for reuse.
 const SPARE_BUFFERS: usize = 4096;
 /// Real-time priority: low, so that threads of the system run first.
 const FIFO_PRIORITY: u8 = 10;
@@ -235,7 +234,6 @@ impl<A: End, B: End> Emulation<A, B> {
         }
     }
 
-    /// Delivers packets that are due.
     fn deliver(&mut self) {
         for way in [Way::Up, Way::Down] {
             loop {

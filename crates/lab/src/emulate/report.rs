@@ -1,4 +1,4 @@
-//! Output of an emulated link: a line per second during the run, text or JSON at its end.
+//! Output of an emulated link: a line per second during the run, and text or JSON at its end.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ pub struct Ticker {
 const HEADING_EVERY: u64 = 20;
 
 impl Ticker {
-    /// Returns the line for the time since the last call, sometimes with a heading.
+    /// Returns the line for the time since the last call; at intervals, a heading precedes it.
     pub fn line(&mut self, progress: &Progress<'_>) -> String {
         let (before, up, down) = self.last.unwrap_or_default();
         let seconds = (progress.elapsed - before).as_secs_f64();
@@ -81,7 +81,7 @@ impl Outcome {
             Validity::TooLate { .. } => format!("{validity}\n"),
         });
         if let Some(error) = last_send_error {
-            text.push_str(&format!("          {send_errors} packets were not taken at their end: {error}\n"));
+            text.push_str(&format!("          {send_errors} packets were refused by an end: {error}\n"));
         }
         text
     }
@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tick_shows_what_happened_since_the_last_one_within_eighty_columns() {
+    fn tick_shows_the_last_second_within_eighty_columns() {
         let at = |seconds, delivered: u64| {
             let counters = Counters {
                 delivered,

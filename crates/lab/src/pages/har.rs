@@ -1,7 +1,7 @@
 //! HAR files, the export format of browsers' developer tools.
 //!
-//! The format records what was fetched and when, but not why. The parent of an object is the first of these
-//! that is known: the object in `_initiator`, the page in the `Referer` header, the first object. A child of
+//! The format records what was fetched and when, but not why. The parent of an object is the object in
+//! `_initiator`; if that is unknown, the page in the `Referer` header; otherwise the first object. A child of
 //! a document begins while the document arrives, every other child after its parent has arrived.
 
 use std::collections::HashMap;
@@ -117,7 +117,7 @@ fn recording(text: &str) -> Result<Recording, PagesError> {
     let Har { log: Log { mut entries } } =
         serde_json::from_str(text).map_err(|error| PagesError::of_json(0, &error))?;
     entries.retain(|entry| entry.request.url.starts_with("http"));
-    // RFC 3339 times of one recording sort as text.
+    // RFC 3339 times of one recording sort correctly as text.
     entries.sort_by(|a, b| a.started_date_time.cmp(&b.started_date_time));
     let mut numbers: HashMap<&str, usize> = HashMap::new();
     let mut known: HashMap<&str, usize> = HashMap::new();

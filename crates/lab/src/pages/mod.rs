@@ -17,12 +17,11 @@ pub mod skeleton;
 pub mod synthetic;
 pub mod wprof;
 
-/// Default length of a request, bytes.
 const USUAL_REQUEST: u32 = 400;
-/// Minimum length of a request, which the simulated server needs, bytes.
+/// Minimum length of a request for the simulated server, bytes.
 const MIN_REQUEST: u32 = 16;
 
-/// Why a file is not a page.
+/// Reason why a file is not a page.
 #[derive(Debug, Error)]
 pub enum PagesError {
     /// The text is not JSON, or does not have the expected structure.
@@ -87,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mistake_in_a_page_is_named_with_its_line() {
+    fn error_in_a_page_names_its_line() {
         let error = |text: &str| read(text, "x").unwrap_err().to_string();
         assert_eq!(
             error("\n\n"),

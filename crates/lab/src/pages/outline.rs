@@ -1,4 +1,4 @@
-//! A page as the tree of its objects, with which a browser can load it again. The graph of
+//! A page as the tree of its objects, from which a browser can load it again. The graph of
 //! [`brisk_sim::page`] lacks this information.
 
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 /// A page: its objects, each after its parent.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Outline {
-    /// Its name.
+    /// Name of the page.
     pub label: String,
     /// The objects, the document first.
     pub objects: Vec<Object>,
@@ -19,28 +19,28 @@ pub struct Object {
     pub host: usize,
     /// Treatment by the browser.
     pub kind: Kind,
-    /// The object that loads it; it has a smaller index.
+    /// The object that loads this one; it has a smaller index.
     pub parent: Option<usize>,
-    /// True if it is the target of a redirect of its parent.
+    /// True if the object is the target of a redirect of its parent.
     pub redirected: bool,
     /// Length of the response's head, bytes.
     pub head: u32,
     /// Length of the response's body, bytes.
     pub body: u64,
-    /// Computation time of a script after its arrival.
+    /// Computation time of a script after it has arrived.
     pub compute: Duration,
 }
 
 /// Treatment of an object by a browser.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// The browser parses it and loads the objects that it finds.
+    /// The browser parses the object and loads the objects that it finds.
     Document,
-    /// The browser executes it.
+    /// The browser executes the object.
     Script,
-    /// The browser waits for it before it paints.
+    /// The browser waits for the object before it paints.
     Style,
-    /// The browser loads it concurrently with everything else: images, fonts, data.
+    /// The browser loads the object in parallel with all others: images, fonts, data.
     Image,
 }
 

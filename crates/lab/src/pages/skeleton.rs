@@ -2,8 +2,8 @@
 //!
 //! `res` is a list of objects, each an array: host number, kind, number of the parent (-1: none), how the
 //! parent loaded it, start in ms, request bytes, response header bytes, body bytes, status, connection,
-//! waiting time in ms. An object that the parser of an HTML parent found begins while that parent arrives;
-//! one that a script loads begins when the script has arrived. Waiting times include a round trip of the
+//! waiting time in ms. An object that the parser of an HTML parent found begins while that parent arrives. An
+//! object that a script loads begins when the script has arrived. Waiting times include a round trip of the
 //! recording, so they are not used as think time of the server.
 
 use std::time::Duration;
@@ -82,7 +82,7 @@ pub fn outline(text: &str, line: usize) -> Result<Outline, PagesError> {
     Ok(Outline { label, objects: res.iter().enumerate().map(object).collect() })
 }
 
-/// Returns the parent, if its index is smaller; the page itself for objects with an unknown parent.
+/// Returns the parent if its index is smaller, and the page itself for objects with an unknown parent.
 fn parent_of(index: usize, parent: i64) -> Option<usize> {
     match usize::try_from(parent) {
         Ok(parent) if parent < index => Some(parent),
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_no_skeleton_is_named() {
+    fn invalid_skeleton_is_reported_with_its_line() {
         assert!(
             read("{\"label\":\"a\"}", 7).unwrap_err().to_string().starts_with("line 7: missing field `res`")
         );

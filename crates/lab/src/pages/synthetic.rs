@@ -58,7 +58,6 @@ enum Kind {
     Image,
 }
 
-/// An object of a page.
 struct Made {
     host: usize,
     kind: Kind,
@@ -98,7 +97,7 @@ impl Recipe {
             activities.push(Activity { work, waits: wait.into_iter().collect() });
             computed.push(index);
             if object.kind == Kind::Script {
-                // A page has one thread: a script waits for its file and for the script before it.
+                // A page has one thread, so a script waits for its file and for the previous script.
                 let waits = std::iter::once(Wait::End(index)).chain(last.map(Wait::End)).collect();
                 last = Some(activities.len());
                 computed.pop();
@@ -128,7 +127,6 @@ impl Recipe {
         Outline { label: self.label.clone(), objects: self.make().into_iter().map(object).collect() }
     }
 
-    /// Creates the objects, the document first.
     fn make(&self) -> Vec<Made> {
         let Recipe { objects, hosts, bytes, seed, compute_ms, .. } = self;
         if *objects == 0 {
@@ -225,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_of_nothing_is_refused() {
+    fn page_without_objects_is_refused() {
         assert!(Recipe { objects: 0, ..recipe() }.page().is_err());
         assert_eq!(Recipe { objects: 1, hosts: 1, ..recipe() }.page().unwrap().objects(), 1);
     }

@@ -49,13 +49,15 @@ pub fn read(text: &str, line: usize) -> Result<Page, PagesError> {
             let with_first_bytes = begins == 1 && nth == 0;
             let wait =
                 if with_first_bytes { Wait::Share(download, FIRST_CHUNK) } else { Wait::End(download) };
-            // `deps` lists what later computations wait for; the first one waits for its object.
+            // `deps` lists the predecessors of later computations; the first computation waits for its
+            // object.
             let waits = if nth == 0 { vec![wait] } else { Vec::new() };
             activities.push(Activity { work: Work::Compute(milliseconds(ms)), waits });
         }
     }
     let find = |name: &String| {
-        let unknown = || PagesError::Shape { line, what: format!("'{name}' is no activity of an object") };
+        let unknown =
+            || PagesError::Shape { line, what: format!("'{name}' is not an activity of an object") };
         names.get(name).copied().ok_or_else(unknown)
     };
     find(&start)?;
@@ -88,6 +90,6 @@ mod tests {
     #[test]
     fn missing_activity_is_named() {
         let line = r#"{"label":"a","start":"0d","objs":[[0,"html",1,[],2000]],"deps":[["0d","1d",-1]]}"#;
-        assert_eq!(read(line, 3).unwrap_err().to_string(), "line 3: '1d' is no activity of an object");
+        assert_eq!(read(line, 3).unwrap_err().to_string(), "line 3: '1d' is not an activity of an object");
     }
 }

@@ -1,5 +1,5 @@
-//! Compares results with expectations: the paper's figure, ours, its confidence interval, and whether it is
-//! in the expected range.
+//! Compares results with expectations: the paper's figure, brisk's figure, its confidence interval, and
+//! whether it is in the expected range.
 
 use brisk_link::seeds::ChaCha8Rng;
 use comfy_table::{ContentArrangement, Table, presets};
@@ -16,7 +16,6 @@ use crate::row::Row;
 use crate::statistics::{Interval, below, resampler};
 use crate::text_table;
 
-/// Number of bootstrap resamples for one figure.
 const RESAMPLES: usize = 300;
 
 /// The result of a plan.
@@ -80,7 +79,7 @@ pub struct Finding {
     /// The 95 % confidence interval, by resampling transactions of both arms together.
     pub ci95: Interval,
     /// The interval in which a sample as large as the paper's would lie in 95 % of cases if the paper had
-    /// measured the same as we did; `None` if that size is unknown or the paper has no figure.
+    /// measured the same system; `None` if that size is unknown or the paper has no figure.
     pub chance: Option<Interval>,
     /// The expected range.
     pub range: [f64; 2],
@@ -88,7 +87,7 @@ pub struct Finding {
     pub verdict: Verdict,
     /// Reason for the range, and for a difference from the paper's figure.
     pub why: String,
-    /// The experiment that has tested the reason; empty if there is none.
+    /// The experiment that tested the reason; empty if there is none.
     pub checked: String,
 }
 
@@ -98,15 +97,15 @@ pub struct Finding {
 pub enum Verdict {
     /// The figure is in the range.
     Within,
-    /// The figure is outside, but chance explains it: its confidence interval, or that of a sample as large
-    /// as the paper's, reaches into the range.
+    /// The figure is outside, but chance can explain it: its confidence interval, or that of a sample as
+    /// large as the paper's, extends into the range.
     Unsure,
     /// The figure is outside, and chance does not explain it.
     Outside,
 }
 
-/// Judges the stored results of a plan. A cell without complete results is left out, unless it was run in
-/// real time.
+/// Compares the stored results of a plan with its expectations. A cell without complete results is omitted,
+/// unless it was run in real time.
 ///
 /// # Errors
 /// [`RunError`] if the store cannot be read or the plan is not valid.
@@ -129,7 +128,7 @@ fn judge_cell(
     arms: &[Vec<Row>],
     real: Option<RealReport>,
 ) -> Result<CellReport, RunError> {
-    // The report describes the original cell; a page that replaced a synthetic one does not matter.
+    // The report describes the original cell, even if a recorded page replaced a synthetic one.
     let mut comparison = comparison(plan, cell, &store.id, &[])?;
     comparison.arms.truncate(arms.len());
     let report = Report::of(&comparison, |index, arm| ArmReport::of_rows(&comparison, arm, &arms[index]));
@@ -153,7 +152,7 @@ fn judge_cell(
     })
 }
 
-/// Source of a figure.
+/// The transactions from which a figure is computed.
 #[derive(Clone, Copy)]
 struct Rows<'a> {
     arm: &'a [Row],
@@ -168,7 +167,7 @@ fn find(expectation: &Expectation, rows: Rows<'_>, paper_n: Option<u64>, seed: u
     let brisk = rounded(metric.value(rows.arm, rows.base, rows.rtt_us, &all));
     let ci95 = interval(*metric, rows.arm, rows.base, rows.rtt_us, seed);
     let chance = paper.and(paper_n).map(|n| chance(*metric, rows, n as usize, seed));
-    // Either interval alone may reach into the range: the second one includes both errors.
+    // Either interval alone may extend into the range. The second one includes both errors.
     let widest = chance.map_or(ci95, |[low, high]| [low.min(ci95[0]), high.max(ci95[1])]);
     Finding {
         arm: name.clone(),
@@ -187,7 +186,7 @@ fn find(expectation: &Expectation, rows: Rows<'_>, paper_n: Option<u64>, seed: u
     }
 }
 
-/// Computes the percentile bootstrap over transactions: an arm and the first one are drawn together, because
+/// Computes the percentile bootstrap over transactions. An arm and the first arm are drawn together, because
 /// they had the same losses.
 pub(crate) fn interval(metric: Metric, arm: &[Row], base: &[Row], rtt_us: f64, seed: u64) -> Interval {
     let rng = brisk_link::seeds::rng(seed, "judge");
@@ -290,12 +289,12 @@ impl PlanReport {
 }
 
 impl Finding {
-    /// True if it is outside its range and no experiment has tested the reason.
+    /// True if the figure is outside its range and no experiment has tested the reason.
     pub fn is_unexplained(&self) -> bool {
         self.verdict == Verdict::Outside && self.checked.is_empty()
     }
 
-    /// Adds the same figure in real time, the kernel's and ours.
+    /// Adds the figures of the kernel and of brisk in real time.
     fn beside(self, metric: Metric, arms: &[String], real: Option<&RealReport>) -> Finding {
         let first = arms.first().map_or("", String::as_str);
         let of = |name: fn(&str) -> Option<String>| {
@@ -341,7 +340,7 @@ impl Verdict {
     }
 }
 
-/// Formats a figure; a larger one has fewer decimals.
+/// Formats a figure; larger figures have fewer decimals.
 pub(crate) fn short(value: f64) -> String {
     match value.abs() {
         _ if value.is_nan() => "-".to_owned(),
@@ -364,9 +363,9 @@ mod tests {
     }
 
     #[test]
-    fn a_small_sample_of_the_same_thing_may_lie_far_off() {
-        // One transaction in fourteen takes twice as long: in a small sample it is chance whether the 90th
-        // percentile does.
+    fn figure_of_a_small_sample_may_differ_much_by_chance() {
+        // One transaction in fourteen takes twice as long. In a small sample, chance determines whether the
+        // 90th percentile does.
         let row = |i: u64| Row {
             completion_us: Some(if i.is_multiple_of(14) { 400 } else { 200 }),
             ..Row::default()
@@ -387,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn figure_that_moves_by_one_percent_leaves_a_range_of_half_a_percent() {
+    fn change_of_one_percent_leaves_a_range_of_half_a_percent() {
         let rows = |us: u64| vec![Row { completion_us: Some(us), ..Row::default() }; 200];
         let base = rows(100_000);
         let verdict = |arm: &[Row], text: &str| {
@@ -407,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn the_interval_of_a_gain_is_that_of_pairs() {
+    fn interval_of_a_gain_resamples_pairs() {
         // Every transaction is 10 % faster, although transactions differ widely.
         let row = |us: u64| Row { completion_us: Some(us), ..Row::default() };
         let base: Vec<Row> = (1..=500).map(|i| row(i * i * 10)).collect();

@@ -4,16 +4,16 @@
 use crate::plan::judge::{Finding, PlanReport, Verdict, short};
 use crate::real::report::{ContestantReport, RealReport, Times};
 
-/// How the results were made, for the head of the page.
+/// Origin of the results, for the head of the page.
 #[derive(Clone, Debug)]
 pub struct Made {
-    /// The command that writes the page again.
+    /// The command that writes the page.
     pub command: String,
     /// Version of the program.
     pub version: String,
     /// Seed of all random numbers.
     pub seed: String,
-    /// Description of the machine; figures in virtual time do not depend on it.
+    /// Description of the machine. Figures in virtual time do not depend on it.
     pub machine: Option<String>,
 }
 

@@ -63,7 +63,7 @@ pub enum Metric {
     Neighbours,
     /// Losses of this packet of a burst / losses of the first one.
     Position(u32),
-    /// Of the transactions that lost a packet, those that lost at most so many, percent.
+    /// Of the transactions that lost a packet, those that lost at most this many, percent.
     LostUpTo(u32),
     /// IP bytes / payload bytes.
     Wire,
@@ -98,10 +98,10 @@ pub enum Count {
     Payload,
 }
 
-/// The text is not a metric.
+/// Error for a text that is not a metric.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error(
-    "'{0}' is no metric: use ms.p99, rtts.p50, gain.mean, change.timeouts, share.probes, each.timeouts, wire, hit or another of docs/lab.md"
+    "'{0}' is not a metric: use ms.p99, rtts.p50, gain.mean, change.timeouts, share.probes, each.timeouts, wire, hit or another of docs/lab.md"
 )]
 pub struct MetricError(String);
 
@@ -128,7 +128,6 @@ const COUNTS: [(&str, Count); 10] = [
     ("payload", Count::Payload),
 ];
 
-/// Metrics of one word.
 const WORDS: [(&str, Metric); 8] = [
     ("wire", Metric::Wire),
     ("hit", Metric::Hit),
@@ -218,14 +217,13 @@ impl Metric {
         }
     }
 
-    /// Returns the value over the transactions `drawn` (indices into both), NaN if there is none. `base` are
-    /// the same transactions of the first arm, `rtt_us` the round-trip time of the empty path in
-    /// microseconds.
+    /// Returns the value over the transactions with the indices `drawn`, NaN if there is none. `base` are the
+    /// same transactions of the first arm, `rtt_us` is the round-trip time of the empty path in microseconds.
     pub fn value(&self, arm: &[Row], base: &[Row], rtt_us: f64, drawn: &[usize]) -> f64 {
         self.value_of((arm, drawn), (base, drawn), rtt_us)
     }
 
-    /// Like [`Metric::value`], with transactions of the first arm that need not be the same.
+    /// Like [`Metric::value`], with transactions of the first arm that may differ.
     pub(crate) fn value_of(&self, arm: Drawn<'_>, base: Drawn<'_>, rtt_us: f64) -> f64 {
         match self {
             Metric::Ms(of) => time(arm, *of) / 1000.0,
@@ -287,7 +285,7 @@ impl Count {
     }
 }
 
-/// Transactions of an arm with the indices of those drawn, in any number of repetitions.
+/// Transactions of an arm with the indices of the drawn ones, which may repeat.
 pub(crate) type Drawn<'a> = (&'a [Row], &'a [usize]);
 
 fn rows<'a>((rows, which): Drawn<'a>) -> impl Iterator<Item = &'a Row> {
@@ -330,7 +328,7 @@ mod tests {
             assert_eq!(text.parse::<Metric>().unwrap().to_string(), text);
         }
         let error = "gain.p98".parse::<Metric>().unwrap_err().to_string();
-        assert!(error.starts_with("'gain.p98' is no metric: use ms.p99"), "{error}");
+        assert!(error.starts_with("'gain.p98' is not a metric: use ms.p99"), "{error}");
     }
 
     #[test]

@@ -1,18 +1,18 @@
 //! Experiments as plans: one TOML file for each table or figure, with the paper's figures and brisk's.
 //!
 //! A plan has cells. A cell is a link, a workload and the profiles that are compared on it, transaction by
-//! transaction with the same seeds. The plan contains the expectation of a cell before it runs: the paper's
+//! transaction with the same seeds. The plan contains the expectations of a cell before it runs: the paper's
 //! figure, the range for brisk's figure, and the reason why the two may differ.
 //!
 //! | module | content |
 //! |---|---|
 //! | [`mod@self`] | the plan and its text |
-//! | [`metric`] | what is measured of an arm: `gain.p90`, `rtts.p99`, `wire` |
+//! | [`metric`] | the measured quantities of an arm: `gain.p90`, `rtts.p99`, `wire` |
 //! | [`store`] | the results on disk: a run can be interrupted, resumed, cut into shards and merged |
 //! | [`run`] | running the cells that are not in the store yet |
-//! | [`judge`] | expectations against results, with confidence intervals |
-//! | [`page`] | one self-contained HTML file for people |
-//! | [`markdown`] | the same for a repository |
+//! | [`judge`] | compares results with expectations, with confidence intervals |
+//! | [`page`] | the report as one self-contained HTML file |
+//! | [`markdown`] | the report as Markdown, for a repository |
 
 use std::time::Duration;
 
@@ -42,9 +42,8 @@ use metric::Metric;
 
 /// Default number of transactions of each arm in a cell: margins of about 2 %, as in the papers.
 const USUAL_N: u64 = 10_000;
-/// The same for a quick run.
+/// Default of the same for a quick run.
 const USUAL_QUICK_N: u64 = 1_000;
-/// Maximum number of earlier transactions on a connection.
 const MAX_EARLIER: u32 = 1_000;
 /// Default bytes of a request: those of Gentle Aggression section 8.4.1.
 const USUAL_REQUEST: u32 = 40;
@@ -67,10 +66,10 @@ pub struct Plan {
     /// Transactions of each arm in a cell.
     #[serde(default = "usual_n")]
     pub n: u64,
-    /// The same for a quick run.
+    /// Transactions of each arm in a cell, in a quick run.
     #[serde(default = "usual_quick_n")]
     pub quick_n: u64,
-    /// Transactions of each arm behind the paper's figures, 100 or more, which determine their own error.
+    /// Number of transactions of each arm behind the paper's figures, 100 or more. It determines their error.
     pub paper_n: Option<u64>,
     /// The cells.
     #[serde(rename = "cell")]
@@ -105,7 +104,7 @@ pub struct Cell {
     /// Bytes of each request, 16 to 65,536.
     #[serde(default = "usual_request")]
     pub request: u32,
-    /// Begin on an open connection that has been silent for a second.
+    /// True to begin on an open connection that has been idle for a second.
     #[serde(default)]
     pub established: bool,
     /// Number of earlier transactions on the open connection, one after the other: its window and its timeout
@@ -129,7 +128,7 @@ pub struct Cell {
     pub beside: Option<BesideText>,
     /// Bursts with a minimum and a maximum number of packets, instead of connections.
     pub burst: Option<(u32, u32)>,
-    /// Draw the first transaction of each arm as a time-sequence diagram.
+    /// True to draw the first transaction of each arm as a time-sequence diagram.
     #[serde(default)]
     pub draw: bool,
     /// Other programs that take part when the cell is run in real time.
@@ -185,7 +184,7 @@ pub struct Expectation {
     pub checked: String,
 }
 
-/// Reason why a text is no plan.
+/// Reason why a text is not a plan.
 #[derive(Debug, Error)]
 pub enum PlanError {
     /// The text is not TOML, or does not have the structure of a plan.
@@ -251,7 +250,7 @@ impl Plan {
         for (index, cell) in plan.cells.iter().enumerate() {
             cell.check().map_err(|what| refused(cell, what))?;
             if plan.cells[..index].iter().any(|other| other.name == cell.name) {
-                return Err(refused(cell, "there are two of this name".to_owned()));
+                return Err(refused(cell, "two cells have this name".to_owned()));
             }
         }
         Ok(plan)
@@ -369,7 +368,7 @@ impl Cell {
         }
     }
 
-    /// Checks everything.
+    /// Checks the values that need no parsing.
     fn check(&self) -> Result<(), String> {
         let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
         if self.name.is_empty() || self.name.starts_with('.') || !self.name.chars().all(plain) {
@@ -379,7 +378,7 @@ impl Cell {
             return Err(format!("request = {}: use 16 to 65536 bytes", self.request));
         }
         if self.arms.is_empty() {
-            return Err("arms is empty: nothing to compare".to_owned());
+            return Err("arms is empty: add profiles to compare".to_owned());
         }
         for expectation in &self.expectations {
             let Expectation { arm, metric, range: [low, high], .. } = expectation;
@@ -414,7 +413,7 @@ fn beside(text: &BesideText) -> Result<Beside, String> {
 
 fn burst((least, most): (u32, u32)) -> Result<Burst, String> {
     if !(1..=most).contains(&least) || most > 64 {
-        return Err(format!("burst = [{least}, {most}]: use 1 to 64 packets, the fewer first"));
+        return Err(format!("burst = [{least}, {most}]: use 1 to 64 packets, the smaller number first"));
     }
     Ok(Burst { least, most })
 }
@@ -454,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn mistake_in_a_plan_is_named_with_its_place() {
+    fn error_in_a_plan_names_its_line_or_cell() {
         assert_eq!(
             error("[[cell]]\nname = \"x\"\nlimk = \"\"\n"),
             "p, line 6: unknown field `limk`, expected one of `name`, `link`, `flow`, `sizes`, `page`, `request`, `established`, `earlier`, `paths`, `think`, `initial_window`, `spread`, `backend`, `beside`, `burst`, `draw`, `contestant`, `arms`, `expect`"
@@ -476,7 +475,7 @@ mod tests {
             ("spread = 101", "use 0 to 100 percent"),
             ("earlier = 3", "with established = true"),
             ("established = true\nearlier = 1001", "use 0 to 1000"),
-            ("burst = [3, 2]", "the fewer first"),
+            ("burst = [3, 2]", "the smaller number first"),
             ("beside = { plain = 0, others = 1, takes = \"5s\" }", "use 1 to 100 flows"),
             ("backend = { link = \"\", arms = [] }", "backend: 0 arms for the 1 of the cell"),
         ] {
@@ -505,6 +504,6 @@ mod tests {
         let metric = "arm = \"tcp\"\nmetric = \"median\"\nrange = [1, 2]\n";
         assert!(cell(&format!("{flow}[[cell.expect]]\n{metric}")).contains("median"));
         let twice = "[[cell]]\nname = \"x\"\nlink = \"\"\nflow = \"1kB\"\narms = [\"tcp\"]\n".repeat(2);
-        assert_eq!(error(&twice), "p, cell 'x': there are two of this name");
+        assert_eq!(error(&twice), "p, cell 'x': two cells have this name");
     }
 }

@@ -1,5 +1,5 @@
-//! One self-contained HTML file: every plan with its table, its curves and its reasons. It has no external
-//! references, follows the reader's choice of dark or light, and fits a phone.
+//! One self-contained HTML file with every plan: its table, its curves and its reasons. It has no external
+//! references, supports dark and light mode, and fits a phone.
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
@@ -80,7 +80,7 @@ pub fn csv(plans: &[PlanReport]) -> String {
         }
     }
     let bytes = written.ok().and_then(|()| writer.into_inner().ok());
-    String::from_utf8(bytes.expect("memory takes every record")).expect("every field is text")
+    String::from_utf8(bytes.expect("a record in memory is written")).expect("every field is text")
 }
 
 fn section(plan: &PlanReport) -> Markup {
@@ -147,7 +147,7 @@ fn findings(findings: &[Finding]) -> Markup {
     }
 }
 
-/// Returns the reason of a difference as a row over `columns`, so that it needs no scrolling on a phone.
+/// Returns the reason of a difference as a row across `columns`, so that it needs no scrolling on a phone.
 fn reason(finding: &Finding, columns: usize) -> Markup {
     html! {
         tr.reason { td colspan=(columns) { div.why {
@@ -220,7 +220,8 @@ fn contestant_row(contestant: &ContestantReport) -> Markup {
     }
 }
 
-/// Plots the share of transactions that take longer than a time, on a logarithmic scale that shows the tail.
+/// Plots the share of transactions that take longer than each time, on a logarithmic scale that shows the
+/// tail.
 fn plot(cell: &CellReport) -> Markup {
     let longest = cell.times.iter().flatten().copied().fold(0.0, f64::max);
     let tail = |times: &Vec<f64>| {
@@ -301,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_curve_falls_from_everything_to_the_least_share() {
+    fn curve_falls_from_1_to_the_minimum_share() {
         let times: Vec<f64> = (1..=1000).map(f64::from).collect();
         let path = curve(&times, 999.0, |ms| ms, |share| -share.log10());
         assert!(

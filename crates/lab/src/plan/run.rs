@@ -1,4 +1,4 @@
-//! Runs a plan: every cell that is not in the store yet.
+//! Runs a plan: every cell that is missing in the store.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -29,7 +29,7 @@ pub struct RunOptions {
     pub build: String,
 }
 
-/// Why a plan was not run to its end.
+/// Reason why a plan did not run to its end.
 #[derive(Debug, Error)]
 pub enum RunError {
     /// The plan is not valid.
@@ -45,7 +45,7 @@ pub enum RunError {
     #[error(transparent)]
     Record(#[from] RecordError),
     /// The run was interrupted; complete cells are stored.
-    #[error("interrupted; the same command goes on where this one ended")]
+    #[error("interrupted; the same command continues here")]
     Interrupted,
 }
 
@@ -80,7 +80,7 @@ pub fn remaining(plan: &Plan, store: &Store) -> Result<u64, StoreError> {
     Ok(remaining)
 }
 
-/// Runs every cell of the plan that is not in the store; `pages` replace those with the same label. Calls
+/// Runs every cell of the plan that is missing in the store; `pages` replace pages with the same label. Calls
 /// `progress` with the number of completed transactions.
 ///
 /// # Errors

@@ -5,7 +5,7 @@
 //! DIR/PLAN/CELL/0-tcp.csv          one row for each transaction
 //! DIR/PLAN/CELL/0-tcp.svg          a diagram of the first one, if the plan requests it
 //! DIR/PLAN/CELL.real.json          results of contestants in real time
-//! DIR/PLAN/plan.toml               the plan of these, in case nothing was run in virtual time
+//! DIR/PLAN/plan.toml               the plan of these results, in case nothing was run in virtual time
 //! ```
 //!
 //! A file appears when it is complete, so a run can be interrupted and resumed. Transaction `i` of a seed is
@@ -48,7 +48,7 @@ impl std::str::FromStr for Shard {
         let numbers = text.split_once('/').and_then(|(i, n)| Some((i.parse().ok()?, n.parse().ok()?)));
         match numbers {
             Some((index, of)) if (1..=of).contains(&index) => Ok(Shard { index, of }),
-            _ => Err(format!("'{text}' is no shard: use 1/4 to 4/4 for four of them")),
+            _ => Err(format!("'{text}' is not a shard: use 1/4 to 4/4 for four of them")),
         }
     }
 }
@@ -76,7 +76,7 @@ pub struct RunId {
     pub build: String,
 }
 
-/// Why results cannot be read, written or merged.
+/// Reason why results cannot be read, written or merged.
 #[derive(Debug, Error)]
 pub enum StoreError {
     /// An error of the file system.
@@ -87,7 +87,7 @@ pub enum StoreError {
         /// The error.
         error: std::io::Error,
     },
-    /// A file is not one that this program writes.
+    /// A file has another format.
     #[error("{path}: {what}; remove the directory of the plan to run it again")]
     Damaged {
         /// The file.
@@ -95,7 +95,7 @@ pub enum StoreError {
         /// The error.
         what: String,
     },
-    /// The directory has another run.
+    /// The directory contains another run.
     #[error("{path}: holds results of another {what}; use another --out, or remove it")]
     OtherRun {
         /// The directory.
@@ -169,7 +169,7 @@ impl Store {
     /// Returns the plan of the run.
     ///
     /// # Errors
-    /// [`StoreError::Damaged`] if its text was changed since.
+    /// [`StoreError::Damaged`] if the stored text of the plan was changed.
     pub fn plan(&self) -> Result<Plan, StoreError> {
         let marker = self.directory.join("run.json");
         Plan::parse(&self.id.plan, &self.id.text).map_err(|error| damaged(&marker, error))
@@ -222,7 +222,7 @@ impl Store {
         files.zip(drawings).try_for_each(|(file, drawing)| write_whole(&file, drawing.as_bytes()))
     }
 
-    /// Returns the diagrams of a cell, arm by arm; none if it has none.
+    /// Returns the diagrams of a cell, arm by arm; empty if there are none.
     pub fn drawings(&self, cell: &Cell) -> Vec<String> {
         let read = |file: PathBuf| fs::read_to_string(file.with_extension("svg")).ok();
         self.files(cell).into_iter().map(read).collect::<Option<_>>().unwrap_or_default()
@@ -251,7 +251,7 @@ impl Store {
     }
 }
 
-/// Stores the results of contestants on a cell in real time; `text` is the plan's.
+/// Stores the results of contestants on a cell in real time; `text` is that of the plan.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -269,7 +269,7 @@ pub fn write_real(
     write_whole(&file, (json + "\n").as_bytes())
 }
 
-/// The plan of results in real time.
+/// File with the plan of results in real time.
 const PLAN_FILE: &str = "plan.toml";
 
 fn real_file(directory: &Path, cell: &Cell) -> PathBuf {
@@ -328,7 +328,7 @@ fn merge_plan(shards: &[Store], to: &Path) -> Result<Store, StoreError> {
         }
         arms.iter_mut().for_each(|rows| rows.sort_by_key(|row| row.index));
         merged.write(cell, &arms)?;
-        // Every shard has drawn the same transaction.
+        // Every shard has drawn the same transactions.
         merged.write_drawings(cell, &first.drawings(cell))?;
     }
     Ok(merged)
@@ -367,7 +367,7 @@ mod tests {
             assert_eq!(shards.iter().filter(|shard| shard.has(index)).count(), 1);
         }
         for wrong in ["0/3", "4/3", "1", "a/b", "1/0"] {
-            assert!(wrong.parse::<Shard>().unwrap_err().contains("is no shard"), "{wrong}");
+            assert!(wrong.parse::<Shard>().unwrap_err().contains("is not a shard"), "{wrong}");
         }
     }
 }

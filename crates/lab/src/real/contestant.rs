@@ -89,7 +89,7 @@ impl Named {
         };
         if !(left.contains("{listen}") || left.contains("{port}")) {
             return Err(format!(
-                "contestant '{left}': it has to say where the command listens: {{listen}} (127.0.0.1:8000) or {{port}}; \
+                "contestant '{left}': it must contain the address of the command: {{listen}} (127.0.0.1:8000) or {{port}}; \
                  {{origin}} is where it goes"
             ));
         }
@@ -125,7 +125,7 @@ impl Contestant {
         }
     }
 
-    /// Returns the gateway pair of `program` with an arm.
+    /// Returns the gateway pair that `program` runs with an arm.
     pub fn pair(program: &Path, arm: &str) -> Contestant {
         let program = program.display();
         let arm = arm.replace(' ', "");
@@ -152,14 +152,14 @@ impl Contestant {
     }
 }
 
-/// Replacements for the words in braces of a command.
+/// Values for the words in braces of a command.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Places {
     /// `{listen}`: address at which the left command accepts requests.
     pub(crate) listen: SocketAddr,
     /// `{peer}`: the right command's address on the link.
     pub(crate) peer: SocketAddr,
-    /// `{dir}`: the contestant's directory; `{key}` and `{nginx}` are files in it that are created on use.
+    /// `{dir}`: the directory of the contestant. `{key}` and `{nginx}` are files in it, created on use.
     pub(crate) directory: PathBuf,
 }
 
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_is_a_contestant_and_so_is_a_pair_with_a_name() {
+    fn contestant_is_a_command_or_a_named_pair() {
         let one = read("contestant = \"/usr/bin/socat TCP-LISTEN:{port},fork TCP:{origin}\"").unwrap();
         assert_eq!((one[0].name.as_str(), one[0].right.as_deref()), ("socat", None));
         let more = read(
@@ -230,11 +230,13 @@ mod tests {
         );
         let names: Vec<String> = more.unwrap().into_iter().map(|contestant| contestant.name).collect();
         assert_eq!(names, ["a", "tunnel"]);
-        assert!(read("contestant = \"socat\"").unwrap_err().contains("has to say where the command listens"));
+        assert!(
+            read("contestant = \"socat\"").unwrap_err().contains("must contain the address of the command")
+        );
     }
 
     #[test]
-    fn places_are_filled_in() {
+    fn words_in_braces_are_replaced() {
         let places = Places::default();
         let words = places.fill("x --l {listen} p={port} --to {origin} {peer}").unwrap();
         assert_eq!(words, ["x", "--l", "127.0.0.1:8000", "p=8000", "--to", "10.77.0.2:80", "10.77.0.2:7443"]);

@@ -1,5 +1,5 @@
-//! Contestants in real time: the kernel's TCP, connection pools, gateways and any command line, one after the
-//! other over the same emulated link with the same seed, under the same load.
+//! Contestants in real time: the kernel's TCP, connection pools, gateways and any command line. They run one
+//! after the other over the same emulated link with the same seed and load.
 //!
 //! ```text
 //! namespace A                                         namespace B
@@ -41,7 +41,7 @@ use traffic::{Asked, Load, Origin};
 /// Address of the origin in namespace B.
 pub(crate) const ORIGIN: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::new(10, 77, 0, 2)), 80);
-/// Requests of each contestant that are not counted: they get cookies and fill the path memory of both ends.
+/// Requests of each contestant that are not counted. They get cookies and fill the path memory of both ends.
 const WARM: u64 = 10;
 /// Maximum time until a contestant's first response.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -61,13 +61,13 @@ pub struct Real {
     pub n: u64,
     /// Number of concurrent requests.
     pub parallel: usize,
-    /// How long a bulk flow of each contestant runs next to one of the kernel's; zero: no such flow.
+    /// Duration of a bulk flow of each contestant next to one of the kernel's; zero: no such flow.
     pub beside: Duration,
     /// The contestants, in this order.
     pub contestants: Vec<Contestant>,
 }
 
-/// Why nothing could be measured.
+/// Reason why nothing could be measured.
 #[derive(Debug, Error)]
 pub enum RealError {
     /// The system refused the namespaces or devices.
@@ -83,10 +83,10 @@ pub enum RealError {
 
 impl Real {
     /// Runs the contestants one after the other, until all are done or `stop` is set. Calls `look` with the
-    /// name of each one that begins.
+    /// name of each contestant that begins.
     ///
     /// # Errors
-    /// [`RealError`] if the system refuses something; a contestant that does not work is a result.
+    /// [`RealError`] if the system refuses something. The failure of a contestant is a result.
     pub fn run(&self, stop: &AtomicBool, look: &mut dyn FnMut(&str)) -> Result<RealReport, RealError> {
         let mut reports = Vec::new();
         for contestant in &self.contestants {
@@ -129,24 +129,20 @@ impl Real {
     }
 }
 
-/// Measurements of a contestant.
 #[derive(Debug, Default)]
 pub(crate) struct Measured {
     /// Times of successful requests, ms.
     pub(crate) times: Vec<f64>,
-    /// Number of failed requests.
     pub(crate) failed: u64,
-    /// Reason of the last failure.
     pub(crate) last_failure: Option<String>,
     /// IP bytes that A and B sent for the counted requests.
     pub(crate) wire: (u64, u64),
-    /// Processor time of the contestant's own processes for them.
+    /// Processor time of the contestant's own processes for the counted requests.
     pub(crate) cpu: Option<Duration>,
-    /// Bytes of its bulk flow and of the reference flow.
+    /// Bytes of the contestant's bulk flow and of the reference flow.
     pub(crate) beside: Option<(u64, u64)>,
 }
 
-/// A running contestant.
 struct Fixture<'a> {
     real: &'a Real,
     contestant: &'a Contestant,
@@ -180,7 +176,7 @@ impl Fixture<'_> {
         load(WARM)??;
         let (wire, cpu) = (self.sent()?, processes.cpu());
         let Load { times, failed, last_failure } = load(self.real.n)??;
-        // Segments that close connections and acknowledge the last bytes are included.
+        // The traffic includes segments that close connections and acknowledge the last bytes.
         std::thread::sleep(2 * self.real.link.base_rtt() + Duration::from_millis(200));
         let (wire_now, cpu_now) = (self.sent()?, processes.cpu());
         let beside = match self.real.beside {
@@ -215,7 +211,8 @@ impl Kernel {
             let failed = |error| io::Error::other(format!("{path} = {value}: {error}"));
             std::fs::write(&path, value).map_err(failed)?;
         }
-        // The namespace's sysctl refuses algorithms that unprivileged users may not choose; a route does not.
+        // The namespace's sysctl rejects algorithms that unprivileged users may not choose; a route accepts
+        // them.
         let words = "route change 10.77.0.0/24 dev brisk0 proto kernel scope link congctl";
         let done = Command::new("ip").args(words.split(' ')).arg(&self.congestion).output();
         let done = done.map_err(|error| io::Error::other(format!("ip: {error}; install iproute2")))?;

@@ -1,4 +1,4 @@
-//! Commands of a contestant, and their cost.
+//! Commands of a contestant, and their processor time.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -90,7 +90,6 @@ struct Process {
     ticks: u64,
 }
 
-/// Returns all visible processes.
 fn table() -> HashMap<u32, Process> {
     let Ok(entries) = fs::read_dir("/proc") else { return HashMap::new() };
     let read = |entry: fs::DirEntry| {
@@ -134,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_and_what_it_has_started_are_counted_and_ended() {
+    fn command_and_its_children_are_counted_and_ended() {
         let directory = std::env::temp_dir();
         let mut processes = Processes::default();
         let command = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done; sleep 60";

@@ -33,7 +33,7 @@ pub struct RealReport {
 /// The result of one contestant.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct ContestantReport {
-    /// Its name.
+    /// Name of the contestant.
     pub name: String,
     /// Number of successful requests.
     pub answered: u64,
@@ -51,8 +51,8 @@ pub struct ContestantReport {
     pub wire_down: f64,
     /// Processor time of the contestant's own processes per request, ms; `None` if it has none.
     pub cpu_ms: Option<f64>,
-    /// Share of its bulk flow in the bytes of that flow and one of the kernel's CUBIC, percent; `None` if not
-    /// measured.
+    /// Share of its bulk flow in the bytes of that flow and of one CUBIC flow of the kernel, percent; `None`
+    /// if not measured.
     pub share: Option<f64>,
     /// True if the link kept its times.
     pub valid: bool,
@@ -66,7 +66,7 @@ pub struct Times {
     /// Mean.
     #[serde(deserialize_with = "number")]
     pub mean: f64,
-    /// Its 95 % interval.
+    /// 95 % interval of the mean.
     #[serde(deserialize_with = "interval")]
     pub mean_ci95: Interval,
     /// Median.
@@ -80,7 +80,7 @@ pub struct Times {
     pub p99: f64,
 }
 
-/// Reads a number; null stands for NaN, which JSON lacks.
+/// Reads a number. null represents NaN, which JSON lacks.
 fn number<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
     Ok(Option::deserialize(from)?.unwrap_or(f64::NAN))
 }
@@ -114,7 +114,6 @@ impl ContestantReport {
 }
 
 impl Times {
-    /// Returns a stored statistic.
     fn get(&self, statistic: Statistic) -> Option<f64> {
         match statistic {
             Statistic::Mean => Some(self.mean),

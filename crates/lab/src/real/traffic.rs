@@ -23,11 +23,9 @@ use super::processes::Processes;
 
 /// `MSG_FASTOPEN` of `sendto(2)`: connect, with the data on the SYN if there is a cookie.
 const MSG_FASTOPEN: i32 = 0x2000_0000;
-/// `EINPROGRESS`.
 const IN_PROGRESS: i32 = 115;
-/// Maximum duration of one request.
 const LONGEST: Duration = Duration::from_secs(60);
-/// Bytes of a bulk flow, more than it can transfer.
+/// Bytes of a bulk flow, more than can be transferred.
 const BULK: u64 = 1 << 40;
 /// Content of bodies.
 static CHUNK: [u8; 16_384] = [b'.'; 16_384];
@@ -69,7 +67,7 @@ async fn serve(listener: std::net::TcpListener) -> io::Result<()> {
     let listener = TcpListener::from_std(listener)?;
     loop {
         let Ok((stream, _)) = listener.accept().await else {
-            // Descriptors are exhausted; some become free soon.
+            // No descriptor is free at the moment.
             tokio::time::sleep(Duration::from_millis(10)).await;
             continue;
         };
@@ -110,7 +108,6 @@ impl Body for Dots {
     }
 }
 
-/// Requests of the load.
 #[derive(Clone, Debug)]
 pub(super) struct Asked {
     pub(super) to: SocketAddr,
@@ -165,7 +162,7 @@ impl Load {
             };
             let mut tasks: Vec<_> = (0..parallel).map(|_| Box::pin(ask_in_turn())).collect();
             let mut all = Load::default();
-            // All tasks make progress while the first is awaited.
+            // All tasks make progress while the code waits for the first one.
             while !tasks.is_empty() {
                 let (nth, load) = first_of(&mut tasks).await;
                 drop(tasks.swap_remove(nth));
@@ -204,7 +201,7 @@ impl Load {
         let own = Asked { bytes: BULK, ..asked.clone() };
         let other = Asked { to: reference, bytes: BULK, fast_open: false };
         let flow = |asked: Asked| async move {
-            // A flow that fails or does not end in time counts as no bytes.
+            // A flow that fails or does not end in time counts as zero bytes.
             let limit = takes + Duration::from_millis(500);
             tokio::time::timeout(limit, fetch(&asked, &go_on)).await.ok().and_then(Result::ok).unwrap_or(0)
         };
@@ -225,8 +222,8 @@ async fn first_of<F: Future + Unpin>(futures: &mut [F]) -> (usize, F::Output) {
     .await
 }
 
-/// Requests the bytes over a new connection; returns how many arrived until the end, or until `go_on` is
-/// false.
+/// Requests the bytes over a new connection; returns the number of bytes that arrived until the end, or until
+/// `go_on` returns false.
 async fn fetch(asked: &Asked, go_on: &(dyn Fn(u64) -> bool + Sync)) -> io::Result<u64> {
     let request = format!("GET /{} HTTP/1.1\r\nHost: origin\r\nConnection: close\r\n\r\n", asked.bytes);
     let stream = match asked.fast_open {

@@ -47,7 +47,7 @@ mod tests {
     use brisk_wire::{Ecn, Flags};
 
     #[test]
-    fn reserved_bits_are_cleared_set_or_fatal() {
+    fn reserved_bits_are_cleared_or_set_or_cause_a_drop() {
         let plain = Sample::data();
         let copy = Sample { flags: Flags::ACK | Flags(0x0800), ..plain.clone() };
         let accurate = Sample { flags: Flags::ACK | Flags(0x0100), ..plain.clone() };

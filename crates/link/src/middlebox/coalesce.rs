@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use brisk_wire::{Flags, Instant, four_tuple};
 use core::time::Duration;
 
-/// Time that a segment waits for its successor.
+/// How long a segment waits for its successor.
 const HOLD: Duration = Duration::from_micros(500);
 /// Largest joined packet unless the box or the link sets a limit.
 const LARGEST: u16 = 9000;
@@ -21,11 +21,11 @@ pub(super) struct Coalesce<P> {
 
 /// Relation of an arriving segment to the held one.
 enum Relation {
-    /// Another connection, or no segment is held.
+    /// Segment of another connection, or no segment is held.
     Stranger,
-    /// The same direction of the same connection, but they cannot be joined.
+    /// Segment in the same direction of the same connection that cannot be joined.
     Sibling,
-    /// Its bytes follow directly and all other fields are equal.
+    /// Segment whose bytes follow directly and whose other fields are equal.
     Successor,
 }
 
@@ -46,7 +46,7 @@ impl<P: Parcel> Coalesce<P> {
             Relation::Sibling => onward.extend(self.release()),
             Relation::Stranger => {}
         }
-        // An acknowledgement without data has no successor; another connection does not disturb a held
+        // An acknowledgement without data has no successor, and another connection does not affect a held
         // segment.
         if self.held.is_none() && is_data(&packet) {
             self.held = Some((packet, now + HOLD));
@@ -109,13 +109,12 @@ mod tests {
     use alloc::vec::Vec;
     use brisk_wire::{Flags, Instant, Options};
 
-    /// Returns `count` adjacent segments.
     fn burst(count: u32) -> Vec<Sample> {
         (0..count).map(|i| Sample { seq: 1001 + 500 * i, ..Sample::data() }).collect()
     }
 
-    /// Returns the delivered packets with their times, if each is offered `gap` microseconds after the one
-    /// before.
+    /// Returns the delivered packets with their times, if each packet is offered `gap` microseconds after the
+    /// previous one.
     fn travel(text: &str, packets: &[Sample], gap: u64) -> Vec<(u64, Sample)> {
         let mut up = link(text).up;
         for (i, packet) in packets.iter().enumerate() {
@@ -162,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn padding_is_not_taken_for_payload() {
+    fn padding_does_not_count_as_payload() {
         let mut up = link("--middlebox coalesce").up;
         let mut padded = Sample::data().bytes();
         padded.extend([0; 6]);
@@ -172,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn others_pass_the_one_that_waits_and_its_own_connection_does_not() {
+    fn held_segment_is_overtaken_only_by_other_connections() {
         let mut stranger = Sample::data();
         stranger.src.set_port(40_001);
         let ack = Sample { seq: 1501, payload: Vec::new(), ..Sample::data() };

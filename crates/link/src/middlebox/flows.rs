@@ -1,8 +1,8 @@
 //! Per-connection state of stateful boxes, for both directions.
 //!
-//! The two directions of a link may run in different threads, so the table consists of atomics; each word has
-//! one writer. It has slots for a fixed number of connections and forgets none; a connection without a slot
-//! passes unchecked.
+//! The two directions of a link may run in different threads, so the table consists of atomics, and each word
+//! has one writer. The table has slots for a fixed number of connections and never frees one; a connection
+//! without a slot passes unchecked.
 
 use super::Verdict;
 use super::header::{Tcp, read_u32};
@@ -15,9 +15,8 @@ use alloc::sync::Arc;
 use brisk_wire::{Flags, SeqNum, four_tuple};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// Connections in the table.
 const ROOM: usize = 4096;
-/// Limit of slots that are searched for a connection.
+/// Maximum number of slots that are searched for a connection.
 const PROBES: usize = 32;
 
 /// The connections that the boxes of one link have seen.
@@ -28,7 +27,7 @@ pub(crate) struct Flows {
 
 #[derive(Debug, Default)]
 struct Slot {
-    /// Hash of the connection; zero is free.
+    /// Hash of the connection; zero if the slot is free.
     key: AtomicU64,
     /// The known facts, as bits.
     known: AtomicU32,
@@ -60,14 +59,14 @@ fn opposite(way: Way) -> usize {
 }
 
 impl Flows {
-    /// Returns a table, if one of the boxes needs it.
+    /// Returns a table if one of the boxes needs it.
     pub(crate) fn wanted_by(directions: &[&DirectionSpec]) -> Option<Arc<Flows>> {
         let mut boxes = directions.iter().flat_map(|direction| &direction.middleboxes);
         let wanted = boxes.any(|middlebox| middlebox.remembers_flows());
         wanted.then(|| Arc::new(Flows { slots: (0..ROOM).map(|_| Slot::default()).collect() }))
     }
 
-    /// The black hole: SYNs pass, packets after a SYN with data do not (with `all`: packets after any SYN).
+    /// Drops packets after a SYN with data (with `all`: after any SYN), and passes SYNs: a black hole.
     pub(super) fn drop_after_handshake(&self, ip: &[u8], tcp: Tcp, all: bool) -> Verdict {
         let flags = tcp.flags(ip);
         let Some(slot) = self.slot(ip) else { return Verdict::Pass };
@@ -104,8 +103,8 @@ impl Flows {
         }
     }
 
-    /// The firewall at this direction's entrance, which has seen the packets that the opposite direction
-    /// delivered: it drops acknowledgements (and SACK blocks) of later data.
+    /// Drops acknowledgements and SACK blocks of data that the firewall at this direction's entrance has not
+    /// seen. The firewall sees the packets that the opposite direction delivers.
     pub(super) fn drop_unseen_ack(&self, ip: &[u8], tcp: Tcp, way: Way) -> Verdict {
         let Some(slot) = self.slot(ip).filter(|_| tcp.flags(ip).contains(Flags::ACK)) else {
             return Verdict::Pass;
@@ -119,7 +118,7 @@ impl Flows {
         if unseen { Verdict::Drop } else { Verdict::Pass }
     }
 
-    /// The firewall at this direction's entrance drops data that the other side has acknowledged through it.
+    /// Drops data that the other side has acknowledged through the firewall at this direction's entrance.
     pub(super) fn drop_old(&self, ip: &[u8], tcp: Tcp, way: Way) -> Verdict {
         let Some(slot) = self.slot(ip).filter(|_| tcp.payload_len() > 0) else { return Verdict::Pass };
         let other = opposite(way);
@@ -142,7 +141,7 @@ impl Flows {
         }
     }
 
-    /// Returns the connection's slot; takes a free one for a new connection.
+    /// Returns the connection's slot; takes a free slot for a new connection.
     fn slot(&self, ip: &[u8]) -> Option<&Slot> {
         if self.slots.is_empty() {
             return None;
@@ -164,7 +163,7 @@ impl Flows {
 }
 
 impl Slot {
-    /// Processes a SYN: clears the state of an earlier connection on the same ports; a repeated SYN clears
+    /// Processes a SYN: clears the state of an earlier connection on the same ports. A repeated SYN clears
     /// nothing.
     fn begin(&self, isn: u32) {
         let known = self.known.load(Relaxed);
@@ -174,7 +173,6 @@ impl Slot {
         }
     }
 
-    /// Raises a word to `value`, if that is later.
     fn raise(&self, word: &AtomicU32, bit: u32, value: u32) {
         let fresh = self.known.fetch_or(bit, Relaxed) & bit == 0;
         if fresh || SeqNum(value).gt(SeqNum(word.load(Relaxed))) {
@@ -206,15 +204,15 @@ mod tests {
     }
 
     #[test]
-    fn the_black_hole_swallows_what_follows_data_on_a_syn_both_ways() {
+    fn black_hole_drops_both_directions_after_data_on_a_syn() {
         let mut link = link("--middlebox drop-after-handshake");
         let syn = Sample { payload: vec![1; 80], ..Sample::syn() };
         assert_eq!(syn.travel(&mut link.up).len(), 1);
         assert_eq!(syn.answered().travel(&mut link.down).len(), 1);
         assert_eq!(offer_up(&mut link, &Sample::data()), DROPPED);
         assert_eq!(link.down.offer(Sample::data().answered().bytes(), Instant::ZERO), DROPPED);
-        // The repeated SYN without data belongs to the same connection; one with another number begins a new
-        // one.
+        // The repeated SYN without data belongs to the same connection; a SYN with another number begins a
+        // new connection.
         offer_up(&mut link, &Sample::syn());
         assert_eq!(offer_up(&mut link, &Sample::data()), DROPPED);
         offer_up(&mut link, &Sample { seq: 77, ..Sample::syn() });
@@ -222,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn the_black_hole_spares_plain_connections_unless_told() {
+    fn black_hole_passes_plain_connections_unless_set_to_all() {
         let mut spared = link("--middlebox drop-after-handshake");
         offer_up(&mut spared, &Sample::syn());
         assert_eq!(offer_up(&mut spared, &Sample::data()), Offered::Queued);
@@ -231,9 +229,9 @@ mod tests {
         assert_eq!(offer_up(&mut swallowed, &Sample::data()), DROPPED);
     }
 
-    /// Data from the server; its third segment is lost before the client's firewall.
+    /// The server sends data; the third segment is lost before it reaches the client's firewall.
     #[test]
-    fn an_acknowledgement_of_data_that_never_passed_is_dropped() {
+    fn acknowledgement_of_unseen_data_is_dropped() {
         let mut link = link("--middlebox drop-unseen-ack --loss down:list:4");
         let syn = Sample::syn();
         syn.travel(&mut link.up);
@@ -247,14 +245,14 @@ mod tests {
         assert_eq!(
             offer_up(&mut link, &ack(6501)),
             DROPPED,
-            "repaired at the receiver, unseen by the firewall"
+            "the receiver repaired the data, and the firewall has not seen it"
         );
         let block = SackBlock { start: SeqNum(6001), end: SeqNum(6501) };
         let options = Options { sack: ArrayVec::from_iter([block]), ..Options::default() };
         assert_eq!(offer_up(&mut link, &Sample { options, ..ack(6001) }), DROPPED);
-        // A bare acknowledgement at the end of the data shows its end to the firewall.
-        let companion = Sample { payload: Vec::new(), ..from_server(6501) };
-        companion.travel(&mut link.down);
+        // A bare acknowledgement with the sequence number after the data shows its end to the firewall.
+        let tail_ack = Sample { payload: Vec::new(), ..from_server(6501) };
+        tail_ack.travel(&mut link.down);
         assert_eq!(offer_up(&mut link, &ack(6501)), Offered::Queued);
     }
 

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 use brisk_wire::ip::{IpHeader, Strictness};
 use brisk_wire::{Ecn, Flags, checksum, emit_icmp_too_big, fill_checksums, header_len, tcp_offset};
 
-/// Offsets into an IP packet that holds a TCP segment; read once, valid until the packet changes its length.
+/// Offsets in an IP packet that holds a TCP segment; valid until the length of the packet changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Tcp {
     /// Offset of the TCP header.
@@ -30,7 +30,7 @@ impl Tcp {
         Some(Tcp { header: tcp_offset(ip)?, payload: header_len(ip)?, end })
     }
 
-    /// True if nothing follows the packet (links may pad).
+    /// True if no bytes follow the packet, as link padding does.
     pub(crate) fn ends(self, ip: &[u8]) -> bool {
         self.end == ip.len()
     }
@@ -72,7 +72,6 @@ impl Tcp {
         write_u32(ip, self.header + 8, ack);
     }
 
-    /// Returns the window field of the header.
     pub(crate) fn window(self, ip: &[u8]) -> u16 {
         read_u16(ip, self.header + 14)
     }
@@ -88,12 +87,11 @@ impl Tcp {
         self.seq(ip).wrapping_add(self.payload_len() as u32).wrapping_add(control)
     }
 
-    /// Returns the bytes of all options, padding included.
     pub(crate) fn option_bytes(self, ip: &[u8]) -> &[u8] {
         ip.get(self.header + 20..self.payload).unwrap_or_default()
     }
 
-    /// Iterates over the options in order; ends at a malformed one. NOP and end-of-list are omitted.
+    /// Iterates over the options in order and ends at a malformed option. NOP and end-of-list are omitted.
     pub(crate) fn options(self, ip: &[u8]) -> impl Iterator<Item = OptionAt> {
         let (mut at, limit) = (self.header + 20, self.payload);
         core::iter::from_fn(move || {
@@ -117,14 +115,12 @@ impl Tcp {
         })
     }
 
-    /// Keeps only the first `keep` bytes of the payload.
     pub(crate) fn truncate_payload(self, ip: &mut Vec<u8>, keep: usize) {
         ip.truncate(self.payload + self.payload_len().min(keep));
         write_length(ip);
     }
 }
 
-/// Writes the length of the packet into its IP header.
 pub(crate) fn write_length(ip: &mut [u8]) {
     match ip.first().map(|byte| byte >> 4) {
         Some(4) => write_u16(ip, 2, ip.len().min(65_535) as u16),
@@ -133,12 +129,11 @@ pub(crate) fn write_length(ip: &mut [u8]) {
     }
 }
 
-/// Corrects the checksums after an edit.
+/// Recomputes the checksums after an edit.
 pub(crate) fn mend(ip: &mut [u8]) {
     fill_checksums(ip);
 }
 
-/// Returns the ECN field of an IP packet.
 pub(crate) fn ecn(ip: &[u8]) -> Option<Ecn> {
     let (&first, &second) = (ip.first()?, ip.get(1)?);
     match first >> 4 {
@@ -148,7 +143,7 @@ pub(crate) fn ecn(ip: &[u8]) -> Option<Ecn> {
     }
 }
 
-/// Sets the ECN field and corrects the IPv4 header checksum (TCP's does not cover it).
+/// Sets the ECN field and corrects the IPv4 header checksum. TCP's checksum does not cover the field.
 pub(crate) fn set_ecn(ip: &mut [u8], ecn: Ecn) {
     let old = read_u16(ip, 0);
     match old >> 12 {
@@ -163,8 +158,8 @@ pub(crate) fn set_ecn(ip: &mut [u8], ecn: Ecn) {
     }
 }
 
-/// Marks a packet of an ECN-capable transport Congestion Experienced (RFC 3168 section 5); false if it is not
-/// one, or is marked already.
+/// Marks a packet of an ECN-capable transport Congestion Experienced (RFC 3168 section 5); false if the
+/// packet is not ECN-capable or is marked already.
 pub(crate) fn mark_congestion(ip: &mut [u8]) -> bool {
     match ecn(ip) {
         Some(Ecn::Ect0 | Ecn::Ect1) => {
@@ -175,8 +170,8 @@ pub(crate) fn mark_congestion(ip: &mut [u8]) -> bool {
     }
 }
 
-/// Returns the ICMP error of a router with a smaller MTU ahead. Its source is the packet's destination, the
-/// only address that is certainly routable at the sender.
+/// Returns the ICMP error of a router before a link with a smaller MTU. Its source is the packet's
+/// destination, the only address that is certainly routable at the sender.
 pub(crate) fn too_big(ip: &[u8], mtu: u16) -> Option<Vec<u8>> {
     let from = IpHeader::parse(ip, Strictness::Peeked).ok()?.meta.dst;
     let mut out = Vec::new();

@@ -1,10 +1,10 @@
-//! Middleboxes: what devices on real paths do to TCP packets.
+//! Middleboxes: the effects of devices on real paths on TCP packets.
 //!
-//! NATs, firewalls, normalisers, proxies and accelerators drop, remove and rewrite what they do not know;
-//! every new option and bit must pass them or fall back (Honda et al., "Is it still possible to extend TCP?",
+//! NATs, firewalls, normalisers, proxies and accelerators drop, remove and rewrite what they do not know.
+//! Every new option and bit must pass them or fall back (Honda et al., "Is it still possible to extend TCP?",
 //! IMC 2011). Each box does one such thing, so that a test can show its cost. A box processes one packet at a
-//! time, keeps the checksums correct, and passes packets that are not TCP. Boxes are in a row from A to B:
-//! packets up pass them in the written order, packets down in reverse.
+//! time, keeps the checksums correct, and passes packets that are not TCP. Boxes form a row from A to B:
+//! packets in the direction `up` pass them in the written order, packets in the direction `down` in reverse.
 
 mod bits;
 mod coalesce;
@@ -37,32 +37,31 @@ use header::Tcp;
 pub(crate) enum Verdict {
     /// The packet goes on, edited or not.
     Pass,
-    /// It is dropped.
+    /// The packet is dropped.
     Drop,
-    /// It is dropped and its sender gets a RST.
+    /// The packet is dropped, and its sender gets a RST.
     Reset,
 }
 
 /// The outcome of one packet at one box; packets that go on are in the given list.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Passed {
-    /// It went on, or is held.
+    /// The packet went on, or is held.
     Onward,
-    /// It went on in `1 + extra` pieces.
+    /// The packet went on in `1 + extra` pieces.
     Split {
         /// Pieces beyond the first.
         extra: u64,
     },
-    /// It was joined to the held packet.
+    /// The packet was joined to the held packet.
     Joined,
-    /// It was dropped.
+    /// The packet was dropped.
     Dropped {
         /// The packet that its sender gets instead.
         reply: Option<Vec<u8>>,
     },
 }
 
-/// A middlebox in operation.
 #[derive(Debug)]
 pub(crate) struct Middlebox<P> {
     spec: MiddleboxSpec,
@@ -70,12 +69,13 @@ pub(crate) struct Middlebox<P> {
     seed: u64,
     rng: Draws,
     flows: Arc<Flows>,
-    /// Only in the box that joins packets.
+    /// Present only in the box that joins packets.
     coalesce: Option<Coalesce<P>>,
 }
 
 impl<P: Parcel> Middlebox<P> {
-    /// `seed` is the link's, for values that must be equal in both directions; `rng` is the box's own.
+    /// `seed` is that of the link, for values that must be equal in both directions; `rng` is the generator
+    /// of this box.
     pub(crate) fn new(
         spec: MiddleboxSpec,
         way: Way,
@@ -143,7 +143,7 @@ impl<P: Parcel> Middlebox<P> {
             MiddleboxSpec::DropAfterHandshake { all } => self.flows.drop_after_handshake(ip, tcp, all),
             MiddleboxSpec::DropUnseenAck => self.flows.drop_unseen_ack(ip, tcp, self.way),
             MiddleboxSpec::DropOld => self.flows.drop_old(ip, tcp, self.way),
-            // These are not edits; `pass` has handled them.
+            // `pass` has handled these boxes, which do not edit packets.
             MiddleboxSpec::Coalesce { size: _ }
             | MiddleboxSpec::Split { size: _ }
             | MiddleboxSpec::SynProxy => Verdict::Pass,
@@ -165,12 +165,10 @@ impl<P: Parcel> Middlebox<P> {
         self.coalesce.as_ref().and_then(Coalesce::deadline)
     }
 
-    /// Releases the held packet.
     pub(crate) fn release(&mut self) -> Option<P> {
         self.coalesce.as_mut().and_then(Coalesce::release)
     }
 
-    /// Returns the number of held packets.
     pub(crate) fn held(&self) -> usize {
         usize::from(self.deadline().is_some())
     }
@@ -221,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_close_when_packets_are_cut_and_joined() {
+    fn counters_balance_when_packets_are_cut_and_joined() {
         let mut up = link("--middlebox split:100 --middlebox coalesce").up;
         for _ in 0..3 {
             assert_eq!(up.offer(Sample::data().bytes(), Instant::ZERO), Offered::Queued);
@@ -235,10 +233,10 @@ mod tests {
         assert!(counters.split > 0 && counters.coalesced > 0, "{counters:?}");
     }
 
-    /// The shift of sequence numbers depends on the addresses, so on the way down it must be undone before
-    /// the address translation.
+    /// The shift of sequence numbers depends on the addresses. So in the direction `down` it must be undone
+    /// before the address translation.
     #[test]
-    fn a_row_of_boxes_is_walked_backwards_on_the_way_down() {
+    fn packets_down_pass_the_boxes_in_reverse() {
         let mut link = link("--middlebox nat+rewrite-seq");
         let syn = Sample::syn();
         let seen = syn.travel(&mut link.up).remove(0);

@@ -32,7 +32,7 @@ pub enum Scope {
 }
 
 impl OptionPattern {
-    /// Parses `:KIND@SCOPE`; the kind may be given already.
+    /// Parses `:KIND@SCOPE`; the kind may be given by the caller.
     pub(super) fn parse_scoped(
         text: &str,
         rest: &str,
@@ -45,7 +45,7 @@ impl OptionPattern {
             Some("synack") => Scope::SynAck,
             Some("rest") => Scope::Rest,
             Some(other) => {
-                let problem = format!("'@{other}' names no segments");
+                let problem = format!("'@{other}' is not a scope");
                 return Err(SpecError::new(text, problem, "use @syn, @synack, @rest or nothing"));
             }
         };
@@ -60,7 +60,7 @@ impl OptionPattern {
                 }
             },
             (Some(_), kind) => {
-                Err(SpecError::new(text, format!("'{kind}' is one too many"), "write strip-ga"))
+                Err(SpecError::new(text, format!("'{kind}' is not expected"), "write strip-ga"))
             }
         }
     }
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stripped_option_is_gone_and_the_rest_is_untouched() {
+    fn stripped_option_is_removed_and_nothing_else_changes() {
         for syn in [fast_open_syn(), fast_open_syn().over_v6()] {
             let out = syn.travel_up("--middlebox strip-option:34").remove(0);
             let options = Options { fast_open: None, ..syn.options.clone() };

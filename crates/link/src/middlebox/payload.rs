@@ -26,8 +26,8 @@ pub(super) fn strip_syn_data(ip: &mut Vec<u8>, tcp: Tcp, keep: u16) -> Verdict {
     Verdict::Pass
 }
 
-/// Flips bit 5 of payload byte 10 (or the last) of a share of the segments with payload: letters change their
-/// case.
+/// Flips bit 5 of payload byte 10 (or of the last byte) in a share of the segments with payload, which
+/// changes the case of a letter.
 pub(super) fn rewrite(ip: &mut [u8], tcp: Tcp, share: Ratio, rng: &mut Draws) -> Verdict {
     if tcp.payload_len() > 0 && chance(rng, share) {
         let at = (tcp.payload_len() - 1).min(10);
@@ -39,7 +39,7 @@ pub(super) fn rewrite(ip: &mut [u8], tcp: Tcp, share: Ratio, rng: &mut Draws) ->
     Verdict::Pass
 }
 
-/// Flips one bit after the IP header in a share of the packets, so that they still arrive and only TCP's
+/// Flips one bit after the IP header in a share of the packets. The packets still arrive, and only TCP's
 /// checksum detects the error.
 pub(super) fn corrupt(ip: &mut [u8], share: Ratio, rng: &mut Draws) -> Verdict {
     let (hit, place) = (chance(rng, share), below(rng, 1 << 32));
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn other_segments_pass_the_boxes_that_dislike_data_on_a_syn() {
+    fn boxes_against_data_on_a_syn_pass_other_segments() {
         for text in ["drop-syn-data", "strip-syn-data", "rst-syn-data"] {
             let text = alloc::format!("--middlebox {text}");
             assert_eq!(Sample::data().travel_up(&text), [Sample::data()]);

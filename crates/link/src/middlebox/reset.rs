@@ -1,4 +1,4 @@
-//! The RST that a box sends as if from the destination (RFC 9293 section 3.10.7.1).
+//! The RST that a box sends in the name of the destination (RFC 9293 section 3.10.7.1).
 
 use super::header::Tcp;
 use alloc::vec::Vec;

@@ -33,7 +33,6 @@ impl Sample {
         Sample { seq: 1000, ack: 0, flags: Flags::SYN, options, payload: Vec::new(), ..Sample::data() }
     }
 
-    /// A data segment from the client.
     pub(super) fn data() -> Sample {
         let timestamps = Some(Timestamps { value: 1, echo: 2 });
         Sample {

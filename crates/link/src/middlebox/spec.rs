@@ -16,15 +16,18 @@ pub const MIDDLEBOXES: &[(&str, &str)] = &[
         "the same for the Gentle Aggression option (kind 253 or 254, ExID 0xDC60)",
     ),
     ("drop-option:KIND[@...]", "drops packets that carry the option (KIND may be ga)"),
-    ("rst-option:KIND[@...]", "drops them and answers with a RST"),
-    ("clamp-mss:BYTES", "lowers the MSS option of SYN and SYN-ACK to this"),
+    ("rst-option:KIND[@...]", "drops packets that carry the option and answers with a RST"),
+    ("clamp-mss:BYTES", "lowers the MSS option of SYN and SYN-ACK to this value"),
     ("drop-syn-data", "drops SYNs that carry data"),
     ("strip-syn-data[:KEEP]", "cuts the data off a SYN, all of it or all but the first KEEP bytes"),
     ("rst-syn-data", "drops SYNs that carry data and answers with a RST"),
-    ("rewrite-payload[:SHARE]", "flips a bit of the payload, checksum mended (an application gateway)"),
-    ("corrupt:SHARE", "flips a bit anywhere, checksums not mended"),
+    (
+        "rewrite-payload[:SHARE]",
+        "flips a bit of the payload and corrects the checksum, as an application gateway does",
+    ),
+    ("corrupt:SHARE", "flips a bit after the IP header without correcting the checksum"),
     ("clear-reserved", "clears the reserved bits 4 to 6 of the TCP header"),
-    ("set-reserved", "sets reserved bit 4 on everything"),
+    ("set-reserved", "sets reserved bit 4 on every segment"),
     ("drop-reserved", "drops packets with a reserved bit set"),
     ("set-ecn:not-ect|ect0|ect1|ce", "overwrites the ECN field of the IP header"),
     (
@@ -43,28 +46,28 @@ pub const MIDDLEBOXES: &[(&str, &str)] = &[
     ("drop-old", "a firewall at each end drops data that it saw acknowledged"),
 ];
 
-/// One middlebox. Each variant describes a device; `MIDDLEBOXES` has the words.
+/// One middlebox. `MIDDLEBOXES` has the name and effect of each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MiddleboxSpec {
     /// Overwrites an option with NOPs, as TCPOPTSTRIP does.
     StripOption {
         /// The option.
         option: OptionPattern,
-        /// On which segments.
+        /// The segments that the box matches.
         scope: Scope,
     },
     /// Drops packets with an option.
     DropOption {
         /// The option.
         option: OptionPattern,
-        /// On which segments.
+        /// The segments that the box matches.
         scope: Scope,
     },
     /// Drops packets with an option and answers with a RST.
     RstOption {
         /// The option.
         option: OptionPattern,
-        /// On which segments.
+        /// The segments that the box matches.
         scope: Scope,
     },
     /// Lowers the MSS that SYNs announce.
@@ -81,7 +84,7 @@ pub enum MiddleboxSpec {
     },
     /// Drops SYNs with data and answers with a RST.
     RstSynData,
-    /// Flips bit 5 of payload byte 10 (or the last), with corrected checksums.
+    /// Flips bit 5 of payload byte 10 (or of the last byte) and corrects the checksum.
     RewritePayload {
         /// Share of segments with payload.
         share: Ratio,
@@ -114,17 +117,18 @@ pub enum MiddleboxSpec {
     },
     /// Shifts sequence numbers.
     RewriteSeq {
-        /// Whether SACK blocks are shifted too.
+        /// True if SACK blocks are shifted too.
         sack: bool,
     },
-    /// A source address per connection: bytes of the client's address depend on its port, in a third octet
-    /// (IPv4) or the eighth byte (IPv6), so host parts and ports stay. ICMP errors are not translated.
+    /// Gives each connection its own source address. One byte of the client's address depends on its port:
+    /// the third octet (IPv4) or the eighth byte (IPv6), so host parts and ports stay. ICMP errors are not
+    /// translated.
     Nat,
-    /// Answers SYNs as if from the server.
+    /// Answers SYNs in the name of the server.
     SynProxy,
     /// Drops everything after the handshake.
     DropAfterHandshake {
-        /// On every connection, not only those that used Fast Open.
+        /// True for every connection, false for connections whose SYN carried data.
         all: bool,
     },
     /// Drops acknowledgements of unseen data.
@@ -195,7 +199,7 @@ impl MiddleboxSpec {
         }
     }
 
-    /// True if the box must be in both directions to work.
+    /// True if the box works only in both directions.
     pub fn spans_both_ways(&self) -> bool {
         matches!(
             self,
@@ -220,7 +224,6 @@ impl MiddleboxSpec {
     }
 }
 
-/// Returns the name before the arguments.
 fn name_of(usage: &str) -> &str {
     usage.split([':', '[']).next().unwrap_or(usage)
 }
@@ -235,7 +238,7 @@ fn parse_bytes(text: &str, argument: &str, what: &str) -> Result<u16, SpecError>
     })
 }
 
-/// True if the only permitted word is there.
+/// True if the only permitted word is present.
 fn word(text: &str, argument: Option<&str>, allowed: &str) -> Result<bool, SpecError> {
     match argument {
         None => Ok(false),

@@ -1,5 +1,5 @@
-//! A SYN proxy, as load balancers and firewalls (Linux: `SYNPROXY`) put before servers: it answers every SYN
-//! itself, with a sequence number of its own and a window of zero, and contacts the server only when the
+//! A SYN proxy, as load balancers and firewalls (Linux: `SYNPROXY`) put before servers. It answers every SYN
+//! itself, with a sequence number of its own and a window of zero. It contacts the server only when the
 //! client's acknowledgement has shown that the client is real. It discards data and options of the SYN.
 //!
 //! After that it shifts the sequence numbers of the server's half. It offers no options but the MSS, so
@@ -16,7 +16,7 @@ use brisk_wire::{ChecksumFill, Flags, IpMeta, Options, SeqNum, TcpHeader, emit, 
 /// The MSS that the proxy offers to clients.
 const MSS: u16 = 1460;
 
-/// Edits the packet, or replaces it by the answer in the server's name.
+/// Edits the packet, or replaces it by the answer in the name of the server.
 pub(super) fn pass(ip: &mut Vec<u8>, tcp: Tcp, way: Way, seed: u64, flows: &Flows) -> Option<Vec<u8>> {
     let (src, dst) = four_tuple(ip)?;
     let (client, server) = match way {
@@ -43,7 +43,7 @@ pub(super) fn pass(ip: &mut Vec<u8>, tcp: Tcp, way: Way, seed: u64, flows: &Flow
             tcp.set_ack(ip, ack);
             mend(ip);
         }
-        // The proxy's own answer on its way back.
+        // The proxy's own SYN-ACK on its way to the client.
         (Way::Down, _) if syn && ack && tcp.seq(ip) == ours => {}
         (Way::Down, _) if syn && ack => {
             flows.set_server_isn(ip, tcp.seq(ip));
@@ -62,7 +62,6 @@ pub(super) fn pass(ip: &mut Vec<u8>, tcp: Tcp, way: Way, seed: u64, flows: &Flow
     None
 }
 
-/// A segment from the proxy.
 struct Bare {
     seq: u32,
     ack: u32,
@@ -99,14 +98,14 @@ mod tests {
     use brisk_wire::{Flags, Instant, Options};
 
     #[test]
-    fn it_opens_with_the_client_first_and_then_with_the_server() {
+    fn syn_proxy_opens_to_the_client_first_and_then_to_the_server() {
         for syn in [Sample::syn(), Sample::syn().over_v6()] {
             let mut link = link("--middlebox synproxy");
             let with_data = Sample { payload: vec![1; 80], ..syn.clone() };
             let Offered::DroppedMiddlebox { reply: Some(reply) } =
                 link.up.offer(with_data.bytes(), Instant::ZERO)
             else {
-                panic!("the SYN went on")
+                panic!("the SYN passed the proxy")
             };
             let answer = Sample::read(&reply);
             assert_eq!(
@@ -125,7 +124,11 @@ mod tests {
                 ..syn.clone()
             };
             let seen = ack.travel(&mut link.up).remove(0);
-            assert_eq!((seen.flags, seen.seq), (Flags::SYN, syn.seq), "now the server hears of it");
+            assert_eq!(
+                (seen.flags, seen.seq),
+                (Flags::SYN, syn.seq),
+                "the proxy opens a connection to the server"
+            );
 
             let opened = seen.answered().travel(&mut link.down).remove(0);
             assert_eq!((opened.flags, opened.seq, opened.ack), (Flags::ACK, ack.ack, syn.seq + 1));

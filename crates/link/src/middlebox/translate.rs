@@ -1,7 +1,7 @@
 //! Boxes that translate addresses and sequence numbers.
 //!
-//! Both directions must agree on the translation. They do so without shared state, because it is a function
-//! of the link's seed and the connection.
+//! Both directions must agree on the translation. They need no shared state, because the translation is a
+//! function of the link's seed and the connection.
 
 use super::Verdict;
 use super::header::{Tcp, mend, read_u32, write_u32};
@@ -29,9 +29,9 @@ fn octets(address: IpAddr) -> [u8; 16] {
     }
 }
 
-/// Shifts the sequence numbers of each half-connection by its own offset, and the other half's
-/// acknowledgements back. Firewalls that randomise initial sequence numbers do this; older ones omit the SACK
-/// blocks.
+/// Shifts the sequence numbers of each half-connection by an offset of its own, and shifts the other half's
+/// acknowledgements back. Firewalls that randomise initial sequence numbers do this; older ones do not shift
+/// SACK blocks.
 pub(super) fn rewrite_seq(ip: &mut [u8], tcp: Tcp, sack: bool, seed: u64) -> Verdict {
     let Some((src, dst)) = four_tuple(ip) else { return Verdict::Pass };
     let ours = keyed(seed, "rewrite-seq", &flow_bytes(src, dst)) as u32;
@@ -56,7 +56,7 @@ fn shift_sack(ip: &mut [u8], tcp: Tcp, by: u32) {
 }
 
 /// Changes the client's address of each connection: one byte is XORed with a value that depends on the
-/// client's port, which does not change, so that answers can be translated back.
+/// client's port. The port does not change, so answers can be translated back.
 pub(super) fn nat(ip: &mut [u8], way: Way, seed: u64) -> Verdict {
     let Some((src, dst)) = four_tuple(ip) else { return Verdict::Pass };
     let (client, at) = match way {
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn sack_blocks_are_translated_unless_forgotten() {
+    fn sack_blocks_are_translated_unless_disabled() {
         let block = SackBlock { start: SeqNum(6001), end: SeqNum(7001) };
         let sack = ArrayVec::from_iter([block]);
         let ack = Sample { options: Options { sack, ..Options::default() }, ..Sample::data() };

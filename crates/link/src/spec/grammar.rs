@@ -61,7 +61,7 @@ pub(crate) fn sides(value: &str) -> Result<(Option<&str>, Option<&str>), SpecErr
         [a, b] if down.is_some() && up.is_some() && !a.is_empty() && !b.is_empty() => Ok((Some(a), Some(b))),
         _ => Err(SpecError::new(
             value,
-            "a slash parts down from up, once",
+            "a slash separates down from up and may occur once",
             "write DOWN/UP, down:VALUE or up:VALUE",
         )),
     }
@@ -91,10 +91,10 @@ pub(crate) fn parse_rate_spec(value: &str) -> Result<RateSpec, SpecError> {
     for step in later.split(',').map(str::trim) {
         let wrong =
             |problem: &str| SpecError::new(value, format!("'{step}' {problem}"), "write 20mbit,5mbit@10s");
-        let (rate, after) = step.split_once('@').ok_or_else(|| wrong("does not say when it begins"))?;
+        let (rate, after) = step.split_once('@').ok_or_else(|| wrong("has no start time"))?;
         let after = parse_duration(after.trim())?;
         if after <= last {
-            return Err(wrong("does not begin after the step before"));
+            return Err(wrong("does not begin after the previous step"));
         }
         steps.push((after, parse_rate(rate.trim())?));
         last = after;
@@ -121,14 +121,14 @@ pub(crate) fn parse_depth(value: &str) -> Result<Depth, SpecError> {
     match parse_mark(value)? {
         Depth::Bytes(0) | Depth::Packets(0) => Err(SpecError::new(
             value,
-            "a queue of nothing passes nothing",
+            "an empty queue passes no packet",
             "use at least 1p; none gives the default",
         )),
         depth => Ok(depth),
     }
 }
 
-/// Parses `30kB` or `20p`; zero is permitted (mark if anything waits).
+/// Parses `30kB` or `20p`. Zero is permitted: mark a packet if any other waits.
 pub(crate) fn parse_mark(value: &str) -> Result<Depth, SpecError> {
     if let Some(packets) = value.strip_suffix('p')
         && let Ok(packets) = packets.parse()
@@ -240,7 +240,7 @@ fn parse_gilbert_elliott(rest: &str) -> Result<LossSpec, SpecError> {
     let Some(p) = p else {
         return Err(SpecError::new(rest, "p is missing", usage));
     };
-    // netem's default: without r the states have no memory.
+    // Default as in netem: without r the states have no memory.
     Ok(LossSpec::GilbertElliott { p, r: r.unwrap_or(p.complement()), h, k })
 }
 

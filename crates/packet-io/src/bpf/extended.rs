@@ -15,7 +15,7 @@ use super::{
     TAX, TXA, XOR_X,
 };
 
-/// `bpf_prog_type` of linux/bpf.h.
+/// Program types (`bpf_prog_type` of linux/bpf.h).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     SocketFilter = 1,
@@ -48,7 +48,6 @@ const CHANGE_HEAD: u32 = 43;
 const REDIRECT_MAP: u32 = 51;
 const REDIRECT_NEIGH: u32 = 152;
 
-/// An instruction.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Instruction {
@@ -58,14 +57,14 @@ pub(crate) struct Instruction {
     imm: i32,
 }
 
-/// Registers for the accumulator, X, the packet before and after a copy, and a spare one.
+/// Registers: the accumulator, X, the packet before and after a copy, and a spare one.
 const A: u8 = 0;
 const X: u8 = 7;
 const PACKET: u8 = 6;
 const FIRST: u8 = 1;
 const SPARE: u8 = 8;
-/// Registers for the start and end of the frame if it is read in place, the end of the bytes read, and the
-/// address of a read relative to X.
+/// Registers for frames that are read in place: start and end of the frame, end of the bytes read, address of
+/// a read relative to X.
 const DATA: u8 = 2;
 const END: u8 = 3;
 const LIMIT: u8 = 4;
@@ -78,7 +77,7 @@ const ADD64: u32 = 0x07;
 /// Bits of a load's opcode for the number of bytes.
 const SIZE: u32 = 0x18;
 const LOAD_MAP: u32 = 0x18;
-/// Source of [`LOAD_MAP`] whose number is the descriptor of a map.
+/// Source of a [`LOAD_MAP`] whose constant is the descriptor of a map.
 const MAP_DESCRIPTOR: u8 = 1;
 /// Jump if less or equal, 64 bits.
 const JLE: u32 = libc::BPF_JMP | 0xB0;
@@ -96,7 +95,6 @@ const XDP_DATA: i16 = 0;
 const XDP_END: i16 = 4;
 const XDP_QUEUE: i16 = 16;
 const ETHERNET_HEADER: u32 = 14;
-/// Offset of the protocol in an Ethernet header.
 const ETHERNET_PROTOCOL: u32 = 12;
 
 impl Instruction {
@@ -132,7 +130,7 @@ impl Instruction {
     }
 }
 
-/// Translates a classic program into one that returns the same number; `None` for an instruction without
+/// Translates a classic program into one that returns the same number; `None` if an instruction has no
 /// translation.
 pub(crate) fn answering(program: &[sock_filter]) -> Option<Vec<Instruction>> {
     translated(program, Reading::Buffer, |answer| vec![Instruction::set(A, answer), Instruction::exit()])
@@ -170,7 +168,7 @@ pub(crate) fn to_sockets(
         }
         let map = sockets.as_raw_fd() as u32;
         vec![
-            // This instruction takes two places.
+            // This instruction takes two slots.
             Instruction::new(LOAD_MAP, FIRST, MAP_DESCRIPTOR, map),
             Instruction::new(0, 0, 0, 0),
             Instruction::load(libc::BPF_W, 2, PACKET, XDP_QUEUE),
@@ -196,7 +194,7 @@ fn pass() -> [Instruction; 2] {
 pub(crate) fn sending_out(to: u32) -> Vec<Instruction> {
     let [no_path, no_length, no_flags] = [2, 3, 4].map(|register| Instruction::set(register, 0));
     vec![
-        // Add room for a header, which the kernel requires and fills in.
+        // Make space for a header, which the kernel requires and fills in.
         Instruction::set(2, ETHERNET_HEADER),
         no_length,
         Instruction::call(CHANGE_HEAD),
@@ -226,7 +224,7 @@ fn translated(
         if !matches!(u32::from(classic.code), JEQ | JGT | JGE | JSET) {
             continue;
         }
-        // The jump of a true condition, followed by that of a false one.
+        // The jump for a true condition, followed by the jump for a false one.
         for (jump, skipped) in part.iter_mut().zip([classic.jt, classic.jf]) {
             let own = places.get(n)? + usize::from(jump.opcode == JA as u8);
             let target = places.get(n + 1 + usize::from(skipped))?;

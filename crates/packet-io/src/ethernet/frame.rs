@@ -1,16 +1,14 @@
 //! Ethernet frames, ARP (RFC 826) and the two messages of neighbour discovery that a host needs (RFC 4861
-//! sections 4.3 and 4.4): bytes to values and back.
+//! sections 4.3 and 4.4): parses and writes them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::headers::{fold, sum};
 
-/// A hardware address.
 pub(crate) type Mac = [u8; 6];
 
 /// Length of an Ethernet header: destination, source, type.
 pub(super) const HEADER: usize = 14;
-/// The broadcast address.
 pub(super) const BROADCAST: Mac = [0xFF; 6];
 const TYPE_IPV4: u16 = 0x0800;
 const TYPE_ARP: u16 = 0x0806;
@@ -32,7 +30,6 @@ const OVERRIDE: u8 = 0x20;
 const MAX_HOPS: u8 = 255;
 const IPV6_HEADER: usize = 40;
 
-/// Payload of a received frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Payload<'a> {
     /// An IP packet for the stack.
@@ -81,7 +78,7 @@ pub(super) fn parse(frame: &[u8]) -> Payload<'_> {
 }
 
 /// Returns the packet without the padding of short frames. `length` is the length field of the IP header,
-/// which does not count the first `beyond` bytes. Zero means a jumbogram or a super-packet: all of it.
+/// which does not count the first `beyond` bytes. Zero means a jumbogram or a super-packet: the whole body.
 fn trimmed<'a>(body: &'a [u8], length: Option<&[u8]>, beyond: usize) -> &'a [u8] {
     let Some(&[high, low]) = length else { return body };
     let length = usize::from(u16::from_be_bytes([high, low]));
@@ -101,7 +98,7 @@ fn parse_arp(body: &[u8]) -> Option<Message> {
     let v4 = |at: usize| Some(IpAddr::V4(Ipv4Addr::from(*body.get(at..at + 4)?.first_chunk::<4>()?)));
     let mac = body.get(8..14)?.first_chunk().copied().filter(is_unicast);
     let (sender, told) = (v4(14)?, v4(24)?);
-    // A reply is about its sender.
+    // The target of an ARP reply is its sender.
     let target = if kind == Kind::Answer { sender } else { told };
     Some(Message { kind, sender, mac, target })
 }
@@ -155,7 +152,6 @@ fn icmp_checksum(packet: &[u8], icmp: &[u8]) -> u16 {
     !fold(sum(addresses) + icmp.len() as u64 + u64::from(ICMPV6) + sum(icmp))
 }
 
-/// Writes a frame with an IP packet.
 pub(super) fn with_ip(to: Mac, from: Mac, packet: &[u8], frame: &mut Vec<u8>) {
     let v6 = packet.first().is_some_and(|first| first >> 4 == 6);
     header(to, from, if v6 { TYPE_IPV6 } else { TYPE_IPV4 }, frame);

@@ -66,7 +66,8 @@ impl EthernetDevice {
     /// address of the interface.
     ///
     /// # Errors
-    /// No such interface, not an Ethernet, a missing right, or an address that the kernel has.
+    /// The interface does not exist or is not an Ethernet, a capability is missing, or the kernel has one of
+    /// the addresses.
     pub fn open(interface: &str, options: EthernetOptions) -> Result<EthernetDevice, OpenError> {
         let subject = format!("ethernet:{interface}");
         if options.addresses.is_empty() {
@@ -78,7 +79,7 @@ impl EthernetDevice {
         for own in &options.addresses {
             if socket::kernel_has(own.address) {
                 let problem = format!(
-                    "the kernel has {0} itself and would answer with resets; take it away with `ip addr del {0}/{1} \
+                    "the kernel has {0} itself and would answer with resets; remove it with `ip addr del {0}/{1} \
                      dev {interface}`, or choose another address",
                     own.address, own.prefix
                 );
@@ -217,8 +218,8 @@ impl Device for EthernetDevice {
             match self.read() {
                 Ok((len, meta)) => count += usize::from(self.deliver(len, meta, sink)),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                // The interface is down, perhaps temporarily: there is nothing to read, and the device stays
-                // usable.
+                // The interface is down, possibly for a short time: there is nothing to read, and the device
+                // stays usable.
                 Err(error) if error.raw_os_error() == Some(libc::ENETDOWN) => break,
                 Err(error) => return Err(error),
             }

@@ -1,7 +1,7 @@
 //! Neighbours on the link: known hardware addresses, and packets that wait for one.
 //!
-//! There is no timer: a query is repeated when a packet is sent, at most once a second (RFC 1122 section
-//! 2.3.2.1); TCP's retransmissions trigger it. An entry that was not confirmed for some time stays in use
+//! There is no timer. A query is repeated when a packet is sent, at most once a second (RFC 1122 section
+//! 2.3.2.1), so TCP's retransmissions trigger it. An entry that was not confirmed for some time stays in use
 //! while it is queried again.
 
 use std::collections::{HashMap, VecDeque};
@@ -14,7 +14,7 @@ use super::frame::Mac;
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// How long an answer is used without another query (REACHABLE_TIME of RFC 4861 section 10).
 const REACHABLE: Duration = Duration::from_secs(30);
-/// Maximum number of addresses; beyond it the one heard longest ago is dropped.
+/// Maximum number of addresses; beyond it the entry that was heard longest ago is dropped.
 const MAX_NEIGHBOURS: usize = 1024;
 /// Maximum number of packets that wait for one address; beyond it the oldest is dropped.
 const MAX_WAITING: usize = 64;
@@ -34,7 +34,6 @@ struct Neighbour {
     waiting: VecDeque<Vec<u8>>,
 }
 
-/// Verdict on a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Verdict {
     /// The hardware address, or `None`: pass the packet to [`Neighbours::hold`].
@@ -60,7 +59,7 @@ impl Neighbours {
         Verdict { mac: entry.mac, ask }
     }
 
-    /// Keeps a packet until `hop` is known. Returns true if a packet was dropped for it.
+    /// Keeps a packet until `hop` is known. Returns true if an older packet was dropped to make space.
     pub(super) fn hold(&mut self, hop: IpAddr, packet: &[u8]) -> bool {
         let Some(entry) = self.known.get_mut(&hop) else { return true };
         let full = entry.waiting.len() >= MAX_WAITING;
@@ -71,9 +70,9 @@ impl Neighbours {
         full
     }
 
-    /// Records that `address` is at `mac`. A new neighbour is added only with `insert` (for senders of
-    /// queries about our addresses, RFC 826, but not of answers, RFC 4861 section 7.2.5). Returns the packets
-    /// that waited.
+    /// Records that `address` is at `mac`. A new entry is added only with `insert`: for senders of queries
+    /// about our addresses (RFC 826), but not for senders of answers (RFC 4861 section 7.2.5). Returns the
+    /// packets that waited.
     pub(super) fn learn(
         &mut self,
         address: IpAddr,

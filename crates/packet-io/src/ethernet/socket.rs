@@ -20,7 +20,7 @@ const PACKET_MR_MULTICAST: u16 = 0;
 
 /// Opens a non-blocking socket on `interface` that also receives `groups`.
 pub(super) fn open(interface: &Interface, groups: impl Iterator<Item = Mac>) -> io::Result<OwnedFd> {
-    // Without a protocol it receives nothing before it is bound to the interface.
+    // Without a protocol the socket receives nothing before it is bound to the interface.
     let socket = Socket::new(Domain::PACKET, Type::RAW.nonblocking(), None)?;
     describe_arrivals(&socket)?;
     sockopt::wish_for_buffers(socket.as_fd(), RECEIVE_BUFFER);

@@ -23,10 +23,11 @@ fn options() -> EthernetOptions {
     }
 }
 
-/// Runs `body` with a device at one end of a veth pair whose other end the kernel has, or prints why not.
+/// Runs `body` with a device at one end of a veth pair whose other end belongs to the kernel, or prints why
+/// it cannot.
 fn on_a_cable(body: impl AsyncFnOnce(EthernetDevice) + Send) {
     if !has_sys_admin() || !has_net_admin() {
-        println!("skipped: a cable in a network namespace needs CAP_SYS_ADMIN and CAP_NET_ADMIN");
+        println!("skipped: a veth pair in a network namespace needs CAP_SYS_ADMIN and CAP_NET_ADMIN");
         return;
     }
     let namespace = Namespace::anonymous().unwrap();
@@ -56,7 +57,7 @@ fn on_a_cable(body: impl AsyncFnOnce(EthernetDevice) + Send) {
     namespace.run(run).unwrap();
 }
 
-/// Returns the next TCP packet, after a check that it is for an address of ours.
+/// Returns the next TCP packet, after a check that it is for an address of the device.
 async fn next_tcp(device: &mut EthernetDevice) -> (Tcp, Vec<u8>, RxMeta) {
     loop {
         poll_fn(|cx| device.poll_readable(cx)).await.unwrap();
@@ -100,7 +101,7 @@ async fn talks_to(device: &mut EthernetDevice, family: usize, to: &str) {
     let mut read = vec![0; payload.len()];
     stream.read_exact(&mut read).unwrap();
     assert!(read == payload);
-    // A packet of the kernel that was never on a wire has an unfinished checksum and is marked as such.
+    // A packet that never was on a wire has an unfinished checksum and is marked as such.
     stream.write_all(&pattern(500)).unwrap();
     loop {
         let (segment, packet, meta) = next_tcp(device).await;
@@ -172,7 +173,7 @@ fn address_of_the_kernel_is_refused_with_the_remedy() {
         let error = EthernetDevice::open("lo", EthernetOptions::default()).unwrap_err().to_string();
         assert!(error.contains("needs an address"), "{error}");
         let error = EthernetDevice::open("lo", options()).unwrap_err().to_string();
-        assert!(error.contains("it is no Ethernet"), "{error}");
+        assert!(error.contains("it is not an Ethernet"), "{error}");
         let error = EthernetDevice::open("nope0", options()).unwrap_err().to_string();
         assert!(error.contains("no interface of that name"), "{error}");
     });

@@ -1,5 +1,5 @@
-//! The filter of a packet socket: TCP to ports of ours, and ICMP errors. A program of classic BPF
-//! (`Documentation/networking/filter.rst`), generated for one kind of link and one set of ports.
+//! The filter of a packet socket: accepts TCP to the stack's ports, and ICMP errors. It is a program of
+//! classic BPF (`Documentation/networking/filter.rst`), generated for one kind of link and one set of ports.
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -22,8 +22,8 @@ const TOO_BIG_V6: u32 = 2;
 const FRAGMENT_OFFSET: u32 = 0x1FFF;
 /// More than the length of any packet: accepts the whole packet.
 const WHOLE: u32 = 0x4_0000;
-/// Result for ICMP errors, which may be about connections of the kernel. A packet socket receives copies
-/// anyway, so this has the effect of [`WHOLE`] there.
+/// Result for ICMP errors, which may concern connections of the kernel. Packet sockets always receive copies,
+/// so there it has the effect of [`WHOLE`].
 pub(crate) const COPY: u32 = WHOLE + 1;
 
 /// Jump targets.
@@ -42,7 +42,7 @@ enum Label {
     Skip(u8),
 }
 
-/// An instruction; the labels are its targets if its condition is true and if it is false.
+/// An instruction, with the jump targets for a true and for a false condition.
 type Step = (u32, Label, Label, u32);
 
 /// Accepted packets: segments to certain ports, and ICMP errors.
@@ -64,7 +64,7 @@ pub(crate) fn program(wanted: Wanted<'_>) -> Vec<sock_filter> {
     let place = |label: Label| places.iter().find(|(known, _)| *known == label).map(|(_, at)| *at);
     let distance = |from: usize, label: Label| match (label, place(label)) {
         (Label::Skip(count), _) => count,
-        // The target is later, and the program is shorter than 256 instructions.
+        // The target is later in the program, which is shorter than 256 instructions.
         (_, Some(at)) => (at - from - 1) as u8,
         (_, None) => 0,
     };
@@ -177,7 +177,7 @@ mod tests {
     /// `XDP_PASS` of linux/bpf.h.
     const PASS: u32 = 2;
 
-    /// Runs the translation; `None` without the right to load programs.
+    /// Runs the translation in the kernel; `None` without the capability to load programs.
     fn answer_in_place(program: &[sock_filter], frame: &[u8]) -> Option<u32> {
         let mut frame = frame.to_vec();
         let kind = if frame[14] >> 4 == 4 { ETH_P_IP } else { ETH_P_IPV6 };
@@ -254,7 +254,7 @@ mod tests {
                 IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() ^ 1 << bit).into(),
             }
         };
-        // The address alone, and among others of both families that differ in one bit.
+        // Our address alone, and among other addresses of both families that differ in one bit.
         let mut others: Vec<IpAddr> =
             own.iter().flat_map(|ip| [1, 40, 70, 100].map(|bit| near(*ip, bit))).collect();
         others.insert(5, own[0]);
@@ -284,7 +284,7 @@ mod tests {
             frame[14 + at] = protocol;
             frame[14 + ip] = kind;
             let answer = answer(Wanted { link: 14, served: Some(80), ..Wanted::default() }, &frame);
-            assert!(answer == 0 || answer == COPY, "the kernel gets it, too");
+            assert!(answer == 0 || answer == COPY, "the kernel gets the frame, too");
             answer > 0
         };
         assert!(with(Tcp::v4(), 9, 1, 3) && !with(Tcp::v4(), 9, 1, 8) && !with(Tcp::v4(), 9, 17, 3));

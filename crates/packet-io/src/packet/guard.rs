@@ -1,9 +1,9 @@
 //! Guards: listeners of the kernel that prevent it from answering our segments with RST.
 //!
-//! The kernel resets segments to a port that none of its sockets has. A guard occupies the port and silently
+//! The kernel resets segments to a port that none of its sockets uses. A guard occupies the port and silently
 //! discards packets with a TTL below 255 (`IP_MINTTL`, `IPV6_MINHOPCOUNT`): all packets from beyond the link,
-//! and those from the link unless their sender sets the TTL to 255. It also keeps other programs from the
-//! port, is shown by `ss`, and ends with the process. It needs no privilege.
+//! and those from the link unless their sender sets the TTL to 255. It also keeps other programs from using
+//! the port, is shown by `ss`, and ends with the process. It needs no privilege.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -18,23 +18,22 @@ use crate::interface::name_problem;
 use crate::privileges::OpenError;
 use crate::sockopt;
 
-/// Number of ports claimed by the guard of the first of them: other processes do not use the rest of a block.
+/// Number of ports in a block. The guard of its first port claims a block, so that other processes of brisk
+/// do not use the rest.
 pub(super) const BLOCK: u16 = 64;
-/// Above the ports that Linux gives to sockets without a port (`net.ipv4.ip_local_port_range`).
+/// Above the ports that Linux chooses for unbound sockets (`net.ipv4.ip_local_port_range`).
 const FIRST: u16 = 61_056;
-/// Number of blocks from 61056 to 65535.
 const BLOCKS: u16 = (u16::MAX - FIRST) / BLOCK + 1;
 /// Minimum TTL of a segment that the kernel processes.
 const MIN_TTL: i32 = 255;
 
-/// The guards of a device.
 #[derive(Debug, Default)]
 pub(crate) struct Guards {
     /// The guard of the served port.
     served: Option<(u16, Socket)>,
-    /// First of the ports that are claimed for connections of ours.
+    /// First of the ports that are claimed for connections of the stack.
     first: u16,
-    /// A guard for each of these ports that was used.
+    /// Guards of these ports, each opened when the port is first used.
     own: Vec<OnceLock<Socket>>,
 }
 
@@ -53,8 +52,8 @@ impl Guards {
         claimed.map(Arc::new).map_err(|error| OpenError::guard(subject, served, error))
     }
 
-    /// Guards the port of `served`, and claims `wanted` ports, rounded up to whole blocks; fewer if other
-    /// processes have the rest.
+    /// Guards the port of `served`, and claims `wanted` ports, rounded up to whole blocks. It claims fewer if
+    /// other processes use the other blocks.
     pub(crate) fn claim(served: Option<SocketAddr>, wanted: u16) -> io::Result<Guards> {
         let served = served.map(|served| guard(served).map(|guard| (served.port(), guard))).transpose()?;
         let mut guards = Guards { served, ..Guards::default() };
@@ -86,19 +85,19 @@ impl Guards {
         }
     }
 
-    /// Returns the ports for connections of ours.
+    /// Returns the ports for connections of the stack.
     pub(crate) fn ports(&self) -> Option<RangeInclusive<u16>> {
         let more = u16::try_from(self.own.len().checked_sub(1)?).ok()?;
         Some(self.first..=self.first + more)
     }
 
-    /// True if the source port of this packet has no guard: the kernel would reset the connection at the
-    /// peer's first answer, or another program has the port.
+    /// True if the source port of this packet has no guard. The kernel would then reset the connection at the
+    /// peer's first answer, or another program uses the port.
     pub(crate) fn leave_open(&self, packet: &[u8]) -> bool {
         source_port(packet).is_some_and(|port| !self.covers(port))
     }
 
-    /// Guards `port` if it is the served port or a claimed one. Returns true if it is guarded.
+    /// Guards `port` if it is the served port or a claimed one. Returns true if the port is guarded.
     pub(crate) fn covers(&self, port: u16) -> bool {
         let Some(place) = port.checked_sub(self.first).and_then(|n| self.own.get(usize::from(n))) else {
             return self.served.as_ref().is_some_and(|(served, _)| *served == port);
@@ -180,7 +179,7 @@ mod tests {
             let rest = Guards::claim(None, u16::MAX).unwrap();
             assert_eq!(rest.ports(), Some(busy + 3 * BLOCK..=u16::MAX));
             let last = Guards::claim(None, 1).unwrap();
-            assert_eq!(last.ports(), Some(FIRST + 2 * BLOCK..=busy - 1), "one block was left over");
+            assert_eq!(last.ports(), Some(FIRST + 2 * BLOCK..=busy - 1), "one block is free");
             assert_eq!(Guards::claim(None, 1).unwrap_err().kind(), io::ErrorKind::AddrInUse);
             assert!(Guards::claim(None, 0).unwrap().ports().is_none());
             drop((other, two));
@@ -188,7 +187,10 @@ mod tests {
             let free = FIRST + 5;
             assert!(std::net::TcpListener::bind(("127.0.0.1", free)).is_ok());
             assert!(one.covers(free) && !one.covers(80));
-            assert!(std::net::TcpListener::bind(("127.0.0.1", free)).is_err(), "the guard has it");
+            assert!(
+                std::net::TcpListener::bind(("127.0.0.1", free)).is_err(),
+                "the guard does not hold the port"
+            );
             let taken = std::net::TcpListener::bind(("127.0.0.1", free + 1)).unwrap();
             assert!(!one.covers(free + 1));
             drop(taken);

@@ -1,7 +1,7 @@
 //! Several packet sockets on one interface (`PACKET_FANOUT`), one per core.
 //!
-//! Each frame goes to one of them: to the first until the kernel gets a program that chooses. The queues
-//! share their guards.
+//! Each frame goes to one of the sockets: to the first until the kernel gets a program that chooses. The
+//! sockets share their guards.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -49,7 +49,7 @@ impl PacketDevice {
         Ok(queues)
     }
 
-    /// Creates a group of sockets with this one in it; returns its number.
+    /// Creates a fanout group that contains this socket; returns its number.
     fn found_group(&self) -> io::Result<u16> {
         self.join((PACKET_FANOUT_FLAG_UNIQUEID | PACKET_FANOUT_CBPF) << 16)?;
         let value = sockopt::get(self.socket.as_fd(), libc::SOL_PACKET, PACKET_FANOUT, size_of::<i32>())?;
@@ -92,7 +92,7 @@ mod tests {
             return;
         }
         let work = || {
-            // A link with a sender.
+            // A link on which the test can send.
             let Ok(mut link) = TunDevice::open("pioq", TunOptions::default()) else {
                 println!("skipped: there is no /dev/net/tun");
                 return;

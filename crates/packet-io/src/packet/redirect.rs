@@ -1,13 +1,13 @@
-//! Redirection, the fast path to an address of the host: the kernel moves the stack's packets from the
-//! interface to a TUN device of ours, and moves packets that the stack writes there to the interface's
+//! Redirection, the fast path to an address of the host. The kernel moves the stack's packets from the
+//! interface to a TUN device of brisk, and moves packets that the stack writes to the TUN to the interface's
 //! neighbours.
 //!
 //! Two small programs do this, one at the interface and one at the TUN. Super-packets pass whole in both
-//! directions, and the kernel's TCP never sees the segments; ICMP errors are copied, so the kernel gets them
+//! directions, and the kernel's TCP never sees the segments. ICMP errors are copied, so the kernel gets them
 //! too. The kernel's routes and neighbours apply, but none of its firewall rules. Programs and TUN end with
 //! the process.
 //!
-//! It requires an Ethernet, Linux 6.6, CAP_NET_ADMIN and CAP_BPF.
+//! Redirection requires an Ethernet, Linux 6.6, CAP_NET_ADMIN and CAP_BPF.
 
 use std::io;
 use std::net::IpAddr;
@@ -32,7 +32,7 @@ const NAME: &str = "brisk%d";
 /// A queue of the TUN.
 #[derive(Debug)]
 pub(super) struct RedirectDevice {
-    /// The programs, which are dropped first.
+    /// The two programs. They are dropped first.
     _running: Arc<[OwnedFd; 2]>,
     tun: TunDevice,
     guards: Arc<Guards>,

@@ -1,10 +1,10 @@
 //! Passes several packets to the kernel in one call.
 //!
-//! A packet for a program of this host wakes that program. If both run on one core, the kernel schedules it
-//! when our call ends: with a call per packet it runs after each, and bulk on an address of the host costs a
-//! third more (docs/notes/performance-bulk.md, "One call for all packets of a round"). Without `io_uring`,
-//! packets are written one by one. So are packets that the kernel refuses here, which reports the reason in
-//! the usual way.
+//! A packet for a program of this host wakes that program. If both run on one core, the kernel schedules the
+//! program when our call ends. With a call per packet it runs after each packet, and bulk on an address of
+//! the host costs a third more (docs/notes/performance-bulk.md, "One call for all packets of a round").
+//! Without `io_uring`, packets are written one by one. Packets that the kernel refuses here are also written
+//! one by one, which reports the reason in the usual way.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -38,8 +38,8 @@ impl Batch {
         Uring::open().ok().map(|uring| Batch { uring, starts: vec![start; MAX] })
     }
 
-    /// Describes the packets up to the first that needs another path; returns their number. Packets that are
-    /// marked as taken count too, but are not written again.
+    /// Describes the packets up to the first that needs another path; returns their number. Packets marked as
+    /// taken count too, but are not written again.
     fn describe(&mut self, packets: &[Gathered<'_>], big: &mut Option<Locals>) -> usize {
         let described = packets.iter().zip(&mut self.starts);
         described
@@ -68,7 +68,7 @@ impl Batch {
 }
 
 impl Start {
-    /// Describes the headers of a packet that the kernel finishes; false if the packet needs another path.
+    /// Describes the headers of a packet that the kernel completes; false if the packet needs another path.
     fn describe(&mut self, packet: &Gathered<'_>, big: &mut Option<Locals>) -> bool {
         let Some(headers) = Headers::of(packet.headers).filter(|_| packet.tx.partial_checksum) else {
             return false;
@@ -90,7 +90,6 @@ impl Start {
         true
     }
 
-    /// Returns the pieces of a packet with this start, and their number.
     fn pieces<'a>(&'a self, packet: &Gathered<'a>) -> ([IoSlice<'a>; 3], usize) {
         let rest = packet.headers.get(self.len - VnetHeader::LEN..).unwrap_or_default();
         let [first, second] = if rest.is_empty() { packet.payload } else { [rest, &[]] };
@@ -197,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_reads_what_was_sent_together() {
+    fn kernel_reads_packets_that_were_sent_together() {
         with_device(true, async |device| is_read(device, Tcp::v4(), KERNEL).await);
         with_device(true, async |device| is_read(device, Tcp::v6(), KERNEL6).await);
         with_device(true, async |device| {
@@ -209,8 +208,8 @@ mod tests {
         });
     }
 
-    /// Returns a device that takes a few packets of 40 kB until they are read, and the descriptor that reads
-    /// them.
+    /// Returns a device that accepts only a few packets of 40 kB until they are read, and the descriptor that
+    /// reads them.
     fn narrow() -> (TunDevice, std::os::fd::OwnedFd) {
         let (near, far) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::NONBLOCK, None)
@@ -221,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_without_room_stay_and_none_is_sent_twice() {
+    fn packets_without_space_stay_and_none_is_sent_twice() {
         let seqs: Vec<u32> = (0..8).map(|n| 1 + 40_000 * n).collect();
         let packet =
             |seq: &u32| Tcp { seq: *seq, payload: pattern(40_000), ..Tcp::v4() }.with_partial_checksum();
@@ -249,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn packet_refused_by_the_kernel_is_refused_once() {
+    fn packet_refused_by_the_kernel_is_counted_once() {
         with_device(true, async |_| {
             let mut down = TunDevice::open("down0", TunOptions::default()).unwrap();
             let packets = stream(&Tcp::v4(), 1);

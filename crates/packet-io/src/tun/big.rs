@@ -1,13 +1,13 @@
 //! Super-packets of more than 64 kB, which the kernel accepts whole if they end in this host.
 //!
-//! An IPv4 packet that is too long for its length field has 0 there, and the length of the buffer counts
-//! (Linux 6.3, "BIG TCP"); a TUN accepts such a packet since 6.6. One write then moves four times as much,
-//! the kernel's TCP processes it once, and wakes its reader once: bulk to a program of this host costs half
-//! as much (docs/notes/performance-bulk.md, "Packets of 256 kB").
+//! An IPv4 packet that is too long for its length field has 0 in that field, and the length of the buffer
+//! counts (Linux 6.3, "BIG TCP"). A TUN accepts such a packet since Linux 6.6. One write then moves four
+//! times as much, and the kernel's TCP processes it once and wakes its reader once. Bulk to a program of this
+//! host costs half as much (docs/notes/performance-bulk.md, "Packets of 256 kB").
 //!
-//! Packets to other hosts leave in pieces of 64 kB: most interfaces accept no more, and the kernel would cut
-//! the packet into single segments for them. IPv6 packets also leave in such pieces, because a greater length
-//! needs an extension header, and so do packets for which the kernel has no memory.
+//! Packets to other hosts leave in pieces of 64 kB, because most interfaces accept no more and the kernel
+//! would cut the packet into single segments for them. IPv6 packets also leave in pieces of 64 kB, because a
+//! greater length needs an extension header, and so do packets for which the kernel has no memory.
 
 use std::collections::HashMap;
 use std::io;
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use crate::routes::Routes;
 
-/// How long an answer of the kernel about an address is kept.
+/// How long the kernel's answer about an address is kept.
 const BELIEVED: Duration = Duration::from_secs(1);
 /// Maximum number of addresses whose answers are kept.
 const MAX_KNOWN: usize = 256;
@@ -24,7 +24,7 @@ const MAX_KNOWN: usize = 256;
 /// pages.
 const SINCE: (u32, u32) = (6, 6);
 
-/// Which addresses this host has, according to the kernel.
+/// Addresses that this host has, according to the kernel.
 #[derive(Debug)]
 pub(super) struct Locals {
     routes: Routes,
@@ -71,7 +71,7 @@ impl Locals {
     }
 }
 
-/// True if the kernel had no room for a packet of that length; shorter ones may succeed.
+/// True if the kernel had no memory for a packet of that length; shorter packets may succeed.
 pub(super) fn is_for_want_of_room(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM | libc::EMSGSIZE))
 }

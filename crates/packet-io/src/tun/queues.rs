@@ -1,9 +1,9 @@
 //! A TUN device with several queues (`IFF_MULTI_QUEUE`), one per core.
 //!
-//! The kernel distributes flows by a hash of its own, and follows the queue from which a flow is sent: after
-//! the first answer, packets arrive on the queue that serves the flow, until nothing was sent for three
-//! seconds. If it accepts our program (`TUNSETSTEERINGEBPF`, Linux 4.16, CAP_BPF), the first packet arrives
-//! there too. [`steering`](brisk_device::steering) handles packets on another queue.
+//! The kernel distributes flows by a hash of its own, and then follows the queue from which a flow is sent:
+//! after the first answer, packets arrive on the queue that serves the flow, until nothing has been sent for
+//! three seconds. If the kernel accepts our program (`TUNSETSTEERINGEBPF`, Linux 4.16, CAP_BPF), the first
+//! packet also arrives on that queue. [`steering`](brisk_device::steering) handles packets on another queue.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -41,7 +41,7 @@ impl TunDevice {
     }
 
     /// Creates a TUN device with `count` queues. `pattern` is its name with `%d` for a number that the kernel
-    /// chooses. Packets sent there go on to other hosts.
+    /// chooses. The kernel forwards packets from the device to other hosts.
     ///
     /// # Errors
     /// Those of [`open`](TunDevice::open).
@@ -72,7 +72,7 @@ impl TunDevice {
     }
 }
 
-/// True if a queue of the interface is open and stays open: then the interface has a carrier during all
+/// True if a queue of the interface is open and stays open, so that the interface has a carrier during all
 /// `retries`.
 fn is_held(name: &str, retries: u32) -> bool {
     let held = || Interface::named(name).and_then(|interface| interface.has_carrier()).unwrap_or(false);
@@ -119,7 +119,7 @@ mod tests {
             let error = open(2).unwrap_err();
             assert!(error.to_string().contains("another process holds this device"), "{error}");
             drop(queues);
-            // The last queue was ours, so the device was removed, and a device of another kind can be
+            // The last queue was closed, so the device was removed, and a device of another kind can be
             // created.
             let one = opened(1).unwrap();
             assert_eq!(one.len(), 1);
@@ -150,7 +150,7 @@ mod tests {
             queues[0].configure("fd00:79::1".parse().unwrap(), 64, 1400).unwrap();
             let steering = Steering::new(3, 0x8796_a5b4_c3d2_e1f0);
             if let Err(error) = queues[0].spread(&steering) {
-                println!("skipped: the kernel takes no program: {error}");
+                println!("skipped: the kernel rejected the program: {error}");
                 return;
             }
             let peers = ["10.79.0.2", "fd00:79::2"].map(|ip| ip.parse::<IpAddr>().unwrap());
@@ -160,7 +160,7 @@ mod tests {
             for (index, queue) in queues.iter().enumerate() {
                 let (mut buffer, before) = ([0; 2000], found.len());
                 while let Ok(len) = queue.recv(&mut buffer) {
-                    // Messages of IPv6 neighbour discovery also arrive.
+                    // IPv6 neighbour discovery also arrives.
                     if let Some(tuple) = brisk_wire::four_tuple(&buffer[..len]) {
                         assert_eq!(steering.queue_of_packet(&buffer[..len]), Some(index), "{tuple:?}");
                         found.insert(tuple);

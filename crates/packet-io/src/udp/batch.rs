@@ -1,4 +1,4 @@
-//! Outgoing datagrams, collected so that one system call sends many (`UDP_SEGMENT`).
+//! Outgoing datagrams, collected so that one system call sends many of them (`UDP_SEGMENT`).
 //!
 //! Unlike TCP's segmentation offload this sends *different* packets, if they have the same peer, the same
 //! length (the last may be shorter) and the same ECN bits. Datagrams to one peer keep their order.
@@ -45,7 +45,8 @@ impl Batch {
         self.route.outer == outer && self.ecn == ecn && self.sent == 0 && self.room(len, max_datagrams) > 0
     }
 
-    /// Returns how many datagrams of `len` bytes fit. One that is shorter than the others is the last.
+    /// Returns the number of datagrams of `len` bytes that fit. A datagram that is shorter than the others
+    /// must be the last.
     fn room(&self, len: usize, max_datagrams: usize) -> usize {
         if self.closed || len > self.segment_size {
             return 0;
@@ -85,8 +86,8 @@ impl Batches {
         }
     }
 
-    /// Returns the chain for a datagram: the youngest to its peer, because with any other, datagrams would
-    /// overtake each other; a new one if the youngest cannot take it.
+    /// Returns the chain for a datagram: the youngest chain to its peer, or a new one if that chain cannot
+    /// take it. With an older chain, datagrams would overtake each other.
     fn chain_for(&mut self, route: Route, ecn: u8, len: usize, max_datagrams: usize) -> &mut Batch {
         let youngest = self.queue.iter().rposition(|batch| batch.route.outer == route.outer);
         let takes = |at: &usize| self.queue[*at].takes(route.outer, ecn, len, max_datagrams);
@@ -122,7 +123,6 @@ impl Batches {
         self.queue.len()
     }
 
-    /// Returns the number of waiting bytes.
     pub(super) fn bytes(&self) -> usize {
         self.queue.iter().map(|chain| chain.next(true).len()).sum()
     }
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn without_segmentation_one_datagram_is_next_at_a_time() {
+    fn datagrams_leave_one_by_one_without_segmentation() {
         let mut batches = Batches::default();
         for len in [10, 10, 4] {
             batches.add(route(1), 0, (1, len), 64, |_, out| out.resize(out.len() + len, 0));

@@ -1,8 +1,8 @@
 //! Converts ICMP errors about datagrams to errors about the segments in them.
 //!
 //! The kernel queues an error with its datagram (`IP_RECVERR`). A host without a listener on the port reports
-//! that in one round trip, and a connection attempt ends at once, as after a reset. The stack checks the
-//! sequence number in the datagram (RFC 5927).
+//! that in one round trip, and the connection attempt then ends at once, as after a reset. The stack checks
+//! the sequence number in the datagram (RFC 5927).
 
 use std::io;
 use std::net::IpAddr;
@@ -49,7 +49,7 @@ impl UdpDevice {
             let taken = message::receive_error(self.socket.as_fd(), &mut head, &mut control);
             let (len, to, control_len) = match taken {
                 Ok(taken) => taken,
-                // The socket's pending error, which is in the queue too.
+                // The error is also pending on the socket.
                 Err(error) if is_unreachable(&error) => continue,
                 Err(_) => return count,
             };
@@ -64,14 +64,14 @@ impl UdpDevice {
                 count += 1;
             }
         }
-        // The queue may have more.
+        // The queue may contain more errors.
         self.has_errors = true;
         count
     }
 }
 
-/// Returns the packet that the stack has sent to `peer` as a datagram with this header, without its options
-/// and data.
+/// Returns the packet that the stack sent to `peer` in a datagram with this header, without its options and
+/// data.
 fn quoted(head: &[u8; HEADER_LEN], peer: [u8; 16]) -> Vec<u8> {
     let [_, flags, w0, w1, q0, q1, q2, q3, a0, a1, a2, a3, s0, s1, d0, d1] = *head;
     let mut packet = vec![0x60, 0, 0, 0, 0, 20, 6, 64];
@@ -81,8 +81,8 @@ fn quoted(head: &[u8; HEADER_LEN], peer: [u8; 16]) -> Vec<u8> {
     packet
 }
 
-/// Returns the kind of the error in the control messages (`sock_extended_err` of linux/errqueue.h), if it
-/// reports an unreachable port.
+/// Returns the kind of the ICMP error in the control messages (`sock_extended_err` of linux/errqueue.h), if
+/// it reports an unreachable port.
 fn port_unreachable(mut control: &[u8]) -> Option<IcmpKind> {
     const WORD: usize = size_of::<usize>();
     while let Some((len, rest)) = control.split_first_chunk::<WORD>() {

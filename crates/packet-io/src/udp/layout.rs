@@ -1,4 +1,4 @@
-//! The datagram: a rearranged TCP header without the fields that UDP has.
+//! The datagram: a rearranged TCP header without the fields that UDP already has.
 //!
 //! The idea and the order come from draft-cheshire-tcp-over-udp: the word with the data offset comes first,
 //! because its first four bits, which are 5 or more, distinguish the datagram from STUN (0), QUIC long
@@ -37,14 +37,13 @@ use bytes::Bytes;
 use crate::buffers::Buffers;
 use crate::headers::{CWR, FIN, Headers, PSH};
 
-/// Offset of the ports.
 pub(crate) const PORTS: u32 = 12;
 /// Length of the header without options, bytes.
 pub const HEADER_LEN: usize = 16;
 /// Length of the IPv6 and TCP headers of the stack's packet, without options.
 pub(super) const INNER_HEADERS: usize = 60;
-/// Maximum length of the packet from one datagram, and more than that of a run: IP and TCP headers are longer
-/// than ours and UDP's.
+/// Maximum length of the packet from one datagram, and more than the maximum for a run, because IP and TCP
+/// headers are longer than the datagram's header and UDP's.
 const LONGEST: usize = MAX_SUPER + 128;
 /// Offset of the flags in that packet.
 const INNER_FLAGS: usize = 53;
@@ -58,7 +57,7 @@ const COPY: u8 = 0x08;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Outgoing<'a> {
     tcp: &'a [u8],
-    /// Two parts, because it may lie in a ring.
+    /// Two parts, because the payload may lie in a ring buffer.
     payload: [&'a [u8]; 2],
     pub(super) dst: Ipv6Addr,
     /// ECN bits of the inner IP header.
@@ -223,7 +222,6 @@ impl Assembly {
         true
     }
 
-    /// Starts a new run with this datagram.
     pub(super) fn start(&mut self, datagram: &Incoming<'_>, src: Ipv6Addr, dst: Ipv6Addr, ecn: u8) {
         let Incoming { header, options, payload } = datagram;
         let [offset, flags, w0, w1, q0, q1, q2, q3, a0, a1, a2, a3, s0, s1, d0, d1] = **header;
@@ -233,7 +231,7 @@ impl Assembly {
         self.append(&src.octets());
         self.append(&dst.octets());
         self.append(&[s0, s1, d0, d1, q0, q1, q2, q3, a0, a1, a2, a3, offset, flags & !URG, w0, w1]);
-        // Checksum and urgent pointer: UDP has verified the datagram, and the device reports that.
+        // Checksum and urgent pointer. UDP has verified the datagram, and the device reports that.
         self.append(&[0; 4]);
         self.append(options);
         self.append(payload);
@@ -244,7 +242,8 @@ impl Assembly {
         self.closed = payload.is_empty() || datagram.flags() & (FIN | SYN | RST | PSH) != 0;
     }
 
-    /// True if the datagram is the copy of one of the run (Proactive): then a run of copies begins with it.
+    /// True if the datagram is the copy (Proactive) of a datagram of the run. Then a run of copies begins
+    /// with it.
     pub(super) fn is_followed_by(&self, datagram: &Incoming<'_>) -> bool {
         let Incoming { header, payload, .. } = datagram;
         let behind = self.next_seq.wrapping_sub(datagram.seq()) as usize;
@@ -255,8 +254,8 @@ impl Assembly {
             && (1..=self.len).contains(&behind)
     }
 
-    /// Appends the datagram if it continues the run: contiguous, and equal but for sequence number, PSH and
-    /// FIN.
+    /// Appends the datagram if it continues the run: contiguous, and equal except for sequence number, PSH
+    /// and FIN.
     pub(super) fn extend(&mut self, datagram: &Incoming<'_>) -> bool {
         let Incoming { header, options, payload } = datagram;
         let len = payload.len();
@@ -280,7 +279,7 @@ impl Assembly {
         self.append(payload)
     }
 
-    /// Completes the length and passes the packet to `sink`, with its buffer if that may be kept, and the
+    /// Completes the length and passes the packet to `sink`, with its buffer if `sink` may keep it, and the
     /// segment size if it is a super-packet.
     pub(super) fn finish(&mut self, sink: impl FnOnce(&[u8], Option<&Bytes>, Option<u16>)) {
         let len = self.len.saturating_sub(40).min(usize::from(u16::MAX)) as u16;
@@ -382,7 +381,7 @@ mod tests {
         assert_eq!(flags, [0x90, 0x10, 0x10, 0x19]);
         let lengths: Vec<usize> = datagrams.iter().map(Vec::len).collect();
         assert_eq!(lengths, [1028, 1028, 1028, 528]);
-        // Only the first has CWR, so it stays alone.
+        // Only the first datagram has CWR, so it stays alone.
         let mut assembly = received(&datagrams[1], &tcp);
         assert!(assembly.extend(&Incoming::parse(&datagrams[2]).unwrap()));
         assert!(assembly.extend(&Incoming::parse(&datagrams[3]).unwrap()));
@@ -393,7 +392,7 @@ mod tests {
             assert_eq!((whole.flags, whole.seq), (0x19, tcp.seq.wrapping_add(1000)));
             assert!(whole.payload == tcp.payload[1000..]);
         });
-        assert!(!assembly.extend(&Incoming::parse(&datagrams[2]).unwrap()), "the run has been handed over");
+        assert!(!assembly.extend(&Incoming::parse(&datagrams[2]).unwrap()), "the run was delivered");
     }
 
     #[test]
@@ -434,7 +433,7 @@ mod tests {
         let other = Tcp { payload: vec![0; 100], ..tcp.clone() };
         let (src, dst) = addresses(&tcp);
         assembly.start(&Incoming::parse(&pieces(&other.packet(), None).concat()).unwrap(), src, dst, 0);
-        assert!(Tcp::parse(&kept.unwrap()).payload == tcp.payload, "whoever kept it has it still");
+        assert!(Tcp::parse(&kept.unwrap()).payload == tcp.payload, "the kept buffer has changed");
     }
 
     #[test]

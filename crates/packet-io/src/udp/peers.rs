@@ -1,4 +1,4 @@
-//! Inner addresses: the stack's name of a peer, which UDP identifies by address *and* port.
+//! Inner addresses: the stack's names of peers, which UDP identifies by address *and* port.
 //!
 //! Two peers behind one NAT share an address and differ in the port. So each outer socket address gets its
 //! own inner IPv6 address, in a prefix of unique local addresses (RFC 4193) that never appears on a wire:
@@ -9,14 +9,14 @@
 //! fd62:7269:736b:6:HHHH:HHHH:HHHH:HHHH   peer with an IPv6 address: SipHash-2-4 of address, port and scope
 //! ```
 //!
-//! The mapping is a pure function, the same in every process and on every host. It can be inverted for IPv4;
-//! for IPv6 a bounded table stores it and drops the peers that were silent longest. The peers know other
-//! addresses of their own (NAT), which does not matter because datagrams have no addresses inside. Fast Open
+//! The mapping is a pure function, the same in every process and on every host. It can be inverted for IPv4.
+//! For IPv6 a bounded table stores it and drops the peers that were silent longest. A peer knows other
+//! addresses for itself (NAT), which does not matter because datagrams contain no addresses. Fast Open
 //! cookies are bound to the inner address, and so to the outer address and port.
 //!
-//! A peer that moves to another outer address keeps its inner addresses while it has connections with them
-//! (`Peers::redirect`). Another peer at the old outer address gets another inner address, of the form for
-//! IPv6; the number of peers that left is part of the hash.
+//! A peer that moves to another outer address keeps its inner address while connections use it
+//! (`Peers::redirect`). Another peer at the old outer address gets a different inner address, in the IPv6
+//! form, whose hash includes the number of peers that have left.
 
 use std::collections::HashMap;
 use std::hash::Hasher;
@@ -42,12 +42,12 @@ const MAX_REDIRECTS: usize = 16_384;
 /// Maximum number of peers that have left an outer address and still have connections.
 const MAX_MOVED_AWAY: u64 = 15;
 
-/// IPv6 peers that this process has named through [`inner_address`] before they were heard.
+/// IPv6 peers that this process named through [`inner_address`] before any datagram arrived from them.
 static NAMED: LazyLock<Mutex<Recent<SocketAddr>>> = LazyLock::new(|| Mutex::new(Recent::new(PEERS)));
 
 /// Returns the stack's address of the peer at `outer`: `connect` to this address reaches it.
 ///
-/// Every [`UdpDevice`](super::UdpDevice) of this process finds `outer` again.
+/// Every [`UdpDevice`](super::UdpDevice) of this process can convert the result back to `outer`.
 ///
 /// ```
 /// use brisk_packet_io::udp::inner_address;
@@ -63,7 +63,7 @@ pub fn inner_address(outer: SocketAddr) -> IpAddr {
     inner.into()
 }
 
-/// Returns mapped IPv4 addresses as IPv4, and removes the flow label.
+/// Returns mapped IPv4 addresses as IPv4 addresses, and removes the flow label.
 pub(super) fn canonical(outer: SocketAddr) -> SocketAddr {
     match outer {
         SocketAddr::V4(_) => outer,
@@ -87,7 +87,7 @@ fn inner_of(outer: SocketAddr) -> Ipv6Addr {
     }
 }
 
-/// Returns the inner address of the peer at `outer` after `moved` others have left that address.
+/// Returns the inner address of the peer at `outer` after `moved` other peers have left that address.
 fn inner_after(outer: SocketAddr, moved: u64) -> Ipv6Addr {
     match (outer, moved) {
         (_, 0) => inner_of(outer),
@@ -120,16 +120,15 @@ fn outer_of(inner: Ipv6Addr) -> Option<SocketAddr> {
     Some(SocketAddr::from((Ipv4Addr::new(o0, o1, o2, o3), port)))
 }
 
-/// The route to a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Route {
     /// Canonical outer address.
     pub(super) outer: SocketAddr,
-    /// Local address to which the peer last wrote, if the socket is bound to none.
+    /// Local address to which the peer last wrote, if the socket is not bound to one.
     pub(super) from: Option<IpAddr>,
 }
 
-/// The peers that one device has heard.
+/// The peers from which one device has received datagrams.
 #[derive(Debug)]
 pub(super) struct Peers {
     heard: Recent<Route>,
@@ -143,7 +142,7 @@ impl Peers {
     }
 
     /// Returns the inner address of the peer that is at `outer` now; `None` if more than [`MAX_MOVED_AWAY`]
-    /// have left it.
+    /// peers have left it.
     pub(super) fn name(&self, outer: SocketAddr) -> Option<Ipv6Addr> {
         if self.moved.is_empty() {
             return Some(inner_of(outer));
@@ -152,8 +151,9 @@ impl Peers {
         names.find(|name| !self.moved.contains_key(name))
     }
 
-    /// Records a peer that was heard and returns its inner address. `None` if another live peer has the same
-    /// one, which happens for IPv6 peers after a hash collision: the first keeps it.
+    /// Records a peer from which a datagram arrived, and returns its inner address. `None` if another live
+    /// peer has the same inner address, which happens for IPv6 peers after a hash collision: the first peer
+    /// keeps it.
     pub(super) fn heard(&mut self, route: Route) -> Option<Ipv6Addr> {
         let inner = self.name(route.outer)?;
         match self.heard.find(inner) {
@@ -200,7 +200,7 @@ impl Peers {
     }
 }
 
-/// A bounded map that drops its older half when the younger half is full; entries in use move to the younger
+/// A bounded map. When its younger half is full, it drops the older half; entries in use move to the younger
 /// half.
 #[derive(Debug)]
 struct Recent<T> {
@@ -297,7 +297,7 @@ mod tests {
             let [before, after] = [first, second].map(|outer| peers.heard(route(outer)).unwrap());
             peers.redirect(before, after);
             assert_eq!(peers.route(before), Some(route(second)));
-            // Another peer, or the same one again, at the old address.
+            // Another peer, or the same peer again, at the old address.
             let other = peers.heard(route(first)).unwrap();
             assert!(other != before && other != after);
             assert_eq!(peers.route(other), Some(route(first)));
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_outside_the_prefix_lead_nowhere() {
+    fn addresses_outside_the_prefix_have_no_route() {
         for inner in ["::1", "fd62:7269:736b::1", "fd62:7269:736b:4:1:1:1:1", "2001:db8::1"] {
             assert_eq!(Peers::new().route(inner.parse().unwrap()), None);
         }

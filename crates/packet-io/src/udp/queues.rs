@@ -1,7 +1,7 @@
 //! Several sockets that share a port (`SO_REUSEPORT`), one per core.
 //!
-//! The kernel keeps all datagrams of a peer on one of them, until it gets a program that reads the
-//! connections in them, which needs no privilege. The program supports only peers with an IPv4 address.
+//! The kernel keeps all datagrams of a peer on one socket, until it gets a program that reads the connections
+//! in the datagrams. The program needs no privilege and supports only peers with an IPv4 address.
 //! [`steering`](brisk_device::steering) handles datagrams on another socket.
 
 use std::io;
@@ -18,7 +18,7 @@ use crate::queue_program;
 impl UdpDevice {
     /// Binds `count` sockets to one address.
     ///
-    /// The first one is bound as by [`bind`](UdpDevice::bind), so an address that another program uses is
+    /// The first socket is bound as by [`bind`](UdpDevice::bind), so an address that another program uses is
     /// refused although the sockets share it.
     ///
     /// # Errors
@@ -44,11 +44,11 @@ impl UdpDevice {
         Ok(queues)
     }
 
-    /// Makes the kernel choose among the sockets of this port as `steering` does, counted in the order of
-    /// their binding.
+    /// Makes the kernel choose among the sockets of this port as `steering` does. The sockets count in the
+    /// order in which they were bound.
     pub(super) fn choose_socket_by(&self, steering: &Steering) -> io::Result<()> {
-        // The program gets the payload and returns the number of a socket; if that is invalid, the kernel
-        // chooses.
+        // The program gets the payload and returns the number of a socket; if the number is invalid, the
+        // kernel chooses a socket.
         let (program, option) = (queue_program::for_datagrams(steering), libc::SO_ATTACH_REUSEPORT_CBPF);
         bpf::set_program(self.socket.as_fd(), libc::SOL_SOCKET, option, &program)
     }
@@ -65,7 +65,7 @@ mod tests {
     use brisk_device::{Device, TxMeta};
 
     /// Returns how many of 90 connections of a peer at `peer` reach the right one of three sockets bound to
-    /// `bind`, and how many of the sockets received something.
+    /// `bind`, and how many of the sockets received a datagram.
     async fn steered(bind: &str, peer: &str) -> (usize, usize) {
         let mut queues = UdpDevice::bind_queues(bind.parse().unwrap(), UdpOptions::default(), 3).unwrap();
         let steering = Steering::new(3, 0x0f1e_2d3c_4b5a_6978);
@@ -76,7 +76,7 @@ mod tests {
         for port in 1..=90 {
             let segment = Tcp { src: UdpDevice::local_inner(), dst: server, ports: (port, 80), ..Tcp::v6() };
             client.send(&segment.packet(), TxMeta::default()).unwrap();
-            // Sent alone, because datagrams that the kernel joins stay together.
+            // Sent alone, because datagrams that the kernel merges stay together.
             client.flush().unwrap();
         }
         let (mut all, mut right, mut used) = (0, 0, [false; 3]);
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_peer_with_an_ipv6_address_is_left_to_the_kernel() {
+    async fn kernel_chooses_the_socket_of_a_peer_with_an_ipv6_address() {
         let (right, used) = steered("[::]:0", "[::1]:0").await;
         assert!(right < 90);
         assert_eq!(used, 1);

@@ -1,10 +1,10 @@
 //! Passes several chains of datagrams to the kernel in one call.
 //!
-//! If both ends run on one core, the first chain wakes the receiver, which preempts us when our call ends:
-//! with a call per chain this happens after each of them (docs/notes/performance-bulk.md, "In UDP").
+//! If both ends run on one core, the first chain wakes the receiver, which preempts the sender when its call
+//! ends. With a call per chain this happens after each chain (docs/notes/performance-bulk.md, "In UDP").
 //! `sendmmsg(2)` does not help, because the kernel yields between two messages. Without `io_uring`, chains
-//! are sent one by one. So are chains that the kernel refuses here, which reports the reason in the usual
-//! way.
+//! are sent one by one. Chains that the kernel refuses here are also sent one by one, which reports the
+//! reason in the usual way.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -21,8 +21,8 @@ use crate::uring::{MAX, Uring};
 #[derive(Debug)]
 pub(super) struct Together {
     uring: Uring,
-    /// True after a success: early kernels accept no control messages in this way, and return an error each
-    /// time.
+    /// True after a success. Early kernels do not accept control messages in this way, and return an error
+    /// each time.
     is_proven: bool,
 }
 
@@ -66,7 +66,7 @@ fn message(chain: &Batch, v6: bool) -> Message<'_> {
         message.add_control(libc::SOL_UDP, libc::UDP_SEGMENT, &(segment_size as u16).to_ne_bytes());
     }
     match route.from {
-        // `in_pktinfo`: interface, local address, and a field that only arrivals use.
+        // `in_pktinfo`: interface, local address, and a field that only received packets use.
         Some(IpAddr::V4(from)) => {
             let info = [[0; 4], from.octets(), [0; 4]].concat();
             message.add_control(libc::IPPROTO_IP, libc::IP_PKTINFO, &info);
@@ -87,9 +87,9 @@ fn memory(len: usize) -> usize {
 }
 
 impl UdpDevice {
-    /// Sends waiting chains in one call, all but the youngest `keep`, as many as surely find room: the kernel
-    /// tries all of them, so after a chain that finds no room a later one could still be sent before it.
-    /// Returns true if some were sent.
+    /// Sends waiting chains in one call, all but the youngest `keep`, and only as many as certainly fit into
+    /// the socket's memory. The kernel tries every chain, so if one did not fit, a later one could be sent
+    /// before it. Returns true if some were sent.
     pub(super) fn transmit_together(&mut self, keep: usize) -> bool {
         let count = self.batches.len().saturating_sub(keep).min(MAX);
         if count < 2 || self.together.is_none() || self.state.max_gso_segments() == 1 {
@@ -234,8 +234,8 @@ mod tests {
         assert!(done.status.success(), "ip {words}: {}", String::from_utf8_lossy(&done.stderr));
     }
 
-    /// Sends after a peer has written to the local address `old` and `happens` has changed that address. All
-    /// `chains` chains leave, and the kernel chooses the local address.
+    /// Sends `chains` chains from the local address `old` after `happens` has changed that address. A peer
+    /// has written to that address before. All chains leave, and the kernel chooses another local address.
     fn leaves_without_source(bind: &str, peer: &str, old: IpAddr, chains: u8, happens: impl FnOnce()) {
         let mut device = device(bind);
         let outer = peer.parse().unwrap();
@@ -251,7 +251,7 @@ mod tests {
         assert_eq!(device.peers.route(inner), Some(Route { outer, from: None }));
     }
 
-    /// Bind address, addresses of this host, and the peer.
+    /// Bind address, addresses of this host, and address of the peer.
     const CABLES: [(&str, [&str; 2], &str); 3] = [
         ("0.0.0.0:0", ["10.77.0.1", "10.77.0.4"], "10.77.0.2:9"),
         ("[::]:0", ["10.77.0.1", "10.77.0.4"], "10.77.0.2:9"),
@@ -261,7 +261,7 @@ mod tests {
     /// Runs `test` in a namespace with a veth pair whose near end is `eth0`.
     fn with_a_cable(test: impl FnOnce() + Send) {
         if !has_sys_admin() || !has_net_admin() {
-            return println!("skipped: a cable in a namespace needs CAP_SYS_ADMIN and CAP_NET_ADMIN");
+            return println!("skipped: a veth pair in a namespace needs CAP_SYS_ADMIN and CAP_NET_ADMIN");
         }
         let run = || {
             ip("link add eth0 type veth peer name eth1");
@@ -272,7 +272,7 @@ mod tests {
         Namespace::anonymous().unwrap().run(run).unwrap();
     }
 
-    /// The address of an interface changes while its peers know the old one.
+    /// The address of an interface changes while its peers still use the old one.
     #[test]
     fn packets_leave_from_the_new_address_of_a_host_that_lost_the_old_one() {
         with_a_cable(|| {
@@ -290,9 +290,9 @@ mod tests {
     }
 
     /// The host keeps the address, but by a routing rule no peer is reachable from it, as on a host with two
-    /// providers of which one fails.
+    /// providers of which one has failed.
     #[test]
-    fn packets_leave_where_no_host_is_reached_from_the_old_address() {
+    fn packets_leave_if_no_host_is_reachable_from_the_old_address() {
         with_a_cable(|| {
             for (bind, [old, _], peer) in CABLES {
                 let family = if old.contains(':') { "-6" } else { "-4" };
@@ -308,11 +308,11 @@ mod tests {
         });
     }
 
-    /// A neighbour does not answer: the kernel keeps packets to it for a second.
+    /// A neighbour does not answer, so the kernel keeps packets to it for a second.
     #[test]
-    fn datagrams_without_room_wait_in_order() {
+    fn datagrams_without_space_wait_in_order() {
         if !has_sys_admin() || !has_net_admin() {
-            return println!("skipped: a cable in a namespace needs CAP_SYS_ADMIN and CAP_NET_ADMIN");
+            return println!("skipped: a veth pair in a namespace needs CAP_SYS_ADMIN and CAP_NET_ADMIN");
         }
         let run = || {
             ip("link add eth0 type veth peer name eth1");

@@ -27,7 +27,7 @@ use crate::packet::{ETHERNET_HEADER, without_padding};
 use crate::privileges::OpenError;
 use crate::reactor::Reactor;
 
-/// Time until the next attempt at a full interface, which does not report when it has room.
+/// Time until the next attempt to send on a full interface, which does not report when it has space again.
 pub(super) const PAUSE: Duration = Duration::from_millis(1);
 
 /// Properties of the interface.
@@ -56,17 +56,17 @@ impl Port {
 /// Some of the queues of an interface, as a device for IP packets of the host's own addresses.
 #[derive(Debug)]
 pub(super) struct XdpDevice {
-    /// Dropped first: later arrivals go to the kernel.
+    /// Dropped first, so that later arrivals go to the kernel.
     _running: Arc<Running>,
-    /// At least one. All receive; the first one sends.
+    /// At least one. All of them receive; the first one sends.
     ports: Vec<Port>,
     /// Index of the port from which the next call receives first.
     turn: usize,
-    /// Set in one of the devices.
+    /// Present in one of the devices only.
     errors: Option<Errors>,
     merge: Merge,
     next_hops: NextHops,
-    /// For packets that the kernel must send.
+    /// Sends the packets that must pass through the kernel.
     out: Out,
     guards: Arc<Guards>,
     host: Host,
@@ -79,7 +79,7 @@ pub(super) struct XdpDevice {
 }
 
 impl XdpDevice {
-    /// Makes this device report ICMP errors and the end of the interface.
+    /// Makes this device report ICMP errors, and the removal of the interface.
     pub(super) fn listen_to(&mut self, errors: Errors) {
         self.errors = Some(errors);
     }
@@ -96,7 +96,7 @@ impl XdpDevice {
     ) -> Result<XdpDevice, OpenError> {
         let name = host.interface.name();
         let next_hops = NextHops::of(&host.interface)
-            .map_err(|error| OpenError::xdp(name, "the kernel does not tell its routes", error))?;
+            .map_err(|error| OpenError::xdp(name, "the kernel does not report its routes", error))?;
         let out =
             Out::open().map_err(|error| OpenError::xdp(name, "a raw socket cannot be opened", error))?;
         Ok(XdpDevice {
@@ -117,7 +117,7 @@ impl XdpDevice {
     }
 
     /// Ignores ENETDOWN while the interface exists, because it may come up again. Returns other errors, and
-    /// `NotFound` if the interface has gone.
+    /// `NotFound` if the interface was removed.
     fn unless_gone(&self, error: io::Error) -> io::Result<()> {
         let Host { interface, .. } = &self.host;
         match Interface::named(interface.name()) {
@@ -126,7 +126,7 @@ impl XdpDevice {
                 _ => Err(error),
             },
             _ => {
-                let gone = format!("xdp:{}: the interface has gone", interface.name());
+                let gone = format!("xdp:{}: the interface was removed", interface.name());
                 Err(io::Error::new(io::ErrorKind::NotFound, gone))
             }
         }
@@ -138,7 +138,7 @@ impl XdpDevice {
         self.next_hops.mac(from, to, Instant::now())
     }
 
-    /// Sends a finished segment, or refuses it; false if there is no room.
+    /// Sends a complete segment, or refuses it; false if there is no space.
     fn put(&mut self, segment: &[u8], to: Option<[u8; 6]>) -> bool {
         if segment.len() > self.host.mtu {
             self.counters.send_refused += 1;
@@ -157,7 +157,7 @@ impl XdpDevice {
         let _ = self.ports.first_mut().map(|port| port.socket.kick());
         match self.out.send(segment) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
-            // No route, or a firewall's rule: a loss for TCP.
+            // No route, or rejected by a firewall: a loss for TCP.
             Err(_) => self.counters.send_refused += 1,
             Ok(()) => {}
         }
@@ -223,7 +223,7 @@ pub(super) fn deliver(
     merge.offer(packet, checksum, &mut counted(counters, sink))
 }
 
-/// True if the TCP checksum of a packet is the one that a sender leaves to its interface to finish.
+/// True if the TCP checksum of a packet is the partial one that a sender leaves to its interface.
 fn is_unfinished(packet: &[u8]) -> bool {
     let Some(headers) = Headers::of(packet) else { return false };
     let field = packet.get(headers.ip_len + TCP_CHECKSUM..).and_then(|field| field.first_chunk::<2>());
@@ -242,7 +242,7 @@ fn ethernet_header(to: [u8; 6], from: [u8; 6], packet: &[u8]) -> [u8; ETHERNET_H
 
 impl Device for XdpDevice {
     fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // All are polled, so that each wakes the task.
+        // All queues are polled, so that each wakes the task.
         let mut readable = match &mut self.errors {
             Some(errors) => errors.poll_readable(cx)?.is_ready(),
             None => false,
@@ -330,8 +330,8 @@ impl Device for XdpDevice {
     }
 
     fn capabilities(&self) -> Capabilities {
-        // Super-packets are cut on the way into the frames, which costs less than single segments from the
-        // stack.
+        // Super-packets are cut while they are copied into frames, which costs less than single segments from
+        // the stack.
         Capabilities { tso: true, descriptor: true, ..Capabilities::NONE }
     }
 

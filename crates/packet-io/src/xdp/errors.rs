@@ -1,5 +1,6 @@
-//! ICMP errors. An XDP program passes a frame either to the kernel or to us; the kernel gets these, and a
-//! packet socket receives copies. Unlike an AF_XDP socket it also reports that the interface has gone.
+//! ICMP errors. An XDP program passes a frame either to the kernel or to us. The kernel gets ICMP errors, and
+//! a packet socket receives copies. Unlike an AF_XDP socket, the packet socket also reports that the
+//! interface was removed.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -28,8 +29,8 @@ impl Errors {
     /// # Errors
     /// CAP_NET_RAW is missing.
     pub(super) fn open(interface: &Interface) -> io::Result<Errors> {
-        // It receives nothing before it is bound, and then only packets that pass the filter, which has no
-        // port.
+        // The socket receives nothing before it is bound, and then only packets that pass the filter, which
+        // has no port.
         let socket = Socket::new(Domain::PACKET, Type::RAW.nonblocking(), None)?;
         packet::describe_arrivals(&socket)?;
         let program = filter::program(Wanted { link: ETHERNET_HEADER as u32, ..Wanted::default() });

@@ -43,7 +43,6 @@ impl Mapping {
         Ok(Mapping { start, bytes })
     }
 
-    /// Returns the length in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }

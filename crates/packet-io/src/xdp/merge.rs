@@ -12,15 +12,16 @@ use brisk_wire::checksum::Sum;
 use crate::buffers::Buffers;
 use crate::headers::{Headers, PSH};
 
-/// Minimum payload of a segment that is copied into a run, bytes. Shorter ones, such as requests, stay alone.
+/// Minimum payload of a segment that is copied into a run, bytes. Shorter segments, such as requests, stay
+/// alone.
 const WORTH_IT: usize = 512;
 /// ACK, the one flag that all segments of a run have; the last one may also have PSH.
 const ACK: u8 = 0x10;
-/// Ranges of an IPv4 and an IPv6 header that must be equal: all but length, identification and checksum.
+/// Ranges of an IPv4 and an IPv6 header that must be equal: all except length, identification and checksum.
 const SAME_V4: [std::ops::Range<usize>; 3] = [0..2, 6..10, 12..20];
 const SAME_V6: [std::ops::Range<usize>; 2] = [0..4, 6..40];
-/// Ranges of a TCP header that must be equal: all but sequence number, flags and checksum, which have their
-/// own checks.
+/// Ranges of a TCP header that must be equal: all except sequence number, flags and checksum, which are
+/// checked separately.
 const SAME_TCP: [std::ops::Range<usize>; 3] = [0..4, 8..13, 14..16];
 
 /// A run that may be continued.
@@ -36,14 +37,14 @@ pub(super) struct Merge {
     segments: usize,
 }
 
-/// Takes a packet, its buffer if it may be kept, and its metadata.
+/// Callback that takes a packet, its buffer if the callback may keep it, and its metadata.
 type Emit<'a> = dyn FnMut(&[u8], Option<&Bytes>, RxMeta) + 'a;
 
 /// Result of adding a segment to a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Added {
     No,
-    /// Added, and more may follow.
+    /// Added; more segments may follow.
     Open,
     /// Added as the last segment.
     Last,
@@ -78,7 +79,7 @@ impl Merge {
         }
     }
 
-    /// Passes the run on. Returns the number of packets passed: one or none.
+    /// Passes the run to `emit`. Returns the number of packets passed: one or none.
     pub(super) fn flush(&mut self, emit: &mut Emit<'_>) -> usize {
         let Some(headers) = self.headers.take() else { return 0 };
         finish_lengths(self.buffers.current().get_mut(..self.len).unwrap_or_default(), headers);
@@ -121,7 +122,7 @@ impl Merge {
 /// Offset of the flags in a TCP header.
 const FLAGS: usize = 13;
 
-/// Returns the headers of a segment that may be part of a run: it has data, no unusual field and a right
+/// Returns the headers of a segment that may be part of a run: it has data, no unusual field and a correct
 /// checksum.
 fn mergeable(packet: &[u8], checksum: ChecksumState) -> Option<Headers> {
     let headers = Headers::of(packet)?;
@@ -144,7 +145,7 @@ fn mergeable(packet: &[u8], checksum: ChecksumState) -> Option<Headers> {
     (is_plain && ip_is_right() && is_right()).then_some(headers)
 }
 
-/// True if `packet` is the next one of the run in `held`.
+/// True if `packet` is the next segment of the run in `held`.
 fn continues(held: &[u8], packet: &[u8], headers: Headers) -> bool {
     let same = |at: usize, range: &std::ops::Range<usize>| {
         let range = at + range.start..at + range.end;
@@ -185,7 +186,6 @@ mod tests {
 
     type Seen = Vec<(Vec<u8>, RxMeta)>;
 
-    /// Returns the merged packets with their checksums.
     fn merged(packets: &[Vec<u8>]) -> Seen {
         let (mut merge, mut seen) = (Merge::new(), Seen::new());
         let mut emit = |packet: &[u8], _: Option<&Bytes>, meta| seen.push((packet.to_vec(), meta));
@@ -219,7 +219,7 @@ mod tests {
             assert_eq!(*meta, RxMeta { checksum: ChecksumState::Trusted, segment_size: Some(1448) });
             let mut cut = Vec::new();
             brisk_wire::split(packet, 1448, ChecksumFill::Full, &mut |segment| cut.push(segment.to_vec()));
-            // The IPv4 identification counts up and is otherwise unused here.
+            // The IPv4 identification counts up and has no other use here.
             for (n, packet) in cut.iter_mut().enumerate().filter(|_| template.src.is_ipv4()) {
                 packet[4..6].copy_from_slice(&packets[n][4..6]);
                 packet[10..12].copy_from_slice(&packets[n][10..12]);
@@ -287,7 +287,7 @@ mod tests {
         assert_eq!(seen[1].0, packets[2]);
         let mut header = run(&Tcp::v4(), &[1000; 2]);
         header[1][8] -= 1;
-        assert_eq!(merged(&header).len(), 2, "the header's checksum is wrong now");
+        assert_eq!(merged(&header).len(), 2, "the header's checksum is wrong");
         assert_eq!(merged(&run(&Tcp::v4(), &[100; 3])).len(), 3);
         assert!(
             merged(&[vec![], vec![0x45; 19], vec![0x60; 60], vec![0xFF; 2000]])
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_from_the_network_do_no_harm() {
+    fn damaged_packets_neither_panic_nor_grow() {
         let mut state = 0x2545_f491_4f6c_dd1d_u64;
         let mut random = |below: usize| {
             state ^= state << 13;

@@ -64,8 +64,8 @@ impl NextHops {
             return Ok(None);
         };
         let Some(neighbour) = self.routes.neighbour(hop)? else { return Ok(None) };
-        // Frames that leave here do not show the kernel that the neighbour is in use. If we lack the right to
-        // confirm the neighbour, the kernel sends the packet.
+        // The kernel does not see the frames that leave here, so it does not know that the neighbour is in
+        // use. Without the capability to confirm the neighbour, the kernel sends the packet.
         if neighbour.is_stale {
             self.routes.confirm(hop)?;
         }

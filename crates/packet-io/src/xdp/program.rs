@@ -1,7 +1,5 @@
-//! The program at the interface: it passes the stack's segments to its sockets, and all other frames to the
-//! kernel.
-//!
-//! It is the filter of `packet:` ([`filter`]), translated, and ends with the process.
+//! The XDP program of an interface. It passes the stack's segments to AF_XDP sockets and all other frames to
+//! the kernel. It is the socket filter of `packet:` ([`filter`]), translated to eBPF.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,7 +9,7 @@ use crate::interface::Interface;
 use crate::packet::filter::{self, Wanted};
 use crate::privileges::OpenError;
 
-/// A program that runs until this is dropped.
+/// A program that is attached to an interface until the value is dropped.
 #[derive(Debug)]
 pub(super) struct Running {
     _link: OwnedFd,
@@ -20,11 +18,11 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// Runs the program on frames that arrive at `interface`: in the driver, or in the kernel if the driver
-    /// cannot. `sockets` are those of its queues, in order.
+    /// Attaches the program to `interface`: in native mode if `native` is set and the driver supports it,
+    /// otherwise in generic mode. `sockets` are those of the interface's queues, in order.
     ///
     /// # Errors
-    /// Another program at the interface, which is left unchanged; a missing right.
+    /// Another program is attached, which is left unchanged; a capability is missing.
     pub(super) fn start(
         interface: &Interface,
         wanted: Wanted<'_>,
@@ -33,15 +31,17 @@ impl Running {
     ) -> Result<Running, OpenError> {
         let failed = |action: &'static str| move |error| OpenError::xdp(interface.name(), action, error);
         let most = sockets.len() as u32;
-        let map = extended::socket_map(most).map_err(failed("the kernel makes no map of sockets"))?;
+        let map = extended::socket_map(most).map_err(failed("the kernel cannot create a socket map"))?;
         for (queue, socket) in (0..most).zip(sockets) {
-            extended::put_socket(map.as_fd(), queue, *socket).map_err(failed("the map takes no socket"))?;
+            extended::put_socket(map.as_fd(), queue, *socket)
+                .map_err(failed("a socket cannot be added to the map"))?;
         }
         let filter = filter::program(wanted);
         let program = extended::to_sockets(&filter, map.as_fd(), filter::COPY).unwrap_or_default();
-        let program = extended::load(Kind::Xdp, &program).map_err(failed("the kernel takes no program"))?;
+        let program =
+            extended::load(Kind::Xdp, &program).map_err(failed("the kernel rejected the XDP program"))?;
         let (link, mode) =
-            tie(&program, interface, native).map_err(failed("no XDP program can be put at the interface"))?;
+            tie(&program, interface, native).map_err(failed("the XDP program cannot be attached"))?;
         Ok(Running { _link: link, _sockets: map, mode })
     }
 

@@ -1,5 +1,5 @@
 //! The rings of AF_XDP (`Documentation/networking/af_xdp.rst`): a producer puts entries in, a consumer takes
-//! them out, one of the two is the kernel, and neither waits.
+//! them out. One of the two is the kernel, and neither waits.
 //!
 //! Each side counts its entries, modulo 2^32, in a word that only it writes. The producer writes an entry
 //! before it advances its count (release); the consumer reads that count (acquire) before it reads the entry.
@@ -17,7 +17,7 @@ use super::mapping::Mapping;
 pub(super) struct Size(u32);
 
 impl Size {
-    /// Returns the next power of two from `wanted` on, within 64 and 65,536.
+    /// Returns the smallest power of two that is at least `wanted`, within 64 and 65,536.
     pub(super) fn at_least(wanted: u32) -> Size {
         Size(wanted.clamp(64, 1 << 16).next_power_of_two())
     }
@@ -77,7 +77,6 @@ impl<T: Copy> Ring<T> {
         unsafe { self.flags.as_ref() }.load(Ordering::Relaxed)
     }
 
-    /// Returns the place of the entry with this count.
     fn entry(&self, count: u32) -> NonNull<T> {
         let index = count & (self.size - 1);
         // SAFETY: `new` has checked that `size` entries lie in the mapping, and the index is below `size`.
@@ -103,8 +102,8 @@ impl<T: Copy> Producer<T> {
         Some(Producer { ring, put, taken })
     }
 
-    /// Puts an entry in; the kernel sees it after [`publish`](Producer::publish). Returns false if there is
-    /// no room.
+    /// Puts an entry in; the kernel sees it after [`publish`](Producer::publish). Returns false if the ring
+    /// is full.
     pub(super) fn push(&mut self, entry: T) -> bool {
         if self.is_full() {
             self.taken = self.ring.consumer().load(Ordering::Acquire);
@@ -268,11 +267,11 @@ mod tests {
         assert!(!ring.is_pending());
         // SAFETY: the ring still has the mapping.
         let first = unsafe { entries.add((start & 63) as usize).read() };
-        assert_eq!(first, 64, "the place of the first was used again");
+        assert_eq!(first, 64, "the place of the first entry is not reused");
     }
 
     #[test]
-    fn a_consumer_takes_what_is_published_and_no_more() {
+    fn consumer_takes_only_published_entries() {
         let (mapping, [producer, consumer, flags], entries) = mapping();
         let start = u32::MAX - 1;
         set(producer, start);
@@ -286,14 +285,14 @@ mod tests {
         set(producer, start.wrapping_add(4));
         let taken: Vec<u64> = std::iter::from_fn(|| ring.pop()).collect();
         assert_eq!(taken, [162, 163, 100, 101]);
-        assert_eq!(get(consumer), start, "not given back yet");
+        assert_eq!(get(consumer), start, "the places are not given back yet");
         ring.give_back();
         assert_eq!(get(consumer), start.wrapping_add(4));
         assert_eq!(get(flags), 0);
     }
 
     #[test]
-    fn a_ring_that_the_mapping_has_no_room_for_is_refused() {
+    fn ring_larger_than_its_mapping_is_refused() {
         for offsets in [
             libc::xdp_ring_offset { desc: 200, ..OFFSETS },
             libc::xdp_ring_offset { producer: 4096, ..OFFSETS },

@@ -2,9 +2,8 @@
 //! between us and the kernel (`Documentation/networking/af_xdp.rst`).
 //!
 //! The first part of the memory is for arriving frames. The kernel has all of them except those that are
-//! being processed (fill ring), and reports arrivals in the receive ring. The second part is for frames that
-//! leave. They are ours until they are in the send ring, and again after they return through the completion
-//! ring.
+//! being processed (fill ring), and reports arrivals in the receive ring. The second part is for outgoing
+//! frames. They belong to the kernel from the send ring until they return through the completion ring.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -36,7 +35,7 @@ pub(super) struct XdpSocket {
     completed: Consumer<u64>,
     received: Consumer<libc::xdp_desc>,
     sending: Producer<libc::xdp_desc>,
-    /// Free places for frames that leave.
+    /// Free chunks for outgoing frames.
     free: Vec<u64>,
     /// Maximum number of calls to empty a full send ring.
     max_calls: u32,
@@ -110,12 +109,12 @@ impl XdpSocket {
         let frames = (arriving.entries() + leaving.entries()) as usize;
         let memory = Mapping::anonymous(frames * chunk).map_err(failed("there is no memory for packets"))?;
         patiently(libc::ENOBUFS, || register(socket.as_fd(), &memory, chunk))
-            .map_err(failed("the memory for packets is refused"))?;
+            .map_err(failed("the kernel rejected the memory for packets"))?;
         let rings = Rings::make(socket.as_fd(), arriving, leaving).map_err(failed("no rings"))?;
-        // Kernel buffers for all frames that leave at once.
+        // Kernel buffers for all frames that leave together.
         sockopt::wish_for_buffers(socket.as_fd(), 2 * chunk * leaving.entries() as usize);
         patiently(libc::EBUSY, || bind(&socket, interface.index(), queue, options.zero_copy))
-            .map_err(failed("its queue cannot be had"))?;
+            .map_err(failed("the queue cannot be opened"))?;
         let zero_copy = is_zero_copy(socket.as_fd());
         let Rings { fill, completed, received, sending } = rings;
         let place = |n: u32| u64::from(n) * chunk as u64;
@@ -143,7 +142,7 @@ impl XdpSocket {
         self.zero_copy
     }
 
-    /// Passes frames to `each` until there are no more, or `each` returns false. The kernel gets their places
+    /// Passes frames to `each` until there are no more, or `each` returns false. The kernel gets their chunks
     /// back.
     pub(super) fn receive(&mut self, each: &mut dyn FnMut(&[u8]) -> bool) -> bool {
         let (mut any, mut wanted) = (false, true);
@@ -152,7 +151,7 @@ impl XdpSocket {
             if let Some(frame) = unsafe { self.memory.frame(found.addr, found.len) } {
                 wanted = each(frame);
             }
-            // There is room: the ring has as many entries as there are such frames.
+            // The ring has space: it has as many entries as there are chunks for arriving frames.
             self.fill.push(found.addr - found.addr % self.memory.chunk as u64);
             any = true;
         }
@@ -172,7 +171,7 @@ impl XdpSocket {
         }
     }
 
-    /// Queues a frame, which leaves at the next [`kick`](XdpSocket::kick); false if there is no place for it.
+    /// Queues a frame, which leaves at the next [`kick`](XdpSocket::kick); false if no chunk is free.
     pub(super) fn send(&mut self, header: &[u8], packet: &[u8]) -> bool {
         if self.free.is_empty() {
             self.reap();
@@ -189,7 +188,7 @@ impl XdpSocket {
         taken
     }
 
-    /// Takes back the places of sent frames.
+    /// Takes back the chunks of sent frames.
     fn reap(&mut self) {
         while let Some(address) = self.completed.pop() {
             self.free.push(address);
@@ -200,7 +199,8 @@ impl XdpSocket {
     /// Makes the kernel send the queued frames.
     ///
     /// # Errors
-    /// `WouldBlock`: some of them still wait and need time. ENETDOWN while the interface is down, ENXIO once
+    /// `WouldBlock`: some frames still wait and need time. ENETDOWN while the interface is down, ENXIO once
+    /// it is
     /// it is gone.
     pub(super) fn kick(&mut self) -> io::Result<()> {
         self.sending.publish();
@@ -208,10 +208,10 @@ impl XdpSocket {
             if !self.sending.is_pending() || !self.sending.needs_wakeup() {
                 return Ok(());
             }
-            // The call has no data: the frames are in the ring.
+            // The call has no data, because the frames are in the ring.
             match rustix::net::send(&self.socket, &[], rustix::net::SendFlags::DONTWAIT) {
                 Ok(_) => return Ok(()),
-                // One call does not send all frames.
+                // One call does not send all frames of the ring.
                 Err(rustix::io::Errno::AGAIN) => self.reap(),
                 // The interface's own queue is full, and has just dropped a frame.
                 Err(rustix::io::Errno::BUSY | rustix::io::Errno::NOBUFS) => break,
@@ -304,8 +304,8 @@ fn register(socket: BorrowedFd<'_>, memory: &Mapping, chunk: usize) -> io::Resul
     sockopt::set(socket, libc::SOL_XDP, libc::XDP_UMEM_REG, &request)
 }
 
-/// Repeats an attempt that fails with `refusal` for a while: the kernel releases queue and memory of a socket
-/// some time after it was closed, and the next opener must not fail.
+/// Repeats an attempt that fails with `refusal` for a while. The kernel releases the queue and memory of a
+/// closed socket with a delay, and the next opener must not fail because of that.
 fn patiently(refusal: i32, attempt: impl Fn() -> io::Result<()>) -> io::Result<()> {
     for _ in 0..ATTEMPTS {
         match attempt() {

@@ -14,11 +14,11 @@ use crate::privileges::OpenError;
 /// See [`survey`].
 #[derive(Debug)]
 pub struct Survey {
-    /// Why the kernel accepts no socket or program of ours, if it does not.
+    /// Reason why the kernel does not accept a socket or program, if so.
     pub refused: Option<OpenError>,
-    /// Number of an XDP program that is at the interface, which excludes `xdp:`. Our program ends with its
-    /// process, so this belongs to a running process, or was left by another tool (`ip link set dev ...
-    /// xdp`).
+    /// Number of an XDP program that is attached to the interface, which excludes `xdp:`. Programs of brisk
+    /// end with their process, so this program belongs to a running process, or another tool has left it (`ip
+    /// link set dev ... xdp`).
     pub program: Option<u32>,
     /// MTU of the interface, bytes. It must be at most [`MAX_MTU`].
     pub mtu: usize,

@@ -23,11 +23,11 @@ fn ip(words: &str) {
     assert!(done.status.success(), "ip {words}: {}", String::from_utf8_lossy(&done.stderr));
 }
 
-/// Runs `body` in the namespace of a host with a veth pair to another one, or prints why not. Both know each
-/// other's addresses.
+/// Runs `body` in the namespace of a host with a veth pair to another host, or prints why it cannot. Both
+/// know each other's addresses.
 fn on_a_cable(body: impl AsyncFnOnce(Namespace) + Send) {
     if !has_sys_admin() || !has_net_admin() {
-        return println!("skipped: a cable between namespaces needs CAP_SYS_ADMIN and CAP_NET_ADMIN");
+        return println!("skipped: a veth pair between namespaces needs CAP_SYS_ADMIN and CAP_NET_ADMIN");
     }
     let (near, far) = (Namespace::anonymous().unwrap(), Namespace::anonymous().unwrap());
     let far_file = format!("/proc/{}/fd/{}", std::process::id(), std::os::fd::AsFd::as_fd(&far).as_raw_fd());
@@ -56,7 +56,8 @@ fn addresses() -> [IpAddr; 2] {
     OURS.map(|address| address.parse().unwrap())
 }
 
-/// Waits until `holds` is true. A process that another test has just forked has our descriptors for a moment.
+/// Waits until `holds` is true. A process that another test has just forked holds our descriptors for a
+/// moment.
 fn soon(mut holds: impl FnMut() -> bool) -> bool {
     (0..200).any(|_| holds() || (std::thread::sleep(Duration::from_millis(5)), false).1)
 }
@@ -91,7 +92,7 @@ fn opened(options: XdpOptions) -> Option<Opened> {
     }
 }
 
-/// Returns the next TCP packet for a port of ours.
+/// Returns the next TCP packet for a port of the device.
 async fn next_tcp(device: &mut dyn Device, port: u16) -> (Tcp, Vec<u8>, RxMeta) {
     loop {
         poll_fn(|cx| device.poll_readable(cx)).await.unwrap();
@@ -111,7 +112,7 @@ fn send(device: &mut dyn Device, packet: &[u8], tx: TxMeta) {
     device.flush().unwrap();
 }
 
-/// Returns a segment of ours to the sender of `to`.
+/// Returns a segment of the device to the sender of `to`.
 fn answer(to: &Tcp, flags: u8, seq: u32) -> Tcp {
     let ack = to.seq.wrapping_add(u32::from(to.flags & 2 != 0) + to.payload.len() as u32);
     let ports = (to.ports.1, to.ports.0);
@@ -221,7 +222,7 @@ fn frames_beyond_the_ring_wait_and_arrive() {
         ip("link set eth0 down");
         device.send(&packet, tx).unwrap();
         let refused = device.send(&packet, tx).unwrap_err();
-        assert_eq!(refused.kind(), io::ErrorKind::WouldBlock, "one waits already");
+        assert_eq!(refused.kind(), io::ErrorKind::WouldBlock, "one frame already waits");
         assert_eq!(device.flush().unwrap_err().kind(), io::ErrorKind::WouldBlock);
         ip("link set eth0 up");
         while device.flush().is_err() {
@@ -233,7 +234,7 @@ fn frames_beyond_the_ring_wait_and_arrive() {
         }
         assert_eq!(device.counters().send_refused, 0);
         device.send(&Tcp { payload: pattern(2000), ..super_packet }.packet(), TxMeta::default()).unwrap();
-        assert_eq!(device.counters().send_refused, 1, "longer than the MTU");
+        assert_eq!(device.counters().send_refused, 1, "the packet is longer than the MTU");
     });
 }
 
@@ -258,7 +259,7 @@ fn unusable_interfaces_are_refused_unchanged_with_a_remedy() {
         assert!(busy.contains("another program has it") && busy.starts_with("xdp:eth0: "), "{busy}");
         drop(first);
         let program = || Interface::named("eth0").unwrap().xdp_program();
-        assert!(soon(|| program().is_none()), "it goes with the device");
+        assert!(soon(|| program().is_none()), "the program ends with the device");
         drop(opened(small()));
 
         assert!(refused(open("eth0", &[], options, 1)).contains("--addr"));
@@ -298,7 +299,7 @@ fn removed_interface_is_reported_and_one_switched_off_is_not() {
                 break error;
             }
         };
-        assert_eq!(error.to_string(), "xdp:eth0: the interface has gone");
+        assert_eq!(error.to_string(), "xdp:eth0: the interface was removed");
     });
 }
 
@@ -317,7 +318,7 @@ fn unfinished_checksum_is_trusted_only_if_permitted() {
             let sink: &mut SharedSink<'_> =
                 &mut |packet, _, meta| seen = Some((packet.to_vec(), meta.checksum));
             assert_eq!(deliver(&frame, trusts, &mut counters, &mut Merge::new(), sink), 1);
-            assert_eq!(seen, Some((bytes.clone(), expected)), "without what is behind it");
+            assert_eq!(seen, Some((bytes.clone(), expected)), "without the bytes behind the packet");
             assert_eq!(counters.unfinished_checksums, u64::from(expected == ChecksumState::Trusted));
         }
         for len in 0..open.len() {
@@ -339,12 +340,12 @@ fn each_queue_of_the_interface_can_have_a_stack_of_its_own() {
             Ok(opened) => (queues = opened.queues, true).1,
             Err(_) => false,
         }));
-        assert_eq!(queues.len(), 2, "more than there are cannot be had");
+        assert_eq!(queues.len(), 2, "the interface has only two queues");
         let socket = |to: SocketAddr| {
             let socket =
                 socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM.nonblocking(), None)
                     .unwrap();
-            // The attempt can end only by a timeout.
+            // The attempt ends only by a timeout.
             let _ = socket.connect(&to.into());
             socket
         };
@@ -357,7 +358,7 @@ fn each_queue_of_the_interface_can_have_a_stack_of_its_own() {
                 seen.insert(Tcp::parse(packet).ports.0);
             };
             while queue.receive(64, &mut note).unwrap() > 0 {}
-            assert!(seen.len() > before, "a queue that nothing came by");
+            assert!(seen.len() > before, "a queue received nothing");
         }
         assert_eq!(seen.len(), 60);
     });

@@ -166,7 +166,7 @@ impl OwnedWriteHalf {
 impl Drop for OwnedWriteHalf {
     fn drop(&mut self) {
         if self.shutdown_on_drop {
-            // A connection that is over needs no closing.
+            // A connection that has ended needs no FIN.
             let _ = self.connection.shutdown();
         }
     }

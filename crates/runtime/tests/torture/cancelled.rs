@@ -1,4 +1,4 @@
-//! Futures that are dropped: after each number of polls, and after each wake-up without a poll.
+//! Futures that are dropped after each number of polls, and after each wake-up without a poll.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use super::{Duration, LIMIT, assert_nothing_left, builders, pair, pattern, server_address};
 
-/// When a future is dropped, unless it is ready before.
+/// When a future is dropped, unless it is ready earlier.
 #[derive(Clone, Copy, Debug)]
 enum Dropped {
     /// After this number of polls.
@@ -184,7 +184,7 @@ async fn cancelled_reads_take_nothing() {
                 Ok(Vec::from(b"not taken"))
             }),
             _ => {
-                // A poll function cannot remove the waker, which is dropped with the stream.
+                // A poll function cannot remove its waker; the waker is dropped with the stream.
                 let (read, relay) = relayed(server.read(&mut buffer), dropped).await;
                 relays.push(relay);
                 read.map(|read| read.map(|count| buffer[..count].to_vec()))
@@ -205,7 +205,7 @@ async fn cancelled_reads_take_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn cancelled_writes_have_sent_what_they_say_and_no_more() {
+async fn cancelled_writes_have_sent_exactly_the_removed_bytes() {
     let (a, b, listener) = network().await;
     let (mut client, mut server) = pair(&a, &listener).await;
     let data = pattern(0..200_000, 2);
@@ -220,7 +220,7 @@ async fn cancelled_writes_have_sent_what_they_say_and_no_more() {
         let is_done = if (n / SCHEDULE.len()).is_multiple_of(2) {
             let len = piece.len();
             let written = cancel(client.write_bytes(&mut piece), dropped).await;
-            // Bytes that were taken from the piece were sent, even if the future was dropped.
+            // Bytes that were removed from the piece were sent, even if the future was dropped.
             left.advance(len - piece.len());
             written.transpose().unwrap().is_some()
         } else {
@@ -266,11 +266,11 @@ async fn cancelled_waits_for_a_connection_miss_no_change() {
             tokio::join!(cancel(stream.failed(), dropped), cancel(handle.closed(), dropped));
         let error = match failed {
             Some(error) => error,
-            None => timeout(LIMIT, stream.failed()).await.expect("it was reset"),
+            None => timeout(LIMIT, stream.failed()).await.expect("the connection is not reset"),
         };
         assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
         if closed.is_none() {
-            timeout(LIMIT, handle.closed()).await.expect("it is over");
+            timeout(LIMIT, handle.closed()).await.expect("the connection does not end");
         }
     }
     assert_nothing_left(&[&a, &b]).await;
@@ -317,7 +317,7 @@ async fn cancelled_waits_for_the_end_of_an_endpoint_can_be_repeated() {
         };
         let (idle, ()) = tokio::join!(cancel(b.wait_idle(), dropped), dropping);
         if idle.is_none() {
-            timeout(LIMIT, b.wait_idle()).await.expect("it is idle");
+            timeout(LIMIT, b.wait_idle()).await.expect("the endpoint is not idle");
         }
         let _open = pair(&a, &listener).await;
         let deadline = Duration::from_secs(5);
@@ -331,7 +331,7 @@ async fn cancelled_waits_for_the_end_of_an_endpoint_can_be_repeated() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn wakers_of_poll_functions_go_with_what_they_wait_for() {
+async fn wakers_of_poll_functions_are_dropped_with_their_object() {
     let (a, b, listener) = network().await;
     let forwarder = Forwarder::bind(&b, 8).unwrap();
     let (client, mut server) = pair(&a, &listener).await;

@@ -23,7 +23,7 @@ const BATCH: usize = 10_000;
 /// Maximum number of connections, TIME-WAITs included, of an endpoint: a few leaked ones exhaust it.
 const MAX_CONNECTIONS: usize = 5 * TASKS;
 
-/// Returns two endpoints, and how often their drivers together have called the device to receive.
+/// Returns two endpoints, and the number of times that their drivers have polled the devices for packets.
 fn network() -> (Endpoint, Endpoint, Arc<AtomicUsize>) {
     let (a, b) = memory::devices(&LinkSpec::parse("--rtt 2ms").unwrap(), 1);
     let rounds = Arc::new(AtomicUsize::new(0));
@@ -78,7 +78,7 @@ async fn open_and_end(client: &Endpoint, n: usize) {
         }
         3 => drop(tokio::time::timeout(Duration::from_millis(1), connect).await),
         4 => {
-            // Dropped after one poll, which has sent the SYN.
+            // Dropped after one poll, which sends the SYN.
             let mut connect = pin!(connect);
             assert!(std::future::poll_fn(|cx| Poll::Ready(connect.as_mut().poll(cx))).await.is_pending());
         }
@@ -109,7 +109,7 @@ async fn batch(client: &Endpoint) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn twenty_thousand_connections_leave_neither_places_nor_memory_nor_timers() {
+async fn twenty_thousand_connections_leak_no_slots_memory_or_timers() {
     let (client, server, rounds) = network();
     let serving = tokio::spawn(serve(TcpListener::bind(&server, server_address()).unwrap()));
     let mut held = Vec::new();
@@ -131,7 +131,7 @@ async fn twenty_thousand_connections_leave_neither_places_nor_memory_nor_timers(
 }
 
 #[tokio::test(start_paused = true)]
-async fn endpoints_that_end_give_all_their_memory_back() {
+async fn closed_endpoints_free_all_their_memory() {
     let use_them = || async {
         let (client, server, _) = network();
         let serving = tokio::spawn(serve(TcpListener::bind(&server, server_address()).unwrap()));

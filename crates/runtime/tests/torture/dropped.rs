@@ -12,22 +12,22 @@ use super::{Duration, LIMIT, assert_nothing_left, builders, pair, pattern, serve
 const PAIRS: usize = 500;
 const BYTES: usize = 60_000;
 
-/// How the end that gives up drops its stream.
+/// How one end drops its stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Drops {
-    /// While its task writes, with unread data of the peer.
+    /// Drops the stream while its task writes, with unread data of the peer.
     Writer,
-    /// While its task writes, after reading all data so far.
+    /// Drops the stream while its task writes, after reading all data so far.
     Both,
-    /// Its write half, in order; the read half reads to the end.
+    /// Drops the write half, which sends FIN; the read half reads to the end.
     WriteHalf,
-    /// With a reset.
+    /// Resets the connection.
     Aborts,
 }
 
 const DROPS: [Drops; 4] = [Drops::Writer, Drops::Both, Drops::WriteHalf, Drops::Aborts];
 
-/// Sends the stream of bytes `salt`, and a FIN.
+/// Sends the bytes of pattern `salt`, and a FIN.
 async fn send(to: &mut (impl AsyncWriteExt + Unpin), salt: usize) -> io::Result<()> {
     for start in (0..BYTES).step_by(1_000) {
         to.write_all(&pattern(start..start + 1_000, salt)).await?;
@@ -35,8 +35,7 @@ async fn send(to: &mut (impl AsyncWriteExt + Unpin), salt: usize) -> io::Result<
     to.shutdown().await
 }
 
-/// Reads to the end; checks that each byte is that of stream `salt`. Returns the number of bytes and the
-/// error.
+/// Reads to the end; checks each byte against pattern `salt`. Returns the number of bytes and the error.
 async fn receive(from: &mut (impl AsyncReadExt + Unpin), salt: usize) -> (usize, Option<io::ErrorKind>) {
     let (mut received, mut buffer) = (0, [0; 3_000]);
     loop {
@@ -54,7 +53,6 @@ async fn receive(from: &mut (impl AsyncReadExt + Unpin), salt: usize) -> (usize,
     }
 }
 
-/// Drops one end after `patience`.
 async fn give_up(mut stream: TcpStream, n: usize, drops: Drops, patience: Duration) {
     match drops {
         Drops::Writer => drop(timeout(patience, send(&mut stream, n)).await),
@@ -67,7 +65,7 @@ async fn give_up(mut stream: TcpStream, n: usize, drops: Drops, patience: Durati
             let (mut reading, mut writing) = stream.into_split();
             let sending = async move { drop(timeout(patience, send(&mut writing, n)).await) };
             let ((), received) = tokio::join!(sending, receive(&mut reading, n + 1));
-            assert_eq!(received, (BYTES, None), "what the peer sends is not cut off");
+            assert_eq!(received, (BYTES, None), "data from the peer was cut off");
         }
         Drops::Aborts => {
             drop(timeout(patience, send(&mut stream, n)).await);
@@ -77,8 +75,8 @@ async fn give_up(mut stream: TcpStream, n: usize, drops: Drops, patience: Durati
 }
 
 #[tokio::test(start_paused = true)]
-async fn streams_dropped_in_mid_transfer_deliver_a_prefix_and_leave_nothing() {
-    // Buffers of a quarter of the data, so that a task writes until the end.
+async fn streams_dropped_in_mid_transfer_deliver_a_prefix_and_leak_nothing() {
+    // Buffers hold a quarter of the data, so that a task still writes when its stream is dropped.
     let mut short = TcpConfig::default();
     for buffer in [&mut short.send_buffer, &mut short.receive_buffer] {
         (buffer.initial, buffer.max) = (BYTES / 4, BYTES / 4);
@@ -102,7 +100,7 @@ async fn streams_dropped_in_mid_transfer_deliver_a_prefix_and_leave_nothing() {
                 (sent.map_err(|error| error.kind()), received)
             };
             let (_, ended) = tokio::join!(give_up(leaves, n, drops, patience), timeout(LIMIT, staying));
-            (drops, ended.expect("the peer that stays hears of it"))
+            (drops, ended.expect("the other end does not learn that the stream was dropped"))
         });
     }
     let (mut cut, mut reset) = (0, 0);
@@ -112,9 +110,9 @@ async fn streams_dropped_in_mid_transfer_deliver_a_prefix_and_leave_nothing() {
         reset += usize::from(error.is_some());
         match drops {
             Drops::WriteHalf => assert_eq!((sent, error), (Ok(()), None)),
-            // An end that has not read everything is a reset, never the end of the stream (RFC 9293, 3.6.1).
+            // The peer of an end with unread data gets a reset, never an end of stream (RFC 9293, 3.6.1).
             Drops::Aborts => {
-                assert!(error.is_some() || received == BYTES, "{received} bytes and a clean end")
+                assert!(error.is_some() || received == BYTES, "{received} bytes without an error")
             }
             Drops::Writer | Drops::Both => {}
         }

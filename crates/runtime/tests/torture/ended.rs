@@ -1,4 +1,5 @@
-//! Ends: of both sides at once, of an endpoint with idle connections, of an endpoint's runtime.
+//! Ends of connections: both sides close at once, an endpoint with idle connections closes, an endpoint's
+//! runtime shuts down.
 
 use std::io;
 use std::time::Instant as RealInstant;
@@ -26,7 +27,7 @@ async fn connected(count: usize) -> (Endpoint, Endpoint, Vec<(TcpStream, TcpStre
 }
 
 #[tokio::test(start_paused = true)]
-async fn both_ends_that_close_at_once_each_read_all_and_the_end() {
+async fn simultaneous_close_delivers_all_data_and_the_end_of_stream() {
     for sent in [0, 1, 50_000] {
         let (a, b, mut pairs) = connected(1).await;
         let (mut client, mut server) = pairs.remove(0);
@@ -50,7 +51,7 @@ async fn both_ends_that_close_at_once_each_read_all_and_the_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn closed_endpoint_ends_its_idle_connections_in_order() {
+async fn closed_endpoint_closes_its_idle_connections_gracefully() {
     let (a, b, pairs) = connected(IDLE).await;
     let mut tasks = JoinSet::new();
     let mut held = Vec::new();
@@ -69,7 +70,7 @@ async fn closed_endpoint_ends_its_idle_connections_in_order() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn closed_endpoint_resets_idle_connections_whose_peers_stay() {
+async fn closed_endpoint_resets_connections_that_peers_keep_open() {
     let (a, b, pairs) = connected(IDLE).await;
     let began = Instant::now();
     assert_eq!(b.close(Duration::from_secs(5)).await, IDLE);
@@ -82,7 +83,7 @@ async fn closed_endpoint_resets_idle_connections_whose_peers_stay() {
     assert_nothing_left(&[&a]).await;
 }
 
-/// The driver runs on a runtime that ends, the program on another.
+/// The driver runs on a runtime that shuts down, the program on another.
 #[test]
 fn runtime_that_ends_under_an_endpoint_fails_every_wait() {
     let new = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
@@ -106,7 +107,7 @@ fn runtime_that_ends_under_an_endpoint_fails_every_wait() {
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert_eq!(tasks.try_join_next().map(drop), None, "all wait");
         of_endpoint.shutdown_background();
-        let ended = timeout(LIMIT, tasks.join_all()).await.expect("nobody waits for ever");
+        let ended = timeout(LIMIT, tasks.join_all()).await.expect("a task waits without end");
         timeout(LIMIT, b.wait_idle()).await.expect("nothing moves any more");
         assert!(a.connect(server_address()).await.is_err() && b.close(LIMIT).await <= 2);
         ended.into_iter().map(|result| result.unwrap_err().to_string()).collect::<Vec<_>>()
@@ -136,7 +137,7 @@ async fn slow_transfer() -> (Duration, u64, u64) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn paused_clock_makes_a_minute_short_and_each_run_the_same() {
+async fn paused_clock_skips_a_minute_and_repeats_each_run() {
     let real = RealInstant::now();
     let first = slow_transfer().await;
     assert!(first.0 > Duration::from_secs(60), "{:?}", first.0);

@@ -1,4 +1,4 @@
-//! Readers that read little at a time, and late.
+//! Readers that start late and read little at a time.
 
 use brisk_runtime::{TcpConfig, TcpListener};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -11,7 +11,7 @@ const SLOW: usize = 50;
 const BYTES: usize = 40_000;
 
 #[tokio::test(start_paused = true)]
-async fn slow_readers_get_every_byte_and_delay_nobody_else() {
+async fn slow_readers_get_every_byte_and_delay_no_other_stream() {
     let mut short = TcpConfig::default();
     for buffer in [&mut short.send_buffer, &mut short.receive_buffer] {
         (buffer.initial, buffer.max) = (8_192, 8_192);

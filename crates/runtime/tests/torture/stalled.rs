@@ -1,4 +1,4 @@
-//! Peers that stop reading, and programs that do.
+//! Peers that stop reading, and programs that stop reading.
 
 use brisk_runtime::TcpConfig;
 use brisk_runtime::{Endpoint, TcpListener, TcpStream};
@@ -68,7 +68,7 @@ async fn five_hundred_stalled_readers_stay_within_the_limit_and_lose_nothing() {
     let (a, b, streams) = many().await;
     let (buffered, heap) = stall(&b, streams.into_iter().map(|(peer, own)| (own, peer))).await;
     assert!((BOUND / 2..=BOUND).contains(&buffered), "{buffered} of {BOUND}");
-    // The receive buffers of the peers and the tasks of the test are in addition to it.
+    // The receive buffers of the peers and the tasks of the test come on top of the limit.
     let most = BOUND + PEERS * (8_192 + 8_192);
     assert!(heap <= most as isize, "{heap} of {most}");
     assert_nothing_left(&[&a, &b]).await;
@@ -78,7 +78,7 @@ async fn five_hundred_stalled_readers_stay_within_the_limit_and_lose_nothing() {
 async fn five_hundred_writers_to_a_stalled_program_stay_within_the_limit() {
     let (a, b, streams) = many().await;
     let (buffered, _) = stall(&b, streams.into_iter()).await;
-    // While its program has nothing to read, a connection takes one segment beyond the bound.
+    // If its program has nothing to read, a connection accepts one segment beyond the limit.
     let most = BOUND + PEERS * 1_448;
     assert!((BOUND / 2..=most).contains(&buffered), "{buffered} of {most}");
     assert_nothing_left(&[&a, &b]).await;

@@ -8,15 +8,12 @@ use brisk_device::{Capabilities, Counters, Device, RxMeta, TxMeta};
 use brisk_runtime::Endpoint;
 use brisk_runtime::endpoint::Builder;
 
-/// Called with a packet.
 pub(crate) type OnPacket = dyn FnMut(&[u8]) + Send;
 
-/// A device that wraps `inner`.
 pub(crate) struct Watched<D = MemoryDevice> {
     pub(crate) inner: D,
     /// Called when the driver receives; its error becomes that of the device.
     pub(crate) on_look: Box<dyn FnMut() -> io::Result<()> + Send>,
-    /// Called with each packet that is sent.
     pub(crate) on_send: Box<OnPacket>,
 }
 

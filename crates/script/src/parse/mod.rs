@@ -1,4 +1,5 @@
-//! The parser: flags, commands, and events with their times. Packets and system calls have their own files.
+//! The parser: flags, commands, and events with their times. Packets and system calls have files of their
+//! own.
 
 mod call;
 mod packet;

@@ -7,7 +7,6 @@ use crate::ast::{Action, EcnBits, IcmpPacket, Prefix, TcpPacket};
 use crate::error::ScriptError;
 use crate::tcp_option::{Cookie, Echo, TcpOption};
 
-/// Parses the packet after `<`.
 pub(super) fn arriving(cursor: &mut Cursor<'_>) -> Result<Action, ScriptError> {
     let mut ahead = *cursor;
     let mut prefix = prefix(&mut ahead)?;
@@ -61,7 +60,7 @@ fn attribute(cursor: &mut Cursor<'_>, prefix: &mut Prefix) -> Result<(), ScriptE
             let bare = text.trim_end_matches([']', ',']);
             let addr = bare.parse().map_err(|_| cursor.error("`from ADDR` with an IP address"))?;
             prefix.from = Some(addr);
-            // The chunk may include the bracket: read the address alone.
+            // The chunk may include the bracket, so the address is read separately.
             ahead = *cursor;
             ahead.eat_word("from");
             ahead.eat(bare);
@@ -92,7 +91,7 @@ pub(super) fn tcp(cursor: &mut Cursor<'_>) -> Result<TcpPacket, ScriptError> {
     let line = cursor.line();
     let letters = cursor.chunk();
     let flags = Flags::from_letters(letters).ok_or_else(|| {
-        cursor.complaint(line, format!("`{letters}` are no flags: use letters of FSRPEWAU456. or -"))
+        cursor.complaint(line, format!("`{letters}` are not flags: use letters of FSRPEWAU456. or -"))
     })?;
     let (seq, len) = sequence(cursor)?;
     let ack = if cursor.eat_word("ack") { Some(number_in_stream(cursor)?) } else { None };
@@ -322,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn icmp_errors_quote_before_or_behind() {
+    fn quotation_may_precede_or_follow_an_icmp_error() {
         let expected = IcmpPacket {
             prefix: Prefix::default(),
             kind: IcmpKind::PacketTooBig { mtu: 1200 },

@@ -1,17 +1,15 @@
-//! The arguments of a system call in a script, by position and meaning.
+//! The arguments of a system call in a script, by their position and meaning.
 
 use std::net::SocketAddr;
 
 use super::names;
 use crate::ast::{Argument, Call};
 
-/// Maximum number of bytes in one call of a script.
 const MAX_BYTES: usize = 1 << 28;
 
 /// The reason why a call cannot be made, or its unexpected result.
 pub(super) type Misuse = String;
 
-/// Returns a field of a record: `name=value`.
 pub(super) fn field<'a>(fields: &'a [(Option<String>, Argument)], name: &str) -> Option<&'a Argument> {
     fields.iter().find(|(known, _)| known.as_deref() == Some(name)).map(|(_, value)| value)
 }
@@ -24,9 +22,9 @@ pub(super) fn value_of(argument: &Argument) -> Result<Option<i64>, Misuse> {
         Argument::Names(all) => {
             let mut sum = 0;
             for name in all {
-                // `|` joins flags, of which one may be a number.
+                // `|` joins flags; one of them may be a number.
                 let known = names::number(name).or_else(|| name.parse().ok());
-                sum |= known.ok_or_else(|| format!("{name} is no name that is known here"))?;
+                sum |= known.ok_or_else(|| format!("{name} is not a known name"))?;
             }
             Ok(Some(sum))
         }
@@ -35,7 +33,7 @@ pub(super) fn value_of(argument: &Argument) -> Result<Option<i64>, Misuse> {
             inner.first().map_or(Ok(None), value_of)
         }
         Argument::Text(_) | Argument::List(_) | Argument::Record(_) | Argument::Apply(..) => {
-            Err("a number or a name is wanted".to_owned())
+            Err("expected a number or a name".to_owned())
         }
     }
 }
@@ -47,23 +45,22 @@ pub(super) struct Arguments<'a> {
 }
 
 impl<'a> Arguments<'a> {
-    /// Returns an argument.
     pub(super) fn at(self, index: usize) -> Option<&'a Argument> {
         self.call.arguments.get(index)
     }
 
-    /// Returns its value; `None` for `...` and for a missing argument.
+    /// Returns the value of an argument; `None` for `...` and for a missing argument.
     pub(super) fn value(self, index: usize) -> Result<Option<i64>, Misuse> {
         let found = self.at(index).map_or(Ok(None), value_of);
         found.map_err(|error| format!("{}: argument {}: {error}", self.call.name, index + 1))
     }
 
-    /// Returns its value; 0 for `...` and for a missing argument.
+    /// Returns the value of an argument; 0 for `...` and for a missing argument.
     pub(super) fn int(self, index: usize) -> Result<i32, Misuse> {
         self.value(index).map(|value| value.unwrap_or(0) as i32)
     }
 
-    /// Returns its value, which must be given.
+    /// Returns the value of an argument, which must be given.
     pub(super) fn number(self, index: usize) -> Result<i64, Misuse> {
         self.value(index)?
             .ok_or_else(|| format!("{}: argument {} must be a number", self.call.name, index + 1))
@@ -92,7 +89,10 @@ impl<'a> Arguments<'a> {
         let length = vector.map_or_else(|| self.number(2), Ok)?;
         let length = usize::try_from(length).ok().filter(|length| *length <= MAX_BYTES).ok_or(length);
         length.map_err(|length| {
-            format!("{}: {length} bytes cannot be; a call moves {MAX_BYTES} at most here", self.call.name)
+            format!(
+                "{}: {length} bytes are too many; a call of a script moves {MAX_BYTES} at most",
+                self.call.name
+            )
         })
     }
 
@@ -101,7 +101,7 @@ impl<'a> Arguments<'a> {
         address_of(self.at(index), usual).map_err(|error| format!("{}: {error}", self.call.name))
     }
 
-    /// True for an address of no family: `{sa_family = AF_UNSPEC}`.
+    /// True for an address without a family: `{sa_family = AF_UNSPEC}`.
     pub(super) fn is_unspecified(self, index: usize) -> bool {
         let Some(Argument::Record(fields)) = self.at(index) else { return false };
         field(fields, "sa_family") == Some(&Argument::Names(vec!["AF_UNSPEC".to_owned()]))
@@ -126,7 +126,7 @@ pub(super) fn address_of(argument: Option<&Argument>, usual: SocketAddr) -> Resu
                 addr.set_port(u16::try_from(*port).map_err(|_| format!("port {port} cannot be"))?);
             }
             (Some("sin_addr" | "sin6_addr"), Some(Argument::Text(text))) => {
-                addr.set_ip(text.parse().map_err(|_| format!("{text} is no IP address"))?);
+                addr.set_ip(text.parse().map_err(|_| format!("{text} is not an IP address"))?);
             }
             _ => {}
         }

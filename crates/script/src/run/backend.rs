@@ -1,4 +1,4 @@
-//! The two targets of a script: our stack in virtual time, or the kernel in real time.
+//! The two targets of a script: brisk's stack in virtual time, or the kernel in real time.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -8,7 +8,6 @@ use brisk_wire::{ChecksumCheck, IpMeta, OptionProfile, Packet, TcpHeader, parse_
 
 use super::request::{Slot, System};
 
-/// A segment that was sent.
 #[derive(Clone, Debug)]
 pub(super) struct Sent {
     /// Microseconds since the start of the script.
@@ -50,16 +49,15 @@ fn option_area(packet: &[u8]) -> Option<&[u8]> {
 
 /// A TCP with a clock. Times are microseconds since the start of the script.
 pub(super) trait Backend {
-    /// Returns its sockets.
     fn system(&self) -> Arc<dyn System>;
 
-    /// Returns the current time.
     fn now(&self) -> i64;
 
     /// Returns the microseconds since 1970 at the start of the script.
     fn start_of_day(&self) -> u64;
 
-    /// Runs the next event before `to`, or also at it if `inclusive`; returns false if there is none.
+    /// Runs the next event before `to` (with `inclusive`, also an event at `to`); returns false if there is
+    /// none.
     fn step(&mut self, to: i64, inclusive: bool) -> Result<bool, String>;
 
     /// Moves the clock to `to`; there must be no event before it.
@@ -68,10 +66,10 @@ pub(super) trait Backend {
     /// Changes a Linux setting during the script.
     fn set(&mut self, name: &str, value: &str) -> Result<(), String>;
 
-    /// Processes a packet that arrives.
     fn arrive(&mut self, packet: &[u8]) -> Result<(), String>;
 
-    /// Waits until the call of `slot` has returned or blocks. `may_sleep`: the script permits it to block.
+    /// Waits until the call of `slot` has returned or blocks. `may_sleep` is true if the script permits it to
+    /// block.
     fn await_call(&mut self, slot: &Slot, may_sleep: bool) -> Result<(), String>;
 
     /// Returns the queue of sent packets that were not compared yet.
@@ -90,8 +88,8 @@ pub(super) trait Backend {
         0
     }
 
-    /// True if a burst may end with PSH where the script has none: Linux sets PSH at the end of each packet
-    /// for a device with segmentation offload.
+    /// True if a burst may end with PSH although the script lists none. Linux sets PSH at the end of each
+    /// packet for a device with segmentation offload.
     fn pushes_bursts(&self) -> bool {
         false
     }

@@ -70,7 +70,7 @@ impl Seen {
         }
     }
 
-    /// Appends the next segment if both would be one super-packet, as packetdrill does: flags at the end of a
+    /// Appends the next segment if both would be one super-packet, as packetdrill does. Flags at the end of a
     /// burst are those of the last segment.
     pub(crate) fn absorb(&mut self, next: &Seen) -> bool {
         let ends = Flags::PSH | Flags::FIN;
@@ -118,8 +118,8 @@ impl Seen {
     }
 }
 
-/// True if the options are equal and in the same order. Time stamps of the stack have no fixed value: they
-/// are compared only with a tolerance, in ticks.
+/// True if the options are equal and in the same order. Time stamps of the stack have no fixed value, so they
+/// are compared only if there is a tolerance, in ticks.
 fn same(expected: &[TcpOption], seen: &[TcpOption], ts_tolerance: Option<u32>) -> bool {
     let one = |(expected, seen): (&TcpOption, &TcpOption)| match (expected, seen) {
         (TcpOption::Timestamps { value: a, echo }, TcpOption::Timestamps { value: b, echo: seen_echo }) => {
@@ -157,7 +157,6 @@ pub(crate) fn seen_line(seen: &Seen, direction: char) -> String {
     line
 }
 
-/// Formats the expectation as a script line.
 pub(crate) fn expected_line(time: &str, direction: char, packet: &TcpPacket) -> String {
     let mut line = format!("{time} {direction} ");
     write_prefix(&mut line, packet.prefix.flow.as_deref().unwrap_or(""), packet.prefix.ecn);

@@ -1,7 +1,7 @@
 //! Flows: the connection of each packet of the script, and the mapping between its numbers and live ones.
 //!
-//! Scripts count sequence numbers from each side's initial one and have their own time stamps; the stack
-//! chooses the live ones. A flow learns the difference from the first segments of the stack.
+//! Scripts count sequence numbers from the initial one of each side and have their own time stamps; the stack
+//! chooses the live values. A flow computes the difference from the first segments of the stack.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -9,10 +9,8 @@ use crate::ast::Prefix;
 use crate::settings::Settings;
 use crate::tcp_option::Echo;
 
-/// First port of the remote hosts.
 const FIRST_PORT: u16 = 33_000;
 
-/// One connection of the script.
 #[derive(Clone, Debug)]
 pub(crate) struct Flow {
     pub(crate) name: String,
@@ -23,19 +21,19 @@ pub(crate) struct Flow {
     local_offset: Option<u32>,
     /// Live minus script sequence number of the peer's stream.
     pub(crate) remote_offset: u32,
-    /// Script sequence number of the SYN that began it.
+    /// Script sequence number of the SYN that began the connection.
     last_syn: Option<u32>,
     /// True if a new connection begins: the next SYN of the stack may have another initial sequence number.
     renewed: bool,
     /// Time stamps of the stack: script value and live value.
     stamps: Vec<(u32, u32)>,
-    /// Time stamps of the stack's segments in the order of departure, with the live sequence number of
-    /// segments that occupy one.
+    /// Time stamps of the stack's segments in the order of departure. The live sequence number is present if
+    /// the segment has data, SYN or FIN.
     sent_stamps: Vec<(Option<u32>, u32)>,
 }
 
 impl Flow {
-    /// Records a SYN of the peer: one with another number, or a `[new]` one, begins a new connection.
+    /// Records a SYN of the peer. A SYN with another number, or a `[new]` one, begins a new connection.
     pub(crate) fn on_syn_arrives(&mut self, seq: u32, new: bool) {
         if new || self.last_syn.is_some_and(|last| last != seq) {
             self.renewed = true;
@@ -43,7 +41,8 @@ impl Flow {
         self.last_syn = Some(seq);
     }
 
-    /// Learns the stack's initial sequence number from a SYN that the script expects at `script`.
+    /// Computes the stack's initial sequence number from its SYN: `live` is the actual number, `script` the
+    /// expected one.
     pub(crate) fn on_syn_sent(&mut self, script: u32, live: u32) {
         if self.local_offset.is_none() || self.renewed {
             self.local_offset = Some(live.wrapping_sub(script));

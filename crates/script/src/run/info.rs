@@ -1,5 +1,5 @@
-//! Names in assertions besides Linux's `tcpi_…`: the constants that scripts compare them with, and the
-//! stack's own counters as `brisk_…` and `stack_…`.
+//! Names in assertions other than Linux's `tcpi_…`: the constants with which scripts compare, and the stack's
+//! own counters as `brisk_…` and `stack_…`.
 
 use brisk_tcp::connection::{ConnStats, ParityCounters};
 use brisk_tcp::mechanism::{Agreed, CopiesOff, GentleOff, GentleOutcome, ParityOff};
@@ -8,7 +8,6 @@ use brisk_tcp::stack::{FastOpenStats, Refusal, StackStats};
 /// Linux's infinite slow-start threshold.
 const INFINITE_SSTHRESH: i128 = 0x7fff_ffff;
 
-/// Returns the value of a constant.
 pub(super) fn constant(name: &str) -> Option<i128> {
     let states = [
         "ESTABLISHED",
@@ -34,7 +33,7 @@ pub(super) fn constant(name: &str) -> Option<i128> {
     (name == "TCP_INFINITE_SSTHRESH").then_some(INFINITE_SSTHRESH)
 }
 
-/// Returns the value of a counter that only our stack has.
+/// Returns the value of a counter that only brisk's stack has.
 pub(super) fn own_value(field: &str, stats: &ConnStats) -> Option<i128> {
     if let Some(outcome) = field.strip_prefix("fast_open_") {
         return Some(i128::from(stats.fast_open.name().replace(['-', '('], "_").replace(')', "") == outcome));
@@ -47,7 +46,7 @@ pub(super) fn own_value(field: &str, stats: &ConnStats) -> Option<i128> {
         "corrective" => u64::from(agreed(stats).is_some_and(|agreed| agreed.corrective())),
         "proactive" => u64::from(agreed(stats).is_some_and(|agreed| agreed.proactive)),
         "reordering_seen" => u64::from(stats.reordering_seen),
-        // The option was left out of the SYN because of the memory of the destination.
+        // The SYN did not carry the option because of the stored result for the destination.
         "gentle_remembered" => {
             u64::from(matches!(stats.gentle, GentleOutcome::Off(GentleOff::Remembered | GentleOff::OnTrial)))
         }
@@ -91,7 +90,7 @@ pub(super) fn own_value(field: &str, stats: &ConnStats) -> Option<i128> {
     }))
 }
 
-/// Returns the negotiated state of Corrective and Proactive, while it is in use.
+/// Returns the negotiated state of Corrective and Proactive, while the connection uses it.
 fn agreed(stats: &ConnStats) -> Option<Agreed> {
     match stats.gentle {
         GentleOutcome::On(agreed) => Some(agreed),
@@ -127,7 +126,6 @@ fn parity_value(field: &str, counters: &ParityCounters) -> Option<i128> {
     }))
 }
 
-/// Returns a counter of the stack.
 pub(super) fn stack_value(field: &str, stats: &StackStats) -> Option<i128> {
     if let Some(counter) = field.strip_prefix("fast_open_") {
         return fast_open_value(counter, &stats.fast_open);

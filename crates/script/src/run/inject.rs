@@ -12,12 +12,10 @@ use super::stream::{self, Blocks};
 use crate::ast::{EcnBits, IcmpPacket, TcpPacket};
 use crate::tcp_option::{Cookie, Echo, TcpOption};
 
-/// Maximum length of the options in a TCP header, bytes.
 const OPTION_SPACE: usize = 40;
 /// Index of the payload byte that `[spoiled]` changes.
 const SPOILED_BYTE: usize = 10;
 
-/// Returns an arriving segment.
 pub(crate) fn segment(
     packet: &TcpPacket,
     flow: &Flow,
@@ -45,7 +43,7 @@ pub(crate) fn segment(
     let mut bytes = Vec::new();
     emit(&ip, &header, &[&area, &payload], ChecksumFill::Full, &mut bytes)
         .map_err(|error| error.to_string())?;
-    // The options were written as payload: now set the data offset to their end.
+    // The options were written as payload; the data offset is now set to their end.
     if let Some(offset) = bytes.get_mut(ip.header_len() + 12) {
         *offset += ((area.len() / 4) as u8) << 4;
     }
@@ -105,7 +103,7 @@ fn option_area(
     Ok(area)
 }
 
-/// Returns the option with live numbers.
+/// Returns the option with live numbers instead of the script's.
 fn to_live(
     option: &TcpOption,
     flow: &Flow,
@@ -121,7 +119,7 @@ fn to_live(
         }
         TcpOption::FastOpen { cookie: Cookie::Named(name), experimental } => {
             let bytes =
-                cookie(name).ok_or(format!("no packet of the stack has shown the cookie ${name} yet"))?;
+                cookie(name).ok_or(format!("no packet of the stack has carried the cookie ${name} yet"))?;
             TcpOption::FastOpen { cookie: Cookie::Bytes(bytes), experimental: *experimental }
         }
         same @ (TcpOption::Nop

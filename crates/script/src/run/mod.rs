@@ -1,8 +1,8 @@
 //! The runner: processes the events of a script in order, on one virtual clock.
 //!
 //! Before an arrival or a call, every timer that is due earlier fires. A timer that is due at the same
-//! instant fires after it, as incoming segments go before timers. To wait for an expected packet, the runner
-//! lets timers fire until the packet has left or is too late.
+//! instant fires after it, because incoming segments precede timers. To wait for an expected packet, the
+//! runner lets timers fire until the packet has left or is too late.
 
 mod arguments;
 mod backend;
@@ -37,7 +37,6 @@ use ours::Virtual;
 /// How long the runner waits for a packet with the time `*`: longer than any timer of TCP.
 const PATIENCE: i64 = 4 * 3600 * 1_000_000;
 
-/// Runs a parsed script.
 pub(crate) fn run(
     file: &str,
     script: &Script,
@@ -110,15 +109,14 @@ fn settings(file: &str, script: &Script, options: &Options) -> Result<Settings, 
     Ok(settings)
 }
 
-/// A call that blocks.
 struct Blocked {
     line: u32,
     call: Call,
-    /// Time of the script at which it must return, microseconds.
+    /// Script time at which the call must return, microseconds.
     until: i64,
 }
 
-/// When an event is due, in microseconds of the script.
+/// Time at which an event is due, in microseconds of the script.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Due {
     from: i64,
@@ -263,7 +261,7 @@ impl Runner<'_> {
                     if let Some(stamps) = sent.tcp.options.timestamps {
                         flow.on_stamp_sent(counts.then_some(sent.tcp.seq.0), stamps.value);
                     }
-                    // The script has not yet mapped this number: zero is usual.
+                    // The script has not mapped this number yet; zero is the default.
                     let mut flow = flow.clone();
                     if sent.tcp.flags.contains(Flags::SYN) {
                         flow.on_syn_sent(0, sent.tcp.seq.0);
@@ -330,7 +328,6 @@ impl Runner<'_> {
         }
     }
 
-    /// Compares the result of a call with the script.
     fn check_result(&mut self, line: u32, call: &Call, returned: Return) -> Result<(), ScriptError> {
         let actual = match returned {
             Return::Value(value) => value.to_string(),
@@ -377,7 +374,6 @@ impl Runner<'_> {
         (self.note)(format!("{} print {}", seconds(self.backend.now()), values.join(" ")));
     }
 
-    /// Waits for a packet and compares it.
     fn expect(&mut self, event: &Event, packet: &TcpPacket, due: Due) -> Result<(), ScriptError> {
         let tolerance = self.settings.tolerance;
         let (line, latest) = (event.line, due.to + tolerance + self.backend.lateness(due.to - self.last));
@@ -466,7 +462,7 @@ impl Runner<'_> {
         Some(Seen::new(sent, flow))
     }
 
-    /// After the last event: fails if a packet is left that no event lists, or a call still blocks.
+    /// Ends a script: fails if a packet is left that no event lists, or if a call still blocks.
     fn finish(&mut self, line: u32) -> Result<(), ScriptError> {
         self.pass_to(self.last, true, line)?;
         if let Some(blocked) = &self.blocked {

@@ -1,12 +1,10 @@
 //! Names of constants of the C library in scripts.
 
-/// Returns the value of a constant.
 pub(super) fn number(name: &str) -> Option<i64> {
     let known = [ERRNOS, CALLS, MESSAGES, EVENTS, SOCKET_OPTIONS, TCP_OPTIONS, IP_OPTIONS, STAMPS];
     known.into_iter().flatten().find(|(known, _)| *known == name).map(|(_, number)| i64::from(*number))
 }
 
-/// Returns the name of an error number.
 pub(super) fn errno(number: i32) -> &'static str {
     ERRNOS.iter().find(|(_, known)| *known == number).map_or("EUNKNOWN", |(name, _)| name)
 }
@@ -35,7 +33,6 @@ const ERRNOS: Names = of_libc! {
     ENONET ECANCELED ENOSYS EDEADLK
 };
 
-/// Arguments of calls.
 const CALLS: Names = &[
     ("AF_UNSPEC", libc::AF_UNSPEC),
     ("AF_INET", libc::AF_INET),

@@ -1,4 +1,4 @@
-//! Our stack in virtual time as the target of a script.
+//! Brisk's stack in virtual time as the target of a script.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::request::{Reply, Request, Slot, System};
 use super::{info, tcp_info};
 use crate::settings::Settings;
 
-/// Our sockets.
+/// Brisk's sockets.
 struct OurSystem(VirtualWorld);
 
 impl System for OurSystem {
@@ -118,7 +118,7 @@ impl Virtual {
     fn take_packets(&mut self) -> Result<(), String> {
         for (at, packet) in self.world().take_packets() {
             let sent = Sent::read(micros(at), &packet, &self.profile)
-                .map_err(|what| format!("the stack sent what is no TCP segment: {what}"))?;
+                .map_err(|what| format!("the stack sent a packet that is not a TCP segment: {what}"))?;
             self.sent.push_back(sent);
         }
         Ok(())

@@ -28,7 +28,7 @@ pub(super) enum Request {
         fd: i32,
         flags: i32,
     },
-    /// `None`: `AF_UNSPEC`.
+    /// `None` stands for `AF_UNSPEC`.
     Connect {
         fd: i32,
         addr: Option<SocketAddr>,
@@ -98,17 +98,12 @@ pub(super) enum Request {
     },
 }
 
-/// The results of a call.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Reply {
-    /// Return value.
     pub(super) value: i64,
-    /// Received data.
     pub(super) bytes: Vec<u8>,
     pub(super) control: Vec<Control>,
-    /// `msg_flags`.
     pub(super) flags: i32,
-    /// An address.
     pub(super) addr: Option<SocketAddr>,
     /// The `revents` of poll(), one for each entry.
     pub(super) ready: Vec<i16>,
@@ -122,12 +117,12 @@ impl Reply {
     }
 }
 
-/// Makes calls: on our sockets or the kernel's.
+/// Sockets on which calls are made: brisk's or the kernel's.
 pub(super) trait System: Send + Sync {
-    /// Makes a call, and blocks as long as it does.
+    /// Makes a call, and blocks while the call blocks.
     fn call(&self, request: Request) -> Answer<Reply>;
 
-    /// Called after the result of a call was stored.
+    /// Handles the end of a call, after its result was stored.
     fn returned(&self) {}
 
     /// Ends a blocked call.
@@ -150,7 +145,6 @@ impl Slot {
         self.lock().is_some()
     }
 
-    /// Waits for the result, at most for `limit`.
     pub(super) fn wait(&self, limit: Duration) {
         let until = Instant::now() + limit;
         let mut answer = self.lock();
@@ -181,12 +175,12 @@ impl Caller {
         let (requests, received) = channel();
         let slot = Arc::new(Slot::default());
         let caller = Caller { system: Arc::clone(&system), requests, slot: Arc::clone(&slot) };
-        // It ends with the last sender; a thread blocked in the kernel is left behind.
+        // The thread ends with the last sender, unless it is blocked in the kernel.
         std::thread::spawn(move || make_calls(system.as_ref(), &received, &slot));
         caller
     }
 
-    /// Begins a call; its result goes to the slot.
+    /// Begins a call. Its result is stored in the slot.
     pub(super) fn begin(&self, request: Request) {
         // The receiver exists as long as this sender.
         let _ = self.requests.send(request);
@@ -196,12 +190,11 @@ impl Caller {
         &self.slot
     }
 
-    /// Returns the result of the call, once there is one.
+    /// Returns the result of the call; `None` before it has returned.
     pub(super) fn take(&self) -> Option<Answer<Reply>> {
         self.slot.lock().take()
     }
 
-    /// Makes a call that never blocks.
     pub(super) fn call_at_once(&self, request: Request) -> Answer<Reply> {
         self.system.call(request)
     }

@@ -1,5 +1,5 @@
-//! The bytes that scripts transfer, which depend on their offset to show misplaced data, and their parity for
-//! Corrective.
+//! The bytes that scripts transfer, and their parity for Corrective. Each byte depends on its offset, so that
+//! misplaced data is detected.
 
 use brisk_wire::Gentle;
 use brisk_wire::gentle::{ENC, MAX_LEN};

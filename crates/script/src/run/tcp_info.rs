@@ -64,7 +64,7 @@ const FIELDS: &[(&str, usize, usize)] = &[
     ("received_ce_bytes", 272, 4),
 ];
 
-/// Returns the value of a field; `None` if there is none of this name.
+/// Returns the value of a field; `None` if there is no field of this name.
 pub(super) fn value(field: &str, info: &[u8]) -> Option<i128> {
     let (_, at, len) = FIELDS.iter().find(|(known, _, _)| *known == field)?;
     let bytes = info.get(*at..at + len)?;
@@ -84,7 +84,7 @@ mod tests {
     const LEN: usize = 280;
 
     #[test]
-    fn fields_have_their_places() {
+    fn fields_have_the_offsets_of_linux() {
         let mut info = vec![0; LEN];
         info[0] = 1;
         info[80..84].copy_from_slice(&10u32.to_ne_bytes());
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn the_structure_of_linux_6_18_is_as_long() {
+    fn structure_has_the_length_of_linux_6_18() {
         let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         if !release.starts_with("6.18.") {
             return println!("skipped: this is Linux {release}");

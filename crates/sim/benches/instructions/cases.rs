@@ -14,12 +14,11 @@ use brisk_tcp::time::Duration;
 use crate::one_side;
 use crate::pair::Pair;
 
-/// A case whose instructions are counted.
 pub(crate) struct Case {
     pub(crate) name: &'static str,
-    /// Number of runs in the first count; the second count has twice as many.
+    /// Number of runs in the first count. The second count has twice as many.
     pub(crate) times: u64,
-    /// Units of one run; the cost is reported per unit.
+    /// Units in one run; the cost is reported per unit.
     pub(crate) of: u64,
     pub(crate) run: fn(u64),
 }
@@ -30,19 +29,18 @@ pub(crate) const SEGMENT: usize = 1448;
 const MANY: u64 = 20_000;
 const WITH_TIMERS: u64 = 1_000;
 
-/// Returns all cases.
 pub(crate) fn all() -> impl Iterator<Item = &'static Case> {
     CASES.iter().chain(&one_side::CASES)
 }
 
-/// Maximum cost of a case relative to another.
+/// Maximum cost of a case relative to another case.
 pub(crate) struct Limit {
     pub(crate) name: &'static str,
     pub(crate) of: &'static str,
     pub(crate) most: f64,
 }
 
-/// A mechanism that a connection does not use costs it nothing.
+/// Limits for connections that do not use a mechanism: it must cost them nothing.
 pub(crate) const LIMITS: [Limit; 2] = [
     Limit { name: "segment in bulk, nothing offered", of: PLAIN_BULK, most: 1.01 },
     Limit { name: "segment in bulk, offer declined", of: PLAIN_BULK, most: 1.01 },
@@ -113,7 +111,7 @@ fn with(set: fn(&mut TcpConfig)) -> Pair {
     Pair::new(&tcp, false)
 }
 
-/// Returns TCP with Corrective and Proactive, which a connection uses only if both ends have them.
+/// Returns TCP with Corrective and Proactive. A connection uses them only if both ends have them.
 fn with_both() -> TcpConfig {
     let mut tcp = TcpConfig::default();
     tcp.mechanisms.corrective = Some(CorrectiveConfig::default());
@@ -139,7 +137,7 @@ fn bulk(mut pair: Pair, segments: u64) {
 fn among_many(times: u64) {
     let mut pair = plain();
     let open: Vec<_> = (0..MANY).map(|_| pair.open(&[])).collect();
-    // Consecutive transactions use distant connections, so that neither order nor neighbourhood helps.
+    // Consecutive transactions use distant connections, so that they do not profit from cached memory.
     let order = (0..times).map(|at| (at * 7_919 % MANY) as usize);
     for (client, server) in order.map(|at| open[at]) {
         pair.client.write(client, &[1; 64], pair.now).expect("the buffer is empty");
@@ -175,7 +173,7 @@ fn simulated(times: u64) {
     }
 }
 
-/// Plans a response of 5 kB on a path that loses one packet in ten, two in a row, with every mechanism
+/// Plans a response of 5 kB on a path that loses one packet in ten, in pairs, with every mechanism
 /// negotiated.
 fn plans(times: u64) {
     let flight = Flight { bytes: 5_000, mss: 1_432, headers: 52, last: true, at_once: true };

@@ -1,14 +1,14 @@
 //! Cost of the stack in instructions: `cargo bench -p brisk-sim --bench instructions [-- NAME…]`.
 //!
 //! Each case runs under valgrind in two counts, of which the second has twice as many runs. The difference
-//! divided by the number of additional runs is the cost of one run, without set-up and program start. The
-//! counts are those of the program and the C library on valgrind's processor, so other work on the machine
-//! does not change them, and they differ by less than a percent between machines. `recorded.txt` has the
-//! counts of the last change that moved them. A case that exceeds its record by more than `TOLERANCE` fails
-//! the bench, and CI with it. A case that exceeds its limit relative to another case (`LIMITS`) fails it,
-//! whatever is recorded. `-- --record` writes the file again.
+//! divided by the number of additional runs is the cost of one run, without set-up and program start.
+//! valgrind counts the instructions of the program and the C library, so other work on the machine does not
+//! change the counts, and they differ by less than a percent between machines. `recorded.txt` has the counts
+//! at the last change that affected them. The bench, and with it CI, fails if a case exceeds its record by
+//! more than `TOLERANCE`, or its limit relative to another case (`LIMITS`). `-- --record` writes the file
+//! again.
 //!
-//! Instructions are not time: a cache miss counts as much as an addition.
+//! Instructions are not time: a load that misses the cache counts as much as an addition.
 
 mod cases;
 mod one_side;
@@ -74,7 +74,7 @@ fn measure(args: &[String]) -> ExitCode {
     }
     let beyond = beyond_limits(&counts);
     if exceeded {
-        println!("a count exceeds its record by more than {} %: make it", 100.0 * TOLERANCE);
+        println!("a count exceeds its record by more than {} %: make the case", 100.0 * TOLERANCE);
         println!("cheaper, or say in the commit what it buys and record it with `-- --record`");
     }
     ExitCode::from(u8::from(exceeded || beyond))

@@ -1,4 +1,4 @@
-//! Cases with one end alone: the packets of the other end exist before the count begins.
+//! Cases with one end only: the packets of the other end exist before the count begins.
 
 use brisk_tcp::ConnId;
 use brisk_tcp::config::{
@@ -11,10 +11,10 @@ use brisk_tcp::time::Duration;
 use crate::cases::{Case, SEGMENT};
 use crate::pair::Pair;
 
-/// Segments of a flight, and the segments of the first count of a case.
+/// Number of segments of a flight, and in the first count of a case.
 const FLIGHT: u64 = 3_000;
 const HALF: u64 = FLIGHT / 2;
-/// Segments that are written or read in one call.
+/// Number of segments that are written or read in one call.
 const AT_ONCE: u64 = 16;
 /// Number of connections, each with one parity group.
 const GROUPS: u64 = 100;
@@ -34,7 +34,7 @@ pub(crate) const CASES: [Case; 9] = [
     Case { name: "copy in, dropped", times: HALF, of: 1, run: copies_in },
 ];
 
-/// Returns a configuration with window and buffers for a flight of `segments`.
+/// Returns a configuration whose window and buffers suffice for a flight of `segments`.
 fn large(segments: u64) -> TcpConfig {
     let bytes = segments as usize * SEGMENT;
     let buffer = BufferConfig { initial: 2 * bytes, max: 2 * bytes };
@@ -96,8 +96,8 @@ fn acknowledgements_in(times: u64) {
     }
 }
 
-/// All acknowledgements of a flight that lost every tenth segment arrive, and the retransmissions leave, on
-/// `times` of `flights` connections.
+/// All acknowledgements of a flight that lost every tenth segment arrive, and the retransmissions leave. This
+/// happens on `times` of `flights` connections.
 fn sacks_in(in_flight: usize, flights: usize, times: u64) {
     let mut pair = Pair::new(&large(in_flight as u64), false);
     let open: Vec<_> = (0..flights).map(|_| pair.open_over(ROUND_TRIP)).collect();
@@ -119,14 +119,14 @@ fn sacks_in(in_flight: usize, flights: usize, times: u64) {
 }
 
 /// Returns stacks with [`GROUPS`] connections, and the client's end of each. Each connection has sent a group
-/// of 16 segments, of which the second was lost. Their parities are due one after the other.
+/// of 16 segments, of which the second was lost. The parities are due one after the other.
 fn groups() -> (Pair, Vec<ConnId>) {
     let mut tcp = large(AT_ONCE);
     tcp.mechanisms.corrective = Some(CorrectiveConfig::default());
     let mut pair = Pair::new(&tcp, false);
     let open: Vec<_> = (0..GROUPS).map(|_| pair.open_over(ROUND_TRIP)).collect();
     for (_, server) in &open {
-        // Segments leave room for the option of parity, so the group has 15 full segments and a short one.
+        // Segments leave space for the parity option, so the group has 15 full segments and a short one.
         let group = pair.flight(*server, AT_ONCE as usize - 1);
         assert_eq!(group.len(), AT_ONCE as usize);
         let arrive = group.iter().enumerate().filter(|(number, _)| *number != 1);
@@ -136,7 +136,6 @@ fn groups() -> (Pair, Vec<ConnId>) {
     (pair, open.into_iter().map(|(client, _)| client).collect())
 }
 
-/// Returns the next parity that the server sends.
 fn next_parity(pair: &mut Pair) -> Vec<u8> {
     loop {
         pair.now = pair.server.next_timeout().expect("parities are due");
@@ -172,7 +171,7 @@ fn copies_in(times: u64) {
         pair.arrive(segment);
     }
     for (_, copy) in copies.iter().take(times as usize) {
-        assert_eq!(pair.arrive(copy), 0, "nothing is said to a copy");
+        assert_eq!(pair.arrive(copy), 0, "a copy gets no answer");
     }
     let dropped = pair.client.conn_stats(client).map(|stats| stats.counters.copies_dropped);
     assert_eq!(dropped, Some(times));

@@ -21,7 +21,7 @@ pub(crate) struct Pair {
     pub(crate) now: Instant,
     listener: ListenerId,
     connect: ConnectConfig,
-    /// If set, every server packet whose number is a multiple of this is lost.
+    /// If set, server packets whose number is a multiple of this are lost.
     loses_each: Option<u64>,
     sent: u64,
     packet: Vec<u8>,
@@ -45,7 +45,6 @@ impl Pair {
         Pair::of(tcp, tcp, fast_open)
     }
 
-    /// Returns a pair with separate settings for client and server.
     pub(crate) fn of(client: &TcpConfig, server: &TcpConfig, fast_open: bool) -> Pair {
         let keys = fast_open.then(|| KeySource::Fixed { primary: CookieKey::new([7; 16]), backup: None });
         let listen = ListenConfig {
@@ -74,7 +73,7 @@ impl Pair {
         }
     }
 
-    /// From now on loses every server packet whose number is a multiple of `packets`.
+    /// Loses every server packet whose number is a multiple of `packets` from now on.
     pub(crate) fn losing_each(mut self, packets: u64) -> Pair {
         self.loses_each = Some(packets);
         self

@@ -1,4 +1,4 @@
-//! A client that loads a page: an activity begins once the events that it waits for have happened. Downloads
+//! A client that loads a page. An activity begins once the events that it waits for have happened. Downloads
 //! share the connections to their host.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -32,11 +32,10 @@ pub struct Browser {
     opened: u64,
     finished: usize,
     ended: Option<Instant>,
-    /// True if a connection failed or a byte was wrong; the page is never complete then.
+    /// True if a connection failed or a byte was wrong. The page is then never complete.
     broken: bool,
 }
 
-/// Progress of an activity.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Progress {
     began: Option<Instant>,
@@ -45,11 +44,10 @@ struct Progress {
     received: u64,
 }
 
-/// A connection to a host.
 #[derive(Debug)]
 struct Connection {
     host: usize,
-    /// The activity whose URL it fetches, if any.
+    /// The activity whose URL the connection fetches, if any.
     fetches: Option<usize>,
     request: Vec<u8>,
     written: usize,
@@ -135,7 +133,7 @@ impl Browser {
             Wait::End(_) => progress.ended,
             Wait::Begun(_, after) => progress.began.map(|began| began + *after),
             Wait::Share(index, thousandths) => match self.page.activities()[*index].work {
-                // This is called as soon as bytes arrive, so the event happened now.
+                // The caller calls this as soon as bytes arrive, so the event happened now.
                 Work::Download { response, .. } => {
                     let there = progress.received * 1000 >= response * u64::from(*thousandths);
                     progress.began.filter(|_| there)
@@ -145,7 +143,7 @@ impl Browser {
         }
     }
 
-    /// Ends computations that are due. Returns true if there was one.
+    /// Ends computations that are due. Returns true if any ended.
     fn finish_computations(&mut self, now: Instant) -> bool {
         let mut any = false;
         for (activity, progress) in self.page.activities().iter().zip(&mut self.progress) {
@@ -202,7 +200,7 @@ impl Browser {
         while connection.written < connection.request.len() {
             match host.stack.write(id, &connection.request[connection.written..], host.now) {
                 Ok(taken) => connection.written += taken,
-                // The end of a connection is reported by its event.
+                // The event of the connection reports its end.
                 Err(WriteError::WouldBlock | WriteError::NoConnection) => return,
                 Err(WriteError::AfterClose | WriteError::Closed(_)) => return,
             }

@@ -22,7 +22,7 @@ pub enum Amount {
     Until(Instant),
 }
 
-/// Connects, writes the given amount, closes.
+/// Application that connects, writes the given amount, and closes.
 #[derive(Debug)]
 pub struct BulkSender {
     remote: SocketAddr,
@@ -91,7 +91,7 @@ impl BulkSender {
             let left = self.left(host.now);
             if left == 0 {
                 self.over = true;
-                // If this fails the connection has ended, and its event reports it.
+                // If this fails, the connection has ended, and its event reports that.
                 let _ = host.stack.shutdown(id, host.now);
                 return;
             }
@@ -163,7 +163,7 @@ pub struct Flow {
     pub ended: Option<Instant>,
 }
 
-/// Accepts connections and reads all their data.
+/// Application that accepts connections and reads all their data.
 #[derive(Debug)]
 pub struct Sink {
     local: SocketAddr,

@@ -82,7 +82,7 @@ enum Phase {
     Done,
 }
 
-/// Carries out a [`ClientPlan`].
+/// The client of a [`ClientPlan`].
 #[derive(Debug)]
 pub struct Client {
     plan: ClientPlan,
@@ -124,7 +124,7 @@ impl Client {
         self.connection
     }
 
-    /// Proceeds to the next exchange, at once if it has no pause.
+    /// Proceeds to the next exchange, without delay if it has no pause.
     fn proceed(&mut self, host: &mut HostView<'_>) {
         let Some(exchange) = self.plan.exchanges.get(self.next).copied() else {
             self.phase = Phase::Done;
@@ -138,7 +138,6 @@ impl Client {
         }
     }
 
-    /// Begins the next exchange.
     fn begin(&mut self, host: &mut HostView<'_>) {
         let Some(exchange) = self.plan.exchanges.get(self.next) else { return };
         exchange.encode(&mut self.request);
@@ -169,7 +168,6 @@ impl Client {
         }
     }
 
-    /// Opens the connection before the first exchange.
     fn open(&mut self, host: &mut HostView<'_>) {
         match host.connect(self.plan.server, &[], &self.plan.connect) {
             Ok((id, _)) => {
@@ -186,7 +184,7 @@ impl Client {
         while self.written < self.request.len() {
             match host.stack.write(id, &self.request[self.written..], host.now) {
                 Ok(taken) => self.written += taken,
-                // The end of a connection is reported by its event.
+                // The event of the connection reports its end.
                 Err(WriteError::WouldBlock | WriteError::NoConnection) => return,
                 Err(WriteError::AfterClose | WriteError::Closed(_)) => return,
             }

@@ -31,7 +31,6 @@ impl Exchange {
         Exchange { request: 100, response, think: Duration::ZERO, pause: Duration::ZERO }
     }
 
-    /// Writes the bytes of the request.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         out.clear();
         let len = self.request.max(HEADER as u32);
@@ -44,7 +43,6 @@ impl Exchange {
         }
     }
 
-    /// Parses the header of a request.
     pub(crate) fn decode(header: &[u8; HEADER]) -> Exchange {
         let [a, b, c, d, response @ .., e, f, g, h] = *header;
         Exchange {
@@ -70,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_request_is_its_header() {
+    fn minimum_request_is_its_header() {
         let mut request = Vec::new();
         Exchange { request: 3, ..Exchange::of(1) }.encode(&mut request);
         assert_eq!(request.len(), HEADER);

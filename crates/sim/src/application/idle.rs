@@ -10,7 +10,7 @@ use brisk_wire::Instant;
 use super::Application;
 use super::view::HostView;
 
-/// Connects, stays idle until the given time, then closes.
+/// Application that connects, stays idle until the given time, and closes.
 #[derive(Debug)]
 pub struct Idle {
     remote: SocketAddr,

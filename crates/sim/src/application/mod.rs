@@ -31,12 +31,12 @@ pub trait Application: Any + Debug {
     /// Handles an event of a connection or listener that the application opened or accepted.
     fn on_event(&mut self, event: Event, host: &mut HostView<'_>);
 
-    /// Returns when [`Application::on_wake`] is to be called.
+    /// Returns when [`Application::on_wake`] must be called.
     fn next_wake(&self) -> Option<Instant> {
         None
     }
 
-    /// Called at the time of [`Application::next_wake`].
+    /// Handles the time of [`Application::next_wake`].
     fn on_wake(&mut self, host: &mut HostView<'_>) {
         let _ = host;
     }

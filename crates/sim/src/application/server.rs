@@ -1,4 +1,4 @@
-//! A server: reads requests, waits for the think time, writes responses; can send first.
+//! A server: reads requests, waits for the think time, writes responses. It can also send first.
 
 use std::net::SocketAddr;
 
@@ -13,7 +13,8 @@ use super::view::HostView;
 use crate::by_connection::ByConnection;
 use crate::content;
 
-/// Sends the response that each request asks for (see [`Exchange`]), on any number of connections.
+/// Server that sends the response that each request asks for (see [`Exchange`]), on any number of
+/// connections.
 #[derive(Debug)]
 pub struct Server {
     local: SocketAddr,
@@ -150,7 +151,6 @@ impl Application for Server {
     }
 }
 
-/// Whether a connection can make progress now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Progress {
     On,
@@ -172,7 +172,6 @@ enum Phase {
     },
 }
 
-/// One connection.
 #[derive(Debug, Default)]
 struct Serving {
     phase: Phase,

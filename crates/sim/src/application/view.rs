@@ -25,7 +25,7 @@ pub struct HostView<'a> {
 }
 
 impl HostView<'_> {
-    /// Opens a connection with `data` queued behind the SYN. Returns how many bytes of it were taken.
+    /// Opens a connection with `data` queued behind the SYN. Returns the number of bytes that were queued.
     ///
     /// # Errors
     /// Those of [`Stack::connect_with_data`].
@@ -75,8 +75,8 @@ impl HostView<'_> {
         Ok(&self.scratch[..len])
     }
 
-    /// True if there is nothing to read and the peer has not closed. Applications read until nothing is left,
-    /// and this check costs less than a read without result.
+    /// True if there is nothing to read and the peer has not closed. Applications read until no data is left,
+    /// and this check costs less than a read without data.
     fn has_nothing_new(&self, id: ConnId) -> bool {
         let is_open = matches!(
             self.stack.state(id),

@@ -1,4 +1,4 @@
-//! Data that sockets take from arriving packets directly, before or besides the stack: the smallest hop limit
+//! Data that sockets take directly from arriving packets, independently of the stack: the smallest hop limit
 //! (`IP_MINTTL`), the SYN of a connection (`TCP_SAVE_SYN`), and ICMP errors.
 
 use std::collections::VecDeque;
@@ -28,7 +28,7 @@ pub(crate) struct Mark {
     id: ConnId,
     ecn: Ecn,
     payload: usize,
-    /// Number of segments that the connection had refused before.
+    /// Number of segments that the connection had refused earlier.
     refused: u64,
 }
 
@@ -64,7 +64,7 @@ impl Host {
         self.addressee(ends(&segment)).is_some_and(|socket| hops < socket.options.min_ttl)
     }
 
-    /// Keeps the headers of a SYN for a listener with `TCP_SAVE_SYN`.
+    /// Stores the headers of a SYN for a listener with `TCP_SAVE_SYN`.
     pub(crate) fn save_syn(&mut self, packet: &[u8]) {
         if self.sockets().all(|socket| !socket.options.save_syn) {
             return;
@@ -126,8 +126,8 @@ impl Host {
         }
     }
 
-    /// Records an ICMP error that ends no connection for SO_ERROR; with IP_RECVERR it is an error like any
-    /// other.
+    /// Records an ICMP error that ends no connection for SO_ERROR. With IP_RECVERR it is treated like any
+    /// other error.
     pub(crate) fn on_soft_error(&mut self, packet: &[u8], errno: Errno) {
         let Ok(Packet::Icmp(error)) = parse(packet, ChecksumCheck::Verify) else { return };
         let hit = self.conn_of((error.src, error.dst)).and_then(|id| self.of_conn(id));
@@ -139,14 +139,13 @@ impl Host {
         }
     }
 
-    /// Returns the connection between these ends.
     fn conn_of(&mut self, ends: Ends) -> Option<ConnId> {
         let known: Vec<ConnId> = self.sockets().filter_map(|socket| socket.conn()).collect();
         let stack = self.stack().ok()?;
         known.into_iter().find(|id| stack.local_addr(*id).zip(stack.remote_addr(*id)) == Some(ends))
     }
 
-    /// Returns the socket of a segment between these ends: that of the connection, or the listener.
+    /// Returns the socket of a segment between these ends: the connection's socket, or else the listener.
     fn addressee(&mut self, ends: Ends) -> Option<&mut Socket> {
         if let Some(id) = self.conn_of(ends) {
             return self.of_conn(id);

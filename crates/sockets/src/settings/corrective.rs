@@ -5,12 +5,12 @@ use brisk_tcp::config::{CorrectiveConfig, FecCode, FecDue, FecHold, FecProfile, 
 
 use super::{Refused, number, on_off, refused, span};
 
-/// The keys with their permitted values. All but the first require the first before them.
+/// The keys with their permitted values. All keys except the first one require the first one before them.
 pub(super) const KEYS: &[(&str, &str)] = &[
-    ("corrective", "off, f1, f2, both, or paper: f1 as the authors had it"),
+    ("corrective", "off, f1, f2, both, or paper: f1 with the authors' settings"),
     ("enc_type", "xor, interleaved, or rs:PARITIES"),
     ("fec_blocks", "blocks of a group"),
-    ("fec_delay_div", "what the round-trip time is divided by; the delay of parity"),
+    ("fec_delay_div", "divisor of the round-trip time for the delay of parity"),
     ("fec_due", "first or last: the packet from which the delay counts"),
     ("fec_in_recovery", "on or off"),
     ("fec_rule", "contiguous or residue"),

@@ -9,7 +9,6 @@ pub(super) const TAKES: &str = "off, short, all or paper, with parts behind it: 
     max:BYTES, gap:TIME, acks, retransmissions, charge, cap:PERCENT, unreported, literal (the paper's rule), aggregate:SEGMENTS, \
     shared (with Corrective), as in all:acks,gap:5ms";
 
-/// Parses the value.
 pub(super) fn read(value: &str) -> Result<Option<ProactiveConfig>, Refused> {
     let (scope, parts) = value.split_once(':').unwrap_or((value, ""));
     let mut config = match scope {

@@ -9,7 +9,8 @@ use brisk_tcp::config::{
 use super::{Refused, Settings, number, refused};
 
 impl Settings {
-    /// Linux's bits: 1 client, 2 server, 4 client without cookie, 0x200 server without, 0x400 all listeners.
+    /// Applies Linux's bits: 1 client, 2 server, 4 client without cookie, 0x200 server without, 0x400 all
+    /// listeners.
     fn fast_open_bits(&mut self, key: &str, value: &str) -> Result<(), Refused> {
         let bits = match value.strip_prefix("0x") {
             Some(digits) => u32::from_str_radix(digits, 16).map_err(|_| refused(key, value))?,
@@ -114,13 +115,13 @@ fn seconds(key: &str, value: &str) -> Result<Duration, Refused> {
     Ok(Duration::from_secs(number(key, value)?))
 }
 
-/// Returns Linux's behaviour for a thin stream: at most six timeouts that do not double.
+/// Returns Linux's behaviour for a thin stream: at most six timeouts without back-off.
 pub(crate) fn linear_timeouts() -> ThinStreamConfig {
     ThinStreamConfig { rto_restart: false, ..ThinStreamConfig::default() }
 }
 
 /// Returns the number of retransmissions of a SYN in Linux, of which the first `linear` do not double the
-/// timeout: the sum of both numbers, but not longer than `retries` doubled timeouts take.
+/// timeout. It is the sum of both numbers, limited to the duration of `retries` doubled timeouts.
 pub(crate) fn linux_syn_retries(retries: u32, linear: u32) -> u32 {
     let most = |doublings: u32| (2u64 << doublings.min(40)) - 1;
     let mut passed = 0;

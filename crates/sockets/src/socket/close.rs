@@ -19,7 +19,7 @@ pub(crate) enum Closing {
 }
 
 impl Socket {
-    /// shutdown(). `how`: SHUT_RD, SHUT_WR or SHUT_RDWR.
+    /// Shuts down a direction. `how` is SHUT_RD, SHUT_WR or SHUT_RDWR.
     pub(crate) fn shutdown(&mut self, how: i32, stack: &mut Stack, now: Instant) -> Answer<()> {
         if !matches!(how, libc::SHUT_RD | libc::SHUT_WR | libc::SHUT_RDWR) {
             return Err(Errno(libc::EINVAL));
@@ -59,7 +59,7 @@ impl Socket {
         stack.shutdown(id, now).map_err(|_| Errno(libc::ENOTCONN))
     }
 
-    /// connect() with `AF_UNSPEC`: resets an existing connection and makes the socket fresh.
+    /// Resets an existing connection and makes the socket fresh, as connect() with `AF_UNSPEC`.
     pub(crate) fn disconnect(&mut self, stack: &mut Stack, now: Instant) {
         match std::mem::replace(&mut self.role, Role::Fresh) {
             Role::Fresh => {}
@@ -79,7 +79,7 @@ impl Socket {
         self.become_fresh();
     }
 
-    /// First half of close(): the part that happens at once.
+    /// Performs the part of close() that happens at once.
     pub(crate) fn begin_close(&mut self, stack: &mut Stack, now: Instant) -> Closing {
         let Some(id) = self.conn() else { return Closing::Done };
         match self.options.linger {
@@ -107,7 +107,7 @@ impl Socket {
         )
     }
 
-    /// Second half of close(): the descriptor is closed.
+    /// Closes the descriptor: the second part of close().
     pub(crate) fn finish_close(self, stack: &mut Stack, now: Instant) {
         match self.role {
             Role::Fresh => {}

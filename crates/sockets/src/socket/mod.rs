@@ -1,5 +1,4 @@
-//! A socket: the settings of its program, its connection, and the values that it records while the clock
-//! runs.
+//! A socket: the settings of its program, its connection, and the values that it records over time.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -33,7 +32,6 @@ pub(crate) enum Family {
     V6,
 }
 
-/// The role of a socket.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Role {
     /// No connection and no listener.
@@ -49,34 +47,33 @@ pub(crate) enum Role {
 pub(crate) struct Socket {
     pub(crate) family: Family,
     pub(crate) role: Role,
-    /// Configuration of its connection, or of the connections of its listener.
+    /// Configuration of the socket's connection, or of the connections of its listener.
     pub(crate) tcp: TcpConfig,
-    /// The system's settings that `tcp` has where no option replaced them.
+    /// The system's settings, which `tcp` has unless an option replaced them.
     system: TcpConfig,
     /// The local address, once bound.
     pub(crate) local: Option<SocketAddr>,
-    /// True if bind() gave the address; otherwise the connection did.
+    /// True if bind() determined the address, false if the connection did.
     bound: bool,
     pub(crate) nonblocking: bool,
-    /// True if the handshake is complete, or data may already flow.
+    /// True if the handshake is complete, or if data may already flow.
     pub(crate) connected: bool,
-    /// connect() returned that the handshake continues; the next call returns its result.
+    /// True if connect() returned that the handshake continues; the next call returns its result.
     connecting: bool,
-    /// The SYN waits for the first write.
+    /// True if the SYN waits for the first write.
     pub(crate) deferred: bool,
     pub(crate) read_shut: bool,
     pub(crate) write_shut: bool,
-    /// True if the connection has ended.
     pub(crate) over: bool,
     /// The pending error, which is returned once.
     pub(crate) error: Option<Errno>,
     /// Number of connections that wait for accept(), according to events.
     pub(crate) waiting: u32,
     backlog: usize,
-    /// The configuration with which its listeners were opened.
+    /// The configuration with which the listeners of this socket were opened.
     listens_with: Option<ListenConfig>,
     pub(crate) options: SocketOptions,
-    /// Bytes that the program has written and the stack has taken.
+    /// Bytes that the program has written and the stack has accepted.
     pub(crate) written: u64,
     /// Number of calls of shutdown() that closed a direction.
     shutdowns: u64,
@@ -87,7 +84,7 @@ pub(crate) struct Socket {
     /// Error number of an ICMP error that did not end the connection; SO_ERROR returns it once (Linux:
     /// sk_err_soft).
     pub(crate) soft_error: Option<Errno>,
-    /// The SYN of its connection, if the listener kept it and the program has not read it.
+    /// The SYN of the connection, if the listener stored it and the program has not read it.
     pub(crate) saved_syn: Option<Vec<u8>>,
     pub(crate) usage: Usage,
     pub(crate) errors: ErrorQueue,
@@ -96,11 +93,9 @@ pub(crate) struct Socket {
     pub(crate) acknowledged: u64,
 }
 
-/// Options that have an effect.
 #[derive(Clone, Debug)]
 pub(crate) struct SocketOptions {
     pub(crate) keepalive: KeepaliveConfig,
-    /// SO_LINGER.
     pub(crate) linger: Option<Duration>,
     /// TCP_FASTOPEN of a listener.
     pub(crate) fast_open_queue: Option<u16>,
@@ -115,7 +110,6 @@ pub(crate) struct SocketOptions {
     pub(crate) receive_timeout: Option<Duration>,
     pub(crate) send_timeout: Option<Duration>,
     pub(crate) receive_low_water: usize,
-    /// The system's receive buffer, bytes.
     pub(crate) system_receive_buffer: usize,
     /// True if the program has set SO_RCVBUF.
     pub(crate) receive_buffer_set: bool,
@@ -126,7 +120,7 @@ pub(crate) struct SocketOptions {
     pub(crate) min_ttl: u8,
     /// TCP_DEFER_ACCEPT as a number of retransmissions of the SYN-ACK.
     pub(crate) defer_accept: u8,
-    /// A write before the handshake is complete is queued and does not block: RFC 9293, not Linux.
+    /// True if a write before the handshake is complete is queued and does not block: RFC 9293, not Linux.
     pub(crate) queues_in_handshake: bool,
     pub(crate) save_syn: bool,
     /// All other options as bytes: level, name, value.
@@ -207,8 +201,8 @@ impl Socket {
         }
     }
 
-    /// Takes over the settings that Linux reads at each use, unless an option of this socket replaced them.
-    /// The other settings are fixed from socket() on.
+    /// Adopts the settings that Linux reads at each use, unless an option of this socket replaced them. The
+    /// other settings are fixed by socket().
     pub(crate) fn follow_settings(&mut self, settings: &Settings) {
         macro_rules! follow {
             ($($($part:ident).+),*) => {$(
@@ -254,7 +248,7 @@ impl Socket {
         }
     }
 
-    /// Updates what the socket records of its connection.
+    /// Updates the socket's record of its connection.
     pub(crate) fn update(&mut self, stack: &Stack, data: bool, now: Instant, time_of_day: Duration) {
         let Some(id) = self.conn() else { return };
         let (Some(stats), Some(info)) = (stack.conn_stats(id), stack.conn_info(id)) else { return };
@@ -271,7 +265,7 @@ impl Socket {
         self.options.kept.iter().any(|(level, name, value)| asks.contains(&(*level, *name)) && set(value))
     }
 
-    /// Returns the number of changes of which every watcher of the socket is notified.
+    /// Returns the number of changes that are reported to every watcher of the socket.
     pub(crate) fn changes(&self) -> u64 {
         self.errors.count() + self.shutdowns + u64::from(self.usage.peer_closed())
     }

@@ -16,7 +16,6 @@ use crate::errno::{Answer, Errno};
 pub(crate) const MAX_WAITING: i32 = 4096;
 
 impl Socket {
-    /// bind().
     pub(crate) fn bind(&mut self, addr: SocketAddr) -> Answer<()> {
         if self.over && !self.bound {
             self.become_fresh();
@@ -32,7 +31,7 @@ impl Socket {
         Ok(())
     }
 
-    /// listen(). Another call changes the backlog.
+    /// Listens. Another call changes the backlog.
     pub(crate) fn listen(
         &mut self,
         backlog: i32,
@@ -117,7 +116,7 @@ impl Socket {
         config
     }
 
-    /// accept(): returns the oldest connection that waits.
+    /// Returns the oldest connection that waits.
     pub(crate) fn accept(&mut self, stack: &mut Stack) -> Answer<Option<(ConnId, SocketAddr)>> {
         let Role::Listening(ids) = &self.role else { return Err(Errno(libc::EINVAL)) };
         for id in ids {
@@ -128,8 +127,8 @@ impl Socket {
         Ok(None)
     }
 
-    /// The first connect(): the SYN leaves, or waits for the first write. `None`: the handshake is in
-    /// progress.
+    /// Makes the first connect(): the SYN leaves, or waits for the first write. `None` means that the
+    /// handshake is in progress.
     pub(crate) fn connect(
         &mut self,
         remote: SocketAddr,
@@ -190,8 +189,8 @@ impl Socket {
         Ok(self.connected.then_some(()))
     }
 
-    /// sendto(MSG_FASTOPEN) on a fresh socket, or the first write after a deferred connect(). Returns the
-    /// number of bytes that the SYN carries, if it carries any.
+    /// Opens a connection with data: sendto(MSG_FASTOPEN) on a fresh socket, or the first write after a
+    /// deferred connect(). Returns the number of bytes that the SYN carries, if any.
     pub(crate) fn connect_with_data(
         &mut self,
         remote: Option<SocketAddr>,
@@ -217,7 +216,7 @@ impl Socket {
                 return Ok(taken);
             }
             Role::Connection(_) if self.is_forgotten() => self.restart(stack, now)?,
-            // The handshake of an earlier connect() is complete: the data follows it.
+            // The handshake of an earlier connect() is complete, so the data follows it.
             Role::Connection(_) if self.connected && self.connecting => {
                 self.connecting = false;
                 return Ok(0);
@@ -240,7 +239,7 @@ impl Socket {
         self.send_syn_with(data, stack, now)
     }
 
-    /// Sends a SYN that waits, with as much of `data` as it can carry.
+    /// Sends a waiting SYN, with as much of `data` as it can carry.
     pub(crate) fn send_syn_with(&mut self, data: &[u8], stack: &mut Stack, now: Instant) -> Answer<usize> {
         let id = self.conn().ok_or(Errno(libc::ENOTCONN))?;
         self.deferred = false;
@@ -292,7 +291,7 @@ impl Socket {
         if !settings.like_linux {
             return FastOpenConnect { defer: self.options.fast_open_connect, no_cookie, ..asked };
         }
-        // Linux waits a second for the answer to a SYN with data, independent of its memory of the path.
+        // Linux waits a second for the answer to a SYN with data, independently of its path memory.
         FastOpenConnect {
             defer: true,
             syn_rto_percent: 300,

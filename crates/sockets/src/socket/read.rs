@@ -42,7 +42,7 @@ pub struct Control {
 }
 
 impl Socket {
-    /// One attempt of recv() or recvmsg(): `None` if there is nothing yet.
+    /// Makes one attempt of recv() or recvmsg(); `None` if there is nothing to return yet.
     pub(crate) fn read(
         &mut self,
         len: usize,
@@ -102,7 +102,8 @@ impl Socket {
         }
     }
 
-    /// Returns the control messages of a read: when the data arrived, and how many bytes are left.
+    /// Returns the control messages of a read: the arrival time of the data, and the number of remaining
+    /// bytes.
     fn control(&self, stack: &mut Stack, count: usize, stamp: &impl Fn(Instant) -> Duration) -> Vec<Control> {
         let mut control = Vec::new();
         if self.errors.stamps_arrivals()
@@ -114,7 +115,7 @@ impl Socket {
         if self.options.inq
             && let Some(id) = self.conn()
         {
-            // The peer's FIN counts as a byte: the end of the stream can still be read.
+            // The peer's FIN counts as a byte, because the end of the stream can still be read.
             let at_end = matches!(stack.peek(id, &mut [0]), Ok(0) | Err(ReadError::Closed(_)));
             let left = stack.readable(id) as i32 + i32::from(at_end || self.usage.peer_closed());
             control.push(Control {
@@ -148,7 +149,7 @@ impl Socket {
     }
 }
 
-/// SCM_TIMESTAMPING: three times, of which the first is the software's.
+/// Returns SCM_TIMESTAMPING: three times, of which the first is that of the software.
 fn stamps(at: Duration) -> Control {
     let mut data = vec![0; 48];
     data[..8].copy_from_slice(&(at.as_secs() as i64).to_ne_bytes());

@@ -10,24 +10,22 @@ use crate::errno::{Answer, Errno};
 /// Bytes that Linux puts into one buffer before it checks the limit of unsent bytes again.
 const MAX_AT_ONCE: usize = 65_536;
 
-/// A write in progress.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Sending<'a> {
     pub(crate) data: &'a [u8],
     pub(crate) flags: i32,
     /// Flags of SO_TIMESTAMPING in a control message.
     pub(crate) stamping: Option<u32>,
-    /// True if the call blocks until all bytes are taken.
+    /// True if the call blocks until all bytes are accepted.
     pub(crate) waits: bool,
-    /// Bytes that were taken.
     pub(crate) done: usize,
-    /// True if the buffer was full: the caller waits until a third of it is free.
+    /// True if the buffer was full. The caller then waits until a third of it is free.
     pub(crate) blocked: bool,
 }
 
 impl Socket {
-    /// Takes as many bytes as there is room for; returns true once all are taken. As in Linux, a caller that
-    /// found the buffer full is woken when poll() would report the socket as writable.
+    /// Accepts as many bytes as fit; returns true once all are accepted. As in Linux, a caller that found the
+    /// buffer full is woken when poll() would report the socket as writable.
     pub(crate) fn write(
         &mut self,
         sending: &mut Sending<'_>,
@@ -103,7 +101,7 @@ impl Socket {
         self.options.notsent_lowat
     }
 
-    /// True if a write would take at least one byte.
+    /// True if a write would accept at least one byte.
     pub(crate) fn has_room(&self, stack: &Stack) -> bool {
         let Some(id) = self.conn() else { return false };
         let unsent = stack.conn_info(id).map_or(0, |info| info.unsent);

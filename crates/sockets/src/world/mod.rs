@@ -1,4 +1,4 @@
-//! Where calls are made: a host behind a lock, and a virtual or a real clock.
+//! The environment of calls: a host behind a lock, and a virtual or a real clock.
 
 use std::time::Duration;
 

@@ -119,7 +119,7 @@ impl RealWorld {
     /// Waits for the device, a call, or the time `due`.
     async fn sleep(&self, device: &mut dyn Device, blocked: bool, due: Option<Instant>) {
         let device_ready = std::future::poll_fn(|cx| {
-            // The next round returns the error.
+            // The next round returns the error of the device.
             let writable = blocked && device.poll_writable(cx).is_ready();
             if writable || device.poll_readable(cx).is_ready() { Poll::Ready(()) } else { Poll::Pending }
         });

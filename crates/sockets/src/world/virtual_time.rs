@@ -1,12 +1,12 @@
 //! Virtual time, for packetdrill: the lock around the host, the clock, and callers that sleep.
 //!
 //! The thread that loaded the library is the driver. It moves the clock (`usleep`, `netdev_receive`). Another
-//! thread makes the calls that block: it sleeps until something has changed and tries again. A thread that
-//! has changed something and then moves the clock first waits until every sleeper has tried, and until every
-//! woken caller has left the library, has asked for the time, and sleeps again. Otherwise the clock would
-//! advance before the callers could record when they returned, for which packetdrill's thread takes the lock
-//! of the program. `gettimeofday` moves the clock on every thread, because packetdrill calls it in a busy
-//! loop on both of its threads.
+//! thread makes the calls that block: it sleeps until something has changed, and then tries again. A thread
+//! that has changed something must wait before it moves the clock, until every sleeper has tried, and until
+//! every woken caller has left the library, has asked for the time, and sleeps again. Otherwise the clock
+//! would advance before the callers could record when they returned; for this record packetdrill's thread
+//! takes the lock of the program. `gettimeofday` moves the clock on every thread, because packetdrill calls
+//! it in a busy loop on both of its threads.
 
 mod steps;
 
@@ -23,15 +23,15 @@ use crate::flags::SoFlags;
 use crate::host::Host;
 use crate::world::World;
 
-/// How long, in real time, the clock waits for a woken caller that does not ask for the time. Programs other
-/// than packetdrill need not ask.
+/// Maximum real time for which the clock waits for a woken caller that does not ask for the time. Programs
+/// other than packetdrill need not ask.
 const PATIENCE: Duration = Duration::from_millis(200);
 /// Interval, in real time, at which a woken caller that has asked for the time is checked: no event reports
 /// that it sleeps.
 const LOOK: Duration = Duration::from_micros(100);
-/// After this many timers in a row without a packet, no packet is expected.
+/// Number of consecutive timers without a packet after which no packet is expected.
 const MAX_TIMERS: u32 = 1_000_000;
-/// How far `netdev_receive` advances the clock for a packet: longer than any timer of TCP.
+/// Maximum time by which `netdev_receive` advances the clock for a packet: longer than any timer of TCP.
 const HORIZON: Duration = Duration::from_secs(24 * 3600);
 
 /// A host whose clock its driver moves, and the callers that sleep until something changes.
@@ -48,11 +48,10 @@ struct Inner {
     sleepers: Vec<Sleeper>,
     /// Callers that were woken.
     returning: Vec<Returning>,
-    /// True if the driver has gone: blocked calls end.
+    /// True if the driver is gone, which ends blocked calls.
     ended: bool,
 }
 
-/// A blocked caller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Sleeper {
     thread: ThreadId,
@@ -73,7 +72,7 @@ impl Returning {
     /// True once the thread sleeps, after it has recorded when its call returned.
     fn is_over(&self) -> bool {
         let Some(stat) = &self.stat else { return false };
-        // The state follows the thread's name, which is in brackets and may contain brackets.
+        // The state follows the thread's name, which is in brackets and may itself contain brackets.
         let state = |text: String| text.rsplit_once(") ").map(|(_, rest)| rest.starts_with('S'));
         fs::read_to_string(stat).ok().and_then(state).unwrap_or(true)
     }
@@ -114,14 +113,14 @@ impl VirtualWorld {
     }
 
     fn lock_any(&self) -> Locked<'_> {
-        // A call that panicked has returned an error; the host remains usable.
+        // A call that panicked has returned an error, and the host remains usable.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> Locked<'_> {
         let mut inner = self.lock_any();
         let me = thread::current().id();
-        // A thread that makes another call has returned from the last one.
+        // A thread that makes another call has returned from its last one.
         inner.returning.retain(|caller| caller.thread != me);
         inner
     }
@@ -149,7 +148,6 @@ impl VirtualWorld {
         }
     }
 
-    /// Makes all sleepers try again.
     fn wake_sleepers(&self, inner: &mut Inner) {
         if inner.sleepers.is_empty() {
             return;
@@ -201,8 +199,8 @@ impl VirtualWorld {
         drop(self.pass(inner, to));
     }
 
-    /// gettimeofday(): microseconds since 1970. It takes a microsecond, because packetdrill waits for the
-    /// last few microseconds in a loop of these calls.
+    /// Returns the microseconds since 1970, as gettimeofday(). It takes a microsecond, because packetdrill
+    /// waits for the last few microseconds in a loop of these calls.
     pub fn time_of_day(&self) -> u64 {
         let inner = self.lock_any();
         let to = inner.host.now + Duration::from_micros(1);
@@ -315,9 +313,9 @@ mod tests {
         assert_eq!(world.time_of_day() - start, 3_000_001);
     }
 
-    /// The clock waits for a thread that is slow between its question for the time and its sleep.
+    /// The clock waits for a thread that is slow between asking for the time and sleeping.
     #[test]
-    fn a_woken_caller_has_time_to_record_when_it_returned() {
+    fn clock_waits_until_a_woken_caller_has_recorded_its_return() {
         let world = world();
         let (other, recorded) = (Arc::clone(&world), Arc::new(AtomicBool::new(false)));
         let record = Arc::clone(&recorded);

@@ -1,4 +1,4 @@
-//! `bpf(2)`: creates programs and maps and attaches them to interfaces. The results are descriptors; the
+//! `bpf(2)`: creates programs and maps and attaches them to interfaces. The results are descriptors. The
 //! kernel removes a program or map with its last descriptor, also after a crash.
 
 use std::io;
@@ -68,7 +68,7 @@ pub(crate) enum XdpMode {
 /// Loads a program.
 ///
 /// # Errors
-/// The kernel's error: EPERM without the right.
+/// The kernel's error: EPERM if the capability is missing.
 pub(crate) fn load(kind: Kind, program: &[Instruction]) -> io::Result<OwnedFd> {
     let license = c"Apache-2.0";
     let attributes = Load {

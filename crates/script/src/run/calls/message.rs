@@ -17,7 +17,6 @@ pub(super) fn address(arguments: Arguments<'_>, usual: SocketAddr) -> Result<Soc
     address_of(named, usual).map_err(|error| format!("{}: {error}", arguments.call.name))
 }
 
-/// Returns the entries of `msg_control`.
 fn entries<'a>(arguments: Arguments<'a>) -> Result<Option<Vec<&'a Fields>>, Misuse> {
     let list = match field(arguments.message(), "msg_control") {
         None | Some(Argument::Usual) => return Ok(None),
@@ -35,7 +34,7 @@ fn number(fields: &Fields, name: &str) -> Result<Option<i64>, Misuse> {
     field(fields, name).map_or(Ok(None), value_of)
 }
 
-/// Returns the control messages of a write, each with one number.
+/// Returns the control messages of a write; each contains one number.
 pub(super) fn control(arguments: Arguments<'_>) -> Result<Vec<Control>, Misuse> {
     let message = |fields: &Fields| {
         let number = |name: &str| number(fields, name).map(|value| value.unwrap_or(0) as i32);
@@ -70,7 +69,7 @@ pub(super) fn check(arguments: Arguments<'_>, reply: &Reply, scene: &Scene<'_>) 
 
 fn check_one(fields: &Fields, found: &Control, scene: &Scene<'_>) -> Result<(), Misuse> {
     let v6 = scene.settings.local_ip.is_ipv6();
-    // The script's two names mean those of the IP version in use.
+    // The script's two names stand for the options of the IP version in use.
     let (level, kind) = match (v6, found.level, found.kind) {
         (true, libc::SOL_IPV6, libc::IPV6_RECVERR) => (libc::SOL_IP, libc::IP_RECVERR),
         (_, level, kind) => (level, kind),

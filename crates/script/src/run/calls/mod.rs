@@ -1,7 +1,7 @@
-//! The system calls of a script: makes them, and compares their results with the script.
+//! The system calls of a script: makes them, and compares their results with the expected ones.
 //!
-//! The script numbers its descriptors: after `socket(…) = 3` the descriptor is 3, whatever number the system
-//! returned.
+//! The script numbers its descriptors: after `socket(…) = 3` the descriptor is 3, regardless of the number
+//! that the system returned.
 
 mod message;
 mod options;
@@ -23,7 +23,6 @@ use crate::settings::Settings;
 /// `tcpi_state` of a socket without a connection.
 const TCP_CLOSE: u8 = 7;
 
-/// The result of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Return {
     /// A value.
@@ -34,15 +33,13 @@ pub(super) enum Return {
 
 /// The script's state that calls use.
 pub(super) struct Scene<'a> {
-    /// The connections of its packets.
+    /// The connections of the script's packets.
     pub(super) flows: &'a mut Flows,
-    /// Its settings.
     pub(super) settings: &'a Settings,
     /// Microseconds since 1970 at the start of the script.
     pub(super) start_of_day: u64,
 }
 
-/// A descriptor of the script.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Known {
     /// The system's descriptor.
@@ -55,7 +52,7 @@ struct Known {
 /// See the [module](self).
 pub(super) struct Calls {
     table: BTreeMap<i64, Known>,
-    /// The socket of assertions: the last one accepted or connected.
+    /// The socket to which assertions apply: the last one that was accepted or connected.
     watched: Option<i32>,
     caller: Caller,
 }
@@ -65,7 +62,7 @@ impl Calls {
         Calls { table: BTreeMap::new(), watched: None, caller: Caller::new(system) }
     }
 
-    /// Returns the system's descriptor of the socket that assertions use.
+    /// Returns the system's descriptor of the socket to which assertions apply.
     pub(super) fn watched(&self) -> Option<i32> {
         self.watched
     }
@@ -157,7 +154,7 @@ impl Calls {
         Ok(Request::Send { fd, data, flags, to, control: message::control(arguments)? })
     }
 
-    /// Records a new connection if the call connects a socket that has none.
+    /// Records a new connection if the call connects a socket without one.
     fn begin_connection(
         &mut self,
         arguments: Arguments<'_>,
@@ -179,13 +176,13 @@ impl Calls {
         Ok(())
     }
 
-    /// Returns the address of a socket, as in packets.
+    /// Returns the address of a socket, as packets contain it.
     fn own_address(&self, fd: i32) -> Option<SocketAddr> {
         let addr = self.caller.call_at_once(Request::Name { fd }).ok()?.addr?;
         Some(SocketAddr::new(addr.ip().to_canonical(), addr.port()))
     }
 
-    /// Processes the result of a call: checks its data, and records what it changes.
+    /// Processes the result of a call: checks its data, and records the changes.
     fn take(
         &mut self,
         arguments: Arguments<'_>,
@@ -259,11 +256,11 @@ impl Calls {
             return Ok(());
         }
         let count = usize::try_from(reply.value).unwrap_or(0);
-        // An urgent byte may have been removed from the stream before these.
+        // An urgent byte before these bytes may have been removed from the stream.
         let start = [known.read, known.read + 1]
             .into_iter()
             .find(|start| flags & libc::MSG_TRUNC != 0 || reply.bytes == stream::bytes(*start, count))
-            .ok_or("what was delivered are not the bytes of the stream")?;
+            .ok_or("the delivered bytes are not those of the stream")?;
         if flags & libc::MSG_PEEK == 0 {
             known.read = start + count as u64;
         }

@@ -5,7 +5,6 @@ use crate::run::arguments::{Arguments, Misuse, value_of};
 use crate::run::names;
 use crate::run::request::Request;
 
-/// Maximum length of an option value, bytes.
 const MAX_ROOM: usize = 512;
 
 fn level_and_name(arguments: Arguments<'_>) -> Result<(i32, i32), Misuse> {
@@ -101,7 +100,7 @@ pub(super) fn check(arguments: Arguments<'_>, bytes: &[u8]) -> Result<(), Misuse
     Err(format!("{name}: expected [{}], it is [{}]", list(&expected), list(&found)))
 }
 
-/// Checks a number that a call returns through a pointer: `[n]`; `...` accepts all.
+/// Checks a number that a call returns through a pointer: `[n]`; `...` accepts any number.
 pub(super) fn check_value(arguments: Arguments<'_>, index: usize, actual: i64) -> Result<(), Misuse> {
     match arguments.value(index)? {
         Some(expected) if expected != actual => {

@@ -18,7 +18,7 @@ fn records<'a>(arguments: Arguments<'a>, index: usize) -> Result<Vec<&'a Fields>
     };
     let record = |one: &'a Argument| match one {
         Argument::Record(fields) => Ok(fields.as_slice()),
-        _ => Err(format!("{}: an entry is no record", arguments.call.name)),
+        _ => Err(format!("{}: an entry is not a record", arguments.call.name)),
     };
     list.iter().map(record).collect()
 }
@@ -66,7 +66,7 @@ impl Calls {
                     libc::EPOLL_CTL_ADD => EpollControl::Add { events, data },
                     libc::EPOLL_CTL_MOD => EpollControl::Change { events, data },
                     libc::EPOLL_CTL_DEL => EpollControl::Remove,
-                    other => return Err(format!("epoll_ctl: {other} is no operation")),
+                    other => return Err(format!("epoll_ctl: {other} is not an operation")),
                 };
                 Request::EpollControl { epfd: self.fd(arguments, 0)?, fd: self.fd(arguments, 2)?, control }
             }

@@ -28,13 +28,13 @@ pub(crate) use namespace::{Refused, World};
 
 /// Maximum time of one wait for the device: blocked calls are checked at this interval.
 const SLICE: Duration = Duration::from_millis(1);
-/// Maximum time of a call that may not block.
+/// Maximum time of a call that must not block.
 const CALL_LIMIT: Duration = Duration::from_secs(1);
 /// Fields of TCP_INFO that are measured in real time.
 const REAL_TIMES: &[&str] = &["rtt", "min_rtt"];
 /// Permitted lateness of the machine, microseconds, in addition to the script's tolerance.
 pub(crate) const LATENESS: i64 = 20_000;
-/// Longer scripts are not run in real time.
+/// Maximum duration of a script in real time; longer scripts are skipped.
 const MAX_SECONDS: i64 = 40;
 
 /// See the [module](self).
@@ -83,7 +83,6 @@ impl Kernel {
         true
     }
 
-    /// Waits for a packet, at most for `limit`.
     fn wait(&self, limit: Duration) -> Result<(), String> {
         let mut entries = [PollFd::new(&self.device, PollFlags::IN)];
         let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) };
@@ -110,7 +109,7 @@ impl Backend for Kernel {
     fn step(&mut self, to: i64, _inclusive: bool) -> Result<bool, String> {
         let left = to - self.now();
         if left <= 0 {
-            // Packets that have left by now were in time.
+            // Packets that have left by now were sent in time.
             return self.take_packets();
         }
         self.wait(SLICE.min(Duration::from_micros(left as u64)))?;
@@ -125,7 +124,7 @@ impl Backend for Kernel {
     }
 
     fn arrive(&mut self, packet: &[u8]) -> Result<(), String> {
-        self.device.send_raw(packet).map_err(|error| format!("the device takes no packet: {error}"))?;
+        self.device.send_raw(packet).map_err(|error| format!("the device accepts no packet: {error}"))?;
         self.take_packets().map(|_| ())
     }
 
@@ -156,7 +155,8 @@ impl Backend for Kernel {
         true
     }
 
-    /// Linux keeps timers in a wheel whose slots are as wide as an eighth of the remaining time.
+    /// Returns the lateness of Linux's timers, which are in a wheel whose slots are as wide as an eighth of
+    /// the remaining time.
     fn lateness(&self, span: i64) -> i64 {
         span / 6
     }
@@ -166,7 +166,7 @@ impl Backend for Kernel {
     }
 }
 
-/// Returns why a script is not run against the kernel, if it is not.
+/// Returns the reason why a script is not run against the kernel; `None` if it is run.
 pub(crate) fn refusal(script: &Script, settings: &Settings) -> Option<String> {
     if let Some(reason) = &settings.not_on_the_kernel {
         return Some(format!("the script says: {reason}"));

@@ -8,7 +8,7 @@ use brisk_packet_io::tun::{TunDevice, TunOptions};
 
 use crate::settings::Settings;
 
-/// Why a script cannot be run against this kernel.
+/// Reason why a script cannot be run against this kernel.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Refused(pub(crate) String);
 
@@ -17,9 +17,9 @@ pub(crate) struct World {
     pub(crate) device: TunDevice,
 }
 
-/// Settings of the namespace for every script; our other defaults are those of Linux.
+/// Settings of the namespace for every script; other defaults of brisk are those of Linux.
 const COMMON: &[(&str, &str)] = &[
-    // Twice our buffer: Linux counts its own records too, and advertises half.
+    // Twice the size of brisk's buffer, because Linux also counts its own records and advertises half.
     ("tcp_rmem", "4096 262144 6291456"),
     ("tcp_ecn", "2"),
     ("tcp_fastopen", "3"),
@@ -44,7 +44,8 @@ const LINUX_SUITE: &[(&str, &str)] = &[
     ("tcp_slow_start_after_idle", "0"),
 ];
 
-/// Returns the Linux setting for a key of `--set`, with its value; `Err` is the reason why there is none.
+/// Returns the Linux setting for a key of `--set`, with its value; `Err` contains the reason why there is
+/// none.
 fn of_key(key: &str, value: &str) -> Result<Vec<(&'static str, String)>, String> {
     let flag = || if matches!(value, "on" | "1" | "true") { "1" } else { "0" }.to_owned();
     let buffer = || {
@@ -95,7 +96,7 @@ fn micros(value: &str) -> String {
     }
 }
 
-/// Returns why the kernel has no equivalent of a setting, if it has none.
+/// Returns the reason why the kernel has no equivalent of a setting; `None` if it has one.
 pub(super) fn missing(key: &str, value: &str) -> Option<String> {
     of_key(key, value).err()
 }

@@ -19,12 +19,10 @@ use crate::run::request::{Reply, Request, System};
 /// Buffer for control messages, bytes.
 const CONTROL_ROOM: usize = 1024;
 
-/// Maximum number of events in one call.
 const MAX_EVENTS: usize = 1024;
 
-/// The descriptors of a script.
 pub(super) struct KernelSystem {
-    /// By descriptor.
+    /// Open descriptors, by the script's number.
     table: Mutex<BTreeMap<i32, Arc<OwnedFd>>>,
     /// Initial congestion control of sockets.
     congestion: &'static str,
@@ -137,7 +135,7 @@ fn shut(fd: &OwnedFd, how: i32) -> io::Result<()> {
     SockRef::from(fd).shutdown(how)
 }
 
-/// fcntl(F_GETFL) and fcntl(F_SETFL).
+/// Calls fcntl(F_GETFL) or fcntl(F_SETFL).
 fn flags_of(fd: &OwnedFd, command: i32, argument: i32) -> io::Result<Reply> {
     match command {
         libc::F_GETFL => Ok(Reply::of(i64::from(fcntl_getfl(fd)?.bits()))),
@@ -220,7 +218,7 @@ impl System for KernelSystem {
         }
     }
 
-    /// A call that blocks on a socket returns when the socket is shut down.
+    /// Shuts the socket down, so that a call that blocks on it returns.
     fn hang_up(&self) {
         for fd in self.lock().values() {
             let _ = SockRef::from(fd.as_ref()).shutdown(Shutdown::Both);

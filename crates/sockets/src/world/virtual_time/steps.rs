@@ -1,5 +1,5 @@
-//! Calls for a driver that advances the clock timer by timer and inspects the host after each: packet
-//! scripts.
+//! Calls for packet scripts, whose driver advances the clock timer by timer and inspects the host after each
+//! timer.
 //!
 //! Another thread makes the socket calls, because some of them block. It calls [`VirtualWorld::returned`]
 //! after each of them, once it has stored the result.
@@ -14,8 +14,7 @@ use brisk_wire::Instant;
 use std::sync::PoisonError;
 use std::time::Duration;
 
-/// Error for a bug of the stack.
-const RUNS_AWAY: &str = "the stack sends, or wants to be woken, for ever at one instant: a bug of the stack";
+const RUNS_AWAY: &str = "the stack sends or sets timers without end at one instant: a bug of the stack";
 
 impl VirtualWorld {
     /// Returns a world with the host `settings`, whose driver is the calling thread.
@@ -38,8 +37,8 @@ impl VirtualWorld {
         self.lock().host.time_of_day(START)
     }
 
-    /// Advances to the next event that is due before `to` after the start, or also at it if `inclusive`: a
-    /// timer of the stack, or the timeout of a call. Returns false if there is none.
+    /// Advances to the next event that is due before `to` after the start (with `inclusive`, also an event at
+    /// `to`): a timer of the stack, or the timeout of a call. Returns false if there is none.
     ///
     /// # Errors
     /// One line about a stack that does not become idle.
@@ -64,13 +63,13 @@ impl VirtualWorld {
         inner.host.now = inner.host.now.max(START + to);
     }
 
-    /// Processes a packet that arrives.
+    /// Processes an arriving packet.
     ///
     /// # Errors
     /// One line about a stack that sends without end.
     pub fn arrive(&self, packet: &[u8]) -> Result<(), String> {
         let mut inner = self.lock();
-        // The stack exists before the first socket here.
+        // The stack exists before the first socket, so there is no error.
         let _ = inner.host.arrive(packet, Rx::default());
         let failed = inner.host.sends_without_end();
         self.wake_sleepers(&mut inner);
