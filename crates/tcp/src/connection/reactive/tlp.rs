@@ -1,9 +1,10 @@
 //! Reactive in its current form: the tail loss probe of RACK-TLP (RFC 8985 section 7).
 //!
-//! Nothing after a lost tail could be acknowledged, so only the retransmission timer would notice the loss.
-//! When an acknowledgement is overdue by about a round trip, one probe leaves: new data if there is some,
-//! else the last segment again. Its acknowledgement shows RACK the missing data, and a fast recovery replaces
-//! the timeout. If the probe itself repaired the loss, congestion control still responds once.
+//! After a lost tail no later segment could be acknowledged, so only the retransmission timer would detect
+//! the loss. When an acknowledgement is overdue by about a round trip, one probe leaves: new data if there is
+//! some, else the last segment again. Its acknowledgement shows RACK the missing data, and fast recovery
+//! replaces the timeout. If the probe itself repaired the loss, congestion control still reduces the window
+//! once.
 
 use brisk_wire::SeqNum;
 
@@ -20,9 +21,9 @@ const PTO_WITHOUT_SAMPLE: Micros = Micros::from_millis(1000);
 pub(crate) struct TailLossProbe {
     max_ack_delay: Micros,
     deadline: Option<Instant>,
-    /// The timer fired and a probe is to be sent.
+    /// The timer fired and a probe must be sent.
     due: bool,
-    /// The probe that is not accounted for yet: TLP.end_seq and TLP.is_retrans.
+    /// The probe without a verdict yet: TLP.end_seq and TLP.is_retrans.
     probe: Option<Outstanding>,
     /// A round-trip sample was taken since the last probe.
     rtt_since_probe: bool,
@@ -35,7 +36,7 @@ struct Outstanding {
 }
 
 impl TailLossProbe {
-    /// A probe timer that is not running.
+    /// Returns a stopped probe timer.
     pub(crate) fn new(config: &RackTlpConfig) -> Self {
         TailLossProbe {
             max_ack_delay: config.max_ack_delay.into(),
