@@ -63,7 +63,7 @@ impl Step {
 /// A change of state that a decision requests. `account` applies it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Change {
-    /// The next copy is needless, or will never be permitted.
+    /// Drop the next copy: it is needless, or will never be permitted.
     DropCopy,
     /// Pacing (`paced`) or the congestion window holds the next copy back.
     HoldCopy { paced: bool },
@@ -77,13 +77,13 @@ pub(crate) enum Change {
     PaceParity,
     /// Pacing (`paced`) or the congestion window holds lost data back.
     HoldLost { paced: bool },
-    /// New data leaves after an idle time: the congestion window becomes this.
+    /// New data leaves after an idle time: set the congestion window to this.
     RestartWindow(u32),
-    /// A FIN leaves after an idle time: the congestion window becomes this.
+    /// A FIN leaves after an idle time: set the congestion window to this.
     DecayWindow(u32),
     /// Stop believing the report that lowered the path MTU.
     RaiseMtu,
-    /// The search for the path MTU begins again.
+    /// Start the search for the path MTU again.
     SearchMtu,
     /// Make a plan for the flight that begins.
     PlanFlight,

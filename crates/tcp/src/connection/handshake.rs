@@ -76,8 +76,8 @@ pub(crate) struct OwnSyn {
     pub(crate) last_sent: Option<Instant>,
     /// Its copy.
     pub(crate) copy: PlainCopy,
-    /// The SYN-ACK is acknowledged, which completes nothing before its timer has fired so often; 0: it is
-    /// not.
+    /// The SYN-ACK is acknowledged, but the handshake is not complete before its timer has fired this often;
+    /// 0 if it is not acknowledged.
     deferred: u8,
 }
 

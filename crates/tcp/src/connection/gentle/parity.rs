@@ -143,9 +143,9 @@ impl ParityTx {
 /// Ranges that the peer could not repair.
 #[derive(Debug)]
 struct Unrepaired {
-    /// The ranges that are lost for it.
+    /// The ranges that are now lost.
     verdict: RackVerdict,
-    /// True if no more parity may leave: it does not help here.
+    /// True if no more parity may leave, because it does not help on this path.
     hopeless: bool,
 }
 

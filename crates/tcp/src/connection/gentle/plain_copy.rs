@@ -45,7 +45,7 @@ const SYN_LEN: u32 = 60;
 /// State of the copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum PlainCopy {
-    /// There is none.
+    /// There is no copy.
     #[default]
     Off,
     /// It leaves this time after the SYN.
