@@ -172,8 +172,8 @@ impl Connection {
         mss.saturating_sub(OPTION_SPACE).min(plan.data_limit.into())
     }
 
-    /// Returns the scaled window that the SYN announces in addition to its 16 bits, for the response to its
-    /// data, which leaves before any other segment of ours arrives.
+    /// Returns the shift of a scaled window that the SYN announces in addition to its 16 bits, for the
+    /// response to its data, which the peer sends before it receives another segment of ours.
     pub(crate) fn offered_early_window(&self) -> Option<u8> {
         let client = self.fast_client()?;
         let offers = client.connect.early_window && self.config.path_start.is_some();
