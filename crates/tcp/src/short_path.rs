@@ -1,6 +1,6 @@
 //! Buffer sizes on short paths: within a host or a rack.
 //!
-//! ¶ A receive buffer is sized by the bytes that the application reads in a round trip, a send buffer by the
+//! A receive buffer is sized by the bytes that the application reads in a round trip, a send buffer by the
 //! bytes acknowledged in one. On a short path the measured round trip is mostly the time that data waits in
 //! the buffer itself, so this rule would enlarge the buffer up to its limit without a higher rate, and
 //! waiting data would leave the processor's caches before it is copied. Buffers there hold [`TIMES`] times

@@ -405,7 +405,7 @@ impl Sender {
     /// True if the data that an acknowledgement permits should leave before the next acknowledgement of a
     /// batch is processed: during a reduction, and while the window is small.
     ///
-    /// ¶ If the last acknowledgement of the batch shows a loss, PRR would not count data that the earlier
+    /// If the last acknowledgement of the batch shows a loss, PRR would not count data that the earlier
     /// ones permitted but that has not been sent. With a small window nothing but the retransmission would
     /// then leave for a round trip. RFC 9937 section 6.2 also counts the data sent between two
     /// acknowledgements. A large window uses large super-segments instead.

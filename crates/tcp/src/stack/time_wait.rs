@@ -152,7 +152,7 @@ const NOWHERE: u32 = u32::MAX;
 
 /// All connections in TIME-WAIT. The stack bounds their number.
 ///
-/// ¶ All entries wait for the same time, so they form a list, and a new or restarted entry is appended.
+/// All entries wait for the same time, so they form a list, and a new or restarted entry is appended.
 #[derive(Debug)]
 pub(crate) struct TimeWaitTable {
     entries: Places<TimeWaitEntry>,

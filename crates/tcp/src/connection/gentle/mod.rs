@@ -49,7 +49,7 @@ const FLAGS_LEN: u32 = 8;
 
 /// Corrective, Proactive and the planner of one connection; a mechanism that is off is `None`.
 ///
-/// ¶ The connection calls a method when a SYN or SYN-ACK leaves or arrives, when a segment arrives, and when
+/// The connection calls a method when a SYN or SYN-ACK leaves or arrives, when a segment arrives, and when
 /// a timer fires. The methods use the [`Parts`] of the connection, and return what the connection must do.
 #[derive(Debug)]
 pub(crate) struct Gentle {
