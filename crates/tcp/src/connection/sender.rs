@@ -932,7 +932,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_window_is_pressing_only_while_something_waits_for_it() {
+    fn a_small_window_is_urgent_only_while_data_waits() {
         let host = Host { mtu: 1500, granularity: Duration::ZERO, repairs: true };
         let mut sender = Sender::new(&TcpConfig::default(), SeqNum(0), host, false, Instant::ZERO);
         assert!(!sender.is_urgent(), "nothing is written");
@@ -953,7 +953,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cork_is_drawn_after_200_ms() {
+    fn a_cork_ends_after_200_ms() {
         let mut hold = Hold { cork: true, nodelay: true, ..Hold::default() };
         assert!(!hold.permits_partial(SeqNum(1), false, Instant::ZERO));
         hold.start_cork(RTO, Instant::ZERO);
@@ -1001,7 +1001,7 @@ mod tests {
 
     /// Linux calls tcp_cwnd_validate if data is waiting or was sent.
     #[test]
-    fn a_window_that_was_the_limit_remains_it_while_nothing_is_sent() {
+    fn a_limiting_window_remains_the_limit_while_idle() {
         let at = |n: u32| SeqNum(n);
         let mut usage = usage();
         usage.on_burst(at(0), at(10_000), true);

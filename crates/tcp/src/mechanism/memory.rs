@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_that_say_nothing_about_the_option_take_no_room() {
+    fn connections_without_the_option_use_no_entry() {
         let mut world = World::new();
         for (carried, answer) in [
             (FAST_OPEN, Answer::First),

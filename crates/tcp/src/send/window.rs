@@ -84,8 +84,9 @@ impl SendWindow {
         self.max_snd_wnd = self.max_snd_wnd.max(self.snd_wnd);
     }
 
-    /// Returns the largest useful segment for a peer with small windows: half of the largest window, or all
-    /// of one that is smaller than a default segment (Linux: tcp_bound_to_half_wnd).
+    /// Returns the largest useful segment for a peer with small windows: half of the largest window that it
+    /// has offered, or all of that window if it is smaller than a default segment (Linux:
+    /// tcp_bound_to_half_wnd).
     pub(crate) fn segment_bound(&self) -> u32 {
         match self.max_snd_wnd {
             0 => u32::MAX,

@@ -94,8 +94,8 @@ impl Stack {
         }
     }
 
-    /// Takes the next connection that may have something to send from the queue. Half-open connections whose
-    /// timers are due come last.
+    /// Removes the next connection that may have something to send from the queue and returns it. Half-open
+    /// connections whose timers are due come last.
     pub(super) fn next_ready(&mut self, now: Instant) -> Option<ConnId> {
         loop {
             if let Some(id) = self.ready.pop() {

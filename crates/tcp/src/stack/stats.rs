@@ -266,7 +266,8 @@ impl StackStats {
     }
 }
 
-/// Adds every named counter; those after the semicolon are added separately, so that none is forgotten.
+/// Adds every named counter; those after the semicolon are added separately. The pattern has every field, so
+/// none is forgotten.
 macro_rules! add_counters {
     ($to:expr, $from:expr, $type:ident { $($counter:ident),* ; $($rest:ident),* }) => {
         let $type { $($counter,)* $($rest: _,)* } = $from;
