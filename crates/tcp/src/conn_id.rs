@@ -104,7 +104,6 @@ impl<T> Slots<T> {
         Slots { slots: Vec::new(), free: Vec::new(), first }
     }
 
-    /// Returns the number of values.
     pub(crate) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }

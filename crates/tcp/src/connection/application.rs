@@ -197,7 +197,6 @@ impl Connection {
         self.rx.queue.wanted()
     }
 
-    /// Lends storage to the receive buffer.
     pub(crate) fn lend_storage(&mut self, storage: Vec<u8>) {
         self.rx.queue.lend(storage);
     }
@@ -208,7 +207,6 @@ impl Connection {
         self.tx.queue.wanted(len)
     }
 
-    /// Lends storage to the send buffer.
     pub(crate) fn lend_to_send(&mut self, storage: VecDeque<u8>) {
         self.tx.queue.lend(storage);
     }
@@ -369,7 +367,6 @@ impl Connection {
         self.rx.ack.set_delack_max(longest);
     }
 
-    /// Sets the user timeout.
     pub(crate) fn set_user_timeout(&mut self, timeout: Option<Duration>) {
         self.user_timeout = timeout;
     }

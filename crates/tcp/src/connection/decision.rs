@@ -28,7 +28,6 @@ pub(crate) enum Turn {
     Copies,
     /// Lost data.
     Lost,
-    /// A tail loss probe.
     TailLossProbe,
     /// Parity that is due, and the acknowledgement that follows it.
     Parity,

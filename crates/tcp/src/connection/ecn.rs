@@ -52,7 +52,6 @@ impl EcnState {
         self.active = self.offered && flags.contains(Flags::ECE | Flags::CWR);
     }
 
-    /// Processes the flags of the peer's SYN-ACK.
     pub(crate) fn on_syn_ack(&mut self, flags: Flags) {
         self.active = self.offered && flags.contains(Flags::ECE) && !flags.contains(Flags::CWR);
     }

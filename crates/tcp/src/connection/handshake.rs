@@ -38,7 +38,6 @@ pub(crate) struct Handshake {
     pub(crate) active: bool,
     pub(crate) opened: Instant,
     pub(crate) established: Option<Instant>,
-    /// MSS option of the peer.
     pub(crate) peer_mss: Option<u16>,
     pub(crate) agreed: Negotiated,
     /// True if the measured round trip may include the timer of a lost SYN-ACK.
@@ -74,7 +73,6 @@ pub(crate) struct OwnSyn {
     pub(crate) early_wait: Option<Duration>,
     /// Time at which it last left.
     pub(crate) last_sent: Option<Instant>,
-    /// Its copy.
     pub(crate) copy: PlainCopy,
     /// The SYN-ACK is acknowledged, but the handshake is not complete before its timer has fired this often;
     /// 0 if it is not acknowledged.
@@ -149,7 +147,6 @@ impl Handshake {
         }
     }
 
-    /// Takes over the peer's parameters from its SYN or SYN-ACK.
     fn on_peer_syn(&mut self, syn: &Arrived<'_>, config: &TcpConfig) {
         self.irs = syn.seq;
         self.agreed = Negotiated::offered(config).with(syn.options);

@@ -201,9 +201,7 @@ impl Aftermath {
 /// State of a connection in TIME-WAIT: enough to answer old duplicates and to decide about a SYN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct TimeWaitState {
-    /// SND.NXT.
     pub(crate) snd_nxt: SeqNum,
-    /// RCV.NXT.
     pub(crate) rcv_nxt: SeqNum,
     /// The window field last sent.
     pub(crate) window: u16,
@@ -296,12 +294,10 @@ impl Connection {
         })
     }
 
-    /// Starts recording [`Observation`]s.
     pub(crate) fn record_observations(&mut self) {
         self.observations = Some(Vec::new());
     }
 
-    /// Returns the four-tuple.
     pub(crate) fn tuple(&self) -> FourTuple {
         (&self.tuple).into()
     }

@@ -173,7 +173,6 @@ impl Connection {
         self.path.seems_longer = self.handshake.rtt_in_doubt && !as_known;
     }
 
-    /// Returns the known facts of the path.
     pub(crate) fn known_path(&self) -> &PathFacts {
         &self.path.known
     }

@@ -74,7 +74,6 @@ impl Receiver {
         self.assembler.rcv_nxt()
     }
 
-    /// Returns RCV.WND, bytes.
     pub(crate) fn rcv_wnd(&self) -> u32 {
         self.window.rcv_wnd(self.rcv_nxt())
     }

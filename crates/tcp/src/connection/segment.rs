@@ -67,7 +67,6 @@ impl Segment {
 }
 
 impl Connection {
-    /// Builds the segment of a `choice`.
     #[inline]
     pub(crate) fn build(&self, choice: &Choice, now: Instant) -> Segment {
         match choice {

@@ -430,7 +430,6 @@ impl Sender {
         self.queue.fin_queued() && self.scoreboard.una().gt(self.queue.end())
     }
 
-    /// Returns the limits of transmissions now.
     #[inline]
     pub(crate) fn budget(&self, now: Instant) -> Budget {
         // A SYN in flight uses a sequence number but no window (RFC 6928: the initial window is data).
@@ -844,7 +843,6 @@ impl Connection {
         &self.tx
     }
 
-    /// Returns the sender, for the control of its path.
     #[inline]
     pub(crate) fn sender_mut(&mut self) -> &mut Sender {
         &mut self.tx

@@ -69,7 +69,6 @@ pub(crate) enum SynOptions {
 /// The answered SYN of an active open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Answer {
-    /// The first.
     First,
     /// A later, plain one: the first was dropped.
     Later,

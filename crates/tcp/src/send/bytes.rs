@@ -80,7 +80,6 @@ impl Runs {
 }
 
 impl SendBytes {
-    /// Returns the number of bytes.
     pub(crate) fn len(&self) -> usize {
         self.ring.len() + self.given.len
     }

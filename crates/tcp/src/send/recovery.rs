@@ -88,7 +88,6 @@ impl Recovery {
         self.sack = sack;
     }
 
-    /// Returns the state.
     pub(crate) fn state(&self) -> CongestionState {
         self.state
     }

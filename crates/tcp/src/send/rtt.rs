@@ -127,7 +127,6 @@ impl RttEstimator {
         }
     }
 
-    /// Returns the number of samples.
     pub(crate) fn samples(&self) -> u32 {
         self.samples
     }

@@ -151,7 +151,6 @@ impl SendWindow {
         u32::from(wnd_raw) << self.scale
     }
 
-    /// Returns SND.WND, bytes.
     pub(crate) fn snd_wnd(&self) -> u32 {
         self.snd_wnd
     }

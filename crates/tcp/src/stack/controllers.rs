@@ -208,7 +208,6 @@ impl PathController {
         step(&mut self.wanting, was.wants, is.wants);
     }
 
-    /// Counts the members whose transfers are long.
     fn count_long(&mut self, member: &mut Member) {
         let is_long = member.state.is_outstanding && member.attained > u64::from(SHORT_TRANSFER);
         self.long = (self.long + u32::from(is_long)).saturating_sub(u32::from(member.is_long));
@@ -386,7 +385,6 @@ impl Controllers {
         self.deadlines.next()
     }
 
-    /// Returns the rate control of a member's path.
     pub(super) fn rate(&self, member: &Member) -> Option<&RateControl> {
         Some(&self.paths.get(member.path as usize)?.as_ref()?.rate)
     }

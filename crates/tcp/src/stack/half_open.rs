@@ -53,7 +53,6 @@ pub(crate) struct HalfOpen {
     repeated_after: u16,
     flags: u8,
     window_scale: u8,
-    /// Number of timeouts.
     timeouts: u8,
     has: Has,
     stage: Stage,
@@ -278,7 +277,6 @@ impl HalfOpenTable {
         self.due = self.due.max(now);
     }
 
-    /// Returns the number of records.
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }

@@ -38,7 +38,6 @@ impl SecretSource {
         Secrets { iss: SeqNum(clock.wrapping_add(hash)), ts_offset: self.timestamp_offset(tuple) }
     }
 
-    /// Returns the timestamp offset of a four-tuple.
     pub(crate) fn timestamp_offset(&self, tuple: &FourTuple) -> u32 {
         hash_of(&self.timestamp_key, tuple) as u32
     }

@@ -109,7 +109,6 @@ impl Listener {
         Arc::clone(self.syn_cookie_config.get_or_init(|| Arc::new(plain())))
     }
 
-    /// Returns the policy for SYN cookies.
     pub(super) fn syn_cookies(&self) -> SynCookies {
         self.syn_cookies
     }

@@ -28,7 +28,6 @@ enum Availability {
     Free,
     /// A TIME-WAIT uses it that may be replaced, with an initial sequence number not below this one.
     Reusable(SeqNum),
-    /// It is taken.
     Taken,
 }
 

@@ -16,7 +16,6 @@ impl<T> Default for Places<T> {
 }
 
 impl<T> Places<T> {
-    /// Returns the number of values.
     pub(crate) fn len(&self) -> usize {
         self.entries.len() - self.free.len()
     }

@@ -169,7 +169,6 @@ mod tests {
         packets
     }
 
-    /// All fields of a stack.
     fn fields(stack: &Stack) -> String {
         format!("{stack:?}")
     }

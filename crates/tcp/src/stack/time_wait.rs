@@ -174,7 +174,6 @@ impl TimeWaitTable {
         (*first, *last, *lifetime) = (NOWHERE, NOWHERE, msl * 2);
     }
 
-    /// Returns the number of entries.
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }
@@ -243,12 +242,10 @@ impl TimeWaitTable {
         }
     }
 
-    /// Returns the entry at `place`.
     pub(crate) fn entry_mut(&mut self, place: u32) -> Option<&mut TimeWaitEntry> {
         self.entries.get_mut(place)
     }
 
-    /// Returns the entry at `place`.
     pub(crate) fn entry(&self, place: u32) -> Option<&TimeWaitEntry> {
         self.entries.get(place)
     }

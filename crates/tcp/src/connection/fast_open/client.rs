@@ -179,7 +179,6 @@ impl Client {
         }
     }
 
-    /// True while the SYN in flight is one of Fast Open.
     pub(super) fn is_fast(&self) -> bool {
         !self.plain
     }
@@ -199,7 +198,6 @@ impl Client {
         self.data
     }
 
-    /// Returns the bytes of data of the first SYN if the path is known to pass such data.
     pub(super) fn proven_data(&self) -> Option<u32> {
         (!self.plan.untried && !self.plain).then_some(self.data)
     }
@@ -247,7 +245,6 @@ impl Client {
         self.too_big = true;
     }
 
-    /// Processes a simultaneous open: no listener has agreed to anything.
     pub(super) fn on_simultaneous_open(&mut self) -> FastOpenOutcome {
         self.plain = true;
         self.early = Vec::new();
@@ -256,13 +253,10 @@ impl Client {
         FastOpenOutcome::Off(OffReason::Simultaneous)
     }
 
-    /// True if segments wait for the SYN-ACK.
     pub(super) fn holds_early(&self) -> bool {
         !self.early.is_empty()
     }
 
-    /// Keeps a segment without SYN that arrived before the SYN-ACK: a response to the data of our SYN that
-    /// overtook it.
     pub(super) fn hold_early(&mut self, segment: &Arrived<'_>) {
         let parity = segment.options.gentle.is_some_and(|option| option.is_encoded());
         let held = self.connect.hold_early && self.data > 0 && !self.plain && !parity;
@@ -310,7 +304,6 @@ impl Client {
         }
     }
 
-    /// Returns the class of the first SYN-ACK.
     pub(super) fn class(&self) -> Option<SynAckClass> {
         self.class
     }
@@ -382,7 +375,6 @@ impl Client {
         Some(FastOpenOutcome::Blackholed)
     }
 
-    /// Records that data or a FIN arrived after the SYN-ACK.
     pub(super) fn on_arrival(&mut self, advanced: bool, fin_out_of_order: bool) {
         self.fin_early |= fin_out_of_order;
         if advanced && self.class == Some(SynAckClass::Accepted) && !self.judged {

@@ -50,7 +50,6 @@ pub(crate) enum Role {
 /// Transmissions in SYN-RECEIVED that the amplification limit of a listener permits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum EarlyBudget {
-    /// Nothing.
     Nothing,
     /// The next segment.
     Segment,

@@ -83,7 +83,6 @@ impl Server {
         self.first_end = end;
     }
 
-    /// True if data may leave from SYN-RECEIVED.
     pub(super) fn sends_early(&self) -> bool {
         self.answer.accepted && !self.answer.hold_response
     }
@@ -94,7 +93,6 @@ impl Server {
         self.answer.allowance
     }
 
-    /// True if the application answers only authenticated requests.
     pub(super) fn is_authenticated(&self) -> bool {
         self.answer.authenticated
     }
@@ -156,12 +154,10 @@ impl Server {
         grants
     }
 
-    /// True if the client waits for a one-time cookie.
     pub(super) fn wants_cookie(&self) -> bool {
         self.one_time == OneTime::Asked
     }
 
-    /// Hands a one-time cookie to the client, with the next segments.
     pub(super) fn give_cookie(&mut self, cookie: Cookie) {
         self.one_time = OneTime::Given(cookie, ONE_TIME_ANSWERS);
     }

@@ -91,7 +91,6 @@ pub(crate) struct LeavingSyn {
     again: bool,
     /// It responds to a SYN.
     answers: bool,
-    /// Timestamps are on.
     timestamps: bool,
 }
 
@@ -149,7 +148,6 @@ impl<'a> SentSegment<'a> {
 pub(crate) enum SegmentFate {
     /// Process it by the steps of RFC 9293.
     Process,
-    /// Drop it.
     Drop,
     /// Drop it, and send an acknowledgement at once.
     #[cfg(feature = "historical")]
@@ -166,7 +164,6 @@ impl Parts<'_> {
         }
     }
 
-    /// Returns the round-trip time that determines the delay of parity.
     pub(crate) fn parity_rtt(&self) -> Option<Duration> {
         let expected = self.config.mechanisms.corrective.and_then(|corrective| corrective.expected_rtt);
         self.tx.rtt.srtt().map(Duration::from).or(expected).or(self.known.rtt.map(|rtt| rtt.srtt))

@@ -430,7 +430,6 @@ impl Gentle {
         tx.is_some_and(|tx| tx.refutable.as_ref().is_none_or(|repairs| !repairs.is_empty()))
     }
 
-    /// Discards waiting parity and forgets parity in flight, after a retransmission timeout.
     fn on_retransmission_timeout(&mut self, parts: &mut Parts<'_>) {
         if let Some(tx) = self.parity_tx() {
             tx.encoder.clear();
@@ -440,7 +439,6 @@ impl Gentle {
         self.refresh_holds(parts);
     }
 
-    /// Informs loss detection of the ranges that parity may still repair.
     fn refresh_holds(&mut self, parts: &mut Parts<'_>) {
         let planned = self.planner.is_some();
         let Some(tx) = self.parity_tx() else { return };
@@ -682,7 +680,6 @@ impl Gentle {
         Some(Unrepaired { verdict, hopeless })
     }
 
-    /// Stops parity on this connection.
     fn stop_parity(&mut self, why: ParityOff, parts: &mut Parts<'_>) {
         if let Some(active) = self.active()
             && active.tx.take().is_some()

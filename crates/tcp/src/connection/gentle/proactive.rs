@@ -121,7 +121,6 @@ impl Gentle {
         }
     }
 
-    /// Drops the next copy.
     pub(crate) fn drop_copy(&mut self, more: bool, parts: &Parts<'_>) {
         if let Some(copies) = self.copies() {
             copies.drop_next();

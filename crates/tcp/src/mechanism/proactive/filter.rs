@@ -36,7 +36,6 @@ pub(crate) struct Instance {
     pub(crate) range: SeqRange,
     /// It is marked as a copy.
     pub(crate) marked: bool,
-    /// TSval.
     pub(crate) tsval: u32,
     /// A part of it has not arrived before.
     pub(crate) new: bool,
@@ -49,9 +48,7 @@ pub(crate) struct BareAck {
     pub(crate) ack: SeqNum,
     /// SEG.WND, unscaled.
     pub(crate) window: u16,
-    /// The SACK blocks.
     pub(crate) sack: SackBlocks,
-    /// TSval.
     pub(crate) tsval: u32,
 }
 
