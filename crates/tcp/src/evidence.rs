@@ -268,7 +268,6 @@ mod tests {
         assert_eq!((times.at_losses.count, times.mean_at_losses()), (3, Some(Duration::from_millis(80))));
     }
 
-    /// U13.
     #[test]
     fn as_many_losses_are_allowed_as_random_loss_makes_plausible() {
         assert_eq!(allowed_losses(20, 20_000, 1000), 2);

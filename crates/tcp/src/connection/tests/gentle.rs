@@ -12,7 +12,7 @@ fn with(corrective: Option<CorrectiveConfig>, proactive: Option<ProactiveConfig>
     TcpConfig { mechanisms, ..TcpConfig::default() }
 }
 
-/// The outcomes of a client and a server with these configurations.
+/// Returns the outcomes of a client and a server with these configurations.
 fn outcomes(client: TcpConfig, server: TcpConfig) -> [GentleOutcome; 2] {
     let mut world = World::new(client);
     world.config[S] = Arc::new(server);
@@ -26,7 +26,7 @@ fn an_unknown_path_has_the_assumed_loss() {
         let mut config = TcpConfig::planned(5);
         config.mechanisms.planner = Some(PlannerConfig { assumed_loss, ..PlannerConfig::default() });
         let losses = World::new(config).end(C).expected_losses();
-        // Five segments of the assumed loss, and the SYN, which is not lost yet.
+        // Five segments of the assumed loss, and the SYN, which is not lost so far.
         let of_six = assumed_loss * 5 / 6;
         assert_eq!((losses.per_million, losses.burst_milli, losses.queue), (of_six, 1000, false));
     }

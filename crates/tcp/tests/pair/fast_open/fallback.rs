@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// T5 and T6: a path that drops SYNs with data costs half a round trip, twice, and then nothing.
+/// A path that drops SYNs with data costs half a round trip, twice, and then nothing.
 #[test]
 fn a_swallowed_syn_is_followed_by_a_plain_one_and_the_second_disables() {
     let mut world = World::known(FastOpenListen::default());
@@ -37,7 +37,7 @@ fn a_swallowed_syn_is_followed_by_a_plain_one_and_the_second_disables() {
     assert_eq!(world.pair.a.stats().fast_open.syn_drop, 2);
 }
 
-/// T24: after three SYN-ACKs that do not acknowledge the data, SYNs carry only the cookie for a minute. Two
+/// After three SYN-ACKs that do not acknowledge the data, SYNs carry only the cookie for a minute. Two
 /// dropped SYNs disable Fast Open to a server that has never responded; a server that has responded keeps it,
 /// because the losses may be random.
 #[test]
@@ -99,7 +99,6 @@ fn a_client_whose_address_changes_stops_sending_data_for_a_while() {
     assert_eq!(world.sent(A)[0], (0, "S", 100, true));
 }
 
-/// T25: nothing is answered.
 #[test]
 fn a_dead_path_ends_after_the_ordinary_retries() {
     let mut world = World::known(FastOpenListen::default());
@@ -177,7 +176,7 @@ fn plain_connections_that_open_between_two_failures_disable_fast_open() {
     assert_eq!(world.outcome(id), FastOpenOutcome::Off(OffReason::Disabled));
 }
 
-/// T27: ICMP says that the SYN is too large.
+/// ICMP says that the SYN is too large.
 #[test]
 fn plain_syn_follows_one_that_is_too_large_without_a_failure() {
     let mut peer = Peer::known(bare(), 1460);
@@ -222,7 +221,7 @@ fn checksum(bytes: &[u8]) -> u16 {
     !(((sum & 0xffff) + (sum >> 16)) as u16)
 }
 
-/// T26: connections that open and then fail, to one destination and to two.
+/// Connections that open and then fail, to one destination and to two.
 #[test]
 fn a_black_hole_behind_the_handshake_switches_fast_open_off() {
     let mut world = World::new(FastOpenListen::default());

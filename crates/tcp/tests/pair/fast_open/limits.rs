@@ -3,7 +3,7 @@
 
 use super::*;
 
-/// T15: no data is sent before the client has proven that it receives packets.
+/// No data is sent before the client has proven that it receives packets.
 #[test]
 fn a_held_response_waits_for_the_acknowledgement() {
     let mut world = World::known(FastOpenListen { hold_response: true, ..FastOpenListen::default() });
@@ -19,7 +19,7 @@ fn a_held_response_waits_for_the_acknowledgement() {
     assert_eq!(world.read(A, id), pattern(2000));
 }
 
-/// T16: the response before the acknowledgement is limited by the bytes of the SYN.
+/// The response before the acknowledgement is limited by the bytes of the SYN.
 #[test]
 fn the_amplification_is_bounded() {
     let mut world = World::known(FastOpenListen { amp_factor: 3, ..FastOpenListen::default() });
@@ -34,7 +34,7 @@ fn the_amplification_is_bounded() {
     assert!(world.sent(B).len() > 5, "the acknowledgement lifts the bound");
 }
 
-/// T12 to T14: the limit of pending connections, against which reset connections still count.
+/// The limit of pending connections, against which reset connections still count.
 #[test]
 fn pending_connections_are_bounded_and_a_reset_frees_none_of_them() {
     let mut world = World::new(FastOpenListen { max_pending: 2, ..FastOpenListen::default() });
@@ -58,7 +58,6 @@ fn pending_connections_are_bounded_and_a_reset_frees_none_of_them() {
     assert_eq!(world.pair.b.stats().fast_open.rst_penalties, 2);
 }
 
-/// T28: the limit per client.
 #[test]
 fn a_client_has_its_own_limit() {
     let mut world = World::new(FastOpenListen { max_per_ip: 1, ..FastOpenListen::default() });
@@ -89,7 +88,7 @@ fn a_burst_beyond_the_limit_of_a_client_does_not_suspend_fast_open() {
     assert_eq!(taken(&world, later), Some(FastOpenOutcome::Used));
 }
 
-/// T32: data received before a reset can be read; then the error is returned.
+/// Data received before a reset can be read; then the error is returned.
 #[test]
 fn a_reset_leaves_what_was_received() {
     let mut world = World::new(FastOpenListen::default());

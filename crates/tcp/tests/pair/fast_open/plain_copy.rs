@@ -123,7 +123,7 @@ fn a_swallowed_syn_costs_half_a_round_trip_and_teaches_the_right_one() {
     assert_eq!(world.outcome(id), FastOpenOutcome::Off(OffReason::Disabled));
 }
 
-/// T5, and the copy is lost too: the paper's timer counts from the copy.
+/// The SYN and its copy are lost: the paper's timer counts from the copy.
 #[test]
 fn when_both_are_lost_a_plain_syn_follows_after_a_round_trip_and_a_half() {
     let mut world = World::known(FastOpenListen::default());

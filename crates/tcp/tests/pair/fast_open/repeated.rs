@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// T17: a copy of the SYN during the connection.
+/// A copy of the SYN during the connection.
 #[test]
 fn a_repeated_syn_delivers_nothing_twice() {
     let mut world = World::known(FastOpenListen::default());
@@ -24,7 +24,7 @@ fn a_repeated_syn_delivers_nothing_twice() {
     assert_eq!(world.pair.a.state(id), Some(State::Established));
 }
 
-/// T18 and T19: a copy of the SYN after the connection has ended.
+/// A copy of the SYN after the connection has ended.
 #[test]
 fn a_syn_that_comes_again_after_the_end_is_recognised() {
     let mut world = World::known(FastOpenListen::default());
@@ -73,7 +73,7 @@ fn without_the_hold_a_replay_is_processed_again() {
     world.pair.inject(B, &copy);
     let again = world.accept();
     assert_eq!(world.read(B, again), pattern(100));
-    // T20: the client is in TIME-WAIT; it sends an acknowledgement, which the server answers with a reset.
+    // The client is in TIME-WAIT; it sends an acknowledgement, which the server answers with a reset.
     world.pair.run(Duration::from_secs(70));
     assert!(matches!(world.pair.read(B, again), Err(ReadError::Closed(CloseReason::HandshakeTimeout))));
     assert_eq!(world.pending(), 0);
@@ -133,7 +133,6 @@ fn full_segments_have_room_for_the_option_of_one_time_cookies() {
     assert_eq!(world.read(A, id), pattern(5000));
 }
 
-/// T29: one-time cookies.
 #[test]
 fn a_one_time_cookie_opens_one_connection() {
     let mut world = World::new(FastOpenListen { one_time: true, ..FastOpenListen::default() });

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// T8: a part of the data is acknowledged.
+/// A part of the data is acknowledged.
 #[test]
 fn refused_data_follows_at_once() {
     let mut peer = Peer::known(bare(), 1460);
@@ -29,7 +29,7 @@ fn refused_data_follows_at_once() {
     assert_eq!((len, cookie.map(|option| option.cookie.len())), (960, Some(8)), "the cookie stays");
 }
 
-/// T9: an acknowledgement of data never sent has no effect on the memory.
+/// An acknowledgement of data never sent has no effect on the memory.
 #[test]
 fn an_impossible_syn_ack_is_reset_and_not_learnt_from() {
     let mut peer = Peer::known(bare(), 1460);
@@ -56,7 +56,7 @@ fn a_syn_ack_with_a_foreign_timestamp_is_not_learnt_from() {
     assert_eq!(peer.next_syn(2000), (1420, Cookie::new(&[1; 8]).map(FastOpen::with_cookie)));
 }
 
-/// T10: cookies of legal length are kept; the MSS always is.
+/// Cookies of legal length are kept; the MSS always is.
 #[test]
 fn cookies_of_legal_length_are_kept() {
     let one = Cookie::new(&[1; 8]).map(FastOpen::with_cookie);
@@ -93,7 +93,6 @@ fn an_unsolicited_cookie_is_ignored() {
     assert_eq!(peer.next_syn(100), (0, Some(FastOpen::REQUEST)));
 }
 
-/// T21: simultaneous open.
 #[test]
 fn crossing_syns_open_one_connection_without_fast_open() {
     let mut peer = Peer::known(bare(), 1460);
@@ -133,7 +132,6 @@ fn crossing_syns_send_again_what_was_not_taken() {
     assert_eq!(peer.world.pair.a.state(id), Some(State::Established));
 }
 
-/// T22: the SYN-ACK carries data, or a FIN.
 #[test]
 fn a_syn_ack_may_carry_data_and_a_fin() {
     for fin in [false, true] {
