@@ -165,7 +165,7 @@ fn parts_of_a_request_on_syns_are_acked_after_the_handshake() {
     let (iss, of) = (syn.seq, |side| world.pair.seen.iter().filter(move |seen| seen.from == side));
     assert!(of(A).take(4).all(|seen| seen.tcp.seq == iss), "they look like repetitions");
     let acked: Vec<u32> = of(B).map(|seen| seen.tcp.ack.since(iss + 1)).collect();
-    assert_eq!(acked[..2], [1420, 1420], "SYN-ACK and response own up to the first part only");
+    assert_eq!(acked[..2], [1420, 1420], "the SYN-ACK and the response acknowledge only the first part");
     assert!(acked[2..].iter().all(|&acked| acked == 5000) && acked.len() > 2, "{acked:?}");
     let first_after = of(A).nth(4).expect("the acknowledgement").tcp.seq;
     assert_eq!(first_after, iss + 5001, "it shows how far the data goes");
