@@ -117,8 +117,8 @@ impl Connection {
         self.update_timers(now);
     }
 
-    /// Every segment after the SYN carries the acknowledgement that was owed, except parity: its receiver
-    /// reads neither the acknowledgement number nor the window.
+    /// Accounts for a segment with the owed acknowledgement, which is every one after the SYN except parity:
+    /// the receiver of parity reads neither the acknowledgement number nor the window.
     fn account_ack(&mut self, header: &TcpHeader) {
         self.account_header(header);
         self.rx.on_ack_sent();

@@ -256,8 +256,8 @@ impl Connection {
         self.end(CloseReason::Aborted);
     }
 
-    /// The application reads what has arrived and nothing more. Data that arrives after our FIN is answered
-    /// by a reset, as in Linux after shutdown(SHUT_RDWR): nobody would take it.
+    /// Ends reading after the data that has already arrived. Later data that arrives after our FIN is
+    /// answered by a reset, as in Linux after shutdown(SHUT_RDWR): there is no reader.
     pub(crate) fn shutdown_reading(&mut self) {
         self.rx.refuses = true;
     }

@@ -177,7 +177,7 @@ impl Connection {
         &self.path.known
     }
 
-    /// The initial window, once the MSS is known.
+    /// Sets the initial window, once the MSS is known.
     pub(crate) fn start_window(&mut self) {
         let initial = self.unasked_window();
         if !self.may_ask() {

@@ -240,7 +240,8 @@ impl Record {
         self.swallowed = 0;
     }
 
-    /// A SYN with both options was dropped. If both have passed before, a single drop is probably a random
+    /// Processes a dropped SYN with both options. If both have passed before, a single drop is probably a
+    /// random loss.
     /// loss.
     fn suspect(&mut self) {
         if self.is_known() && self.swallowed == 0 {

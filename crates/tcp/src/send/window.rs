@@ -112,7 +112,8 @@ impl SendWindow {
         self.take(seq, ack, self.scaled(wnd_raw))
     }
 
-    /// The same for a segment with SYN, whose window is never scaled (RFC 7323 2.2).
+    /// Does the same as [`SendWindow::update`] for a segment with SYN, whose window is never scaled (RFC 7323
+    /// 2.2).
     pub(crate) fn update_unscaled(&mut self, seq: SeqNum, ack: SeqNum, wnd_raw: u16) -> Changed {
         self.take(seq, ack, u32::from(wnd_raw))
     }

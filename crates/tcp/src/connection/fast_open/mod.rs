@@ -198,8 +198,8 @@ impl Connection {
         self.fast_client_mut().filter(|_| opens)?.on_syn_sent(data)
     }
 
-    /// The path is longer than it was when the SYN left; returns by how much longer it may wait for its
-    /// answer.
+    /// Adapts to a path that is longer than it was when the SYN left; returns the additional time to wait for
+    /// the answer.
     pub(crate) fn on_longer_syn_path(&mut self, srtt: Duration) -> Option<Duration> {
         let opens = self.state == State::SynSent;
         self.fast_client_mut().filter(|_| opens)?.on_longer_path(srtt)

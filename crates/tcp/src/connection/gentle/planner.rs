@@ -323,7 +323,7 @@ mod tests {
     /// A quarter of the least round trip and 4 ms above it.
     const QUEUED: Duration = Duration::from_millis(129);
 
-    /// Eight losses, the first `queued` of them behind a rising round-trip time.
+    /// Returns eight losses, the first `queued` of them after a rising round-trip time.
     fn eight(queued: u32) -> LossKinds {
         let mut kinds = LossKinds::default();
         for loss in 0..8 {

@@ -58,9 +58,9 @@ impl TailLossProbe {
             && tx.reordering_timeout().is_none()
     }
 
-    /// TLP_calc_PTO of RFC 8985 section 7.2.
+    /// Implements TLP_calc_PTO of RFC 8985 section 7.2.
     ///
-    /// `rto_at`: when the retransmission timer would fire.
+    /// `rto_at`: deadline of the retransmission timer.
     fn schedule(&mut self, tx: &Sender, rto_at: Option<Instant>, now: Instant) {
         self.deadline = None;
         if !TailLossProbe::may_probe(tx) {
@@ -81,7 +81,7 @@ impl TailLossProbe {
         (self.deadline, self.due, self.probe) = (None, false, None);
     }
 
-    /// TLP_process_ack of RFC 8985 section 7.4.2.
+    /// Implements TLP_process_ack of RFC 8985 section 7.4.2.
     pub(crate) fn repaired_loss(&mut self, ack: &AckOutcome) -> Option<CongestionSignal> {
         let probe = self.probe.filter(|probe| ack.ack.ge(probe.end_seq))?;
         let duplicated = ack
@@ -101,8 +101,8 @@ impl TailLossProbe {
         None
     }
 
-    /// New data postpones the probe; a retransmission means that recovery is under way and no probe is
-    /// needed.
+    /// Updates the timer after a transmission: new data postpones the probe; a retransmission means that
+    /// recovery is in progress and no probe is needed.
     pub(crate) fn on_sent(&mut self, sent: &Sent, fresh: bool, tx: &Sender, now: Instant) {
         if tx.recovery.in_recovery() {
             return self.reset();
@@ -136,9 +136,9 @@ impl TailLossProbe {
         self.deadline
     }
 
-    /// TLP_send_probe of RFC 8985 section 7.3: "If TLP.end_seq is not unset, or no RTT sample since
-    /// the last probe", no probe leaves and the retransmission timer, which the connection starts
-    /// again, watches alone.
+    /// Implements TLP_send_probe of RFC 8985 section 7.3: "If TLP.end_seq is not unset, or no RTT sample
+    /// since the last probe", no probe leaves, and only the retransmission timer, which the connection
+    /// restarts, is running.
     pub(crate) fn on_timeout(&mut self, tx: &Sender) {
         self.deadline = None;
         if self.probe.is_none() && self.rtt_since_probe && TailLossProbe::may_probe(tx) {

@@ -47,7 +47,7 @@ pub(super) fn rack_tlp() -> TcpConfig {
     setting(Reactive::default())
 }
 
-/// Each form of the probe timer that is compiled.
+/// Returns each form of the probe timer that is compiled.
 fn forms() -> impl Iterator<Item = TcpConfig> {
     let forms = [
         #[cfg(feature = "historical")]

@@ -391,7 +391,7 @@ mod tests {
         assert_eq!(filter.on_timeout(at(51)), Masked { losses: 1, report: true });
     }
 
-    /// Two copies arrive, and three later originals.
+    /// Passes two copies and then three later originals to the filter.
     fn overtake(filter: &mut Filter, now: u64) {
         take(filter, 1, true, at(now));
         take(filter, 2, true, at(now));
